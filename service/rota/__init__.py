@@ -1,0 +1,1 @@
+"""Rota: Kafka's group protocol for processes that know nothing of Kafka."""

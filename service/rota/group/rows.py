@@ -1,0 +1,106 @@
+"""Today's durable state, one row a thing: what the store keeps, and all that a shard is loaded from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rota.protocol.messages import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class MemberImage:
+    """What a member said of itself when it last joined."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+
+    def metadata_for(self, protocol_name: str) -> bytes:
+        for protocol in self.protocols:
+            if protocol.name == protocol_name:
+                return protocol.metadata
+        return b""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group, or the tombstone of one (`state` is Dead): the generation outlives the group."""
+
+    namespace: str
+    group_id: str
+    state: str
+    generation_id: int
+    join_generation_id: int
+    """The generation of the last join phase; resyncs count up from it."""
+    protocol_type: str | None
+    protocol_name: str | None
+    leader_id: str | None
+    state_since_ms: int
+    rebalance_reason: str
+    rebalance_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """A member of the last completed generation. `position` orders members by when they joined."""
+
+    namespace: str
+    group_id: str
+    position: int
+    image: MemberImage
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRow:
+    namespace: str
+    group_id: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int | None
+    metadata: str
+    committed_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    namespace: str
+    topic: str
+    partitions: int
+    attributes: tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class RowChanges:
+    """Rows to write in one transaction. Each list names a row at most once.
+
+    `members_deleted` is applied before `members`, because a replaced member may keep its place.
+    """
+
+    groups: list[GroupRow] = field(default_factory=list)
+    members_deleted: list[tuple[str, str, str]] = field(default_factory=list)
+    """(namespace, group_id, member_id)"""
+    members: list[MemberRow] = field(default_factory=list)
+    offsets_deleted: list[tuple[str, str, str, int]] = field(default_factory=list)
+    """(namespace, group_id, topic, partition)"""
+    offsets: list[OffsetRow] = field(default_factory=list)
+    topics_deleted: list[tuple[str, str]] = field(default_factory=list)
+    """(namespace, topic)"""
+    topics: list[TopicRow] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardImage:
+    """All rows of a shard, as they stand after the journal's entry `last_seq`."""
+
+    shard_id: int
+    last_seq: int = 0
+    groups: tuple[GroupRow, ...] = ()
+    members: tuple[MemberRow, ...] = ()
+    offsets: tuple[OffsetRow, ...] = ()
+    topics: tuple[TopicRow, ...] = ()

@@ -1,0 +1,1 @@
+"""The vocabulary of the group protocol: errors, messages, identifiers, limits. Pure."""

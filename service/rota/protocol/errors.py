@@ -1,0 +1,47 @@
+"""Error names of the protocol, as Kafka calls them, and the one exception that carries one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ErrorCode(StrEnum):
+    """Every outcome a call can have. The wire carries the name (protocol.md §6)."""
+
+    NONE = "NONE"
+    UNKNOWN_MEMBER_ID = "UNKNOWN_MEMBER_ID"
+    ILLEGAL_GENERATION = "ILLEGAL_GENERATION"
+    REBALANCE_IN_PROGRESS = "REBALANCE_IN_PROGRESS"
+    MEMBER_ID_REQUIRED = "MEMBER_ID_REQUIRED"
+    FENCED_INSTANCE_ID = "FENCED_INSTANCE_ID"
+    INCONSISTENT_GROUP_PROTOCOL = "INCONSISTENT_GROUP_PROTOCOL"
+    INVALID_GROUP_ID = "INVALID_GROUP_ID"
+    INVALID_SESSION_TIMEOUT = "INVALID_SESSION_TIMEOUT"
+    GROUP_MAX_SIZE_REACHED = "GROUP_MAX_SIZE_REACHED"
+    GROUP_ID_NOT_FOUND = "GROUP_ID_NOT_FOUND"
+    NON_EMPTY_GROUP = "NON_EMPTY_GROUP"
+    GROUP_SUBSCRIBED_TO_TOPIC = "GROUP_SUBSCRIBED_TO_TOPIC"
+    NOT_COORDINATOR = "NOT_COORDINATOR"
+    COORDINATOR_LOAD_IN_PROGRESS = "COORDINATOR_LOAD_IN_PROGRESS"
+    COORDINATOR_NOT_AVAILABLE = "COORDINATOR_NOT_AVAILABLE"
+    ASSIGNMENT_FAILED = "ASSIGNMENT_FAILED"
+    OFFSET_METADATA_TOO_LARGE = "OFFSET_METADATA_TOO_LARGE"
+    INVALID_REQUEST = "INVALID_REQUEST"
+    UNKNOWN_TOPIC = "UNKNOWN_TOPIC"
+    INVALID_PARTITIONS = "INVALID_PARTITIONS"
+    PAYLOAD_TOO_LARGE = "PAYLOAD_TOO_LARGE"
+    THROTTLED = "THROTTLED"
+    UNAUTHENTICATED = "UNAUTHENTICATED"
+    GROUP_AUTHORIZATION_FAILED = "GROUP_AUTHORIZATION_FAILED"
+
+
+class RejectedRequest(Exception):
+    """A request that is refused before any group sees it: it changed nothing.
+
+    Raised while a request is decoded or checked against the limits; answered with `code`.
+    """
+
+    def __init__(self, code: ErrorCode, detail: str) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail

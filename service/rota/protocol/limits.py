@@ -1,0 +1,31 @@
+"""Bounds and defaults of the protocol (protocol.md §6). Times in milliseconds, sizes in bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CONSUMER_REBALANCE_TIMEOUT_MS = 300_000
+REBALANCE_TIMEOUT_MS = 60_000
+SESSION_TIMEOUT_MS = 45_000
+MAX_WAIT_MS = 50_000
+"""The longest a call stays parked: proxies cut silent connections after 60 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one coordinator allows. The defaults are the documented ones."""
+
+    min_session_timeout_ms: int = 1_000
+    max_session_timeout_ms: int = 1_800_000
+    max_rebalance_timeout_ms: int = 86_400_000
+    initial_rebalance_delay_ms: int = 250
+    group_max_size: int = 10_000
+    max_protocols: int = 64
+    metadata_max_bytes: int = 64 * 1024
+    assignment_max_bytes: int = 256 * 1024
+    request_max_bytes: int = 8 * 1024 * 1024
+    offset_metadata_max_chars: int = 4_096
+    offsets_retention_ms: int = 7 * 24 * 3_600_000
+    max_partitions_per_request: int = 100_000
+    max_topic_partitions: int = 1_000_000
+    reason_max_chars: int = 1_000

@@ -1,0 +1,142 @@
+"""What the runtime needs of the outside: a store for what is durable. Twins in memory obey the same contract."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rota.group.rows import RowChanges, ShardImage
+from rota.protocol.messages import Reply, Request
+
+
+class StoreUnavailable(Exception):
+    """The store cannot be reached or did not answer. A write that raised this may or may not have landed."""
+
+
+class StoreRefused(Exception):
+    """The store is there but is not ours to use: wrong schema, wrong shard count, no rights."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEvent:
+    """One line of the journal. `(shard_id, seq)` is dense: a shard's lines count 1, 2, 3 … without a gap.
+
+    `at_ms` is wall-clock milliseconds since 1970 at the owner; `payload` holds JSON values only.
+    Events of a shard itself (acquired, released) have an empty `namespace` and `group_id`.
+    """
+
+    seq: int
+    at_ms: int
+    namespace: str
+    group_id: str
+    generation_id: int
+    kind: str
+    reason: str
+    payload: dict[str, Any]
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardBatch:
+    """What one shard writes in one transaction: journal lines `first_seq, first_seq + 1, …` and their rows."""
+
+    shard_id: int
+    epoch: int
+    first_seq: int
+    events: tuple[JournalEvent, ...]
+    rows: RowChanges
+
+
+@dataclass(frozen=True, slots=True)
+class ShardClaim:
+    """A shard that is now ours: the epoch that each of our writes must carry, and where its journal ends."""
+
+    shard_id: int
+    epoch: int
+    last_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOwner:
+    """Who owns a shard, by the store's clock. `lease_left_ms` is 0 or less where the lease is over."""
+
+    shard_id: int
+    replica_id: str
+    address: str
+    epoch: int
+    lease_left_ms: int
+    last_seq: int = 0
+
+
+class ShardStore(Protocol):
+    """Durable state of all shards, with leases that only the store's own clock judges.
+
+    Every method raises `StoreUnavailable` when the store cannot answer.
+    """
+
+    async def open(self, shard_count: int) -> None:
+        """Check the schema and fix `shard_count` when the store is new; `StoreRefused` if either does not fit."""
+
+    async def close(self) -> None: ...
+
+    async def ping(self) -> None:
+        """One round trip, for readiness."""
+
+    async def claim(
+        self, shard_ids: Sequence[int], replica_id: str, address: str, lease_ms: int, *, steal: bool = False
+    ) -> list[ShardClaim]:
+        """Take the shards among `shard_ids` whose lease is over or that are `replica_id`'s already.
+
+        Each taken shard gets epoch + 1, also when the same replica takes it again. `steal` takes
+        them whatever their lease says: for the embedded store, where a file lock proves that the
+        former owner is gone.
+        """
+
+    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[int]:
+        """Prolong the leases; returns the shard ids that are still ours with the claim's epoch."""
+
+    async def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:
+        """End the leases now, where they are still ours with the claim's epoch."""
+
+    async def owners(self) -> list[ShardOwner]:
+        """Every shard that was ever claimed, and who holds it."""
+
+    async def load(self, shard_id: int) -> ShardImage:
+        """All rows of a shard, read in one snapshot."""
+
+    async def append(self, batches: Sequence[ShardBatch]) -> list[int]:
+        """Write the batches in one transaction and return once they are durable.
+
+        Returns the ids of the shards whose batch was refused, because their epoch is no longer the
+        store's or `first_seq` does not follow the journal's end; nothing of those was written, all
+        others were. Raises `StoreUnavailable` if the outcome is unknown.
+        """
+
+    async def read_events(
+        self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
+    ) -> list[JournalEvent]:
+        """Journal lines with `seq > after_seq` in order, of one group where it is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A reply with the place in the shard's history that it reflects.
+
+    `revision` is the journal's last entry at that moment, `epoch` the owner's; both are 0 where no shard answered.
+    """
+
+    reply: Reply
+    revision: int = 0
+    epoch: int = 0
+
+
+class Coordinator(Protocol):
+    """What the transports call. `runtime.coordinator.LocalCoordinator` is the real one."""
+
+    async def call(self, request: Request) -> Answer:
+        """Answer a request; never raises for anything that the protocol has a code for.
+
+        A call that parks returns by `request.wait_ms` at the latest. Cancelling the call un-parks
+        it: the member stays joined and its session timer starts.
+        """
