@@ -7,8 +7,10 @@ from zlib import crc32
 
 from rota.protocol.errors import ErrorCode, RejectedRequest
 
-_NAME = re.compile(r"[A-Za-z0-9._:-]{1,249}")
-_NAMESPACE = re.compile(r"[A-Za-z0-9._-]{1,249}")
+NAME_PATTERN = r"[A-Za-z0-9._:-]{1,249}"
+NAMESPACE_PATTERN = r"[A-Za-z0-9._-]{1,249}"
+_NAME = re.compile(NAME_PATTERN)
+_NAMESPACE = re.compile(NAMESPACE_PATTERN)
 _MEMBER_ID_MAX_CHARS = 512
 _CLIENT_ID_MAX_CHARS = 255
 

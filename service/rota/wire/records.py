@@ -1,0 +1,174 @@
+"""Records and lists of fields: where the names of a message meet the names on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from rota.protocol.errors import RejectedRequest
+from rota.protocol.limits import Limits
+from rota.wire.fields import Bound, Field, Integer, Schema, Wait, integer_from_text, invalid, resolve, too_large
+
+REQUIRED: Final = object()
+"""The default of an entry that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name of a record. `attribute` is the message's name for it, where that is another."""
+
+    name: str
+    field: Field
+    default: Any = REQUIRED
+    doc: str = ""
+    attribute: str = ""
+
+    @property
+    def attribute_name(self) -> str:
+        return self.attribute or self.name
+
+
+@dataclass(frozen=True)
+class Record:
+    """A JSON object of known names. `build` makes the message of the decoded values.
+
+    Unknown names are ignored, so that a newer peer may say more. `null` means absent.
+    `complete` marks what the server sends: every name is always there.
+    """
+
+    build: Callable[..., Any]
+    entries: tuple[Entry, ...]
+    complete: bool = False
+    doc: str = ""
+    title: str = field(default="")
+
+    def decode(self, value: Any, limits: Limits, **given: Any) -> Any:
+        """Build the message; `given` brings what the document does not hold (what the path said)."""
+        if type(value) is not dict:
+            raise invalid("must be an object")
+        for entry in self.entries:
+            given[entry.attribute_name] = self._read(entry, value.get(entry.name), limits)
+        return self.build(**given)
+
+    def encode(self, message: Any) -> dict[str, Any]:
+        document: dict[str, Any] = {}
+        for name, attribute, encode in self._writers:
+            value = getattr(message, attribute)
+            document[name] = None if value is None else encode(value)
+        return document
+
+    def schema(self, limits: Limits) -> Schema:
+        schema: Schema = {"type": "object"}
+        if self.title:
+            schema["title"] = self.title
+        if self.doc:
+            schema["description"] = self.doc
+        required = [entry.name for entry in self.entries if self.complete or entry.default is REQUIRED]
+        if required:
+            schema["required"] = required
+        schema["properties"] = {entry.name: self.entry_schema(entry, limits) for entry in self.entries}
+        return schema
+
+    def entry_schema(self, entry: Entry, limits: Limits) -> Schema:
+        schema = entry.field.schema(limits)
+        nullable = entry.default is None if self.complete else entry.default is not REQUIRED
+        if nullable and "type" in schema:
+            schema["type"] = [schema["type"], "null"]
+        if entry.doc:
+            schema["description"] = entry.doc
+        if isinstance(entry.default, (int, str)) and not self.complete:
+            schema["default"] = entry.default
+        return schema
+
+    def from_query(self, parameters: Iterable[tuple[str, str]]) -> dict[str, Any]:
+        """The document that a query string stands for: lists repeat their name, numbers are digits."""
+        document: dict[str, Any] = {}
+        kinds = {entry.name: entry.field for entry in self.entries}
+        for name, text in parameters:
+            match kinds.get(name):
+                case None:
+                    continue
+                case ListOf():
+                    document.setdefault(name, []).append(text)
+                case Integer() | Wait():
+                    document[name] = integer_from_text(text)
+                case _:
+                    document[name] = text
+        return document
+
+    def to_query(self, message: Any) -> list[tuple[str, str]]:
+        """The reverse of `from_query`; what is None or empty is left out."""
+        pairs: list[tuple[str, str]] = []
+        for name, value in self.encode(message).items():
+            values = value if isinstance(value, list) else [value]
+            pairs += [(name, str(item)) for item in values if item not in (None, "")]
+        return pairs
+
+    @cached_property
+    def _writers(self) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
+        return tuple((entry.name, entry.attribute_name, entry.field.encode) for entry in self.entries)
+
+    @staticmethod
+    def _read(entry: Entry, value: Any, limits: Limits) -> Any:
+        if value is None:
+            if entry.default is REQUIRED:
+                raise invalid(f"{entry.name} is missing")
+            return entry.default
+        try:
+            return entry.field.decode(value, limits)
+        except RejectedRequest as rejected:
+            raise RejectedRequest(rejected.code, _placed(entry.name, rejected.detail)) from None
+
+
+def _placed(name: str, detail: str) -> str:
+    """`members` + `[3].name must be …`; `member_id` + `must be …`. Checks of ids name themselves already."""
+    rest = detail.removeprefix(f"{name} ")
+    return name + rest if rest.startswith("[") else f"{name} {rest}"
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list of one kind of item, as a tuple. The length is checked before any item is."""
+
+    item: Field
+    max_items: Bound = "max_partitions_per_request"
+
+    def decode(self, value: Any, limits: Limits) -> tuple[Any, ...]:
+        if type(value) is not list:
+            raise invalid("must be a list")
+        if len(value) > resolve(self.max_items, limits):
+            raise too_large(f"must have at most {resolve(self.max_items, limits)} items")
+        return tuple([self._read(index, each, limits) for index, each in enumerate(value)])
+
+    def encode(self, value: Iterable[Any]) -> list[Any]:
+        return [self.item.encode(each) for each in value]
+
+    def schema(self, limits: Limits) -> Schema:
+        return {"type": "array", "items": self.item.schema(limits), "maxItems": resolve(self.max_items, limits)}
+
+    def _read(self, index: int, value: Any, limits: Limits) -> Any:
+        try:
+            return self.item.decode(value, limits)
+        except RejectedRequest as rejected:
+            glue = " " if rejected.detail.startswith("must ") else "."
+            raise RejectedRequest(rejected.code, f"[{index}]{glue}{rejected.detail}") from None
+
+
+class Pair:
+    """A record of two names that is a plain tuple in memory."""
+
+    def __init__(self, first: Entry, second: Entry) -> None:
+        self._names = (first.name, second.name)
+        self._fields = (first.field, second.field)
+        self._record = Record(lambda **values: tuple(values[name] for name in self._names), (first, second))
+
+    def decode(self, value: Any, limits: Limits) -> Any:
+        return self._record.decode(value, limits)
+
+    def encode(self, value: tuple[Any, Any]) -> dict[str, Any]:
+        return {name: kind.encode(item) for name, kind, item in zip(self._names, self._fields, value, strict=True)}
+
+    def schema(self, limits: Limits) -> Schema:
+        return self._record.schema(limits)

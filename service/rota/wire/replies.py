@@ -1,0 +1,257 @@
+"""The replies as they look in JSON, in both directions.
+
+A reply whose `error` is not NONE is a problem document instead (`problems.py`); only replies without one
+come here. Every document also carries `revision` and `epoch`, which belong to the answer around the reply.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rota.protocol.errors import RejectedRequest
+from rota.protocol.limits import Limits
+from rota.protocol.messages import (
+    CommitReply,
+    DeleteGroupReply,
+    DeleteOffsetsReply,
+    DescribedMember,
+    DescribeReply,
+    FenceReply,
+    FetchedOffset,
+    FetchReply,
+    HeartbeatReply,
+    JoinedMember,
+    JoinReply,
+    LeaderReply,
+    LeaveReply,
+    LeftMember,
+    ListedGroup,
+    ListReply,
+    ListTopicsReply,
+    PartitionResult,
+    Reply,
+    SyncReply,
+    TopicReply,
+)
+from rota.wire.fields import MAX_SAFE_INTEGER, Boolean, Code, Integer, Octets, Text, TextMap
+from rota.wire.page_token import PageToken
+from rota.wire.records import Entry, ListOf, Record
+
+# What a peer sends is bounded by its own limits, which may be larger than ours: replies are read generously.
+_TEXT = Text(MAX_SAFE_INTEGER)
+_NUMBER = Integer(-MAX_SAFE_INTEGER)
+_BYTES = Octets(MAX_SAFE_INTEGER)
+_FLAG = Boolean()
+
+
+def _list_of(item: Record) -> ListOf:
+    return ListOf(item, MAX_SAFE_INTEGER)
+
+
+def _reply(build: type, *entries: Entry, title: str = "") -> Record:
+    return Record(build, entries, complete=True, title=title)
+
+
+_MEMBER_ID = Entry("member_id", _TEXT)
+_INSTANCE_ID = Entry("group_instance_id", _TEXT, None)
+_GENERATION_ID = Entry("generation_id", _NUMBER, doc="The fencing token.")
+_TOPIC = Entry("topic", _TEXT)
+_PARTITION = Entry("partition", _NUMBER)
+_STATE = Entry("state", _TEXT, doc="Empty, PreparingRebalance, CompletingRebalance, Stable or Dead.")
+_CHOSEN = (Entry("protocol_type", _TEXT, None), Entry("protocol_name", _TEXT, None))
+_PARTITION_RESULT = _reply(PartitionResult, _TOPIC, _PARTITION, Entry("error", Code()))
+_TOPIC_ENTRIES = (
+    _TOPIC,
+    Entry("partitions", _NUMBER),
+    Entry("attributes", TextMap(MAX_SAFE_INTEGER, _TEXT, _TEXT), ()),
+)
+
+JOIN_REPLY = _reply(
+    JoinReply,
+    _MEMBER_ID,
+    _GENERATION_ID,
+    *_CHOSEN,
+    Entry("leader_id", _TEXT),
+    Entry(
+        "members",
+        _list_of(_reply(JoinedMember, _MEMBER_ID, _INSTANCE_ID, Entry("metadata", _BYTES))),
+        doc="For the leader only: everybody, with the metadata of the chosen protocol.",
+    ),
+    Entry("skip_assignment", _FLAG, doc="The leader is back in a Stable group: nothing to assign."),
+    title="JoinReply",
+)
+SYNC_REPLY = _reply(SyncReply, _GENERATION_ID, *_CHOSEN, Entry("assignment", _BYTES), title="SyncReply")
+HEARTBEAT_REPLY = _reply(HeartbeatReply, _GENERATION_ID, _STATE, title="HeartbeatReply")
+LEAVE_REPLY = _reply(
+    LeaveReply,
+    Entry("members", _list_of(_reply(LeftMember, _MEMBER_ID, _INSTANCE_ID, Entry("error", Code())))),
+    title="LeaveReply",
+)
+COMMIT_REPLY = _reply(CommitReply, Entry("partitions", _list_of(_PARTITION_RESULT)), title="CommitReply")
+FETCH_REPLY = _reply(
+    FetchReply,
+    Entry(
+        "offsets",
+        _list_of(
+            _reply(
+                FetchedOffset,
+                _TOPIC,
+                _PARTITION,
+                Entry("offset", _NUMBER, doc="-1 where nothing was committed."),
+                Entry("leader_epoch", _NUMBER, None),
+                Entry("metadata", _TEXT),
+                Entry("committed_at_ms", _NUMBER),
+            )
+        ),
+    ),
+    title="FetchReply",
+)
+DELETE_OFFSETS_REPLY = _reply(
+    DeleteOffsetsReply, Entry("partitions", _list_of(_PARTITION_RESULT)), title="DeleteOffsetsReply"
+)
+FENCE_REPLY = _reply(
+    FenceReply, _GENERATION_ID, Entry("is_leader", _FLAG), Entry("is_member", _FLAG), title="FenceReply"
+)
+DESCRIBE_REPLY = _reply(
+    DescribeReply,
+    Entry("group_id", _TEXT),
+    _STATE,
+    _GENERATION_ID,
+    Entry("protocol_type", _TEXT),
+    Entry("protocol_name", _TEXT),
+    Entry("leader_id", _TEXT),
+    Entry(
+        "members",
+        _list_of(
+            _reply(
+                DescribedMember,
+                _MEMBER_ID,
+                _INSTANCE_ID,
+                Entry("client_id", _TEXT),
+                Entry("host", _TEXT),
+                Entry("metadata", _BYTES),
+                Entry("assignment", _BYTES),
+                Entry("session_timeout_ms", _NUMBER),
+                Entry("rebalance_timeout_ms", _NUMBER),
+                Entry("session_deadline_ms", _NUMBER, None),
+                Entry("joined", _FLAG),
+            )
+        ),
+    ),
+    Entry("pending_members", _NUMBER),
+    Entry("rebalance_reason", _TEXT),
+    Entry("rebalance_by", _TEXT),
+    Entry("state_since_ms", _NUMBER),
+    title="DescribeReply",
+)
+LIST_REPLY = _reply(
+    ListReply,
+    Entry(
+        "groups",
+        _list_of(
+            _reply(
+                ListedGroup,
+                Entry("group_id", _TEXT),
+                _STATE,
+                Entry("protocol_type", _TEXT),
+                Entry("generation_id", _NUMBER),
+                Entry("members", _NUMBER),
+                Entry("group_type", _TEXT),
+            )
+        ),
+    ),
+    title="ListReply",
+)
+DELETE_GROUP_REPLY = _reply(DeleteGroupReply, title="DeleteGroupReply")
+LEADER_REPLY = _reply(
+    LeaderReply,
+    _GENERATION_ID,
+    Entry("leader_id", _TEXT, doc="Empty: nobody leads now."),
+    _INSTANCE_ID,
+    Entry("client_id", _TEXT),
+    _STATE,
+    title="LeaderReply",
+)
+TOPIC_REPLY = _reply(TopicReply, *_TOPIC_ENTRIES, title="TopicReply")
+LIST_TOPICS_REPLY = _reply(
+    ListTopicsReply, Entry("topics", _list_of(_reply(TopicReply, *_TOPIC_ENTRIES))), title="ListTopicsReply"
+)
+
+SHAPES: dict[type, Record] = {
+    JoinReply: JOIN_REPLY,
+    SyncReply: SYNC_REPLY,
+    HeartbeatReply: HEARTBEAT_REPLY,
+    LeaveReply: LEAVE_REPLY,
+    CommitReply: COMMIT_REPLY,
+    FetchReply: FETCH_REPLY,
+    DeleteOffsetsReply: DELETE_OFFSETS_REPLY,
+    FenceReply: FENCE_REPLY,
+    DescribeReply: DESCRIBE_REPLY,
+    ListReply: LIST_REPLY,
+    DeleteGroupReply: DELETE_GROUP_REPLY,
+    LeaderReply: LEADER_REPLY,
+    TopicReply: TOPIC_REPLY,
+    ListTopicsReply: LIST_TOPICS_REPLY,
+}
+
+
+class MalformedReply(ValueError):
+    """A server's document that is no such reply: another version, or not Rota at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A reply as a client gets it, with the place in the shard's history that it reflects."""
+
+    reply: Reply
+    revision: int = 0
+    epoch: int = 0
+
+
+def encode_reply(reply: Reply) -> dict[str, Any]:
+    """The document of a reply without an error. `status` says whether a join or sync is done or pending."""
+    match reply:
+        case JoinReply(pending=True):
+            return {"status": "pending", "member_id": reply.member_id}
+        case SyncReply(pending=True):
+            return {"status": "pending"}
+        case JoinReply():
+            return {"status": "joined", **JOIN_REPLY.encode(reply)}
+        case SyncReply():
+            return {"status": "synced", **SYNC_REPLY.encode(reply)}
+        case ListReply():
+            last_group = reply.groups[-1].group_id if reply.groups else ""
+            return {**LIST_REPLY.encode(reply), "next_page_token": _next_page(reply.more, last_group)}
+        case ListTopicsReply():
+            last_topic = reply.topics[-1].topic if reply.topics else ""
+            return {**LIST_TOPICS_REPLY.encode(reply), "next_page_token": _next_page(reply.more, last_topic)}
+        case _:
+            return SHAPES[type(reply)].encode(reply)
+
+
+def decode_reply(reply_type: type[Reply], document: dict[str, Any]) -> Received:
+    """The reverse, for the SDK; `MalformedReply` if the document is no such reply."""
+    try:
+        reply = _decode(reply_type, document)
+        revision = _NUMBER.decode(document.get("revision", 0), Limits())
+        epoch = _NUMBER.decode(document.get("epoch", 0), Limits())
+    except RejectedRequest as rejected:
+        raise MalformedReply(rejected.detail) from None
+    return Received(reply, revision, epoch)
+
+
+def _decode(reply_type: type[Reply], document: dict[str, Any]) -> Reply:
+    if document.get("status") == "pending":
+        if reply_type is JoinReply:
+            return JoinReply(pending=True, member_id=_TEXT.decode(document.get("member_id"), Limits()))
+        if reply_type is SyncReply:
+            return SyncReply(pending=True)
+    reply: Reply = SHAPES[reply_type].decode(document, Limits())
+    if isinstance(reply, (ListReply, ListTopicsReply)):
+        return replace(reply, more=document.get("next_page_token") is not None)
+    return reply
+
+
+def _next_page(more: bool, last_id: str) -> str | None:
+    return PageToken().encode(last_id) if more and last_id else None

@@ -1,0 +1,255 @@
+"""The requests as they look in JSON or in a query string. The group itself is named by the path."""
+
+# ruff: noqa: ARG002 — every kind of value has the same signature, though not all need the limits.
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.ids import (
+    NAME_PATTERN,
+    check_client_id,
+    check_instance_id,
+    check_member_id,
+    check_topic,
+)
+from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS, Limits
+from rota.protocol.messages import (
+    NO_GENERATION,
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    DeleteTopic,
+    DescribeGroup,
+    FetchOffsets,
+    GetLeader,
+    GetTopic,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    ListGroups,
+    ListTopics,
+    OffsetToCommit,
+    Protocol,
+    PutTopic,
+    SyncGroup,
+    TopicPartitions,
+    VerifyFence,
+)
+from rota.wire.fields import INT32_MAX, Integer, Octets, Schema, Text, TextMap, Wait, invalid, too_large
+from rota.wire.page_token import PageToken
+from rota.wire.records import Entry, ListOf, Pair, Record
+
+JOIN_WAIT_MS = 30_000
+MAX_PAGE_SIZE = 1_000
+
+MEMBER_ID = Text(512, check_member_id)
+INSTANCE_ID = Text(check=check_instance_id, pattern=NAME_PATTERN)
+TOPIC = Text(check=check_topic, pattern=NAME_PATTERN)
+PROTOCOL_NAME = Text(249)
+GENERATION_ID = Integer(NO_GENERATION, INT32_MAX)
+PARTITION = Integer(0, INT32_MAX)
+METADATA = Octets("metadata_max_bytes")
+ASSIGNMENT = Octets("assignment_max_bytes")
+REASON = Text("reason_max_chars")
+ATTRIBUTES = TextMap(64, Text(249), Text(4_096))
+
+_INSTANCE_DOC = "Makes the member static: it survives its restarts."
+_WAIT_DOC = "How long the call may stay parked. Above 50000 counts as 50000."
+
+
+_SELECTOR = re.compile(rf"({NAME_PATTERN})/([0-9]{{1,10}}(?:,[0-9]{{1,10}})*)")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSelector:
+    """Partitions of a topic in a query string: `orders/0,1,2`."""
+
+    def decode(self, value: Any, limits: Limits) -> TopicPartitions:
+        matched = _SELECTOR.fullmatch(value) if type(value) is str else None
+        if matched is None:
+            raise invalid("must look like topic/0,1,2")
+        numbers = [int(number) for number in matched[2].split(",")]
+        if max(numbers) > INT32_MAX:
+            raise invalid(f"must name partitions from 0 to {INT32_MAX}")
+        if len(numbers) > limits.max_partitions_per_request:
+            raise too_large(f"must name at most {limits.max_partitions_per_request} partitions")
+        return TopicPartitions(matched[1], tuple(numbers))
+
+    def encode(self, value: TopicPartitions) -> str:
+        return f"{value.topic}/{','.join(map(str, value.partitions))}"
+
+    def schema(self, limits: Limits) -> Schema:
+        return {"type": "string", "pattern": f"^{NAME_PATTERN}/[0-9]{{1,9}}(?:,[0-9]{{1,9}})*$"}
+
+
+def _join_group(*, protocol_type: str, rebalance_timeout_ms: int | None, **rest: Any) -> JoinGroup:
+    """Kafka's consumers get five minutes to rejoin, everybody else one."""
+    if rebalance_timeout_ms is None:
+        is_consumer = protocol_type == "consumer"
+        rebalance_timeout_ms = CONSUMER_REBALANCE_TIMEOUT_MS if is_consumer else REBALANCE_TIMEOUT_MS
+    return JoinGroup(protocol_type=protocol_type, rebalance_timeout_ms=rebalance_timeout_ms, **rest)
+
+
+def _leaving_member(**values: Any) -> LeavingMember:
+    member = LeavingMember(**values)
+    if not member.member_id and member.group_instance_id is None:
+        raise invalid("must have a member_id or a group_instance_id")
+    return member
+
+
+PROTOCOL = Record(
+    Protocol,
+    (
+        Entry("name", PROTOCOL_NAME, doc="An assignment strategy, such as `range`."),
+        Entry("metadata", METADATA, b"", "What the leader shall know of this member, in base64."),
+    ),
+)
+
+JOIN_GROUP = Record(
+    _join_group,
+    (
+        Entry("member_id", MEMBER_ID, "", "Empty at first; then the one that the coordinator gave."),
+        Entry("group_instance_id", INSTANCE_ID, None, _INSTANCE_DOC),
+        Entry("client_id", Text(255, check_client_id), "", "A name for people; new member ids start with it."),
+        Entry("protocol_type", Text(249), doc="What the group is for: `consumer`, `worker`, `leader` or your own."),
+        Entry("protocols", ListOf(PROTOCOL, "max_protocols"), doc="Supported strategies, the preferred one first."),
+        Entry("session_timeout_ms", Integer(), SESSION_TIMEOUT_MS, "Silence after which the member is removed."),
+        Entry(
+            "rebalance_timeout_ms",
+            Integer(0, "max_rebalance_timeout_ms"),
+            None,
+            "Time to rejoin in a rebalance; 300000 for consumers, 60000 otherwise.",
+        ),
+        Entry("reason", REASON, "", "Why the member joins, for people."),
+        Entry("wait_ms", Wait(), JOIN_WAIT_MS, _WAIT_DOC),
+    ),
+    title="JoinGroup",
+)
+
+ASSIGNMENTS = ListOf(Pair(Entry("member_id", MEMBER_ID), Entry("assignment", ASSIGNMENT)), "group_max_size")
+
+SYNC_GROUP = Record(
+    SyncGroup,
+    (
+        Entry("member_id", MEMBER_ID),
+        Entry("generation_id", GENERATION_ID),
+        Entry("group_instance_id", INSTANCE_ID, None, _INSTANCE_DOC),
+        Entry("protocol_type", Text(249), None, "Checked against the group's, where given."),
+        Entry("protocol_name", PROTOCOL_NAME, None, "Checked against the group's, where given."),
+        Entry("assignments", ASSIGNMENTS, (), "Everybody's share; from the leader only."),
+        Entry("error", REASON, None, "Why the leader could not assign; fails the generation.", "leader_error"),
+        Entry("wait_ms", Wait(), JOIN_WAIT_MS, _WAIT_DOC),
+    ),
+    title="SyncGroup",
+)
+
+_HEARTBEAT_ENTRIES = (
+    Entry("member_id", MEMBER_ID),
+    Entry("generation_id", GENERATION_ID),
+    Entry("group_instance_id", INSTANCE_ID, None, _INSTANCE_DOC),
+)
+_HEARTBEAT_WAIT = Entry(
+    "wait_ms", Wait(), 0, "Above 0 the call parks and answers the moment the group leaves the generation."
+)
+
+HEARTBEAT = Record(Heartbeat, (*_HEARTBEAT_ENTRIES, _HEARTBEAT_WAIT), title="Heartbeat")
+HEARTBEAT_MEMBER = Record(dict, _HEARTBEAT_ENTRIES)
+HEARTBEAT_BATCH = Record(
+    dict,
+    (Entry("members", ListOf(HEARTBEAT_MEMBER, "group_max_size"), doc="Several at once."), _HEARTBEAT_WAIT),
+    doc="Several members of one process in one message. With `wait_ms`, answered as soon as one of them has news.",
+    title="HeartbeatBatch",
+)
+
+LEAVING_MEMBER = Record(
+    _leaving_member,
+    (
+        Entry("member_id", MEMBER_ID, ""),
+        Entry("group_instance_id", INSTANCE_ID, None, "Enough alone, for administrators."),
+        Entry("reason", REASON, "", "For people and the journal."),
+    ),
+)
+LEAVE_GROUP = Record(
+    LeaveGroup, (Entry("members", ListOf(LEAVING_MEMBER, "group_max_size"), doc="Who leaves."),), title="LeaveGroup"
+)
+
+OFFSET_TO_COMMIT = Record(
+    OffsetToCommit,
+    (
+        Entry("topic", TOPIC),
+        Entry("partition", PARTITION),
+        Entry("offset", Integer(), doc="Where to go on: the next one to process."),
+        Entry("leader_epoch", Integer(0, INT32_MAX), None),
+        Entry("metadata", Text("request_max_bytes"), "", "A note of the committer; its own limit is per partition."),
+    ),
+)
+COMMIT_OFFSETS = Record(
+    CommitOffsets,
+    (
+        Entry("generation_id", GENERATION_ID, NO_GENERATION, "-1 without a member: an administrator's commit."),
+        Entry("member_id", MEMBER_ID, ""),
+        Entry("group_instance_id", INSTANCE_ID, None, _INSTANCE_DOC),
+        Entry("offsets", ListOf(OFFSET_TO_COMMIT), doc="One entry per partition."),
+    ),
+    title="CommitOffsets",
+)
+
+_SELECTOR_DOC = "`topic/0,1,2`, repeated for each topic."
+FETCH_OFFSETS = Record(
+    FetchOffsets, (Entry("topic", ListOf(TopicSelector()), None, f"{_SELECTOR_DOC} Without it: all.", "topics"),)
+)
+DELETE_OFFSETS = Record(
+    DeleteOffsets, (Entry("topic", ListOf(TopicSelector()), doc=_SELECTOR_DOC, attribute="topics"),)
+)
+
+VERIFY_FENCE = Record(
+    VerifyFence,
+    (
+        Entry("generation_id", GENERATION_ID, doc="The fencing token at hand."),
+        Entry("member_id", MEMBER_ID, "", "Also checked to be a member, where given."),
+    ),
+    title="VerifyFence",
+)
+
+GET_LEADER = Record(
+    GetLeader,
+    (
+        Entry("after_generation", GENERATION_ID, NO_GENERATION, "Wait for a leader of a later generation."),
+        Entry("wait_ms", Wait(), 0, _WAIT_DOC),
+    ),
+)
+
+_PAGE = (
+    Entry("page_token", PageToken(), "", "`next_page_token` of the page before.", "after"),
+    Entry("page_size", Integer(1, MAX_PAGE_SIZE), MAX_PAGE_SIZE, "Most entries to answer.", "limit"),
+)
+_FILTER = ListOf(Text(249), 64)
+
+LIST_GROUPS = Record(
+    ListGroups,
+    (
+        Entry("states", _FILTER, (), "Only groups in these states."),
+        Entry("group_types", _FILTER, (), "Only these group types (`classic`)."),
+        Entry("protocol_types", _FILTER, (), "Only these protocol types."),
+        *_PAGE,
+    ),
+)
+LIST_TOPICS = Record(ListTopics, _PAGE)
+
+PUT_TOPIC = Record(
+    PutTopic,
+    (
+        Entry("partitions", Integer(1, "max_topic_partitions", ErrorCode.INVALID_PARTITIONS), doc="May only grow."),
+        Entry("attributes", ATTRIBUTES, (), "Anything worth knowing about the topic."),
+    ),
+    title="PutTopic",
+)
+
+DESCRIBE_GROUP = Record(DescribeGroup, ())
+DELETE_GROUP = Record(DeleteGroup, ())
+GET_TOPIC = Record(GetTopic, ())
+DELETE_TOPIC = Record(DeleteTopic, ())

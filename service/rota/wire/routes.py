@@ -1,0 +1,128 @@
+"""Which request goes where over HTTP: the server serves this table, the SDK calls it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import quote
+
+from rota.protocol import messages as m
+from rota.protocol.ids import check_group_id, check_member_id, check_namespace, check_topic
+from rota.protocol.limits import Limits
+from rota.protocol.messages import Reply, Request
+from rota.wire import requests as shapes
+from rota.wire.records import Record
+
+PREFIX = "/v1/namespaces/{namespace}"
+_GROUP = PREFIX + "/groups/{group_id}"
+_TOPIC = PREFIX + "/topics/{topic}"
+_PARAMETER = re.compile(r"\{(\w+)\}")
+
+PATH_CHECKS = MappingProxyType(
+    {
+        "namespace": check_namespace,
+        "group_id": check_group_id,
+        "topic": check_topic,
+        "member_id": check_member_id,
+    }
+)
+
+
+class Carrier(Enum):
+    """Where a request's fields travel."""
+
+    BODY = "body"
+    QUERY = "query"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One call: its method and path, how its request and reply look, and how long it parks by itself."""
+
+    request: type[Request]
+    reply: type[Reply]
+    method: str
+    path: str
+    carrier: Carrier
+    shape: Record
+    default_wait_ms: int = 0
+
+    @property
+    def path_parameters(self) -> list[str]:
+        return _PARAMETER.findall(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A request, ready to be sent: `body` is None for calls that have none."""
+
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...]
+    body: dict[str, Any] | None
+
+
+def _body(request: type[Request], reply: type[Reply], method: str, path: str, shape: Record, wait_ms: int = 0) -> Route:
+    return Route(request, reply, method, path, Carrier.BODY, shape, wait_ms)
+
+
+def _query(request: type[Request], reply: type[Reply], method: str, path: str, shape: Record) -> Route:
+    return Route(request, reply, method, path, Carrier.QUERY, shape)
+
+
+_ALL = (
+    _body(m.JoinGroup, m.JoinReply, "POST", _GROUP + "/join", shapes.JOIN_GROUP, shapes.JOIN_WAIT_MS),
+    _body(m.SyncGroup, m.SyncReply, "POST", _GROUP + "/sync", shapes.SYNC_GROUP, shapes.JOIN_WAIT_MS),
+    _body(m.Heartbeat, m.HeartbeatReply, "POST", _GROUP + "/heartbeat", shapes.HEARTBEAT),
+    _body(m.LeaveGroup, m.LeaveReply, "POST", _GROUP + "/leave", shapes.LEAVE_GROUP),
+    _body(m.CommitOffsets, m.CommitReply, "POST", _GROUP + "/offsets", shapes.COMMIT_OFFSETS),
+    _query(m.FetchOffsets, m.FetchReply, "GET", _GROUP + "/offsets", shapes.FETCH_OFFSETS),
+    _query(m.DeleteOffsets, m.DeleteOffsetsReply, "DELETE", _GROUP + "/offsets", shapes.DELETE_OFFSETS),
+    _body(m.VerifyFence, m.FenceReply, "POST", _GROUP + "/fence", shapes.VERIFY_FENCE),
+    _query(m.GetLeader, m.LeaderReply, "GET", _GROUP + "/leader", shapes.GET_LEADER),
+    _query(m.DescribeGroup, m.DescribeReply, "GET", _GROUP, shapes.DESCRIBE_GROUP),
+    _query(m.DeleteGroup, m.DeleteGroupReply, "DELETE", _GROUP, shapes.DELETE_GROUP),
+    _query(m.ListGroups, m.ListReply, "GET", PREFIX + "/groups", shapes.LIST_GROUPS),
+    _body(m.PutTopic, m.TopicReply, "PUT", _TOPIC, shapes.PUT_TOPIC),
+    _query(m.GetTopic, m.TopicReply, "GET", _TOPIC, shapes.GET_TOPIC),
+    _query(m.DeleteTopic, m.TopicReply, "DELETE", _TOPIC, shapes.DELETE_TOPIC),
+    _query(m.ListTopics, m.ListTopicsReply, "GET", PREFIX + "/topics", shapes.LIST_TOPICS),
+)
+ROUTES: Mapping[type[Request], Route] = MappingProxyType({route.request: route for route in _ALL})
+
+
+def decode_path(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Check what the path names; `RejectedRequest` for the first name that is none."""
+    for name, value in parameters.items():
+        PATH_CHECKS[name](value)
+    return dict(parameters)
+
+
+def decode_request(route: Route, path: Mapping[str, str], document: dict[str, Any], limits: Limits) -> Any:
+    """Build the route's request of its path and its document (the body's, or the query's)."""
+    return route.shape.decode(document, limits, **decode_path(path))
+
+
+def encode_request(request: Request) -> Target:
+    """Where to send a request, and what with."""
+    route = ROUTES[type(request)]
+    path = route.path.format(**{name: quote(getattr(request, name), safe="") for name in route.path_parameters})
+    if route.carrier is Carrier.QUERY:
+        return Target(route.method, path, tuple(route.shape.to_query(request)), None)
+    document = route.shape.encode(request)
+    return Target(route.method, path, (), {name: value for name, value in document.items() if value is not None})
+
+
+def parks(request: Request) -> bool:
+    """Whether the call may stay parked, so that somebody must watch for its caller to hang up."""
+    return bool(getattr(request, "wait_ms", 0))
+
+
+def wait_ms_of(request: Request) -> int:
+    """How long the server may take by the protocol, which a client adds to its own read timeout."""
+    wait_ms = getattr(request, "wait_ms", 0)
+    return ROUTES[type(request)].default_wait_ms if wait_ms is None else int(wait_ms)

@@ -1,0 +1,346 @@
+"""Requests in JSON: what the SDK writes the server reads, and nothing else gets through."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from rota.protocol import messages as m
+from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.limits import Limits
+from rota.wire.documents import dump_document, parse_document
+from rota.wire.routes import ROUTES, Carrier, decode_request, encode_request
+
+LIMITS = Limits()
+GROUP = {"namespace": "default", "group_id": "indexers:v1"}
+TOPIC = {"namespace": "default", "topic": "documents"}
+
+REQUESTS: list[m.Request] = [
+    m.JoinGroup("default", "indexers:v1", "worker", (m.Protocol("range", b"\x00\xff"),), 10_000, 20_000, wait_ms=5),
+    m.JoinGroup(
+        "default",
+        "indexers:v1",
+        "consumer",
+        (m.Protocol("a"), m.Protocol("b", b"b")),
+        session_timeout_ms=45_000,
+        rebalance_timeout_ms=300_000,
+        member_id="client-1",
+        group_instance_id="pod-0",
+        client_id="client ü",
+        reason="because",
+        wait_ms=30_000,
+    ),
+    m.SyncGroup("default", "indexers:v1", "m-1", 4, wait_ms=0),
+    m.SyncGroup(
+        "default",
+        "indexers:v1",
+        "m-1",
+        4,
+        group_instance_id="pod-0",
+        protocol_type="worker",
+        protocol_name="range",
+        assignments=(("m-1", b"one"), ("m-2", b"")),
+        leader_error="no idea",
+        wait_ms=1_000,
+    ),
+    m.Heartbeat("default", "indexers:v1", "m-1", 4, "pod-0", wait_ms=3_000),
+    m.LeaveGroup("default", "indexers:v1", (m.LeavingMember("m-1", None, "done"), m.LeavingMember("", "pod-0"))),
+    m.CommitOffsets(
+        "default",
+        "indexers:v1",
+        4,
+        (m.OffsetToCommit("documents", 0, 12, 3, "note"), m.OffsetToCommit("documents", 1, 2**53 - 1)),
+        member_id="m-1",
+    ),
+    m.FetchOffsets("default", "indexers:v1"),
+    m.FetchOffsets("default", "indexers:v1", (m.TopicPartitions("a:b", (0, 1)), m.TopicPartitions("c", (7,)))),
+    m.DeleteOffsets("default", "indexers:v1", (m.TopicPartitions("documents", (0, 2**31 - 1)),)),
+    m.VerifyFence("default", "indexers:v1", 4, "m-1"),
+    m.DescribeGroup("default", "indexers:v1"),
+    m.ListGroups("default", ("Stable", "Empty"), ("classic",), ("worker",), after="indexers:v1", limit=10),
+    m.ListGroups("default"),
+    m.DeleteGroup("default", "indexers:v1"),
+    m.GetLeader("default", "indexers:v1", after_generation=-1, wait_ms=2_000),
+    m.PutTopic("default", "documents", 12, (("owner", "search"), ("unit", "shards"))),
+    m.GetTopic("default", "documents"),
+    m.DeleteTopic("default", "documents"),
+    m.ListTopics("default", after="documents", limit=1),
+]
+
+
+def sent_and_read(request: m.Request) -> m.Request:
+    """The way of a request from the SDK to the server, with everything that HTTP does to it."""
+    target = encode_request(request)
+    route = ROUTES[type(request)]
+    path = dict(zip(route.path_parameters, _path_values(route.path, target.path), strict=True))
+    if route.carrier is Carrier.QUERY:
+        document = route.shape.from_query(target.query)
+    else:
+        assert target.body is not None
+        document = parse_document(dump_document(target.body))
+    decoded: m.Request = decode_request(route, path, document, LIMITS)
+    return decoded
+
+
+def _path_values(template: str, path: str) -> list[str]:
+    pairs = zip(template.split("/"), path.split("/"), strict=True)
+    return [unquote(value) for name, value in pairs if name.startswith("{")]
+
+
+def read(request_type: type[m.Request], document: dict[str, Any], limits: Limits = LIMITS) -> Any:
+    return decode_request(ROUTES[request_type], TOPIC if request_type is m.PutTopic else GROUP, document, limits)
+
+
+def rejection_of(request_type: type[m.Request], document: dict[str, Any]) -> RejectedRequest:
+    with pytest.raises(RejectedRequest) as caught:
+        read(request_type, document)
+    return caught.value
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda r: type(r).__name__)
+def test_what_the_client_sends_the_server_reads(request_: m.Request) -> None:
+    assert sent_and_read(request_) == request_
+
+
+def test_every_request_of_the_protocol_has_a_route_and_a_sample_here() -> None:
+    every_request = set(m.Request.__args__)
+    assert set(ROUTES) == every_request
+    assert {type(request) for request in REQUESTS} == every_request
+
+
+@pytest.mark.parametrize(("protocol_type", "rebalance_timeout_ms"), [("consumer", 300_000), ("worker", 60_000)])
+def test_a_join_that_says_little_gets_the_documented_defaults(protocol_type: str, rebalance_timeout_ms: int) -> None:
+    join = read(m.JoinGroup, {"protocol_type": protocol_type, "protocols": [{"name": "range"}]})
+    assert join == m.JoinGroup(
+        "default",
+        "indexers:v1",
+        protocol_type,
+        (m.Protocol("range"),),
+        session_timeout_ms=45_000,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        wait_ms=30_000,
+    )
+
+
+def test_waits_default_to_none_for_heartbeats_and_are_cut_at_fifty_seconds() -> None:
+    heartbeat = {"member_id": "m", "generation_id": 1}
+    assert read(m.Heartbeat, heartbeat).wait_ms == 0
+    assert read(m.SyncGroup, heartbeat).wait_ms == 30_000
+    assert read(m.Heartbeat, {**heartbeat, "wait_ms": 3_600_000}).wait_ms == 50_000
+
+
+def test_null_means_absent_and_unknown_names_are_ignored() -> None:
+    document = {"member_id": "m", "generation_id": 1, "wait_ms": None, "a_field_of_tomorrow": [1]}
+    assert read(m.Heartbeat, document) == m.Heartbeat("default", "indexers:v1", "m", 1, wait_ms=0)
+
+
+WRONG: list[tuple[type[m.Request], dict[str, Any], ErrorCode, str]] = [
+    (m.Heartbeat, {"generation_id": 1}, ErrorCode.INVALID_REQUEST, "member_id is missing"),
+    (m.Heartbeat, {"member_id": None, "generation_id": 1}, ErrorCode.INVALID_REQUEST, "member_id is missing"),
+    (m.Heartbeat, {"member_id": 5, "generation_id": 1}, ErrorCode.INVALID_REQUEST, "member_id must be a string"),
+    (m.Heartbeat, {"member_id": "m", "generation_id": True}, ErrorCode.INVALID_REQUEST, "generation_id must be an"),
+    (m.Heartbeat, {"member_id": "m", "generation_id": 1.0}, ErrorCode.INVALID_REQUEST, "generation_id must be an"),
+    (m.Heartbeat, {"member_id": "m", "generation_id": "1"}, ErrorCode.INVALID_REQUEST, "generation_id must be an"),
+    (m.Heartbeat, {"member_id": "m", "generation_id": 2**31}, ErrorCode.INVALID_REQUEST, "generation_id must be from"),
+    (m.Heartbeat, {"member_id": "m", "generation_id": -2}, ErrorCode.INVALID_REQUEST, "generation_id must be from"),
+    (m.Heartbeat, {"member_id": "m\n", "generation_id": 1}, ErrorCode.INVALID_REQUEST, "member_id is not one"),
+    (m.Heartbeat, {"member_id": "m\ud800", "generation_id": 1}, ErrorCode.INVALID_REQUEST, "member_id is not one"),
+    (m.Heartbeat, {"member_id": "m" * 513, "generation_id": 1}, ErrorCode.INVALID_REQUEST, "member_id is not one"),
+    (
+        m.Heartbeat,
+        {"member_id": "m", "generation_id": 1, "group_instance_id": ""},
+        ErrorCode.INVALID_REQUEST,
+        "group_instance_id must be 1 to 249",
+    ),
+    (
+        m.Heartbeat,
+        {"member_id": "m", "generation_id": 1, "wait_ms": -1},
+        ErrorCode.INVALID_REQUEST,
+        "wait_ms must be from 0",
+    ),
+    (
+        m.Heartbeat,
+        {"member_id": "m", "generation_id": 1, "wait_ms": 2**53},
+        ErrorCode.INVALID_REQUEST,
+        "wait_ms must be from 0",
+    ),
+    (m.JoinGroup, {"protocols": []}, ErrorCode.INVALID_REQUEST, "protocol_type is missing"),
+    (m.JoinGroup, {"protocol_type": "worker"}, ErrorCode.INVALID_REQUEST, "protocols is missing"),
+    (
+        m.JoinGroup,
+        {"protocol_type": "worker", "protocols": {"name": "range"}},
+        ErrorCode.INVALID_REQUEST,
+        "protocols must be a list",
+    ),
+    (
+        m.JoinGroup,
+        {"protocol_type": "worker", "protocols": [{"name": "a"}, 5]},
+        ErrorCode.INVALID_REQUEST,
+        "protocols[1] must be an object",
+    ),
+    (
+        m.JoinGroup,
+        {"protocol_type": "worker", "protocols": [{"name": "a"}, {"metadata": ""}]},
+        ErrorCode.INVALID_REQUEST,
+        "protocols[1].name is missing",
+    ),
+    (
+        m.JoinGroup,
+        {"protocol_type": "worker", "protocols": [{"name": "a", "metadata": "not base64!"}]},
+        ErrorCode.INVALID_REQUEST,
+        "protocols[0].metadata must be standard base64",
+    ),
+    (
+        m.JoinGroup,
+        {"protocol_type": "worker", "protocols": [{"name": "a", "metadata": "QUI"}]},
+        ErrorCode.INVALID_REQUEST,
+        "protocols[0].metadata must be standard base64",
+    ),
+    (
+        m.JoinGroup,
+        {"protocol_type": "worker", "protocols": [{"name": "a", "metadata": "QU\u00fc="}]},
+        ErrorCode.INVALID_REQUEST,
+        "protocols[0].metadata must be standard base64",
+    ),
+    (
+        m.JoinGroup,
+        {"protocol_type": "worker", "protocols": [{"name": "a", "metadata": "A" * 87_388}]},
+        ErrorCode.PAYLOAD_TOO_LARGE,
+        "protocols[0].metadata must be at most 65536 bytes",
+    ),
+    (
+        m.JoinGroup,
+        {"protocol_type": "worker", "protocols": [{"name": str(i)} for i in range(10_000)]},
+        ErrorCode.PAYLOAD_TOO_LARGE,
+        "protocols must have at most 64 items",
+    ),
+    (
+        m.JoinGroup,
+        {"protocol_type": "worker\x00", "protocols": []},
+        ErrorCode.INVALID_REQUEST,
+        "protocol_type must be Unicode text without NUL",
+    ),
+    (
+        m.JoinGroup,
+        {"protocol_type": "worker", "protocols": [], "client_id": "tab\t"},
+        ErrorCode.INVALID_REQUEST,
+        "client_id must be at most 255 printable",
+    ),
+    (
+        m.JoinGroup,
+        {"protocol_type": "worker", "protocols": [], "reason": "x" * 1_001},
+        ErrorCode.PAYLOAD_TOO_LARGE,
+        "reason must be at most 1000",
+    ),
+    (m.LeaveGroup, {"members": [{}]}, ErrorCode.INVALID_REQUEST, "members[0] must have a member_id"),
+    (
+        m.CommitOffsets,
+        {"offsets": [{"topic": "a/b", "partition": 0, "offset": 1}]},
+        ErrorCode.INVALID_REQUEST,
+        "offsets[0].topic must be 1 to 249",
+    ),
+    (
+        m.CommitOffsets,
+        {"offsets": [{"topic": "a", "partition": -1, "offset": 1}]},
+        ErrorCode.INVALID_REQUEST,
+        "offsets[0].partition must be from 0",
+    ),
+    (
+        m.CommitOffsets,
+        {"offsets": [{"topic": "a", "partition": 0, "offset": 2**63}]},
+        ErrorCode.INVALID_REQUEST,
+        "offsets[0].offset must be from 0",
+    ),
+    (
+        m.CommitOffsets,
+        {"offsets": [{"topic": "a", "partition": 0, "offset": 1, "metadata": "\udfff"}]},
+        ErrorCode.INVALID_REQUEST,
+        "offsets[0].metadata must be Unicode",
+    ),
+    (m.PutTopic, {"partitions": 0}, ErrorCode.INVALID_PARTITIONS, "partitions must be from 1"),
+    (m.PutTopic, {"partitions": 1_000_001}, ErrorCode.INVALID_PARTITIONS, "partitions must be from 1"),
+    (m.PutTopic, {"partitions": 1, "attributes": {"a": 1}}, ErrorCode.INVALID_REQUEST, "attributes must be a string"),
+    (m.FetchOffsets, {"topic": ["documents"]}, ErrorCode.INVALID_REQUEST, "topic[0] must look like"),
+    (m.FetchOffsets, {"topic": ["documents/"]}, ErrorCode.INVALID_REQUEST, "topic[0] must look like"),
+    (m.FetchOffsets, {"topic": ["documents/\u0663"]}, ErrorCode.INVALID_REQUEST, "topic[0] must look like"),
+    (m.FetchOffsets, {"topic": ["documents/" + "9" * 5_000]}, ErrorCode.INVALID_REQUEST, "topic[0] must look like"),
+    (m.FetchOffsets, {"topic": ["documents/4294967296"]}, ErrorCode.INVALID_REQUEST, "topic[0] must name partitions"),
+    (m.DeleteOffsets, {}, ErrorCode.INVALID_REQUEST, "topic is missing"),
+]
+
+
+@pytest.mark.parametrize(("request_type", "document", "code", "detail"), WRONG)
+def test_a_wrong_document_is_refused_with_its_place(
+    request_type: type[m.Request], document: dict[str, Any], code: ErrorCode, detail: str
+) -> None:
+    rejected = rejection_of(request_type, document)
+    assert (rejected.code, rejected.detail[: len(detail)]) == (code, detail)
+
+
+@pytest.mark.parametrize(
+    "token", ["ü", "%%%", "bm90IGEgbmFtZQ==", "AA==", "A", 5], ids=["not-ascii", "bad", "space", "nul", "cut", "int"]
+)
+def test_a_page_token_that_no_page_gave_is_refused(token: object) -> None:
+    route = ROUTES[m.ListTopics]
+    with pytest.raises(RejectedRequest, match="page_token must be a token"):
+        decode_request(route, {"namespace": "default"}, {"page_token": token}, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ({"namespace": "a:b", "group_id": "g"}, ErrorCode.INVALID_REQUEST),
+        ({"namespace": "a", "group_id": "g g"}, ErrorCode.INVALID_GROUP_ID),
+        ({"namespace": "a", "group_id": "g\n"}, ErrorCode.INVALID_GROUP_ID),
+        ({"namespace": "a", "group_id": "g" * 250}, ErrorCode.INVALID_GROUP_ID),
+    ],
+)
+def test_a_path_that_names_no_group_is_refused(path: dict[str, str], code: ErrorCode) -> None:
+    with pytest.raises(RejectedRequest) as caught:
+        decode_request(ROUTES[m.DescribeGroup], path, {}, LIMITS)
+    assert caught.value.code is code
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b'{"a": NaN}',
+        b'{"a": -Infinity}',
+        b"\xff\xfe",
+        b"\xef\xbb\xbf{}",
+        b'{"a": ' + b"9" * 5_000 + b"}",
+        b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"a": "\n"}',
+        b"{} {}",
+    ],
+    ids=lambda body: repr(body[:12]),
+)
+def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
+    with pytest.raises(RejectedRequest) as caught:
+        parse_document(body)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_limits_of_the_server_are_the_ones_that_count() -> None:
+    document = {"protocol_type": "worker", "protocols": [{"name": "a", "metadata": "QUJD"}]}
+    with pytest.raises(RejectedRequest, match="at most 2 bytes"):
+        read(m.JoinGroup, document, replace(LIMITS, metadata_max_bytes=2))
+    assert read(m.JoinGroup, document, replace(LIMITS, metadata_max_bytes=3)).protocols[0].metadata == b"ABC"
+
+
+def test_the_codecs_bring_nothing_of_a_server_along() -> None:
+    program = (
+        "import sys, rota.wire.routes, rota.wire.replies, rota.wire.problems\n"
+        "heavy = {'fastapi', 'pydantic', 'starlette', 'asyncio', 'sqlalchemy'} & sys.modules.keys()\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)

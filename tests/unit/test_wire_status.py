@@ -1,0 +1,88 @@
+"""The table from error code to status: complete, and as protocol.md §6 says."""
+
+from __future__ import annotations
+
+import pytest
+
+from rota.protocol.errors import ErrorCode
+from rota.wire.problems import decode_problem, problem_document
+from rota.wire.status import STATUS, Remedy
+
+GRPC_NAMES = {
+    "OK",
+    "INVALID_ARGUMENT",
+    "NOT_FOUND",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "UNAVAILABLE",
+    "UNAUTHENTICATED",
+}
+
+EXPECTED = {
+    ErrorCode.NONE: (200, "OK"),
+    ErrorCode.MEMBER_ID_REQUIRED: (428, "FAILED_PRECONDITION"),
+    ErrorCode.REBALANCE_IN_PROGRESS: (409, "ABORTED"),
+    ErrorCode.ASSIGNMENT_FAILED: (409, "ABORTED"),
+    ErrorCode.ILLEGAL_GENERATION: (412, "FAILED_PRECONDITION"),
+    ErrorCode.FENCED_INSTANCE_ID: (412, "FAILED_PRECONDITION"),
+    ErrorCode.UNKNOWN_MEMBER_ID: (404, "NOT_FOUND"),
+    ErrorCode.GROUP_ID_NOT_FOUND: (404, "NOT_FOUND"),
+    ErrorCode.UNKNOWN_TOPIC: (404, "NOT_FOUND"),
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: (409, "FAILED_PRECONDITION"),
+    ErrorCode.NON_EMPTY_GROUP: (409, "FAILED_PRECONDITION"),
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: (409, "FAILED_PRECONDITION"),
+    ErrorCode.GROUP_MAX_SIZE_REACHED: (429, "RESOURCE_EXHAUSTED"),
+    ErrorCode.THROTTLED: (429, "RESOURCE_EXHAUSTED"),
+    ErrorCode.NOT_COORDINATOR: (421, "UNAVAILABLE"),
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: (503, "UNAVAILABLE"),
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: (503, "UNAVAILABLE"),
+    ErrorCode.INVALID_GROUP_ID: (400, "INVALID_ARGUMENT"),
+    ErrorCode.INVALID_SESSION_TIMEOUT: (400, "INVALID_ARGUMENT"),
+    ErrorCode.INVALID_PARTITIONS: (400, "INVALID_ARGUMENT"),
+    ErrorCode.INVALID_REQUEST: (400, "INVALID_ARGUMENT"),
+    ErrorCode.PAYLOAD_TOO_LARGE: (413, "INVALID_ARGUMENT"),
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: (413, "INVALID_ARGUMENT"),
+    ErrorCode.UNAUTHENTICATED: (401, "UNAUTHENTICATED"),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: (403, "PERMISSION_DENIED"),
+}
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_every_code_has_the_status_of_the_protocol_page(code: ErrorCode) -> None:
+    assert (STATUS[code].http, STATUS[code].grpc) == EXPECTED[code]
+    assert STATUS[code].grpc in GRPC_NAMES
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_retriable_and_the_remedy_never_contradict_each_other(code: ErrorCode) -> None:
+    status = STATUS[code]
+    assert status.retriable == (status.remedy in (Remedy.RETRY, Remedy.RETRY_AT_OWNER))
+    assert (status.retry_after_s is not None) == (status.remedy is Remedy.RETRY)
+    assert (status.http in (429, 503)) == (status.remedy is Remedy.RETRY)
+
+
+@pytest.mark.parametrize("code", [code for code in ErrorCode if code is not ErrorCode.NONE])
+def test_a_problem_document_survives_the_way_to_the_client(code: ErrorCode) -> None:
+    document = problem_document(code, "why", member_id="m-1", revision=7, epoch=3)
+    problem = decode_problem(STATUS[code].http, document)
+    assert (problem.code, problem.detail, problem.member_id) == (code, "why", "m-1")
+    assert (problem.revision, problem.epoch) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("http_status", "code"),
+    [
+        (502, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (504, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (408, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (429, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (401, ErrorCode.UNAUTHENTICATED),
+        (403, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+        (404, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_an_answer_of_a_proxy_is_read_by_its_status(http_status: int, code: ErrorCode) -> None:
+    assert decode_problem(http_status, {}).code is code
+    assert decode_problem(http_status, {"code": "A_CODE_OF_TOMORROW", "detail": 5}).code is code
