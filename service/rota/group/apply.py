@@ -1,0 +1,198 @@
+"""Folding records into a group: the only code that changes the facts of one.
+
+Live decisions and a rebuild from the journal go through the same functions, so they cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rota.group.records import (
+    AssignmentFailed,
+    AssignmentSynced,
+    GenerationCompleted,
+    GroupEmptied,
+    LeaderChanged,
+    MemberExpired,
+    MemberFenced,
+    MemberGone,
+    MemberJoined,
+    MemberLeft,
+    MemberRemoved,
+    MemberUpdated,
+    OffsetsCommitted,
+    OffsetsDeleted,
+    RebalanceStarted,
+    Record,
+    RequestFenced,
+)
+from rota.group.rows import GroupRow, OffsetRow
+from rota.group.state import (
+    COMPLETING_REBALANCE,
+    EMPTY,
+    PREPARING_REBALANCE,
+    STABLE,
+    Group,
+    GroupState,
+)
+
+
+def apply(group: Group, record: Record, at_ms: int) -> None:
+    """Change `group` as `record` says. Records of a shard or a topic are not a group's business."""
+    _APPLY[type(record)](group, record, at_ms)
+
+
+def _rebalance_started(group: Group, record: RebalanceStarted, at_ms: int) -> None:
+    group.initial = group.state is EMPTY
+    group.move_to(PREPARING_REBALANCE, at_ms)
+    group.rebalance_reason = record.reason
+    group.rebalance_by = record.by
+    group.rebalance_started_ms = at_ms
+
+
+def _member_joined(group: Group, record: MemberJoined, _at_ms: int) -> None:
+    if group.state is EMPTY:
+        # An Empty group forgets its old type as soon as somebody is in it.
+        group.protocol_type = record.protocol_type
+    group.admit(record.member)
+
+
+def _member_updated(group: Group, record: MemberUpdated, _at_ms: int) -> None:
+    member = group.members[record.member.member_id]
+    group.update(member, record.member)
+    if record.settle:
+        group.settle_member(member)
+
+
+def _member_gone(group: Group, record: MemberGone, _at_ms: int) -> None:
+    member = group.dismiss(record.member_id)
+    if member.settled is not None:
+        group.dirty_members[record.member_id] = None
+        # It is gone for good, so whoever loads the group must let the others agree anew.
+        group.settle(PREPARING_REBALANCE)
+
+
+def _member_fenced(group: Group, record: MemberFenced, _at_ms: int) -> None:
+    member = group.members[record.member_id]
+    group.rename(member, record.new_member_id)
+    if member.settled is None or group.settled is None:
+        return
+    group.dirty_members[record.member_id] = None
+    group.dirty_members[record.new_member_id] = None
+    settled_state = group.settled.state
+    # The leader may be assigning to the old id right now (KAFKA-9801): a restart must not let it finish.
+    group.settle(PREPARING_REBALANCE if settled_state == COMPLETING_REBALANCE else GroupState(settled_state))
+
+
+def _generation_completed(group: Group, record: GenerationCompleted, at_ms: int) -> None:
+    group.move_to(COMPLETING_REBALANCE, at_ms)
+    group.generation_id = record.generation_id
+    group.join_generation_id = record.generation_id
+    group.protocol_name = record.protocol_name
+    group.leader_id = record.leader_id
+    group.initial = False
+    group.fenced_reported.clear()
+    assert tuple(group.members) == record.member_ids, "the journal and the group disagree about who is in it"
+    for member in group.members.values():
+        group.settle_member(member)
+    group.settle(COMPLETING_REBALANCE)
+
+
+def _leader_changed(_group: Group, _record: LeaderChanged, _at_ms: int) -> None:
+    """The generation's own record has moved the leader."""
+
+
+def _assignment_synced(group: Group, record: AssignmentSynced, at_ms: int) -> None:
+    if record.resync:
+        group.generation_id = record.generation_id
+        group.fenced_reported.clear()
+    group.move_to(STABLE, at_ms)
+    assignments = dict(record.assignments)
+    for member in group.members.values():
+        assignment = assignments.get(member.member_id, b"")
+        if member.assignment != assignment:
+            member.assignment = assignment
+            group.dirty_members[member.member_id] = None
+    group.settle(STABLE)
+
+
+def _assignment_failed(group: Group, _record: AssignmentFailed, _at_ms: int) -> None:
+    group.settle(PREPARING_REBALANCE)
+
+
+def _offsets_committed(group: Group, record: OffsetsCommitted, at_ms: int) -> None:
+    for item in record.offsets:
+        key = (item.topic, item.partition)
+        group.offsets[key] = OffsetRow(
+            group.namespace,
+            group.group_id,
+            item.topic,
+            item.partition,
+            item.offset,
+            item.leader_epoch,
+            item.metadata,
+            at_ms,
+        )
+        group.dirty_offsets[key] = None
+    if group.settled is None:
+        _settle_simple(group, at_ms)
+
+
+def _settle_simple(group: Group, at_ms: int) -> None:
+    """Offsets keep a group in being although no generation of it was ever completed."""
+    group.settled = GroupRow(
+        group.namespace,
+        group.group_id,
+        EMPTY.value,
+        group.generation_id,
+        group.generation_id,
+        None,
+        None,
+        None,
+        at_ms,
+        "",
+        "",
+    )
+    group.dirty = True
+
+
+def _offsets_deleted(group: Group, record: OffsetsDeleted, _at_ms: int) -> None:
+    for key in record.partitions:
+        del group.offsets[key]
+        group.dirty_offsets[key] = None
+
+
+def _request_fenced(_group: Group, _record: RequestFenced, _at_ms: int) -> None:
+    """Told, not changed."""
+
+
+def _group_emptied(group: Group, record: GroupEmptied, at_ms: int) -> None:
+    if group.state is not EMPTY:
+        group.move_to(EMPTY, at_ms)
+    group.generation_id = record.generation_id
+    group.join_generation_id = record.generation_id
+    group.protocol_name = None
+    group.leader_id = None
+    group.initial = False
+    group.fenced_reported.clear()
+    group.settle(EMPTY)
+
+
+_APPLY: dict[type, Callable[[Group, Any, int], None]] = {
+    RebalanceStarted: _rebalance_started,
+    MemberJoined: _member_joined,
+    MemberUpdated: _member_updated,
+    MemberLeft: _member_gone,
+    MemberExpired: _member_gone,
+    MemberRemoved: _member_gone,
+    MemberFenced: _member_fenced,
+    GenerationCompleted: _generation_completed,
+    LeaderChanged: _leader_changed,
+    AssignmentSynced: _assignment_synced,
+    AssignmentFailed: _assignment_failed,
+    OffsetsCommitted: _offsets_committed,
+    OffsetsDeleted: _offsets_deleted,
+    RequestFenced: _request_fenced,
+    GroupEmptied: _group_emptied,
+}

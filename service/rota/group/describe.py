@@ -1,0 +1,123 @@
+"""Reading a group: describe, list, leader and fence. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rota.group.state import EMPTY, STABLE, Group, Member
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import (
+    DescribedMember,
+    DescribeGroup,
+    DescribeReply,
+    FenceReply,
+    GetLeader,
+    LeaderReply,
+    ListedGroup,
+    ListGroups,
+    ListReply,
+    VerifyFence,
+)
+
+GROUP_TYPE = "classic"
+
+
+def describe_group(group: Group | None, request: DescribeGroup) -> DescribeReply:
+    """The group with its members; their metadata and assignments only while it is Stable."""
+    if group is None:
+        return DescribeReply(ErrorCode.GROUP_ID_NOT_FOUND, group_id=request.group_id)
+    return DescribeReply(
+        group_id=group.group_id,
+        state=group.state.value,
+        generation_id=group.generation_id,
+        protocol_type=group.protocol_type or "",
+        protocol_name=(group.protocol_name or "") if group.state is STABLE else "",
+        leader_id=group.leader_id or "",
+        members=tuple(_described(group, member) for member in group.members.values()),
+        pending_members=len(group.pending),
+        rebalance_reason=group.rebalance_reason,
+        rebalance_by=group.rebalance_by,
+        state_since_ms=group.state_since_ms,
+    )
+
+
+def list_groups(groups: Iterable[Group], request: ListGroups) -> ListReply:
+    """One page of the namespace's groups in these shards, ordered by id."""
+    states = {state.lower() for state in request.states}
+    types = {kind.lower() for kind in request.group_types}
+    if types and GROUP_TYPE not in types:
+        return ListReply()
+    found = sorted(
+        (group for group in groups if _listed(group, request, states)),
+        key=lambda group: group.group_id,
+    )
+    page = found[: request.limit]
+    return ListReply(groups=tuple(_summary(group) for group in page), more=len(found) > len(page))
+
+
+def verify_fence(group: Group | None, request: VerifyFence) -> FenceReply:
+    """Is this generation current, and (where given) is this member in it? The group's answer, in one look."""
+    if group is None:
+        return FenceReply(ErrorCode.GROUP_ID_NOT_FOUND)
+    is_member = request.member_id in group.members
+    if request.generation_id != group.generation_id or group.state is EMPTY:
+        error = ErrorCode.ILLEGAL_GENERATION
+    elif request.member_id and not is_member:
+        error = ErrorCode.UNKNOWN_MEMBER_ID
+    else:
+        error = ErrorCode.NONE
+    holds = error is ErrorCode.NONE
+    leads = holds and bool(request.member_id) and group.is_leader(request.member_id)
+    return FenceReply(error, generation_id=group.generation_id, is_leader=leads, is_member=holds and is_member)
+
+
+def get_leader(group: Group | None, _request: GetLeader) -> LeaderReply:
+    """Who leads the current generation. In a join phase the last completed generation still names its leader."""
+    if group is None:
+        return LeaderReply(ErrorCode.GROUP_ID_NOT_FOUND)
+    leader_id = group.settled.leader_id if group.settled is not None and group.state is not EMPTY else None
+    leader = group.members.get(leader_id) if leader_id else None
+    return LeaderReply(
+        generation_id=group.generation_id,
+        leader_id=leader.member_id if leader else "",
+        group_instance_id=leader.image.group_instance_id if leader else None,
+        client_id=leader.image.client_id if leader else "",
+        state=group.state.value,
+    )
+
+
+def _listed(group: Group, request: ListGroups, states: set[str]) -> bool:
+    return (
+        group.namespace == request.namespace
+        and group.group_id > request.after
+        and (not states or group.state.value.lower() in states)
+        and (not request.protocol_types or (group.protocol_type or "") in request.protocol_types)
+    )
+
+
+def _summary(group: Group) -> ListedGroup:
+    return ListedGroup(
+        group_id=group.group_id,
+        state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        generation_id=group.generation_id,
+        members=len(group.members),
+        group_type=GROUP_TYPE,
+    )
+
+
+def _described(group: Group, member: Member) -> DescribedMember:
+    image = member.image
+    stable = group.state is STABLE
+    return DescribedMember(
+        member_id=image.member_id,
+        group_instance_id=image.group_instance_id,
+        client_id=image.client_id,
+        host=image.host,
+        metadata=image.metadata_for(group.protocol_name or "") if stable else b"",
+        assignment=member.assignment if stable else b"",
+        session_timeout_ms=image.session_timeout_ms,
+        rebalance_timeout_ms=image.rebalance_timeout_ms,
+        session_deadline_ms=member.session_deadline_ms,
+        joined=member.joined,
+    )

@@ -1,0 +1,93 @@
+"""What happens when time runs out: sessions, pending ids, the wait for syncs (protocol.md §5)."""
+
+from __future__ import annotations
+
+from rota.group.rebalance import complete_join, drop_parked, empty_group, on_join_timer, start_rebalance
+from rota.group.records import MemberExpired
+from rota.group.result import Result, Timer, TimerKind
+from rota.group.state import PREPARING_REBALANCE, Group, Member
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+
+
+def on_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None:
+    """A timer rang. It may be out of date: each handler looks at the state before it believes it."""
+    match timer.kind:
+        case TimerKind.SESSION:
+            _on_session_timer(result, group, timer, limits)
+        case TimerKind.JOIN:
+            on_join_timer(result, group, limits, timer.at_ms)
+        case TimerKind.SYNC:
+            _on_sync_timer(result, group, timer, limits)
+        case TimerKind.PENDING:
+            _on_pending_timer(result, group, timer)
+
+
+def session_is_over(group: Group, timer: Timer) -> bool:
+    """Would this timer expire its member now? The owner asks before it consults other replicas' knowledge."""
+    member = group.members.get(timer.member_id)
+    return (
+        member is not None
+        and member.session_armed_ms == timer.at_ms
+        and member.session_deadline_ms is not None
+        and member.session_deadline_ms <= timer.at_ms
+    )
+
+
+def _on_session_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None:
+    member = group.members.get(timer.member_id)
+    if member is None or member.session_armed_ms != timer.at_ms:
+        return
+    member.session_armed_ms = None
+    deadline_ms = member.session_deadline_ms
+    if deadline_ms is None:
+        return
+    if deadline_ms > result.now_ms:
+        member.session_armed_ms = deadline_ms
+        result.set_timer(TimerKind.SESSION, group, member.member_id, deadline_ms)
+        return
+    _expire(result, group, member, limits)
+
+
+def _expire(result: Result, group: Group, member: Member, limits: Limits) -> None:
+    member_id, instance_id = member.member_id, member.image.group_instance_id
+    silent = f"no heartbeat within its session timeout of {member.image.session_timeout_ms} ms"
+    drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
+    result.record(group, MemberExpired(member_id, instance_id, silent))
+    _after_expiry(result, group, limits, f"member {member_id} expired: {silent}", member_id)
+
+
+def _after_expiry(result: Result, group: Group, limits: Limits, reason: str, by: str) -> None:
+    """Unlike a leave, an expiry may end the initial delay early: so does Kafka."""
+    if group.state is PREPARING_REBALANCE:
+        if group.all_joined():
+            complete_join(result, group)
+    elif group.members:
+        start_rebalance(result, group, limits, reason, by)
+    else:
+        empty_group(result, group, reason)
+
+
+def _on_pending_timer(result: Result, group: Group, timer: Timer) -> None:
+    if group.pending.get(timer.member_id) != timer.at_ms:
+        return
+    del group.pending[timer.member_id]
+    if group.state is PREPARING_REBALANCE and group.all_joined():
+        complete_join(result, group)
+
+
+def _on_sync_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None:
+    """The rebalance timeout ran out since the join phase ended: who has not synced is removed, static or not."""
+    if group.sync_deadline_ms != timer.at_ms:
+        return
+    group.sync_deadline_ms = None
+    late = list(group.pending_sync)
+    for member_id in late:
+        member = group.members[member_id]
+        drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
+        gone = MemberExpired(member_id, member.image.group_instance_id, "did not sync within the rebalance timeout")
+        result.record(group, gone)
+    if not late:
+        return
+    reason = f"{len(late)} of the members did not sync within the rebalance timeout"
+    _after_expiry(result, group, limits, reason, late[0] if len(late) == 1 else "")

@@ -1,0 +1,211 @@
+"""JoinGroup: who is admitted, who is parked, who is told the current generation (protocol.md §3)."""
+
+from __future__ import annotations
+
+from rota.group.membership_checks import check_member, report_fenced
+from rota.group.rebalance import (
+    drop_parked,
+    join_reply,
+    maybe_complete_join,
+    rebalance_or_complete,
+    start_rebalance,
+)
+from rota.group.records import MemberFenced, MemberJoined, MemberRemoved, MemberUpdated
+from rota.group.result import Result, TimerKind
+from rota.group.rows import MemberImage
+from rota.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+from rota.protocol.messages import JoinGroup, JoinReply
+
+
+def check_join(group: Group, request: JoinGroup, limits: Limits) -> JoinReply | None:
+    """Capacity and protocol come first (§8.8): the refusal, or None. Refusing changes nothing here."""
+    names = tuple(protocol.name for protocol in request.protocols)
+    if not _returning_static(group, request) and not _has_room(group, request.member_id, limits):
+        return JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED, detail=f"the group has {limits.group_max_size} members")
+    if not group.supports(request.protocol_type, names):
+        return JoinReply(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            detail="no protocol, another protocol type, or no protocol that all members list",
+            member_id=request.member_id,
+        )
+    return None
+
+
+def join_group(result: Result, group: Group, request: JoinGroup, call: int, limits: Limits) -> None:
+    """Admit, park or answer a join that passed `check_join`."""
+    if not request.member_id:
+        if request.group_instance_id is None:
+            _issue_member_id(result, group, request, call)
+        elif (old_id := group.static_members.get(request.group_instance_id)) is None:
+            _add_member(result, group, request, request.new_member_id, call, limits)
+        else:
+            _replace_static_member(result, group, request, old_id, call, limits)
+    elif request.member_id in group.pending:
+        if request.group_instance_id is not None:
+            detail = "a pending member_id belongs to a dynamic member, it cannot bring a group_instance_id"
+            result.reply(call, JoinReply(ErrorCode.INVALID_REQUEST, detail=detail, member_id=request.member_id))
+        else:
+            _add_member(result, group, request, request.member_id, call, limits)
+    else:
+        error = check_member(group, request.member_id, request.group_instance_id)
+        if error is ErrorCode.NONE:
+            _rejoin(result, group, group.members[request.member_id], request, call, limits)
+        else:
+            result.reply(call, JoinReply(error, member_id=request.member_id))
+            report_fenced(result, group, "join", error, request.member_id, request.group_instance_id, -1)
+
+
+def turn_away(result: Result, group: Group, member_id: str) -> None:
+    """A full group takes no late rejoiner back either: it loses its place, as in Kafka."""
+    group.pending.pop(member_id, None)
+    member = group.members.get(member_id)
+    if member is not None:
+        drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
+        result.record(group, MemberRemoved(member_id, member.image.group_instance_id, "the group is full"))
+
+
+def unpark_join(result: Result, group: Group, member: Member, *, answer: bool) -> None:
+    """The call's own time is over, or its client hung up. The member stays joined; its session runs again."""
+    call, member.join_call = member.join_call, None
+    if answer and call is not None:
+        result.reply(call, JoinReply(pending=True, member_id=member.member_id, generation_id=group.generation_id))
+    result.renew_session(group, member)
+
+
+def _returning_static(group: Group, request: JoinGroup) -> bool:
+    return not request.member_id and request.group_instance_id in group.static_members
+
+
+def _has_room(group: Group, member_id: str, limits: Limits) -> bool:
+    """In the join phase those who have joined count, because the others may not come back."""
+    if group.state is EMPTY:
+        return True
+    member = group.members.get(member_id)
+    if group.state is PREPARING_REBALANCE:
+        return (member is not None and member.joined) or group.joined_count < limits.group_max_size
+    return member is not None or len(group.members) < limits.group_max_size
+
+
+def _issue_member_id(result: Result, group: Group, request: JoinGroup, call: int) -> None:
+    """A dynamic newcomer first gets an id, so that its retries do not become members of their own (KIP-394)."""
+    member_id = request.new_member_id
+    void_at_ms = result.now_ms + request.session_timeout_ms
+    group.pending[member_id] = void_at_ms
+    result.set_timer(TimerKind.PENDING, group, member_id, void_at_ms)
+    result.reply(call, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, detail="join again with this id", member_id=member_id))
+
+
+def _add_member(result: Result, group: Group, request: JoinGroup, member_id: str, call: int, limits: Limits) -> None:
+    group.pending.pop(member_id, None)
+    result.record(group, MemberJoined(_image(request, member_id), request.protocol_type, request.reason))
+    _park(result, group, group.members[member_id], call)
+    if group.state is PREPARING_REBALANCE and group.initial:
+        group.newcomer_arrived = True
+    reason = _with_client_reason(f"member {member_id} joined", request)
+    rebalance_or_complete(result, group, limits, reason, member_id)
+
+
+def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, call: int, limits: Limits) -> None:
+    """A member that is known joins again. What that means is a matter of the state (§8.5, §8.6)."""
+    changed = member.image.protocols != request.protocols
+    match group.state:
+        case state if state is PREPARING_REBALANCE:
+            reason = ""
+        case state if state is COMPLETING_REBALANCE and changed:
+            reason = f"member {member.member_id} changed its metadata while the assignment was awaited"
+        case state if state is COMPLETING_REBALANCE:
+            result.reply(call, join_reply(group, member))
+            return
+        case state if state is STABLE and group.is_leader(member.member_id):
+            reason = f"leader {member.member_id} joined again"
+        case state if state is STABLE and changed:
+            reason = f"member {member.member_id} changed its metadata"
+        case state if state is STABLE:
+            result.reply(call, join_reply(group, member))
+            return
+        case state:
+            raise AssertionError(f"a group with members cannot be {state}")
+    _update(result, group, member, request, settle=False)
+    _park(result, group, member, call)
+    rebalance_or_complete(result, group, limits, _with_client_reason(reason, request), member.member_id)
+
+
+def _replace_static_member(
+    result: Result, group: Group, request: JoinGroup, old_id: str, call: int, limits: Limits
+) -> None:
+    """A static member came back under a new id; the old one is fenced (KIP-345).
+
+    In Stable nobody else notices, unless the group would now choose another protocol. While the assignment is
+    awaited it always rebalances, because the leader may already be assigning to the old id (KAFKA-9801).
+    """
+    assert request.group_instance_id is not None
+    member = group.members[old_id]
+    drop_parked(result, member, ErrorCode.FENCED_INSTANCE_ID, member_id=old_id)
+    fenced = MemberFenced(old_id, request.new_member_id, request.group_instance_id, request.reason)
+    result.record(group, fenced)
+    member.session_armed_ms = None
+    result.renew_session(group, member)
+    was_stable = group.state is STABLE
+    chosen = group.protocol_name
+    keeps_assignment = was_stable and _protocol_with(group, member, request) == chosen
+    _update(result, group, member, request, settle=keeps_assignment)
+    if keeps_assignment:
+        member.skip_assignment = group.is_leader(member.member_id)
+        result.reply(call, join_reply(group, member, skip_assignment=member.skip_assignment))
+        return
+    _park(result, group, member, call)
+    reason = f"static member {request.group_instance_id} came back as {member.member_id}"
+    if group.state is PREPARING_REBALANCE:
+        maybe_complete_join(result, group)
+    else:
+        start_rebalance(result, group, limits, _with_client_reason(reason, request), member.member_id)
+
+
+def _protocol_with(group: Group, member: Member, request: JoinGroup) -> str:
+    """Which protocol the group would choose if `member` listed what it now brings."""
+    former = member.image
+    group.update(member, _image(request, member.member_id))
+    try:
+        return group.select_protocol()
+    finally:
+        group.update(member, former)
+
+
+def _update(result: Result, group: Group, member: Member, request: JoinGroup, *, settle: bool) -> None:
+    """Take over what the member now says of itself, where it differs."""
+    image = _image(request, member.member_id)
+    if image != member.image:
+        result.record(group, MemberUpdated(image, settle, request.reason))
+
+
+def _park(result: Result, group: Group, member: Member, call: int) -> None:
+    """Hold the answer until the join phase is over. Being parked proves life, so the session timer stops.
+
+    A call that was parked before is answered now: its client has moved on, but must not hang (§9).
+    """
+    if member.join_call is not None:
+        superseded = JoinReply(ErrorCode.REBALANCE_IN_PROGRESS, detail="a later join took its place")
+        result.reply(member.join_call, superseded)
+    member.join_call = call
+    member.session_deadline_ms = None
+    if not member.joined:
+        member.joined = True
+        group.joined_count += 1
+
+
+def _image(request: JoinGroup, member_id: str) -> MemberImage:
+    return MemberImage(
+        member_id=member_id,
+        group_instance_id=request.group_instance_id,
+        client_id=request.client_id,
+        host=request.host,
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        protocols=request.protocols,
+    )
+
+
+def _with_client_reason(reason: str, request: JoinGroup) -> str:
+    return f"{reason}; client reason: {request.reason}" if request.reason else reason

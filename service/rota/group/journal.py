@@ -1,0 +1,116 @@
+"""Records as JSON values and back: the form in which the journal keeps them, and the pipeline reads them.
+
+A payload holds the record's fields by name, less `reason`, which is a column of its own. Bytes are
+base64, tuples are lists, a member's protocols are `[name, metadata]` pairs.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from typing import Any
+
+from rota.group import records as r
+from rota.group.rows import MemberImage
+from rota.protocol.messages import Protocol
+
+RECORD_KINDS: dict[str, type[Any]] = {
+    record.kind: record
+    for record in (
+        r.RebalanceStarted,
+        r.MemberJoined,
+        r.MemberUpdated,
+        r.MemberLeft,
+        r.MemberExpired,
+        r.MemberRemoved,
+        r.MemberFenced,
+        r.GenerationCompleted,
+        r.LeaderChanged,
+        r.AssignmentSynced,
+        r.AssignmentFailed,
+        r.OffsetsCommitted,
+        r.OffsetsDeleted,
+        r.RequestFenced,
+        r.GroupEmptied,
+        r.GroupDeleted,
+        r.TopicChanged,
+        r.ShardAcquired,
+        r.ShardReleased,
+    )
+}
+
+
+def encode_entry(entry: r.Entry) -> dict[str, Any]:
+    """A journal line without its sequence number: JSON values only."""
+    record = entry.record
+    payload = {name: _encode(getattr(record, name)) for name in record.__slots__ if name != "reason"}
+    return {
+        "at_ms": entry.at_ms,
+        "namespace": entry.namespace,
+        "group_id": entry.group_id,
+        "generation_id": entry.generation_id,
+        "kind": record.kind,
+        "reason": getattr(record, "reason", ""),
+        "payload": payload,
+    }
+
+
+def decode_entry(line: dict[str, Any]) -> r.Entry:
+    """The entry that `encode_entry` wrote; raises KeyError for a kind that this version does not know."""
+    kind = RECORD_KINDS[line["kind"]]
+    fields = {name: _decode(name, value) for name, value in line["payload"].items()}
+    if "reason" in kind.__slots__:
+        fields["reason"] = line["reason"]
+    return r.Entry(line["namespace"], line["group_id"], line["generation_id"], line["at_ms"], kind(**fields))
+
+
+def encode_image(image: MemberImage) -> dict[str, Any]:
+    return {
+        "member_id": image.member_id,
+        "group_instance_id": image.group_instance_id,
+        "client_id": image.client_id,
+        "host": image.host,
+        "session_timeout_ms": image.session_timeout_ms,
+        "rebalance_timeout_ms": image.rebalance_timeout_ms,
+        "protocols": [[p.name, _base64(p.metadata)] for p in image.protocols],
+    }
+
+
+def decode_image(value: dict[str, Any]) -> MemberImage:
+    protocols = tuple(Protocol(name, b64decode(metadata)) for name, metadata in value["protocols"])
+    return MemberImage(**{**value, "protocols": protocols})
+
+
+def _encode(value: Any) -> Any:
+    match value:
+        case bytes():
+            return _base64(value)
+        case MemberImage():
+            return encode_image(value)
+        case r.CommittedOffset():
+            return [value.topic, value.partition, value.offset, value.leader_epoch, value.metadata]
+        case tuple():
+            return [_encode(item) for item in value]
+        case _:
+            return value
+
+
+def _decode(name: str, value: Any) -> Any:
+    match name:
+        case "member":
+            return decode_image(value)
+        case "assignments":
+            return tuple((member_id, b64decode(assignment)) for member_id, assignment in value)
+        case "offsets":
+            return tuple(r.CommittedOffset(*item) for item in value)
+        case "partitions" if isinstance(value, list):
+            return tuple((topic, partition) for topic, partition in value)
+        case "member_ids":
+            return tuple(value)
+        case "attributes":
+            return tuple((key, text) for key, text in value)
+        case _:
+            return value
+
+
+def _base64(value: bytes) -> str:
+    return b64encode(value).decode("ascii")

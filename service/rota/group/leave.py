@@ -1,0 +1,64 @@
+"""LeaveGroup and removal by an administrator: one batch, one rebalance (protocol.md §3, §8.10)."""
+
+from __future__ import annotations
+
+from rota.group.membership_checks import check_member, report_fenced
+from rota.group.rebalance import drop_parked, empty_group, maybe_complete_join, start_rebalance
+from rota.group.records import MemberLeft, MemberRemoved
+from rota.group.result import Result
+from rota.group.state import EMPTY, PREPARING_REBALANCE, Group
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+from rota.protocol.messages import LeaveGroup, LeaveReply, LeavingMember, LeftMember
+
+
+def leave_group(result: Result, group: Group, request: LeaveGroup, call: int, limits: Limits) -> None:
+    """Remove each member that is one, tell of each that is not, then let the others agree anew."""
+    members_before = len(group.members)
+    pending_before = len(group.pending)
+    answers = tuple(_leave(result, group, member, by_admin=request.by_admin) for member in request.members)
+    gone = [a.member_id or a.group_instance_id or "" for a in answers if a.error is ErrorCode.NONE]
+    if len(group.members) < members_before:
+        _after_departure(result, group, limits, gone, by_admin=request.by_admin)
+    elif len(group.pending) < pending_before:
+        # A pending id was never in the generation: its going only ends the wait for it (§9).
+        maybe_complete_join(result, group)
+    result.reply(call, LeaveReply(members=answers))
+
+
+def _leave(result: Result, group: Group, leaving: LeavingMember, *, by_admin: bool) -> LeftMember:
+    member_id, instance_id = leaving.member_id, leaving.group_instance_id
+    if not member_id and instance_id is not None:
+        current = group.static_members.get(instance_id)
+        error = ErrorCode.NONE if current else ErrorCode.UNKNOWN_MEMBER_ID
+    elif member_id in group.pending and instance_id is None:
+        del group.pending[member_id]
+        return LeftMember(member_id, instance_id, ErrorCode.NONE)
+    else:
+        current = member_id
+        error = check_member(group, member_id, instance_id)
+        report_fenced(result, group, "leave", error, member_id, instance_id, -1)
+    if error is ErrorCode.NONE:
+        assert current is not None
+        _dismiss(result, group, current, leaving.reason, by_admin=by_admin)
+    return LeftMember(member_id, instance_id, error)
+
+
+def _dismiss(result: Result, group: Group, member_id: str, reason: str, *, by_admin: bool) -> None:
+    member = group.members[member_id]
+    drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
+    record = MemberRemoved if by_admin else MemberLeft
+    result.record(group, record(member_id, member.image.group_instance_id, reason))
+
+
+def _after_departure(result: Result, group: Group, limits: Limits, gone: list[str], *, by_admin: bool) -> None:
+    verb = "was removed" if by_admin else "left"
+    reason = f"{', '.join(gone[:3])}{' and others' if len(gone) > 3 else ''} {verb}"
+    by = gone[0] if len(gone) == 1 else ""
+    if group.state is PREPARING_REBALANCE:
+        maybe_complete_join(result, group)
+    elif group.members:
+        start_rebalance(result, group, limits, reason, by)
+    else:
+        assert group.state is not EMPTY
+        empty_group(result, group, reason)

@@ -1,0 +1,49 @@
+"""Is this request from a current member of the current generation? The order of the checks is Kafka's."""
+
+from __future__ import annotations
+
+from rota.group.records import RequestFenced
+from rota.group.result import Result
+from rota.group.state import Group
+from rota.protocol.errors import ErrorCode
+
+FENCED_INSTANCE_ID = ErrorCode.FENCED_INSTANCE_ID
+ILLEGAL_GENERATION = ErrorCode.ILLEGAL_GENERATION
+NONE = ErrorCode.NONE
+UNKNOWN_MEMBER_ID = ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def check_member(group: Group, member_id: str, group_instance_id: str | None) -> ErrorCode:
+    """Fenced instance first, then unknown member (protocol.md §8.8)."""
+    if group_instance_id is not None:
+        current = group.static_members.get(group_instance_id)
+        if current is None:
+            return UNKNOWN_MEMBER_ID
+        if current != member_id:
+            return FENCED_INSTANCE_ID
+    return NONE if member_id in group.members else UNKNOWN_MEMBER_ID
+
+
+def check_generation(group: Group, member_id: str, group_instance_id: str | None, generation_id: int) -> ErrorCode:
+    """A current member, and the current generation."""
+    error = check_member(group, member_id, group_instance_id)
+    if error is NONE and generation_id != group.generation_id:
+        return ILLEGAL_GENERATION
+    return error
+
+
+def report_fenced(
+    result: Result,
+    group: Group,
+    operation: str,
+    error: ErrorCode,
+    member_id: str,
+    group_instance_id: str | None,
+    generation_id: int,
+) -> None:
+    """Tell the journal of a zombie, once for a member, operation and generation."""
+    if error is not FENCED_INSTANCE_ID and (error is not ILLEGAL_GENERATION or generation_id >= group.generation_id):
+        return
+    if len(group.fenced_reported) < 1_000 and (operation, member_id) not in group.fenced_reported:
+        group.fenced_reported.add((operation, member_id))
+        result.record(group, RequestFenced(member_id, group_instance_id, operation, error.value, generation_id))

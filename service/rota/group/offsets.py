@@ -1,0 +1,141 @@
+"""Progress: committing, reading, deleting and expiring offsets (protocol.md §3, §8.12, §8.13)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rota.group.membership_checks import check_generation, report_fenced
+from rota.group.records import CommittedOffset, OffsetsCommitted, OffsetsDeleted
+from rota.group.result import Result
+from rota.group.state import COMPLETING_REBALANCE, EMPTY, STABLE, Group
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+from rota.protocol.messages import (
+    CommitOffsets,
+    CommitReply,
+    DeleteOffsets,
+    DeleteOffsetsReply,
+    FetchedOffset,
+    FetchOffsets,
+    FetchReply,
+    PartitionResult,
+)
+from rota.types import subscribed_topics
+
+_NONE = ErrorCode.NONE
+
+
+def check_commit(group: Group, request: CommitOffsets) -> ErrorCode:
+    """May this commit land? A negative generation is an administrator's, for an Empty group only."""
+    if request.generation_id < 0 and group.state is EMPTY:
+        return _NONE
+    if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    error = check_generation(group, request.member_id, request.group_instance_id, request.generation_id)
+    if error is _NONE and group.state is COMPLETING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return error
+
+
+def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: int, limits: Limits) -> None:
+    """Record progress and renew the session. One partition's bad metadata does not spoil the others."""
+    error = check_commit(group, request)
+    if error is not _NONE:
+        result.reply(call, CommitReply(error))
+        instance_id = request.group_instance_id
+        report_fenced(result, group, "commit", error, request.member_id, instance_id, request.generation_id)
+        return
+    answers = tuple(PartitionResult(o.topic, o.partition, _check_metadata(o.metadata, limits)) for o in request.offsets)
+    accepted = tuple(
+        CommittedOffset(o.topic, o.partition, o.offset, o.leader_epoch, o.metadata)
+        for o, answer in zip(request.offsets, answers, strict=True)
+        if answer.error is _NONE
+    )
+    if accepted:
+        result.record(group, OffsetsCommitted(request.member_id, accepted))
+    member = group.members.get(request.member_id)
+    if member is not None and member.session_deadline_ms is not None:
+        result.renew_session(group, member)
+    result.reply(call, CommitReply(partitions=answers))
+
+
+def fetch_offsets(group: Group | None, request: FetchOffsets) -> FetchReply:
+    """Read progress in any state, of any group: where nothing was committed the offset is -1."""
+    offsets = group.offsets if group is not None else {}
+    keys: Iterable[tuple[str, int]] = sorted(offsets)
+    if request.topics is not None:
+        keys = [(wanted.topic, partition) for wanted in request.topics for partition in wanted.partitions]
+    return FetchReply(offsets=tuple(_fetched(group, key) for key in keys))
+
+
+def delete_offsets(result: Result, group: Group, request: DeleteOffsets, call: int) -> None:
+    """Forget progress, of topics that nobody in the group is subscribed to."""
+    if group.state is not EMPTY and group.protocol_type != "consumer":
+        result.reply(call, DeleteOffsetsReply(ErrorCode.NON_EMPTY_GROUP))
+        return
+    answers = []
+    gone: dict[tuple[str, int], None] = {}
+    for wanted in request.topics:
+        subscribed = is_subscribed(group, wanted.topic)
+        for partition in wanted.partitions:
+            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else _NONE
+            answers.append(PartitionResult(wanted.topic, partition, error))
+            if error is _NONE and (wanted.topic, partition) in group.offsets:
+                gone[(wanted.topic, partition)] = None
+    if gone:
+        result.record(group, OffsetsDeleted(tuple(gone), "request"))
+    result.reply(call, DeleteOffsetsReply(partitions=tuple(answers)))
+
+
+def is_subscribed(group: Group, topic: str) -> bool:
+    """Does anybody in the group read this topic? Where a subscription cannot be read, it may."""
+    topics = group_topics(group)
+    if topics is None:
+        return group.protocol_type == "consumer" and group.state is not EMPTY
+    return topic in topics
+
+
+def group_topics(group: Group) -> frozenset[str] | None:
+    """What the members of a consumer group read; None where that is not known."""
+    if group.protocol_type is None or group.protocol_name is None or not group.members:
+        return None
+    topics: set[str] = set()
+    for member in group.members.values():
+        mine = subscribed_topics(group.protocol_type, member.image.metadata_for(group.protocol_name))
+        if mine is None:
+            return None
+        topics |= mine
+    return frozenset(topics)
+
+
+def expired_offsets(group: Group, now_ms: int, limits: Limits) -> tuple[list[tuple[str, int]], bool]:
+    """The offsets whose retention is over, and whether none is left after them.
+
+    Of a group without a type, each counts from its own commit. Of one that has had members, all count from
+    when it became Empty. While a consumer group is Stable, only topics that nobody reads expire. Otherwise none.
+    """
+    retention_ms = limits.offsets_retention_ms
+    if group.protocol_type is None:
+        over = [key for key, row in group.offsets.items() if row.committed_at_ms + retention_ms <= now_ms]
+    elif group.state is EMPTY:
+        over = list(group.offsets) if group.state_since_ms + retention_ms <= now_ms else []
+    elif group.state is STABLE and (topics := group_topics(group)) is not None:
+        over = [
+            key
+            for key, row in group.offsets.items()
+            if key[0] not in topics and row.committed_at_ms + retention_ms <= now_ms
+        ]
+    else:
+        over = []
+    return over, len(over) == len(group.offsets)
+
+
+def _check_metadata(metadata: str, limits: Limits) -> ErrorCode:
+    return ErrorCode.OFFSET_METADATA_TOO_LARGE if len(metadata) > limits.offset_metadata_max_chars else _NONE
+
+
+def _fetched(group: Group | None, key: tuple[str, int]) -> FetchedOffset:
+    row = group.offsets.get(key) if group is not None else None
+    if row is None:
+        return FetchedOffset(*key)
+    return FetchedOffset(row.topic, row.partition, row.offset, row.leader_epoch, row.metadata, row.committed_at_ms)

@@ -1,0 +1,210 @@
+"""The join phase: starting it, its timers, completing it, and electing a leader."""
+
+from __future__ import annotations
+
+from rota.group.records import (
+    GenerationCompleted,
+    GroupEmptied,
+    LeaderChanged,
+    MemberExpired,
+    RebalanceStarted,
+)
+from rota.group.result import Result, TimerKind
+from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, Group, Member
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+from rota.protocol.messages import HeartbeatReply, JoinedMember, JoinReply, SyncReply
+
+REBALANCE_IN_PROGRESS = ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def rebalance_or_complete(result: Result, group: Group, limits: Limits, reason: str, by: str) -> None:
+    """After somebody joined or went: start a join phase, or see whether the running one is over."""
+    if group.state is PREPARING_REBALANCE:
+        maybe_complete_join(result, group)
+    else:
+        start_rebalance(result, group, limits, reason, by)
+
+
+def start_rebalance(
+    result: Result, group: Group, limits: Limits, reason: str, by: str, parked_syncs: SyncReply | None = None
+) -> None:
+    """Enter the join phase. From Empty it lasts the initial delay, so that a fleet starts in one generation."""
+    fail_parked_syncs(result, group, parked_syncs or SyncReply(REBALANCE_IN_PROGRESS, detail=reason))
+    group.sync_deadline_ms = None
+    result.record(group, RebalanceStarted(reason, by, group.state.value))
+    result.reason = reason
+    release_heartbeats(result, group)
+    if group.initial:
+        _start_initial_delay(result, group, limits)
+    elif group.all_joined():
+        complete_join(result, group)
+    else:
+        _set_join_timer(result, group, group.rebalance_timeout_ms())
+
+
+def maybe_complete_join(result: Result, group: Group) -> None:
+    """The join phase is over when everybody is here, except that the initial delay always runs out."""
+    if group.state is PREPARING_REBALANCE and not group.initial and group.all_joined():
+        complete_join(result, group)
+
+
+def on_join_timer(result: Result, group: Group, limits: Limits, at_ms: int) -> None:
+    """The initial delay or the rebalance timeout ran out."""
+    if group.join_deadline_ms != at_ms or group.state is not PREPARING_REBALANCE:
+        return
+    group.join_deadline_ms = None
+    if group.initial and group.newcomer_arrived and group.join_remaining_ms > 0:
+        _extend_initial_delay(result, group, limits)
+    else:
+        complete_join(result, group)
+
+
+def complete_join(result: Result, group: Group) -> None:
+    """End the join phase: whoever joined is the next generation.
+
+    Dynamic members that did not rejoin are removed; static ones stay until their session is over.
+    """
+    group.join_deadline_ms = None
+    for member in [m for m in group.members.values() if not m.joined and m.image.group_instance_id is None]:
+        drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
+        result.record(group, MemberExpired(member.member_id, None, "did not rejoin within the rebalance timeout"))
+    if not group.members:
+        empty_group(result, group, "nobody is left")
+    elif (leader_id := _joined_leader(group)) is None:
+        # Only static members remain and none is here: wait until they come or their sessions end.
+        _set_join_timer(result, group, group.rebalance_timeout_ms())
+    else:
+        _complete_generation(result, group, leader_id)
+
+
+def empty_group(result: Result, group: Group, reason: str) -> None:
+    """The last member is gone. The generation moves on, so that nothing of the old one is ever current again."""
+    group.join_deadline_ms = None
+    group.sync_deadline_ms = None
+    group.pending_sync.clear()
+    result.record(group, GroupEmptied(group.generation_id + 1, reason))
+    result.reason = reason
+
+
+def join_reply(group: Group, member: Member, *, skip_assignment: bool = False) -> JoinReply:
+    """The current generation as `member` sees it: the leader gets the member list."""
+    return JoinReply(
+        member_id=member.member_id,
+        generation_id=group.generation_id,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader_id=group.leader_id or "",
+        members=member_list(group) if group.is_leader(member.member_id) else (),
+        skip_assignment=skip_assignment,
+    )
+
+
+def member_list(group: Group) -> tuple[JoinedMember, ...]:
+    """Every member with its metadata for the chosen protocol."""
+    name = group.protocol_name or ""
+    return tuple(
+        JoinedMember(m.image.member_id, m.image.group_instance_id, m.image.metadata_for(name))
+        for m in group.members.values()
+    )
+
+
+def drop_parked(result: Result, member: Member, error: ErrorCode, member_id: str = "") -> None:
+    """Answer whatever a member that is no longer one has parked."""
+    if member.join_call is not None:
+        result.reply(member.join_call, JoinReply(error, member_id=member_id))
+        member.join_call = None
+    if member.sync_call is not None:
+        result.reply(member.sync_call, SyncReply(error))
+        member.sync_call = None
+    if member.heartbeat_call is not None:
+        result.reply(member.heartbeat_call, HeartbeatReply(error))
+        member.heartbeat_call = None
+
+
+def fail_parked_syncs(result: Result, group: Group, reply: SyncReply) -> None:
+    """Interrupting the sync phase answers those who wait in it; their sessions start afresh."""
+    for member in group.members.values():
+        if member.sync_call is not None:
+            result.reply(member.sync_call, reply)
+            member.sync_call = None
+            result.renew_session(group, member)
+
+
+def release_heartbeats(result: Result, group: Group) -> None:
+    """Tell parked heartbeats that their group moves: nobody waits for the next interval to learn it."""
+    moving = group.state is PREPARING_REBALANCE
+    reply = HeartbeatReply(
+        REBALANCE_IN_PROGRESS if moving else ErrorCode.NONE,
+        detail=group.rebalance_reason if moving else "",
+        generation_id=group.generation_id,
+        state=group.state.value,
+    )
+    for member in group.members.values():
+        if member.heartbeat_call is not None:
+            result.reply(member.heartbeat_call, reply)
+            member.heartbeat_call = None
+
+
+def _start_initial_delay(result: Result, group: Group, limits: Limits) -> None:
+    delay_ms = limits.initial_rebalance_delay_ms
+    group.newcomer_arrived = False
+    group.join_remaining_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
+    _set_join_timer(result, group, delay_ms)
+
+
+def _extend_initial_delay(result: Result, group: Group, limits: Limits) -> None:
+    """Newcomers keep arriving: wait for min(delay, what remains), and charge it to what remains (§8.1)."""
+    delay_ms = min(limits.initial_rebalance_delay_ms, group.join_remaining_ms)
+    group.newcomer_arrived = False
+    group.join_remaining_ms = max(group.join_remaining_ms - delay_ms, 0)
+    _set_join_timer(result, group, delay_ms)
+
+
+def _set_join_timer(result: Result, group: Group, delay_ms: int) -> None:
+    group.join_deadline_ms = result.now_ms + delay_ms
+    result.set_timer(TimerKind.JOIN, group, "", group.join_deadline_ms)
+
+
+def _joined_leader(group: Group) -> str | None:
+    """The leader stays while it rejoins; otherwise the earliest member that joined follows it."""
+    leader = group.members.get(group.leader_id) if group.leader_id else None
+    if leader is not None and leader.joined:
+        return leader.member_id
+    return next((m.member_id for m in group.members.values() if m.joined), None)
+
+
+def _complete_generation(result: Result, group: Group, leader_id: str) -> None:
+    former_leader_id = group.settled.leader_id if group.settled else None
+    result.record(
+        group,
+        GenerationCompleted(
+            generation_id=group.generation_id + 1,
+            protocol_type=group.protocol_type or "",
+            protocol_name=group.select_protocol(),
+            leader_id=leader_id,
+            member_ids=tuple(group.members),
+            started_at_ms=group.rebalance_started_ms,
+            reason=group.rebalance_reason,
+            by=group.rebalance_by,
+        ),
+    )
+    if former_leader_id != leader_id:
+        result.record(group, LeaderChanged(former_leader_id or "", leader_id, group.rebalance_reason))
+    assert group.state is COMPLETING_REBALANCE
+    _answer_joins(result, group)
+    group.sync_deadline_ms = result.now_ms + group.rebalance_timeout_ms()
+    result.set_timer(TimerKind.SYNC, group, "", group.sync_deadline_ms)
+
+
+def _answer_joins(result: Result, group: Group) -> None:
+    """Everybody is answered in one go, and every session starts afresh, also of those who were not here."""
+    group.joined_count = 0
+    for member in group.members.values():
+        member.joined = False
+        member.skip_assignment = False
+        group.pending_sync[member.member_id] = None
+        if member.join_call is not None:
+            result.reply(member.join_call, join_reply(group, member))
+            member.join_call = None
+        result.renew_session(group, member)

@@ -1,0 +1,251 @@
+"""Facts, as the core decides them and the journal keeps them. `apply.py` folds them into a group.
+
+`kind` is the journal's name for a record (architecture.md §3). Fields hold what a reader of the journal
+needs to rebuild the state and to say why it changed; the journal line around it adds time, group and generation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from rota.group.rows import MemberImage
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceStarted:
+    """A join phase began. `by` is the member that caused it, empty where nobody did."""
+
+    kind: ClassVar[str] = "rebalance_started"
+    reason: str
+    by: str
+    from_state: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberJoined:
+    """A newcomer is in the join phase; settled when the generation completes."""
+
+    kind: ClassVar[str] = "member_joined"
+    member: MemberImage
+    protocol_type: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberUpdated:
+    """A member rejoined with other metadata or timeouts; `settle` where it holds without a new generation."""
+
+    kind: ClassVar[str] = "member_updated"
+    member: MemberImage
+    settle: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLeft:
+    """It asked to leave."""
+
+    kind: ClassVar[str] = "member_left"
+    member_id: str
+    group_instance_id: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberExpired:
+    """It did not heartbeat, rejoin or sync in time; `reason` says which."""
+
+    kind: ClassVar[str] = "member_expired"
+    member_id: str
+    group_instance_id: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRemoved:
+    """Somebody else removed it: an administrator, or the group was full."""
+
+    kind: ClassVar[str] = "member_removed"
+    member_id: str
+    group_instance_id: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberFenced:
+    """A static member came back: `member_id` is void, `new_member_id` stands in its place."""
+
+    kind: ClassVar[str] = "member_fenced"
+    member_id: str
+    new_member_id: str
+    group_instance_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationCompleted:
+    """The join phase is over: these members, in this order, are the generation."""
+
+    kind: ClassVar[str] = "generation_completed"
+    generation_id: int
+    protocol_type: str
+    protocol_name: str
+    leader_id: str
+    member_ids: tuple[str, ...]
+    started_at_ms: int
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChanged:
+    """The new generation has another leader than the one before. Says why; changes nothing by itself."""
+
+    kind: ClassVar[str] = "leader_changed"
+    former_leader_id: str
+    leader_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentSynced:
+    """The leader's assignment for a generation. `resync`: it opened the generation without a join phase."""
+
+    kind: ClassVar[str] = "assignment_synced"
+    generation_id: int
+    leader_id: str
+    assignments: tuple[tuple[str, bytes], ...]
+    resync: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentFailed:
+    """The leader could not assign; the generation is over before it began."""
+
+    kind: ClassVar[str] = "assignment_failed"
+    generation_id: int
+    leader_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int | None
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsCommitted:
+    kind: ClassVar[str] = "offsets_committed"
+    member_id: str
+    offsets: tuple[CommittedOffset, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsDeleted:
+    """`reason` is "request" or "expired"."""
+
+    kind: ClassVar[str] = "offsets_deleted"
+    partitions: tuple[tuple[str, int], ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFenced:
+    """A request of somebody who is no longer who it says it is was refused. Changes nothing by itself.
+
+    Written once for a member, operation and generation, so that a zombie cannot fill the journal.
+    """
+
+    kind: ClassVar[str] = "request_fenced"
+    member_id: str
+    group_instance_id: str | None
+    operation: str
+    error: str
+    request_generation_id: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEmptied:
+    kind: ClassVar[str] = "group_emptied"
+    generation_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDeleted:
+    """Its offsets are gone; its generation stays behind, for the token must never go back."""
+
+    kind: ClassVar[str] = "group_deleted"
+    generation_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChanged:
+    """A topic of the namespace was put (`partitions` > 0) or deleted (0)."""
+
+    kind: ClassVar[str] = "topic_changed"
+    topic: str
+    partitions: int
+    attributes: tuple[tuple[str, str], ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAcquired:
+    """A new owner loaded the shard: every join phase that was under way is forgotten."""
+
+    kind: ClassVar[str] = "shard_acquired"
+    replica_id: str
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReleased:
+    kind: ClassVar[str] = "shard_released"
+    replica_id: str
+    epoch: int
+    reason: str
+
+
+MemberGone = MemberLeft | MemberExpired | MemberRemoved
+Record = (
+    RebalanceStarted
+    | MemberJoined
+    | MemberUpdated
+    | MemberLeft
+    | MemberExpired
+    | MemberRemoved
+    | MemberFenced
+    | GenerationCompleted
+    | LeaderChanged
+    | AssignmentSynced
+    | AssignmentFailed
+    | OffsetsCommitted
+    | OffsetsDeleted
+    | RequestFenced
+    | GroupEmptied
+    | GroupDeleted
+    | TopicChanged
+    | ShardAcquired
+    | ShardReleased
+)
+
+
+class Entry(NamedTuple):
+    """A record with its place: what one line of the journal says. Shard records have empty names."""
+
+    namespace: str
+    group_id: str
+    generation_id: int
+    at_ms: int
+    record: Record

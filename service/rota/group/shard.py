@@ -1,0 +1,471 @@
+"""A shard: the groups and topics of one slice, and the one door through which commands and time reach them.
+
+`handle` and `on_timer` decide and fold; `rows` says which rows of the store have to follow;
+`load` builds a shard from rows, `replay` from a journal. All of it is deterministic.
+"""
+
+from __future__ import annotations
+
+from rota.group.apply import apply
+from rota.group.describe import describe_group, get_leader, list_groups, verify_fence
+from rota.group.expiry import on_timer
+from rota.group.heartbeat import heartbeat, unpark_heartbeat
+from rota.group.join import check_join, join_group, turn_away, unpark_join
+from rota.group.leave import leave_group
+from rota.group.offsets import commit_offsets, delete_offsets, expired_offsets, fetch_offsets
+from rota.group.records import Entry, GroupDeleted, OffsetsDeleted, ShardAcquired, ShardReleased, TopicChanged
+from rota.group.result import Result, Timer, TimerKind
+from rota.group.rows import GroupRow, RowChanges, ShardImage, TopicRow
+from rota.group.state import (
+    COMPLETING_REBALANCE,
+    DEAD,
+    EMPTY,
+    PREPARING_REBALANCE,
+    Group,
+    GroupState,
+    Member,
+)
+from rota.group.sync import sync_group, unpark_sync
+from rota.group.topics import check_put, list_topics, topic_reply
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+from rota.protocol.messages import (
+    CommitOffsets,
+    CommitReply,
+    DeleteGroup,
+    DeleteGroupReply,
+    DeleteOffsets,
+    DeleteOffsetsReply,
+    DeleteTopic,
+    DescribeGroup,
+    FetchOffsets,
+    GetLeader,
+    GetTopic,
+    Heartbeat,
+    HeartbeatReply,
+    JoinGroup,
+    JoinReply,
+    LeaveGroup,
+    LeaveReply,
+    LeftMember,
+    ListGroups,
+    ListTopics,
+    PutTopic,
+    Request,
+    SyncGroup,
+    SyncReply,
+    TopicReply,
+    VerifyFence,
+)
+
+UNKNOWN_MEMBER_ID = ErrorCode.UNKNOWN_MEMBER_ID
+
+
+class Shard:
+    """All groups and topics of one slice, in memory.
+
+    A `call` is the runtime's number for a request that waits for its reply; a parked one is released
+    by the result of a later command or timer, exactly once.
+    """
+
+    def __init__(self, shard_id: int, limits: Limits) -> None:
+        self.shard_id = shard_id
+        self.limits = limits
+        self.groups: dict[tuple[str, str], Group] = {}
+        self.tombstones: dict[tuple[str, str], int] = {}
+        """Generations of deleted groups, by (namespace, group_id)."""
+        self.topics: dict[tuple[str, str], TopicRow] = {}
+        self._dirty_groups: dict[tuple[str, str], None] = {}
+        self._buried: list[Group] = []
+        self._dirty_topics: dict[tuple[str, str], None] = {}
+
+    # --- commands -----------------------------------------------------------------------------
+
+    def handle(self, request: Request, call: int, now_ms: int) -> Result:
+        """Decide one request at `now_ms`. The reply is in the result, or parked under `call`."""
+        result = Result(now_ms)
+        match request:
+            case Heartbeat():
+                self._heartbeat(result, request, call)
+            case JoinGroup():
+                self._join(result, request, call)
+            case SyncGroup():
+                group = self._group(request)
+                if group is None:
+                    result.reply(call, SyncReply(_missing(request)))
+                else:
+                    sync_group(result, group, request, call, self.limits)
+            case CommitOffsets():
+                self._commit(result, request, call)
+            case LeaveGroup():
+                self._leave(result, request, call)
+            case FetchOffsets():
+                result.reply(call, fetch_offsets(self._group(request), request))
+            case _:
+                self._administer(result, request, call)
+        self._note_dirty(result)
+        return result
+
+    def on_timer(self, timer: Timer, now_ms: int) -> Result:
+        """A timer that an earlier result asked for has rung; stale ones do nothing."""
+        result = Result(now_ms)
+        group = self.groups.get((timer.namespace, timer.group_id))
+        if group is not None:
+            on_timer(result, group, timer, self.limits)
+            self._note_dirty(result)
+        return result
+
+    def unpark(self, request: Request, call: int, now_ms: int, *, answer: bool) -> Result:
+        """A parked call's own time is over (`answer`), or its client hung up. The member itself stays.
+
+        Does nothing when the call is not parked any more.
+        """
+        result = Result(now_ms)
+        group = self._group(request)
+        member = _parked_member(group, request, call) if group is not None else None
+        if group is not None and member is not None:
+            _unpark(result, group, member, call, answer=answer)
+        return result
+
+    def sweep(self, now_ms: int) -> tuple[Result, int]:
+        """Expire offsets, then delete Empty groups that hold none. Returns how many things went."""
+        result = Result(now_ms)
+        gone = 0
+        for group in list(self.groups.values()):
+            over, none_left = expired_offsets(group, now_ms, self.limits)
+            if over:
+                result.record(group, OffsetsDeleted(tuple(over), "expired"))
+                gone += len(over)
+            if none_left and group.state is EMPTY and not group.pending:
+                self._delete(result, group, "nothing is left in it")
+                gone += 1
+        self._note_dirty(result)
+        return result, gone
+
+    # --- folding ------------------------------------------------------------------------------
+
+    def replay(self, entry: Entry) -> None:
+        """Fold one line of the journal, as the live shard did when it decided it."""
+        record = entry.record
+        if isinstance(record, ShardAcquired):
+            self._forget_unsettled()
+        elif isinstance(record, TopicChanged):
+            self._apply_topic(entry.namespace, record)
+        elif isinstance(record, GroupDeleted):
+            self._bury(entry.namespace, entry.group_id, record)
+        elif not isinstance(record, ShardReleased):
+            apply(self._adopt(entry.namespace, entry.group_id), record, entry.at_ms)
+            self._dirty_groups[(entry.namespace, entry.group_id)] = None
+
+    @classmethod
+    def load(cls, image: ShardImage, limits: Limits, now_ms: int) -> tuple[Shard, Result]:
+        """A shard as the store knows it. Nobody is parked, and every session starts afresh.
+
+        Kafka does the same when a coordinator loads a partition; where the liveness store knows less time is
+        left, the runtime shortens it. The result holds the timers to set.
+        """
+        shard = cls(image.shard_id, limits)
+        for row in image.groups:
+            shard._load_group(row)
+        for member_row in sorted(image.members, key=lambda row: row.position):
+            group = shard.groups[(member_row.namespace, member_row.group_id)]
+            group.next_position = member_row.position
+            member = group.admit(member_row.image)
+            member.settled = member_row.image
+            member.assignment = member_row.assignment
+        for offset in image.offsets:
+            shard.groups[(offset.namespace, offset.group_id)].offsets[(offset.topic, offset.partition)] = offset
+        for topic in image.topics:
+            shard.topics[(topic.namespace, topic.topic)] = topic
+        result = Result(now_ms)
+        for group in shard.groups.values():
+            if group.settled is not None:
+                group.leader_id = group.settled.leader_id
+            _resume(result, group)
+        return shard, result
+
+    def rows(self) -> RowChanges:
+        """The rows that changed since this was last asked: they go into the transaction of their records."""
+        changes = RowChanges()
+        for group in self._buried:
+            group.dirty = False
+            _group_rows(group, changes)
+        for key in self._dirty_groups:
+            live = self.groups.get(key)
+            if live is not None:
+                _group_rows(live, changes)
+            if key in self.tombstones and (live is None or live.settled is None):
+                changes.groups.append(_tombstone(key, self.tombstones[key]))
+        self._buried.clear()
+        for key in self._dirty_topics:
+            topic = self.topics.get(key)
+            if topic is None:
+                changes.topics_deleted.append(key)
+            else:
+                changes.topics.append(topic)
+        self._dirty_groups.clear()
+        self._dirty_topics.clear()
+        return changes
+
+    def image(self, last_seq: int = 0) -> ShardImage:
+        """All rows that the store should hold for this shard."""
+        known = [group for group in self.groups.values() if group.settled is not None]
+        alive = {group.key for group in known}
+        tombstones = [_tombstone(key, generation) for key, generation in self.tombstones.items() if key not in alive]
+        return ShardImage(
+            shard_id=self.shard_id,
+            last_seq=last_seq,
+            groups=tuple([group.settled for group in known if group.settled is not None] + tombstones),
+            members=tuple(g.member_row(m) for g in known for m in g.members.values() if m.settled is not None),
+            offsets=tuple(row for group in known for row in group.offsets.values()),
+            topics=tuple(self.topics.values()),
+        )
+
+    # --- one request each ---------------------------------------------------------------------
+
+    def _heartbeat(self, result: Result, request: Heartbeat, call: int) -> None:
+        group = self.groups.get((request.namespace, request.group_id))
+        if group is None:
+            result.reply(call, HeartbeatReply(_missing(request)))
+        else:
+            heartbeat(result, group, request, call)
+
+    def _join(self, result: Result, request: JoinGroup, call: int) -> None:
+        key = (request.namespace, request.group_id)
+        refusal = self._check_join_request(request)
+        group = self.groups.get(key)
+        if refusal is None and group is None and request.member_id:
+            refusal = JoinReply(UNKNOWN_MEMBER_ID, member_id=request.member_id)
+        if refusal is None:
+            group = group or Group(*key, self.tombstones.get(key, 0))
+            refusal = check_join(group, request, self.limits)
+        if refusal is not None:
+            if refusal.error is ErrorCode.GROUP_MAX_SIZE_REACHED and group is not None:
+                turn_away(result, group, request.member_id)
+            result.reply(call, refusal)
+            return
+        assert group is not None
+        # A refused newcomer leaves no Empty group behind (protocol.md §9): the group is kept from here on.
+        self.groups[key] = group
+        join_group(result, group, request, call, self.limits)
+
+    def _check_join_request(self, request: JoinGroup) -> JoinReply | None:
+        if not request.group_id:
+            return JoinReply(ErrorCode.INVALID_GROUP_ID, member_id=request.member_id)
+        lowest, highest = self.limits.min_session_timeout_ms, self.limits.max_session_timeout_ms
+        if not lowest <= request.session_timeout_ms <= highest:
+            detail = f"session_timeout_ms must be {lowest} to {highest}"
+            return JoinReply(ErrorCode.INVALID_SESSION_TIMEOUT, detail=detail, member_id=request.member_id)
+        return None
+
+    def _leave(self, result: Result, request: LeaveGroup, call: int) -> None:
+        group = self._group(request)
+        if group is not None:
+            leave_group(result, group, request, call, self.limits)
+            return
+        if not request.group_id:
+            result.reply(call, LeaveReply(ErrorCode.INVALID_GROUP_ID))
+            return
+        unknown = tuple(LeftMember(m.member_id, m.group_instance_id, UNKNOWN_MEMBER_ID) for m in request.members)
+        result.reply(call, LeaveReply(UNKNOWN_MEMBER_ID, members=unknown))
+
+    def _commit(self, result: Result, request: CommitOffsets, call: int) -> None:
+        group = self._group(request)
+        key = (request.namespace, request.group_id)
+        if group is None and request.group_id and request.generation_id < 0:
+            group = self.groups[key] = Group(*key, self.tombstones.get(key, 0))
+            group.state_since_ms = result.now_ms
+        if group is None:
+            error = ErrorCode.GROUP_ID_NOT_FOUND if request.group_id else ErrorCode.INVALID_GROUP_ID
+            result.reply(call, CommitReply(error))
+        else:
+            commit_offsets(result, group, request, call, self.limits)
+
+    def _administer(self, result: Result, request: Request, call: int) -> None:
+        match request:
+            case DescribeGroup():
+                result.reply(call, describe_group(self._group(request), request))
+            case ListGroups():
+                result.reply(call, list_groups(self.groups.values(), request))
+            case VerifyFence():
+                result.reply(call, verify_fence(self._group(request), request))
+            case GetLeader():
+                result.reply(call, get_leader(self._group(request), request))
+            case DeleteGroup():
+                result.reply(call, self._delete_group(result, request))
+            case DeleteOffsets():
+                group = self._group(request)
+                if group is None:
+                    result.reply(call, DeleteOffsetsReply(_missing_group(request)))
+                else:
+                    delete_offsets(result, group, request, call)
+            case PutTopic():
+                result.reply(call, self._put_topic(result, request))
+            case GetTopic():
+                result.reply(call, topic_reply(self.topics.get((request.namespace, request.topic))))
+            case DeleteTopic():
+                result.reply(call, self._delete_topic(result, request))
+            case ListTopics():
+                result.reply(call, list_topics(self.topics.values(), request))
+            case _:
+                raise AssertionError(f"no handler for {type(request).__name__}")
+
+    def _delete_group(self, result: Result, request: DeleteGroup) -> DeleteGroupReply:
+        group = self._group(request)
+        if group is None:
+            return DeleteGroupReply(_missing_group(request))
+        if group.state is not EMPTY:
+            return DeleteGroupReply(ErrorCode.NON_EMPTY_GROUP, detail=f"it has {len(group.members)} members")
+        if group.offsets:
+            result.record(group, OffsetsDeleted(tuple(group.offsets), "request"))
+        self._delete(result, group, "deleted on request")
+        return DeleteGroupReply()
+
+    def _put_topic(self, result: Result, request: PutTopic) -> TopicReply:
+        key = (request.namespace, request.topic)
+        topic = self.topics.get(key)
+        refusal = check_put(topic, request, self.limits)
+        if refusal is not None:
+            return refusal
+        if topic is None or (topic.partitions, topic.attributes) != (request.partitions, request.attributes):
+            change = TopicChanged(request.topic, request.partitions, request.attributes)
+            self._record_topic(result, request.namespace, change)
+        return topic_reply(self.topics[key])
+
+    def _delete_topic(self, result: Result, request: DeleteTopic) -> TopicReply:
+        topic = self.topics.get((request.namespace, request.topic))
+        if topic is not None:
+            self._record_topic(result, request.namespace, TopicChanged(request.topic, 0, (), "deleted on request"))
+        return topic_reply(topic)
+
+    # --- facts that are the shard's, not a group's -----------------------------------------------
+
+    def _delete(self, result: Result, group: Group, reason: str) -> None:
+        record = GroupDeleted(group.generation_id, reason)
+        if group.settled is not None:
+            result.records.append(Entry(group.namespace, group.group_id, group.generation_id, result.now_ms, record))
+            self._bury(group.namespace, group.group_id, record)
+        else:
+            del self.groups[group.key]
+
+    def _bury(self, namespace: str, group_id: str, record: GroupDeleted) -> None:
+        self._buried.append(self.groups.pop((namespace, group_id)))
+        self.tombstones[(namespace, group_id)] = record.generation_id
+        self._dirty_groups[(namespace, group_id)] = None
+
+    def _record_topic(self, result: Result, namespace: str, record: TopicChanged) -> None:
+        self._apply_topic(namespace, record)
+        result.records.append(Entry(namespace, "", 0, result.now_ms, record))
+
+    def _apply_topic(self, namespace: str, record: TopicChanged) -> None:
+        key = (namespace, record.topic)
+        if record.partitions:
+            self.topics[key] = TopicRow(namespace, record.topic, record.partitions, record.attributes)
+        else:
+            self.topics.pop(key, None)
+        self._dirty_topics[key] = None
+
+    def _adopt(self, namespace: str, group_id: str) -> Group:
+        key = (namespace, group_id)
+        group = self.groups.get(key)
+        if group is None:
+            group = self.groups[key] = Group(namespace, group_id, self.tombstones.get(key, 0))
+        return group
+
+    def _group(self, request: Request) -> Group | None:
+        return self.groups.get((request.namespace, getattr(request, "group_id", "")))
+
+    def _note_dirty(self, result: Result) -> None:
+        for entry in result.records:
+            if entry.group_id:
+                self._dirty_groups[(entry.namespace, entry.group_id)] = None
+
+    def _load_group(self, row: GroupRow) -> None:
+        key = (row.namespace, row.group_id)
+        if row.state == DEAD.value:
+            self.tombstones[key] = row.generation_id
+            return
+        group = self.groups[key] = Group(*key, row.generation_id)
+        group.settled = row
+        group.state = GroupState(row.state)
+        group.join_generation_id = row.join_generation_id
+        group.state_since_ms = row.state_since_ms
+        group.protocol_type = row.protocol_type
+        group.protocol_name = row.protocol_name
+        group.rebalance_reason = row.rebalance_reason
+        group.rebalance_by = row.rebalance_by
+
+    def _forget_unsettled(self) -> None:
+        for group in list(self.groups.values()):
+            if group.settled is None:
+                del self.groups[group.key]
+            else:
+                group.forget_unsettled()
+
+
+def _missing(request: Heartbeat | SyncGroup) -> ErrorCode:
+    return UNKNOWN_MEMBER_ID if request.group_id else ErrorCode.INVALID_GROUP_ID
+
+
+def _missing_group(request: DeleteGroup | DeleteOffsets) -> ErrorCode:
+    return ErrorCode.GROUP_ID_NOT_FOUND if request.group_id else ErrorCode.INVALID_GROUP_ID
+
+
+def _parked_member(group: Group, request: Request, call: int) -> Member | None:
+    """Whose call this is: mostly that of the member the request names, else a newcomer's."""
+    named = group.members.get(getattr(request, "member_id", ""))
+    candidates = [named] if named is not None and _holds(named, call) else group.members.values()
+    return next((member for member in candidates if _holds(member, call)), None)
+
+
+def _holds(member: Member, call: int) -> bool:
+    return call in (member.join_call, member.sync_call, member.heartbeat_call)
+
+
+def _unpark(result: Result, group: Group, member: Member, call: int, *, answer: bool) -> None:
+    if call == member.join_call:
+        unpark_join(result, group, member, answer=answer)
+    elif call == member.sync_call:
+        unpark_sync(result, group, member, answer=answer)
+    else:
+        unpark_heartbeat(result, group, member, answer=answer)
+
+
+def _resume(result: Result, group: Group) -> None:
+    """Set a loaded group going again: sessions afresh, and the phase it was in gets its whole time."""
+    for member in group.members.values():
+        result.renew_session(group, member)
+    timeout_ms = group.rebalance_timeout_ms()
+    if group.state is PREPARING_REBALANCE:
+        group.rebalance_started_ms = result.now_ms
+        group.join_deadline_ms = result.now_ms + timeout_ms
+        result.set_timer(TimerKind.JOIN, group, "", group.join_deadline_ms)
+    elif group.state is COMPLETING_REBALANCE:
+        group.pending_sync = dict.fromkeys(group.members)
+        group.sync_deadline_ms = result.now_ms + timeout_ms
+        result.set_timer(TimerKind.SYNC, group, "", group.sync_deadline_ms)
+
+
+def _group_rows(group: Group, changes: RowChanges) -> None:
+    """The rows of a group that no longer say what the facts say."""
+    if group.dirty and group.settled is not None:
+        changes.groups.append(group.settled)
+    for member_id in group.dirty_members:
+        member = group.members.get(member_id)
+        if member is None:
+            changes.members_deleted.append((group.namespace, group.group_id, member_id))
+        elif member.settled is not None:
+            changes.members.append(group.member_row(member))
+    for key in group.dirty_offsets:
+        row = group.offsets.get(key)
+        if row is None:
+            changes.offsets_deleted.append((group.namespace, group.group_id, *key))
+        else:
+            changes.offsets.append(row)
+    group.dirty = False
+    group.dirty_members.clear()
+    group.dirty_offsets.clear()
+
+
+def _tombstone(key: tuple[str, str], generation_id: int) -> GroupRow:
+    return GroupRow(*key, DEAD.value, generation_id, generation_id, None, None, None, 0, "", "")

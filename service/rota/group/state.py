@@ -1,0 +1,339 @@
+"""What a group is: its states, the table of moves between them, its members, and how its state is kept.
+
+Theory of operation
+===================
+
+A `Group` holds two kinds of state, and it matters which is which.
+
+*Facts* change only through records (`records.py`), which `apply.py` folds into the group and the store
+keeps in its journal. Folding a journal gives the facts again, bit by bit.
+
+*Soft state* is what a restart may forget: who is parked, when a session ends, which ids are pending.
+Handlers change it directly; a new owner starts without it and gives everybody a full session.
+
+Of the facts, those of a join phase under way do not survive a restart either (protocol.md §5: "before the
+generation is durable, members join again, nothing happened"). So a group has a *settled* side, which is what
+the rows in the store say: `Group.settled`, and each member's `settled` image, None for a newcomer that has not
+been in a completed generation yet. `forget_unsettled()` falls back to it, and
+
+    load(rows of a group)  ==  fold(journal of a group), then forget_unsettled()
+
+is checked by the simulator after every step and by `rota db verify` on a live store. What was acknowledged is
+settled at once: a leave, an expiry, a replaced static member, an offset, a generation, an assignment.
+
+Who may move a group where is one table, `TRANSITIONS`; `Group.move_to` refuses anything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+
+from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow
+
+
+class GroupState(StrEnum):
+    """The states of a group, with what each answers while it lasts.
+
+    EMPTY                 no members. Joins start a rebalance, syncs and heartbeats are UNKNOWN_MEMBER_ID,
+                          administrators may commit offsets and delete the group.
+    PREPARING_REBALANCE   the join phase. Joins park, heartbeats and syncs are REBALANCE_IN_PROGRESS,
+                          the old generation may still commit.
+    COMPLETING_REBALANCE  the sync phase. Syncs park until the leader's, heartbeats are ok, commits are
+                          REBALANCE_IN_PROGRESS.
+    STABLE                everybody can have its assignment. Syncs and heartbeats are answered at once.
+    DEAD                  deleted; only its generation is remembered.
+    """
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+EMPTY = GroupState.EMPTY
+PREPARING_REBALANCE = GroupState.PREPARING_REBALANCE
+COMPLETING_REBALANCE = GroupState.COMPLETING_REBALANCE
+STABLE = GroupState.STABLE
+DEAD = GroupState.DEAD
+
+TRANSITIONS: dict[tuple[GroupState, GroupState], str] = {
+    (EMPTY, PREPARING_REBALANCE): "first join",
+    (PREPARING_REBALANCE, COMPLETING_REBALANCE): "every member has joined, or the rebalance timeout ran out",
+    (PREPARING_REBALANCE, EMPTY): "nobody left",
+    (COMPLETING_REBALANCE, STABLE): "leader's sync",
+    (COMPLETING_REBALANCE, PREPARING_REBALANCE): "join, changed metadata, leave, expiry, or the leader's error",
+    (COMPLETING_REBALANCE, EMPTY): "last member gone",
+    (STABLE, PREPARING_REBALANCE): "new member, changed metadata, leader rejoins, leave, expiry",
+    (STABLE, STABLE): "leader's resync",
+    (STABLE, EMPTY): "last member gone",
+    (EMPTY, DEAD): "deleted, or its last offset expired",
+}
+"""Every move a group can make, with the event that makes it (protocol.md §2)."""
+
+
+class Member:
+    """One member: what it said of itself, and where it stands in the running phase."""
+
+    __slots__ = (
+        "assignment",
+        "heartbeat_call",
+        "image",
+        "join_call",
+        "joined",
+        "position",
+        "session_armed_ms",
+        "session_deadline_ms",
+        "settled",
+        "skip_assignment",
+        "sync_call",
+    )
+
+    def __init__(self, image: MemberImage, position: int) -> None:
+        self.image = image
+        self.position = position
+        self.settled: MemberImage | None = None
+        self.assignment = b""
+        # Soft from here on.
+        self.joined = False
+        """It joined in this phase. It stays true between two polls of a pending join."""
+        self.join_call: int | None = None
+        self.sync_call: int | None = None
+        self.heartbeat_call: int | None = None
+        self.session_deadline_ms: int | None = None
+        """When its session ends, inclusive; None while a parked call proves that it lives."""
+        self.session_armed_ms: int | None = None
+        """The earliest timer set for this session: it may ring early, never late."""
+        self.skip_assignment = False
+        """A returning static leader that was told not to assign: its next sync only fetches."""
+
+    @property
+    def member_id(self) -> str:
+        return self.image.member_id
+
+
+class Group:
+    """One group. See the module's docstring for which fields are facts and which are soft."""
+
+    __slots__ = (
+        "dirty",
+        "dirty_members",
+        "dirty_offsets",
+        "fenced_reported",
+        "generation_id",
+        "group_id",
+        "initial",
+        "join_deadline_ms",
+        "join_generation_id",
+        "join_remaining_ms",
+        "joined_count",
+        "leader_id",
+        "members",
+        "namespace",
+        "newcomer_arrived",
+        "next_position",
+        "offsets",
+        "pending",
+        "pending_sync",
+        "protocol_name",
+        "protocol_type",
+        "rebalance_by",
+        "rebalance_reason",
+        "rebalance_started_ms",
+        "settled",
+        "state",
+        "state_since_ms",
+        "static_members",
+        "support",
+        "sync_deadline_ms",
+    )
+
+    def __init__(self, namespace: str, group_id: str, generation_id: int = 0) -> None:
+        self.namespace = namespace
+        self.group_id = group_id
+        self.state = EMPTY
+        self.generation_id = generation_id
+        self.join_generation_id = generation_id
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.leader_id: str | None = None
+        self.state_since_ms = 0
+        self.rebalance_reason = ""
+        self.rebalance_by = ""
+        self.settled: GroupRow | None = None
+        """What the store says of this group; None while it knows nothing of it."""
+        self.members: dict[str, Member] = {}
+        """By member id, in the order of joining: ties are broken by it (protocol.md §9)."""
+        self.next_position = 0
+        self.static_members: dict[str, str] = {}
+        self.support: dict[str, int] = {}
+        """How many members list each protocol."""
+        self.offsets: dict[tuple[str, int], OffsetRow] = {}
+        # Which rows no longer say what the facts say. Harvested by `rows_of`.
+        self.dirty = False
+        self.dirty_members: dict[str, None] = {}
+        self.dirty_offsets: dict[tuple[str, int], None] = {}
+        # Soft from here on.
+        self.rebalance_started_ms = 0
+        self.pending: dict[str, int] = {}
+        """Ids given out but not yet used, with the time when each is void."""
+        self.pending_sync: dict[str, None] = {}
+        self.joined_count = 0
+        self.initial = False
+        """The join phase started from Empty: it ends by its timer only."""
+        self.newcomer_arrived = False
+        self.join_deadline_ms: int | None = None
+        self.join_remaining_ms = 0
+        self.sync_deadline_ms: int | None = None
+        self.fenced_reported: set[tuple[str, str]] = set()
+
+    # --- questions ----------------------------------------------------------------------------
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.namespace, self.group_id)
+
+    def is_leader(self, member_id: str) -> bool:
+        return self.leader_id == member_id
+
+    def all_joined(self) -> bool:
+        """Every known member has joined and no pending id is left."""
+        return self.joined_count == len(self.members) and not self.pending
+
+    def rebalance_timeout_ms(self) -> int:
+        """The largest of the members', so that the slowest has its time."""
+        return max((member.image.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def supports(self, protocol_type: str, protocol_names: tuple[str, ...]) -> bool:
+        """Could a member with these protocols be in the group? An Empty group takes any type."""
+        if self.state is EMPTY:
+            return bool(protocol_type and protocol_names)
+        if self.protocol_type != protocol_type:
+            return False
+        everybody = len(self.members)
+        return any(self.support.get(name, 0) == everybody for name in protocol_names)
+
+    def select_protocol(self) -> str:
+        """The protocol that most members prefer among those that all of them list.
+
+        A tie goes to the one that the earliest member prefers (Kafka leaves it to hash order).
+        """
+        everybody = len(self.members)
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            choice = next(p.name for p in member.image.protocols if self.support[p.name] == everybody)
+            votes[choice] = votes.get(choice, 0) + 1
+        return max(votes, key=votes.__getitem__)
+
+    # --- moves of the facts, called by `apply` only --------------------------------------------
+
+    def move_to(self, state: GroupState, now_ms: int) -> None:
+        assert (self.state, state) in TRANSITIONS, f"no way from {self.state} to {state}"
+        self.state = state
+        self.state_since_ms = now_ms
+
+    def admit(self, image: MemberImage) -> Member:
+        member = Member(image, self.next_position)
+        self.next_position += 1
+        self.members[image.member_id] = member
+        self._count(image, 1)
+        if image.group_instance_id is not None:
+            self.static_members[image.group_instance_id] = image.member_id
+        if self.leader_id is None:
+            self.leader_id = image.member_id
+        return member
+
+    def update(self, member: Member, image: MemberImage) -> None:
+        self._count(member.image, -1)
+        member.image = image
+        self._count(image, 1)
+
+    def dismiss(self, member_id: str) -> Member:
+        member = self.members.pop(member_id)
+        self._count(member.image, -1)
+        if member.image.group_instance_id is not None:
+            del self.static_members[member.image.group_instance_id]
+        if member.joined:
+            self.joined_count -= 1
+        self.pending_sync.pop(member_id, None)
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+        return member
+
+    def rename(self, member: Member, member_id: str) -> None:
+        """Give a static member a new id in the old one's place (its position breaks ties)."""
+        old_id = member.image.member_id
+        member.image = replace(member.image, member_id=member_id)
+        if member.settled is not None:
+            member.settled = replace(member.settled, member_id=member_id)
+        assert member.image.group_instance_id is not None
+        self.static_members[member.image.group_instance_id] = member_id
+        self.members = {(member_id if key == old_id else key): value for key, value in self.members.items()}
+        if old_id in self.pending_sync:
+            del self.pending_sync[old_id]
+            self.pending_sync[member_id] = None
+        if self.leader_id == old_id:
+            self.leader_id = member_id
+
+    def _count(self, image: MemberImage, step: int) -> None:
+        support = self.support
+        for protocol in image.protocols:
+            count = support.get(protocol.name, 0) + step
+            if count:
+                support[protocol.name] = count
+            else:
+                del support[protocol.name]
+
+    # --- the settled side ----------------------------------------------------------------------
+
+    def settle(self, state: GroupState) -> None:
+        """From here on a restart finds the group in `state`, with the members that are settled."""
+        self.settled = GroupRow(
+            namespace=self.namespace,
+            group_id=self.group_id,
+            state=state.value,
+            generation_id=self.generation_id,
+            join_generation_id=self.join_generation_id,
+            protocol_type=self.protocol_type,
+            protocol_name=self.protocol_name,
+            leader_id=self._settled_leader(),
+            state_since_ms=self.state_since_ms,
+            rebalance_reason=self.rebalance_reason,
+            rebalance_by=self.rebalance_by,
+        )
+        self.dirty = True
+
+    def settle_member(self, member: Member) -> None:
+        if member.settled is not member.image:
+            member.settled = member.image
+            self.dirty_members[member.member_id] = None
+
+    def _settled_leader(self) -> str | None:
+        leader = self.members.get(self.leader_id) if self.leader_id else None
+        if leader is not None and leader.settled is not None:
+            return self.leader_id
+        return next((m.member_id for m in self.members.values() if m.settled is not None), None)
+
+    def forget_unsettled(self) -> None:
+        """Fall back to what the store knows, as a new owner would: the running join phase never was."""
+        assert self.settled is not None, "a group that the store does not know is dropped, not reset"
+        for member in [m for m in self.members.values() if m.settled is None]:
+            self.dismiss(member.member_id)
+        for member in self.members.values():
+            if member.settled is not None and member.settled is not member.image:
+                self.update(member, member.settled)
+        last = next(reversed(self.members.values()), None)
+        self.next_position = last.position + 1 if last is not None else 0
+        row = self.settled
+        self.state = GroupState(row.state)
+        self.state_since_ms = row.state_since_ms
+        self.protocol_type = row.protocol_type
+        self.protocol_name = row.protocol_name
+        self.leader_id = row.leader_id
+        self.rebalance_reason = row.rebalance_reason
+        self.rebalance_by = row.rebalance_by
+
+    def member_row(self, member: Member) -> MemberRow:
+        assert member.settled is not None
+        return MemberRow(self.namespace, self.group_id, member.position, member.settled, member.assignment)

@@ -1,0 +1,141 @@
+"""SyncGroup: the leader hands out the assignment, everybody fetches a share (protocol.md §3)."""
+
+from __future__ import annotations
+
+from rota.group.membership_checks import check_generation, report_fenced
+from rota.group.rebalance import release_heartbeats, start_rebalance
+from rota.group.records import AssignmentFailed, AssignmentSynced
+from rota.group.result import Result
+from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE, Group, Member
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+from rota.protocol.messages import SyncGroup, SyncReply
+
+
+def sync_group(result: Result, group: Group, request: SyncGroup, call: int, limits: Limits) -> None:
+    """Park a follower until the leader's sync, or answer from the stored assignment."""
+    refusal = _check(group, request)
+    if refusal is not None:
+        result.reply(call, refusal)
+        report_fenced(
+            result, group, "sync", refusal.error, request.member_id, request.group_instance_id, request.generation_id
+        )
+        return
+    member = group.members[request.member_id]
+    leads = group.is_leader(member.member_id)
+    match group.state:
+        case state if state is PREPARING_REBALANCE:
+            result.reply(call, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS, detail=group.rebalance_reason))
+        case state if state is COMPLETING_REBALANCE and leads and request.leader_error is not None:
+            _fail_assignment(result, group, member, request.leader_error, call, limits)
+        case state if state is COMPLETING_REBALANCE:
+            _park(result, group, member, call)
+            if leads:
+                _store_assignment(result, group, request)
+        case state if state is STABLE and leads and _is_resync(member, request):
+            _resync(result, group, member, request, call)
+        case state if state is STABLE:
+            _mark_synced(group, member)
+            member.skip_assignment = False
+            result.reply(call, sync_reply(group, member))
+        case state:
+            raise AssertionError(f"a group with members cannot be {state}")
+
+
+def sync_reply(group: Group, member: Member) -> SyncReply:
+    """This member's share of the current generation."""
+    return SyncReply(
+        generation_id=group.generation_id,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        assignment=member.assignment,
+    )
+
+
+def unpark_sync(result: Result, group: Group, member: Member, *, answer: bool) -> None:
+    """The call's own time is over, or its client hung up; the member's session runs again."""
+    call, member.sync_call = member.sync_call, None
+    if answer and call is not None:
+        result.reply(call, SyncReply(pending=True, generation_id=group.generation_id))
+    result.renew_session(group, member)
+
+
+def _check(group: Group, request: SyncGroup) -> SyncReply | None:
+    error = check_generation(group, request.member_id, request.group_instance_id, request.generation_id)
+    if error is not ErrorCode.NONE:
+        return SyncReply(error)
+    if request.protocol_type is not None and request.protocol_type != group.protocol_type:
+        return SyncReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail="another protocol type than the group's")
+    if request.protocol_name is not None and request.protocol_name != group.protocol_name:
+        return SyncReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail="another protocol than the group chose")
+    return None
+
+
+def _park(result: Result, group: Group, member: Member, call: int) -> None:
+    """Hold the answer until the leader has synced; being parked proves life."""
+    if member.sync_call is not None:
+        superseded = SyncReply(ErrorCode.REBALANCE_IN_PROGRESS, detail="a later sync took its place")
+        result.reply(member.sync_call, superseded)
+    member.sync_call = call
+    member.session_deadline_ms = None
+    _mark_synced(group, member)
+
+
+def _mark_synced(group: Group, member: Member) -> None:
+    group.pending_sync.pop(member.member_id, None)
+    if not group.pending_sync:
+        group.sync_deadline_ms = None
+
+
+def _store_assignment(result: Result, group: Group, request: SyncGroup) -> None:
+    """The generation is Stable once the store has this; then everybody who waits is answered."""
+    assert group.leader_id is not None
+    result.record(group, _synced(group, request, group.generation_id, resync=False))
+    result.reason = f"leader {group.leader_id} assigned generation {group.generation_id}"
+    for member in group.members.values():
+        if member.sync_call is not None:
+            result.reply(member.sync_call, sync_reply(group, member))
+            member.sync_call = None
+            result.renew_session(group, member)
+
+
+def _fail_assignment(result: Result, group: Group, leader: Member, error: str, call: int, limits: Limits) -> None:
+    """The leader cannot assign: the generation fails for everybody who has synced, with the leader's words."""
+    result.record(group, AssignmentFailed(group.generation_id, leader.member_id, error))
+    reply = SyncReply(ErrorCode.ASSIGNMENT_FAILED, detail=error)
+    result.reply(call, reply)
+    result.renew_session(group, leader)
+    reason = f"leader {leader.member_id} could not assign: {error}"
+    start_rebalance(result, group, limits, reason, leader.member_id, parked_syncs=reply)
+
+
+def _is_resync(member: Member, request: SyncGroup) -> bool:
+    """A changed assignment from the leader of a Stable group opens a generation of its own.
+
+    Not from a returning static leader that was told to skip assigning: it only fetches.
+    """
+    return bool(request.assignments) and not member.skip_assignment
+
+
+def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, call: int) -> None:
+    given = dict(request.assignments)
+    # A retry, because the first answer was lost: nothing changes.
+    if all(given.get(m.member_id, b"") == m.assignment for m in group.members.values()):
+        result.reply(call, sync_reply(group, leader))
+        return
+    result.record(group, _synced(group, request, group.generation_id + 1, resync=True))
+    result.reason = f"leader {leader.member_id} assigned anew, generation {group.generation_id}"
+    result.reply(call, sync_reply(group, leader))
+    release_heartbeats(result, group)
+
+
+def _synced(group: Group, request: SyncGroup, generation_id: int, *, resync: bool) -> AssignmentSynced:
+    """What the leader sent, less what it sent for strangers. Members it left out get nothing, without an error."""
+    assignments = tuple((m, a) for m, a in dict(request.assignments).items() if m in group.members)
+    return AssignmentSynced(
+        generation_id=generation_id,
+        leader_id=request.member_id,
+        assignments=assignments,
+        resync=resync,
+        reason="the leader assigned anew" if resync else "",
+    )

@@ -1,0 +1,37 @@
+"""The registry of topics: names with partition counts that only grow (protocol.md §3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rota.group.rows import TopicRow
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+from rota.protocol.messages import ListTopics, ListTopicsReply, PutTopic, TopicReply
+
+
+def check_put(topic: TopicRow | None, request: PutTopic, limits: Limits) -> TopicReply | None:
+    """The refusal, or None: a count is positive, bounded, and never below today's."""
+    if not 1 <= request.partitions <= limits.max_topic_partitions:
+        detail = f"partitions must be 1 to {limits.max_topic_partitions}"
+        return TopicReply(ErrorCode.INVALID_PARTITIONS, detail=detail)
+    if topic is not None and request.partitions < topic.partitions:
+        detail = f"{request.topic} has {topic.partitions} partitions, and a count only grows"
+        return TopicReply(ErrorCode.INVALID_PARTITIONS, detail=detail)
+    return None
+
+
+def topic_reply(topic: TopicRow | None) -> TopicReply:
+    if topic is None:
+        return TopicReply(ErrorCode.UNKNOWN_TOPIC)
+    return TopicReply(topic=topic.topic, partitions=topic.partitions, attributes=topic.attributes)
+
+
+def list_topics(topics: Iterable[TopicRow], request: ListTopics) -> ListTopicsReply:
+    """One page of the namespace's topics in these shards, ordered by name."""
+    found = sorted(
+        (t for t in topics if t.namespace == request.namespace and t.topic > request.after),
+        key=lambda topic: topic.topic,
+    )
+    page = found[: request.limit]
+    return ListTopicsReply(topics=tuple(topic_reply(topic) for topic in page), more=len(found) > len(page))

@@ -1,0 +1,1 @@
+"""The tests, fast tiers first: unit, conformance, sim, contracts, http, processes."""

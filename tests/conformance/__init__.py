@@ -1,0 +1,1 @@
+"""Facts about Kafka's behaviour, run against our core."""
