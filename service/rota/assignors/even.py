@@ -1,0 +1,130 @@
+"""The sticky assignment where all members subscribe to the same topics: quotas are known in advance, one pass does it.
+
+Every member gets the floor or the ceiling of the average. Members keep what they own up to their quota; what is free
+then is dealt round-robin to those below theirs, within their racks first if these are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rota.assignors.claims import Claims
+from rota.assignors.numbering import NOBODY, Numbering
+from rota.assignors.racks import Racks
+from rota.assignors.tie_order import tie_order
+
+
+def assign_evenly(
+    numbering: Numbering, member_ids: Sequence[str], claims: Claims, racks: Racks | None = None
+) -> list[list[int]]:
+    """The partition numbers of each member, by rank. `member_ids` are in alphabetical order."""
+    deal = _Deal(numbering, member_ids)
+    deal.keep_owned(claims, racks)
+    free = deal.free()
+    deal.seat_unfilled()
+    if racks is not None:
+        free = deal.give_within_racks(sorted(free, key=racks.members_near), racks)
+    deal.give_round_robin(free)
+    return deal.shares
+
+
+class _Deal:
+    """The shares while they fill up.
+
+    `below` are the members under the floor; `at_floor` those that may still get one more, in the order in which they
+    do; `extras` is how many members are yet to have the ceiling.
+    """
+
+    def __init__(self, numbering: Numbering, member_ids: Sequence[str]) -> None:
+        self._numbering = numbering
+        self._member_ids = member_ids
+        self.shares: list[list[int]] = [[] for _ in member_ids]
+        self.floor, self.extras = divmod(numbering.total, len(member_ids))
+        self.below: list[int] = []
+        self.at_floor: list[int] = []
+
+    def keep_owned(self, claims: Claims, racks: Racks | None) -> None:
+        """Let each member keep what it owned, up to its quota and as far as it is in its rack."""
+        for number, owner in enumerate(claims.owners):
+            if owner != NOBODY and not (racks and racks.mismatch(owner, number)):
+                self.shares[owner].append(number)
+        above = {rank for rank, share in enumerate(self.shares) if len(share) > self.floor}
+        if not above:
+            return
+        within_topic = self._numbering.partition_numbers()
+        for rank in tie_order(self._member_ids):
+            if rank in above:
+                self._cut(self.shares[rank], within_topic)
+
+    def _cut(self, share: list[int], within_topic: Sequence[int]) -> None:
+        """Cut to the ceiling while there are extras, then to the floor.
+
+        The lowest numbers within their topics stay, so that a member keeps some of each topic.
+        """
+        quota = self.floor + (self.extras > 0)
+        self.extras -= quota - self.floor
+        if len(share) > quota:
+            share.sort(key=within_topic.__getitem__)
+            del share[quota:]
+
+    def free(self) -> list[int]:
+        """The partitions that nobody has, ascending."""
+        taken = bytearray(self._numbering.total)
+        for share in self.shares:
+            for number in share:
+                taken[number] = 1
+        return [number for number, is_taken in enumerate(taken) if not is_taken]
+
+    def seat_unfilled(self) -> None:
+        """Find out who is below the floor and who is at it."""
+        self.below = [rank for rank, share in enumerate(self.shares) if len(share) < self.floor]
+        self.at_floor = [rank for rank, share in enumerate(self.shares) if len(share) == self.floor]
+
+    def give_within_racks(self, free: Sequence[int], racks: Racks) -> list[int]:
+        """Give what fits into somebody's rack and quota, members below the floor first; returns what did not fit."""
+        left: list[int] = []
+        turn = 0
+        for number in free:
+            seat = _seat_near(number, self.below, turn, racks)
+            if seat is not None:
+                turn = self._give_below(number, seat)
+                continue
+            seat = _seat_near(number, self.at_floor, 0, racks) if self.extras else None
+            if seat is None:
+                left.append(number)
+            else:
+                self.shares[self.at_floor.pop(seat)].append(number)
+                self.extras -= 1
+        return left
+
+    def _give_below(self, number: int, seat: int) -> int:
+        """Give to the member in that seat of `below`; returns whose turn is next."""
+        rank = self.below[seat]
+        self.shares[rank].append(number)
+        if len(self.shares[rank]) < self.floor:
+            seat += 1
+        else:
+            del self.below[seat]
+            self.at_floor.append(rank)
+        return seat % len(self.below) if self.below else 0
+
+    def give_round_robin(self, free: Sequence[int]) -> None:
+        """Deal the rest: rounds over those below the floor until none is, then the extras."""
+        start = 0
+        while self.below:
+            for rank, number in zip(self.below, free[start : start + len(self.below)], strict=True):
+                self.shares[rank].append(number)
+            start += len(self.below)
+            self.at_floor += [rank for rank in self.below if len(self.shares[rank]) == self.floor]
+            self.below = [rank for rank in self.below if len(self.shares[rank]) < self.floor]
+        for rank, number in zip(self.at_floor[: self.extras], free[start:], strict=True):
+            self.shares[rank].append(number)
+
+
+def _seat_near(number: int, ranks: Sequence[int], turn: int, racks: Racks) -> int | None:
+    """The first seat, from `turn` on and around, whose member is in a rack of the partition."""
+    for step in range(len(ranks)):
+        seat = (turn + step) % len(ranks)
+        if racks.match(ranks[seat], number):
+            return seat
+    return None

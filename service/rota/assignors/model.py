@@ -1,0 +1,68 @@
+"""The vocabulary that all assignors share: partitions, subscriptions and the shares they become."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+UNKNOWN_GENERATION = -1
+
+
+class TopicPartition(NamedTuple):
+    """One partition. A tuple, no dataclass: groups hold a million of them, and they sort and hash natively."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSubscription:
+    """What an assignor knows of a member.
+
+    `owned_partitions` are what the member says it holds and `generation` when it got them; None (no prior data) ranks
+    with -1 (unknown), below every real generation. `rack` matters only where the racks of the partitions are given.
+    """
+
+    member_id: str
+    group_instance_id: str | None = None
+    topics: Collection[str] = ()
+    owned_partitions: Collection[TopicPartition] = ()
+    generation: int | None = None
+    rack: str | None = None
+
+    @property
+    def claim_generation(self) -> int:
+        """The generation that the claims to `owned_partitions` are worth."""
+        return UNKNOWN_GENERATION if self.generation is None else self.generation
+
+
+Shares: TypeAlias = dict[str, list[TopicPartition]]
+"""Member id to the partitions it gets; every member has an entry, empty ones too."""
+
+PartitionRacks: TypeAlias = Mapping[str, Sequence[Collection[str]]]
+"""Topic to the racks of each of its partitions, in the order of the partitions."""
+
+
+class Assignor(Protocol):
+    """A strategy. Topics that nobody knows and topics that nobody asks for are left out of the result."""
+
+    def __call__(
+        self,
+        partitions_per_topic: Mapping[str, int],
+        members: Sequence[MemberSubscription],
+        partition_racks: PartitionRacks | None = None,
+    ) -> Shares: ...
+
+
+def topic_partitions(topic: str, count: int) -> list[TopicPartition]:
+    """All partitions of a topic. Goes around the named tuple's own constructor, which is Python and much slower."""
+    return [tuple.__new__(TopicPartition, (topic, partition)) for partition in range(count)]
+
+
+def static_members_first(members: Sequence[MemberSubscription]) -> list[MemberSubscription]:
+    """The order of `range` and `roundrobin`: static members by instance id, then the others by member id.
+
+    So a static member that restarts under a new member id gets its old share back.
+    """
+    return sorted(members, key=lambda m: (m.group_instance_id is None, m.group_instance_id or "", m.member_id))
