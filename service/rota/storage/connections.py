@@ -1,0 +1,143 @@
+"""What differs between the engines: how connections are opened, what a transaction is told, what upkeep there is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from rota.runtime.ports import StoreRefused
+from rota.storage.engine import is_behind_pooler, limit_transaction, postgres_engine, sqlite_engine
+from rota.storage.errors import UPGRADE_HINT, sqlstate
+from rota.storage.file_lock import FileLock
+from rota.storage.partitions import create_partitions_ahead
+from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation
+
+_log = logging.getLogger(__name__)
+
+_POSTGRES_CONNECTIONS = 8
+_SQLITE_READERS = 2
+_NO_RIGHT = "42501"
+
+
+class Connections(Protocol):
+    """Connections to one store. What the drivers raise comes through as it is."""
+
+    dialect: str
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None:
+        """Close all connections; more than once does no harm."""
+
+    def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """A transaction that is committed and durable when the block has ended without an exception."""
+
+    def reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """A transaction in which every statement sees the same snapshot."""
+
+    async def maintain(self) -> None:
+        """Upkeep that is due every few hours."""
+
+
+class SqliteConnections:
+    """One connection that writes, and a few that read beside it, on a file that no other service has open."""
+
+    dialect = "sqlite"
+
+    def __init__(self, path: Path, *, write_timeout_ms: int) -> None:
+        self._path = path
+        self._lock = FileLock(path)
+        self._writers = sqlite_engine(path, busy_timeout_ms=write_timeout_ms, connections=1, writes=True)
+        self._readers = sqlite_engine(path, busy_timeout_ms=write_timeout_ms, connections=_SQLITE_READERS, writes=False)
+
+    async def open(self) -> None:
+        if not self._path.exists():
+            raise StoreRefused(f"there is no store at {self._path}: {UPGRADE_HINT}")
+        self._lock.acquire()
+
+    async def close(self) -> None:
+        await self._readers.dispose()
+        await self._writers.dispose()
+        self._lock.release()
+
+    def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        return self._writers.begin()
+
+    def reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        return self._readers.begin()
+
+    async def maintain(self) -> None:
+        """SQLite moves its log into the file by itself."""
+
+
+class PostgresConnections:
+    """A pool on Postgres, directly or through a pooler in transaction mode."""
+
+    dialect = "postgresql"
+
+    def __init__(self, dsn: str, *, write_timeout_ms: int, prepared_statements: bool | None) -> None:
+        self._dsn = dsn
+        self._write_timeout_ms = write_timeout_ms
+        self._prepared_statements = prepared_statements
+        self._engine: AsyncEngine | None = None
+
+    async def open(self) -> None:
+        prepare = self._prepared_statements
+        self._engine = postgres_engine(
+            self._dsn,
+            connections=_POSTGRES_CONNECTIONS,
+            pool_timeout_ms=self._write_timeout_ms,
+            prepared_statements=await self._is_direct() if prepare is None else prepare,
+        )
+
+    async def _is_direct(self) -> bool:
+        probe = postgres_engine(self._dsn, connections=0, pool_timeout_ms=0, prepared_statements=False)
+        async with probe.begin() as connection:
+            return not await is_behind_pooler(connection)
+
+    async def close(self) -> None:
+        if self._engine is not None:
+            await self._engine.dispose()
+            self._engine = None
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[AsyncConnection]:
+        async with self._opened().begin() as connection:
+            await limit_transaction(connection, self._write_timeout_ms)
+            yield connection
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncConnection]:
+        snapshots = self._opened().execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        async with snapshots.begin() as connection:
+            yield connection
+
+    def _opened(self) -> AsyncEngine:
+        assert self._engine is not None, "the store is not open"
+        return self._engine
+
+    async def maintain(self) -> None:
+        """Make the journal's partitions of the next days; without the right to, the default one takes the lines."""
+        try:
+            async with self.writing() as connection:
+                created = await create_partitions_ahead(connection)
+        except DBAPIError as error:
+            if sqlstate(error) != _NO_RIGHT:
+                raise
+            _log.warning("no right to make the journal's partitions: %s does it, too", UPGRADE_HINT)
+        else:
+            _log.debug("made the journal's partitions %s", created)
+
+
+def connections_to(location: StoreLocation, *, write_timeout_ms: int, prepared_statements: bool | None) -> Connections:
+    match location:
+        case SqliteLocation(path):
+            return SqliteConnections(path, write_timeout_ms=write_timeout_ms)
+        case PostgresLocation(dsn):
+            return PostgresConnections(dsn, write_timeout_ms=write_timeout_ms, prepared_statements=prepared_statements)

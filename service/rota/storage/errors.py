@@ -1,0 +1,77 @@
+"""The one place where what the drivers raise becomes what the port promises."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from rota.runtime.ports import StoreRefused, StoreUnavailable
+
+UPGRADE_HINT = "run `rota db upgrade`"
+
+# SQLSTATE classes and codes that waiting cannot cure: no login, no such database or schema, no such
+# table or column, no right to it. All others are unavailability, also those that nobody foresaw:
+# the caller then takes the outcome as unknown, which is always safe.
+_REFUSED_STATES = ("28", "3D", "3F", "42")
+# The same for SQLite. SQLITE_ERROR is what it says of a statement it cannot compile.
+_REFUSED_NAMES = ("SQLITE_ERROR", "SQLITE_AUTH", "SQLITE_CANTOPEN", "SQLITE_NOTADB", "SQLITE_PERM", "SQLITE_READONLY")
+_SCHEMA_STATES = ("3F000", "42P01", "42703", "42883")
+"""No such schema, table, column, function."""
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Run a piece of work of the store; whatever the drivers raise in it becomes an exception of the port."""
+    try:
+        yield
+    except (TimeoutError, PoolTimeoutError) as error:
+        raise StoreUnavailable("the store did not answer in time") from error
+    except (DBAPIError, sqlite3.Error, OSError) as error:
+        raise as_store_error(error) from error
+    except (UnicodeError, OverflowError) as error:
+        # Text or a number that the engine cannot hold; the transaction was rolled back.
+        raise StoreUnavailable(f"the store cannot hold a value: {error}") from error
+
+
+def as_store_error(error: BaseException) -> StoreRefused | StoreUnavailable:
+    """What a driver's error, however wrapped, means to the caller."""
+    for cause in _causes(error):
+        state = sqlstate(cause)
+        if state is not None:
+            return _from_sqlstate(state, cause)
+        if isinstance(cause, sqlite3.Error):
+            return _from_sqlite(cause)
+    return StoreUnavailable(f"the store cannot be reached: {error}")
+
+
+def sqlstate(error: BaseException | None) -> str | None:
+    """The SQLSTATE that Postgres gave, if `error` or what it wraps came from there."""
+    if error is None:
+        return None
+    state = getattr(error, "sqlstate", None) or getattr(getattr(error, "orig", None), "sqlstate", None)
+    return state if isinstance(state, str) else None
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = getattr(error, "orig", None) or error.__cause__
+
+
+def _from_sqlstate(state: str, cause: BaseException) -> StoreRefused | StoreUnavailable:
+    if state in _SCHEMA_STATES:
+        return StoreRefused(f"the store's schema does not fit this release, {UPGRADE_HINT}: {cause}")
+    if state.startswith(_REFUSED_STATES):
+        return StoreRefused(f"the store refuses us: {cause}")
+    return StoreUnavailable(f"the store did not do it: {cause}")
+
+
+def _from_sqlite(cause: sqlite3.Error) -> StoreRefused | StoreUnavailable:
+    name = getattr(cause, "sqlite_errorname", "")
+    if name.startswith(_REFUSED_NAMES):
+        return StoreRefused(f"the store's file is not ours to use: {cause}")
+    return StoreUnavailable(f"the store did not do it: {cause}")

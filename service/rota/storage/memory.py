@@ -1,0 +1,195 @@
+"""The store's twin in memory: the same contract on plain data, for simulations and for users' own tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from rota.group.rows import GroupRow, MemberRow, OffsetRow, RowChanges, ShardImage, TopicRow
+from rota.runtime.ports import JournalEvent, ShardBatch, ShardClaim, ShardOwner, StoreRefused
+from rota.storage.batches import check_batches, last_seq
+
+
+@dataclass(slots=True)
+class _Shard:
+    """A shard's lease, journal and rows; a row stands under what names it."""
+
+    replica_id: str = ""
+    address: str = ""
+    epoch: int = 0
+    lease_until_ms: int = 0
+    events: list[JournalEvent] = field(default_factory=list)
+    groups: dict[tuple[str, str], GroupRow] = field(default_factory=dict)
+    members: dict[tuple[str, str, str], MemberRow] = field(default_factory=dict)
+    offsets: dict[tuple[str, str, str, int], OffsetRow] = field(default_factory=dict)
+    topics: dict[tuple[str, str], TopicRow] = field(default_factory=dict)
+
+    def is_held(self, claim: ShardClaim, replica_id: str) -> bool:
+        return self.epoch == claim.epoch and self.replica_id == replica_id
+
+    def accepts(self, batch: ShardBatch) -> bool:
+        return self.epoch == batch.epoch and len(self.events) == batch.first_seq - 1
+
+    def apply(self, changes: RowChanges) -> None:
+        self.groups.update({(row.namespace, row.group_id): row for row in changes.groups})
+        for member in changes.members_deleted:
+            self.members.pop(member, None)
+        self.members.update({(row.namespace, row.group_id, row.image.member_id): row for row in changes.members})
+        for offset in changes.offsets_deleted:
+            self.offsets.pop(offset, None)
+        self.offsets.update({(row.namespace, row.group_id, row.topic, row.partition): row for row in changes.offsets})
+        for topic in changes.topics_deleted:
+            self.topics.pop(topic, None)
+        self.topics.update({(row.namespace, row.topic): row for row in changes.topics})
+
+
+class MemoryTables:
+    """What `MemoryStore` keeps, with plain methods: a simulator calls them and puts its faults around them.
+
+    It outlives the stores on it, as a database outlives its clients. Each method is atomic and none raises
+    `StoreUnavailable`. `clock_ms` is the store's clock, which alone judges leases.
+    """
+
+    def __init__(self, clock_ms: Callable[[], int], *, incarnation: str = "in-memory") -> None:
+        self._clock_ms = clock_ms
+        self.incarnation = incarnation
+        self._shard_count: int | None = None
+        self._shards: dict[int, _Shard] = {}
+
+    def open(self, shard_count: int) -> None:
+        if self._shard_count is None:
+            self._shard_count = shard_count
+        if self._shard_count != shard_count:
+            raise StoreRefused(f"the store was made with shard_count {self._shard_count}, not {shard_count}")
+
+    def claim(
+        self, shard_ids: Sequence[int], replica_id: str, address: str, lease_ms: int, *, steal: bool = False
+    ) -> list[ShardClaim]:
+        now_ms = self._clock_ms()
+        taken = []
+        for shard_id in sorted(set(shard_ids)):
+            shard = self._shards.setdefault(shard_id, _Shard())
+            if shard.epoch and not (steal or shard.lease_until_ms <= now_ms or shard.replica_id == replica_id):
+                continue
+            shard.replica_id, shard.address = replica_id, address
+            shard.epoch += 1
+            shard.lease_until_ms = now_ms + lease_ms
+            taken.append(ShardClaim(shard_id, shard.epoch, len(shard.events)))
+        return taken
+
+    def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[int]:
+        held = self._held(claims, replica_id)
+        for shard_id in held:
+            self._shards[shard_id].lease_until_ms = self._clock_ms() + lease_ms
+        return held
+
+    def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:
+        for shard_id in self._held(claims, replica_id):
+            self._shards[shard_id].lease_until_ms = self._clock_ms()
+
+    def owners(self) -> list[ShardOwner]:
+        now_ms = self._clock_ms()
+        return [
+            ShardOwner(
+                shard_id, shard.replica_id, shard.address, shard.epoch, shard.lease_until_ms - now_ms, len(shard.events)
+            )
+            for shard_id, shard in sorted(self._shards.items())
+        ]
+
+    def load(self, shard_id: int) -> ShardImage:
+        shard = self._shards.get(shard_id, _Shard())
+        return ShardImage(
+            shard_id,
+            last_seq=len(shard.events),
+            groups=tuple(shard.groups[name] for name in sorted(shard.groups)),
+            members=tuple(sorted(shard.members.values(), key=_by_position)),
+            offsets=tuple(shard.offsets[name] for name in sorted(shard.offsets)),
+            topics=tuple(shard.topics[name] for name in sorted(shard.topics)),
+        )
+
+    def append(self, batches: Sequence[ShardBatch]) -> list[int]:
+        check_batches(batches)
+        refused = []
+        for batch in batches:
+            shard = self._shards.get(batch.shard_id)
+            if shard is None or not shard.accepts(batch):
+                refused.append(batch.shard_id)
+                continue
+            shard.events.extend(_stored(event, batch.epoch) for event in batch.events)
+            shard.apply(batch.rows)
+            assert len(shard.events) == last_seq(batch)
+        return refused
+
+    def read_events(
+        self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
+    ) -> list[JournalEvent]:
+        shard = self._shards.get(shard_id, _Shard())
+        wanted = (
+            event
+            for event in shard.events[max(after_seq, 0) :]
+            if namespace in (None, event.namespace) and group_id in (None, event.group_id)
+        )
+        return [_stored(event, event.epoch) for event, _ in zip(wanted, range(limit), strict=False)]
+
+    def _held(self, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
+        held = {
+            claim.shard_id
+            for claim in claims
+            if claim.shard_id in self._shards and self._shards[claim.shard_id].is_held(claim, replica_id)
+        }
+        return sorted(held)
+
+
+def _by_position(row: MemberRow) -> tuple[str, str, int, str]:
+    return row.namespace, row.group_id, row.position, row.image.member_id
+
+
+def _stored(event: JournalEvent, epoch: int) -> JournalEvent:
+    # Through JSON and back, as in a database: what the caller does to its payload later does not show here.
+    return replace(event, epoch=epoch, payload=json.loads(json.dumps(event.payload, allow_nan=False)))
+
+
+class MemoryStore:
+    """`ShardStore` on `MemoryTables`. It never waits; closing it leaves the tables as they are."""
+
+    def __init__(self, clock_ms: Callable[[], int], *, tables: MemoryTables | None = None) -> None:
+        self.tables = tables if tables is not None else MemoryTables(clock_ms)
+
+    @property
+    def incarnation(self) -> str:
+        return self.tables.incarnation
+
+    async def open(self, shard_count: int) -> None:
+        self.tables.open(shard_count)
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+    async def ping(self) -> None:
+        """Always there."""
+
+    async def claim(
+        self, shard_ids: Sequence[int], replica_id: str, address: str, lease_ms: int, *, steal: bool = False
+    ) -> list[ShardClaim]:
+        return self.tables.claim(shard_ids, replica_id, address, lease_ms, steal=steal)
+
+    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[int]:
+        return self.tables.renew(claims, replica_id, lease_ms)
+
+    async def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:
+        self.tables.release(claims, replica_id)
+
+    async def owners(self) -> list[ShardOwner]:
+        return self.tables.owners()
+
+    async def load(self, shard_id: int) -> ShardImage:
+        return self.tables.load(shard_id)
+
+    async def append(self, batches: Sequence[ShardBatch]) -> list[int]:
+        return self.tables.append(batches)
+
+    async def read_events(
+        self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
+    ) -> list[JournalEvent]:
+        return self.tables.read_events(shard_id, after_seq, limit, namespace=namespace, group_id=group_id)

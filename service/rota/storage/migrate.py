@@ -1,0 +1,149 @@
+"""Bringing a store's schema up to this release: Alembic's migrations, run by us and in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+import rota
+from rota.storage.engine import single_engine
+from rota.storage.errors import store_errors
+from rota.storage.file_lock import FileLock
+from rota.storage.partitions import create_partitions_ahead
+from rota.storage.schema import POSTGRES_SCHEMA
+from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, parse_store_url
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationStatus:
+    """Where a store's schema stands: `current` is None where there is none yet, `head` is this release's."""
+
+    current: str | None
+    head: str
+    is_newer: bool
+    """A later release made the schema. By the rules of migrations this one still works on it."""
+
+    @property
+    def up_to_date(self) -> bool:
+        return self.current == self.head
+
+    @property
+    def usable(self) -> bool:
+        return self.up_to_date or self.is_newer
+
+
+async def upgrade(store_url: str) -> MigrationStatus:
+    """Make the schema, or bring it up to this release, and say where it stands then.
+
+    All or nothing. Concurrent calls wait for one another. On SQLite no service may be running on
+    the file (`StoreRefused`); on Postgres replicas of the previous release may run on.
+    """
+    location = parse_store_url(store_url)
+    async with _migrating(location) as connection:
+        status = await connection.run_sync(read_status)
+        if not status.usable:
+            await connection.run_sync(_run_alembic, command.upgrade, "head")
+        if not isinstance(location, SqliteLocation):
+            # Here, too, because a service's own login need not own the tables.
+            await create_partitions_ahead(connection)
+        return await connection.run_sync(read_status)
+
+
+async def downgrade(store_url: str, revision: str = "base") -> None:
+    """Take migrations back down to `revision`, with all the data that they hold."""
+    async with _migrating(parse_store_url(store_url)) as connection:
+        await connection.run_sync(_run_alembic, command.downgrade, revision)
+
+
+async def check(store_url: str) -> MigrationStatus:
+    """Where the schema stands. Changes nothing, and may run beside a service."""
+    location = parse_store_url(store_url)
+    if isinstance(location, SqliteLocation) and not location.path.exists():
+        return MigrationStatus(None, _head(), is_newer=False)
+    async with _transaction(location, writes=False) as connection:
+        return await connection.run_sync(read_status)
+
+
+def read_status(connection: Connection) -> MigrationStatus:
+    """Where the schema stands, as this transaction sees it."""
+    current = _migration_context(connection).get_current_revision()
+    known = {script.revision for script in _scripts().walk_revisions()}
+    return MigrationStatus(current, _head(), is_newer=current is not None and current not in known)
+
+
+@asynccontextmanager
+async def _transaction(location: StoreLocation, *, writes: bool) -> AsyncIterator[AsyncConnection]:
+    with store_errors():
+        engine = single_engine(location, writes=writes)
+        try:
+            async with engine.begin() as connection:
+                yield connection
+        finally:
+            await engine.dispose()
+
+
+@asynccontextmanager
+async def _migrating(location: StoreLocation) -> AsyncIterator[AsyncConnection]:
+    """The one transaction in which migrations run, while no other such transaction does."""
+    match location:
+        case SqliteLocation(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(path):
+                async with _transaction(location, writes=True) as connection:
+                    yield connection
+        case PostgresLocation():
+            async with _transaction(location, writes=True) as connection:
+                await _guard(connection)
+                yield connection
+
+
+async def _guard(connection: AsyncConnection) -> None:
+    # Whoever migrates at the same time is waited for; whoever just uses the tables is not, for long:
+    # everybody else would queue up behind us.
+    await connection.execute(text("SET LOCAL lock_timeout = '60s'"))
+    await connection.execute(text("SELECT pg_advisory_xact_lock(7682002)"))
+    await connection.execute(text("SET LOCAL lock_timeout = '5s'"))
+    # IF NOT EXISTS would ask for the right to create schemas even where there is nothing to create.
+    if await connection.scalar(text(f"SELECT to_regnamespace('{POSTGRES_SCHEMA}')")) is None:
+        await connection.execute(text(f"CREATE SCHEMA {POSTGRES_SCHEMA}"))
+
+
+def _run_alembic(connection: Connection, step: Callable[[Config, str], None], revision: str) -> None:
+    config = _config()
+    config.attributes["connection"] = connection
+    step(config, revision)
+
+
+def _migration_context(connection: Connection) -> MigrationContext:
+    schema = POSTGRES_SCHEMA if connection.dialect.name == "postgresql" else None
+    return MigrationContext.configure(connection, opts={"version_table_schema": schema})
+
+
+def _head() -> str:
+    head = _scripts().get_current_head()
+    assert head is not None, "this release has no migrations"
+    return head
+
+
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_config())
+
+
+def _config() -> Config:
+    return Config(str(migrations_folder() / "alembic.ini"))
+
+
+def migrations_folder() -> Path:
+    """Where the migrations are: inside the package when it is installed, beside `service/` in a checkout."""
+    package = Path(rota.__file__).parent
+    installed = package / "migrations"
+    return installed if installed.is_dir() else package.parents[1] / "migrations"

@@ -1,0 +1,152 @@
+"""Today's state as rows of tables: how each kind of row is written, deleted and read back."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Integer, Select, bindparam, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow, ShardImage, TopicRow
+from rota.protocol.messages import Protocol
+from rota.runtime.ports import ShardBatch
+from rota.storage.bulk import Row, TableWriter
+from rota.storage.schema import groups, members, offsets, shards, topics
+
+Read = TypeVar("Read")
+
+_OF_SHARD: ColumnElement[int] = bindparam("of_shard", type_=Integer())
+# Rows come in an order of their own, so that two stores with the same rows load the same image.
+_GROUPS = select(*groups.c).where(groups.c.shard_id == _OF_SHARD).order_by(groups.c.namespace, groups.c.group_id)
+_MEMBERS = (
+    select(*members.c)
+    .where(members.c.shard_id == _OF_SHARD)
+    .order_by(members.c.namespace, members.c.group_id, members.c.position, members.c.member_id)
+)
+_OFFSETS = (
+    select(*offsets.c)
+    .where(offsets.c.shard_id == _OF_SHARD)
+    .order_by(offsets.c.namespace, offsets.c.group_id, offsets.c.topic, offsets.c.partition)
+)
+_TOPICS = select(*topics.c).where(topics.c.shard_id == _OF_SHARD).order_by(topics.c.namespace, topics.c.topic)
+_LAST_SEQ = select(shards.c.last_seq).where(shards.c.shard_id == _OF_SHARD)
+
+
+class StateTables:
+    """The statements that write and read `groups`, `members`, `offsets` and `topics`."""
+
+    def __init__(self, dialect: str) -> None:
+        self._groups = TableWriter(groups, dialect)
+        self._members = TableWriter(members, dialect)
+        self._offsets = TableWriter(offsets, dialect)
+        self._topics = TableWriter(topics, dialect)
+
+    async def write(self, connection: AsyncConnection, batches: Sequence[ShardBatch]) -> None:
+        """Apply the batches' changes; a row that is both deleted and written ends up written."""
+        changes = [(batch.shard_id, batch.rows) for batch in batches]
+        await self._groups.insert(connection, [_group_values(s, row) for s, c in changes for row in c.groups])
+        await self._members.delete(connection, [(s, *key) for s, c in changes for key in c.members_deleted])
+        await self._members.insert(connection, [_member_values(s, row) for s, c in changes for row in c.members])
+        await self._offsets.delete(connection, [(s, *key) for s, c in changes for key in c.offsets_deleted])
+        await self._offsets.insert(connection, [_offset_values(s, row) for s, c in changes for row in c.offsets])
+        await self._topics.delete(connection, [(s, *key) for s, c in changes for key in c.topics_deleted])
+        await self._topics.insert(connection, [_topic_values(s, row) for s, c in changes for row in c.topics])
+
+    async def load(self, connection: AsyncConnection, shard_id: int) -> ShardImage:
+        """All rows of a shard. What makes them one snapshot is the transaction they are read in."""
+        last_seq = await connection.scalar(_LAST_SEQ, {"of_shard": shard_id})
+        return ShardImage(
+            shard_id,
+            last_seq=last_seq or 0,
+            groups=await _read(connection, _GROUPS, shard_id, _group_row),
+            members=await _read(connection, _MEMBERS, shard_id, _member_row),
+            offsets=await _read(connection, _OFFSETS, shard_id, _offset_row),
+            topics=await _read(connection, _TOPICS, shard_id, _topic_row),
+        )
+
+
+async def _read(
+    connection: AsyncConnection, rows: Select[Any], shard_id: int, decode: Callable[[Sequence[Any]], Read]
+) -> tuple[Read, ...]:
+    return tuple(decode(row) for row in (await connection.execute(rows, {"of_shard": shard_id})).all())
+
+
+# Each pair below writes and reads the columns in the order of the table; the shard comes first.
+
+
+def _group_values(shard_id: int, row: GroupRow) -> Row:
+    return (
+        shard_id,
+        row.namespace,
+        row.group_id,
+        row.state,
+        row.generation_id,
+        row.join_generation_id,
+        row.protocol_type,
+        row.protocol_name,
+        row.leader_id,
+        row.state_since_ms,
+        row.rebalance_reason,
+        row.rebalance_by,
+    )
+
+
+def _group_row(values: Sequence[Any]) -> GroupRow:
+    return GroupRow(*values[1:])
+
+
+def _member_values(shard_id: int, row: MemberRow) -> Row:
+    image = row.image
+    return (
+        shard_id,
+        row.namespace,
+        row.group_id,
+        image.member_id,
+        row.position,
+        image.group_instance_id,
+        image.client_id,
+        image.host,
+        image.session_timeout_ms,
+        image.rebalance_timeout_ms,
+        json.dumps([[each.name, b64encode(each.metadata).decode()] for each in image.protocols]),
+        row.assignment,
+    )
+
+
+def _member_row(values: Sequence[Any]) -> MemberRow:
+    _, namespace, group_id, member_id, position, instance_id, client_id, host, session_ms, rebalance_ms, *rest = values
+    protocols, assignment = rest
+    offered = tuple(Protocol(name, b64decode(metadata)) for name, metadata in protocols)
+    image = MemberImage(member_id, instance_id, client_id, host, session_ms, rebalance_ms, offered)
+    return MemberRow(namespace, group_id, position, image, assignment)
+
+
+def _offset_values(shard_id: int, row: OffsetRow) -> Row:
+    return (
+        shard_id,
+        row.namespace,
+        row.group_id,
+        row.topic,
+        row.partition,
+        row.offset,
+        row.leader_epoch,
+        row.metadata,
+        row.committed_at_ms,
+    )
+
+
+def _offset_row(values: Sequence[Any]) -> OffsetRow:
+    return OffsetRow(*values[1:])
+
+
+def _topic_values(shard_id: int, row: TopicRow) -> Row:
+    attributes = json.dumps(row.attributes, ensure_ascii=False)
+    return (shard_id, row.namespace, row.topic, row.partitions, attributes)
+
+
+def _topic_row(values: Sequence[Any]) -> TopicRow:
+    _, namespace, topic, partitions, attributes = values
+    return TopicRow(namespace, topic, partitions, tuple((name, value) for name, value in attributes))

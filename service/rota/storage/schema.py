@@ -1,0 +1,206 @@
+"""The tables, once for both engines: Postgres keeps them in a schema named `rota`, SQLite in its one file.
+
+Migrations are what makes the tables (`migrations/versions`); this module is what the statements
+are written against, and a test compares the two. Times of the store's own clock are bigints in
+milliseconds, so that lease arithmetic reads the same on both engines.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Dialect,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import JSON, TIMESTAMP, TypeDecorator, TypeEngine
+
+POSTGRES_SCHEMA = "rota"
+"""The users' own tables may live in the same database, under any name."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class WallClockMs(TypeDecorator[int]):
+    """Milliseconds since 1970: a `timestamptz` in Postgres, which can partition by it, a bigint in SQLite."""
+
+    impl = BigInteger
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(TIMESTAMP(timezone=True) if dialect.name == "postgresql" else BigInteger())
+
+    def process_bind_param(self, value: int | None, dialect: Dialect) -> Any:
+        if value is None or dialect.name != "postgresql":
+            return value
+        return _EPOCH + timedelta(milliseconds=value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> int:  # noqa: ARG002 - SQLAlchemy's signature
+        if isinstance(value, datetime):
+            return (value - _EPOCH) // timedelta(milliseconds=1)
+        return int(value)
+
+
+class store_clock_ms(FunctionElement[int]):
+    """The store's own clock, in milliseconds since 1970: the only one that judges leases.
+
+    In Postgres it is the clock when the row is looked at, not when the transaction began: a claim
+    that waited for a row lock must judge the lease by the time after the wait.
+    """
+
+    type = BigInteger()
+    inherit_cache = True
+    name = "store_clock_ms"
+
+
+@compiles(store_clock_ms, "postgresql")
+def _postgres_clock(_element: store_clock_ms, _compiler: SQLCompiler, **_: Any) -> str:
+    return "CAST(extract(epoch from clock_timestamp()) * 1000 AS BIGINT)"
+
+
+@compiles(store_clock_ms, "sqlite")
+def _sqlite_clock(_element: store_clock_ms, _compiler: SQLCompiler, **_: Any) -> str:
+    # unixepoch('subsec') would read better, but SQLite has it from 3.42 only.
+    return "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)"
+
+
+Json = JSON().with_variant(postgresql.JSONB(), "postgresql")
+# Names sort by their bytes on every engine. A locale's order would also change under the indexes
+# when the operating system's C library is upgraded.
+Name = Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
+
+metadata = MetaData(schema=POSTGRES_SCHEMA)
+
+store = Table(
+    "store",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("shard_count", Integer, nullable=False),
+    Column(
+        "incarnation", Text, nullable=False, comment="random id of this journal: its sequence numbers mean this one"
+    ),
+    Column("created_at_ms", BigInteger, nullable=False),
+    CheckConstraint("id = 1", name="store_is_one_row"),
+)
+
+shards = Table(
+    "shards",
+    metadata,
+    Column("shard_id", Integer, primary_key=True, autoincrement=False),
+    Column("replica_id", Text, nullable=False),
+    Column("address", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("lease_until_ms", BigInteger, nullable=False, comment="by this store's clock"),
+    Column("last_seq", BigInteger, nullable=False, comment="the journal's last entry of this shard"),
+)
+
+replicas = Table(
+    "replicas",
+    metadata,
+    Column("replica_id", Text, primary_key=True),
+    Column("address", Text, nullable=False),
+    Column("seen_until_ms", BigInteger, nullable=False, comment="by this store's clock"),
+)
+
+# Each key begins with the shard: a shard's rows load as one range, and a statement that carries a
+# shard's id cannot touch the rows of another, whatever else it names.
+groups = Table(
+    "groups",
+    metadata,
+    Column("shard_id", Integer, primary_key=True, autoincrement=False),
+    Column("namespace", Name, primary_key=True),
+    Column("group_id", Name, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("generation_id", Integer, nullable=False),
+    Column("join_generation_id", Integer, nullable=False),
+    Column("protocol_type", Text),
+    Column("protocol_name", Text),
+    Column("leader_id", Text),
+    Column("state_since_ms", BigInteger, nullable=False),
+    Column("rebalance_reason", Text, nullable=False),
+    Column("rebalance_by", Text, nullable=False),
+    Index("groups_by_name", "namespace", "group_id"),
+)
+
+members = Table(
+    "members",
+    metadata,
+    Column("shard_id", Integer, primary_key=True, autoincrement=False),
+    Column("namespace", Name, primary_key=True),
+    Column("group_id", Name, primary_key=True),
+    Column("member_id", Name, primary_key=True),
+    Column("position", Integer, nullable=False),
+    Column("group_instance_id", Text),
+    Column("client_id", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("session_timeout_ms", BigInteger, nullable=False),
+    Column("rebalance_timeout_ms", BigInteger, nullable=False),
+    Column("protocols", Json, nullable=False, comment="[[name, metadata in base64], …] in order of preference"),
+    Column("assignment", LargeBinary, nullable=False),
+)
+
+offsets = Table(
+    "offsets",
+    metadata,
+    Column("shard_id", Integer, primary_key=True, autoincrement=False),
+    Column("namespace", Name, primary_key=True),
+    Column("group_id", Name, primary_key=True),
+    Column("topic", Name, primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("offset", BigInteger, nullable=False),
+    Column("leader_epoch", Integer),
+    Column("metadata", Text, nullable=False),
+    Column("committed_at_ms", BigInteger, nullable=False),
+)
+
+topics = Table(
+    "topics",
+    metadata,
+    Column("shard_id", Integer, primary_key=True, autoincrement=False),
+    Column("namespace", Name, primary_key=True),
+    Column("topic", Name, primary_key=True),
+    Column("partitions", Integer, nullable=False),
+    Column("attributes", Json, nullable=False, comment="[[name, value], …]"),
+)
+
+# `at` is in the key because Postgres wants the partition key there; SQLite's key is (shard_id, seq).
+# What makes `seq` unique and gapless on both is the check of `shards.last_seq` in each append.
+group_events = Table(
+    "group_events",
+    metadata,
+    Column("shard_id", Integer, primary_key=True, autoincrement=False),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", WallClockMs, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("namespace", Name, nullable=False),
+    Column("group_id", Name, nullable=False),
+    Column("generation_id", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("payload", Json, nullable=False),
+    Index("group_events_of_group", "shard_id", "namespace", "group_id", "seq"),
+    postgresql_partition_by="RANGE (at)",
+)
+
+
+def metadata_for(dialect: str) -> MetaData:
+    """The tables as they stand in one engine: SQLite has no schemas."""
+    if dialect == "postgresql":
+        return metadata
+    bare = MetaData()  # a schema of None below means this one's, which is none
+    for table in metadata.tables.values():
+        table.to_metadata(bare, schema=None)  # type: ignore[arg-type]
+    return bare

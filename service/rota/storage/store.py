@@ -1,0 +1,156 @@
+"""The durable store: `ShardStore` on Postgres or SQLite, one code for both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rota.group.rows import ShardImage
+from rota.runtime.ports import JournalEvent, ShardBatch, ShardClaim, ShardOwner, StoreRefused
+from rota.storage.batches import check_batches
+from rota.storage.connections import connections_to
+from rota.storage.errors import UPGRADE_HINT, store_errors
+from rota.storage.identity import fix_identity
+from rota.storage.journal import Journal
+from rota.storage.leases import Leases
+from rota.storage.migrate import read_status
+from rota.storage.rows import StateTables
+from rota.storage.urls import parse_store_url
+
+
+class SqlStore:
+    """`ShardStore` on `sqlite:///…` or `postgresql://…`.
+
+    A write (lease or append) that takes more than `write_timeout_ms` raises `StoreUnavailable`, and
+    Postgres gives up its statements after that time, too: keep it below the lease.
+    `prepared_statements` is for Postgres: None finds out whether a pooler is in between, which would lose them.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        write_timeout_ms: int = 3_000,
+        read_timeout_ms: int = 30_000,
+        prepared_statements: bool | None = None,
+    ) -> None:
+        self.location = parse_store_url(url)
+        self.incarnation = ""
+        """Random id of this journal, known once the store is open: its sequence numbers mean nothing in another."""
+        self._write_timeout_s = write_timeout_ms / 1000
+        self._read_timeout_s = read_timeout_ms / 1000
+        self._connections = connections_to(
+            self.location, write_timeout_ms=write_timeout_ms, prepared_statements=prepared_statements
+        )
+        self._leases = Leases(self._connections.dialect)
+        self._journal = Journal(self._connections.dialect)
+        self._state = StateTables(self._connections.dialect)
+
+    # --- opening and closing ------------------------------------------------------------------
+
+    async def open(self, shard_count: int) -> None:
+        try:
+            with store_errors():
+                await self._connections.open()
+            await self._check_schema()
+            async with self._writing() as connection:
+                self.incarnation = await fix_identity(connection, shard_count)
+            await self.maintain()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        await self._connections.close()
+
+    async def maintain(self) -> None:
+        """Upkeep, to be called every few hours: makes the journal's partitions of the next days."""
+        with store_errors():
+            async with asyncio.timeout(self._read_timeout_s):
+                await self._connections.maintain()
+
+    async def ping(self) -> None:
+        async with self._reading() as connection:
+            await connection.scalar(select(1))
+
+    async def _check_schema(self) -> None:
+        async with self._reading() as connection:
+            status = await connection.run_sync(read_status)
+        if not status.usable:
+            stands = f"is at {status.current}" if status.current else "is missing"
+            raise StoreRefused(
+                f"the schema of {self.location} {stands}, this release needs {status.head}: {UPGRADE_HINT}"
+            )
+
+    # --- leases -------------------------------------------------------------------------------
+
+    async def claim(
+        self, shard_ids: Sequence[int], replica_id: str, address: str, lease_ms: int, *, steal: bool = False
+    ) -> list[ShardClaim]:
+        if not shard_ids:
+            return []
+        async with self._writing() as connection:
+            return await self._leases.claim(connection, shard_ids, replica_id, address, lease_ms, steal=steal)
+
+    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[int]:
+        if not claims:
+            return []
+        async with self._writing() as connection:
+            return await self._leases.renew(connection, claims, replica_id, lease_ms)
+
+    async def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:
+        if claims:
+            async with self._writing() as connection:
+                await self._leases.release(connection, claims, replica_id)
+
+    async def owners(self) -> list[ShardOwner]:
+        async with self._reading() as connection:
+            return await self._leases.owners(connection)
+
+    # --- state and journal --------------------------------------------------------------------
+
+    async def load(self, shard_id: int) -> ShardImage:
+        async with self._reading() as connection:
+            return await self._state.load(connection, shard_id)
+
+    async def append(self, batches: Sequence[ShardBatch]) -> list[int]:
+        check_batches(batches)
+        if not batches:
+            return []
+        async with self._writing() as connection:
+            accepted = await self._journal.advance(connection, batches)
+            written = [batch for batch in batches if batch.shard_id in accepted]
+            await self._journal.write(connection, written)
+            await self._state.write(connection, written)
+        return [batch.shard_id for batch in batches if batch.shard_id not in accepted]
+
+    async def read_events(
+        self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
+    ) -> list[JournalEvent]:
+        async with self._reading() as connection:
+            return await self._journal.read(
+                connection, shard_id, after_seq, limit, namespace=namespace, group_id=group_id
+            )
+
+    # --- transactions -------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction with a deadline. When the block has ended without an exception, what it wrote is durable.
+
+        A cancelled or late one leaves a connection in an unknown state; SQLAlchemy then closes it
+        instead of handing it to the next caller.
+        """
+        with store_errors():
+            async with asyncio.timeout(self._write_timeout_s), self._connections.writing() as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[AsyncConnection]:
+        with store_errors():
+            async with asyncio.timeout(self._read_timeout_s), self._connections.reading() as connection:
+                yield connection

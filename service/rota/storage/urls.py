@@ -1,0 +1,56 @@
+"""Where a store is: `sqlite:///relative.db`, `sqlite:////absolute/path.db` or `postgresql://…`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import platformdirs
+
+from rota.runtime.ports import StoreRefused
+
+_POSTGRES_SCHEMES = ("postgresql", "postgres")
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteLocation:
+    """A file of this machine."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return f"sqlite:///{self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresLocation:
+    """A DSN as libpq and asyncpg read it, several hosts and `?sslmode=` included."""
+
+    dsn: str
+
+    def __str__(self) -> str:
+        """Without user and password, for messages."""
+        parts = urlsplit(self.dsn)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+StoreLocation = SqliteLocation | PostgresLocation
+
+
+def parse_store_url(url: str) -> StoreLocation:
+    """Read a store's URL; `StoreRefused` where it is none."""
+    scheme, _, rest = url.partition("://")
+    if scheme in _POSTGRES_SCHEMES and rest:
+        return PostgresLocation(f"postgresql://{rest}")
+    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
+        return SqliteLocation(Path(unquote(rest[1:])).expanduser().absolute())
+    # The URL may hold a password, so the message names its scheme only.
+    raise StoreRefused(
+        f"a store's URL is sqlite:///relative.db, sqlite:////absolute/path.db or postgresql://…, not {scheme}://…"
+    )
+
+
+def default_store_url() -> str:
+    """The embedded store of this user: a SQLite file in the platform's folder for user data."""
+    return f"sqlite:///{platformdirs.user_data_path('rota') / 'rota.db'}"
