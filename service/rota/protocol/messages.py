@@ -459,3 +459,28 @@ Reply = (
     | TopicReply
     | ListTopicsReply
 )
+
+REPLY_OF: dict[type, type] = {
+    JoinGroup: JoinReply,
+    SyncGroup: SyncReply,
+    Heartbeat: HeartbeatReply,
+    LeaveGroup: LeaveReply,
+    CommitOffsets: CommitReply,
+    FetchOffsets: FetchReply,
+    DeleteOffsets: DeleteOffsetsReply,
+    VerifyFence: FenceReply,
+    DescribeGroup: DescribeReply,
+    ListGroups: ListReply,
+    DeleteGroup: DeleteGroupReply,
+    GetLeader: LeaderReply,
+    PutTopic: TopicReply,
+    GetTopic: TopicReply,
+    DeleteTopic: TopicReply,
+    ListTopics: ListTopicsReply,
+}
+
+
+def refuse(request: Request, error: ErrorCode, detail: str) -> Reply:
+    """The reply that refuses `request` without a group having looked at it."""
+    reply: Reply = REPLY_OF[type(request)](error, detail)
+    return reply

@@ -1,0 +1,312 @@
+"""The coordinator of one process: finds the shard of each request, waits where the protocol waits, drains."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.ids import shard_of
+from rota.protocol.limits import MAX_WAIT_MS, Limits
+from rota.protocol.messages import (
+    GetLeader,
+    Heartbeat,
+    JoinGroup,
+    LeaderReply,
+    ListGroups,
+    ListReply,
+    ListTopics,
+    ListTopicsReply,
+    Reply,
+    Request,
+    refuse,
+)
+from rota.runtime.clock import Clock, SystemClock
+from rota.runtime.host import ShardHost
+from rota.runtime.ownership import Ownership
+from rota.runtime.ports import Answer, JournalEvent, ShardOwner, ShardStore
+from rota.runtime.telemetry import Telemetry
+from rota.runtime.timer_task import TimerTask
+from rota.runtime.watch import watch_group
+
+SWEEP_INTERVAL_S = 60.0
+FLUSH_S = 0.5
+"""How long a stopping process waits for the store: parked clients want their answer within a second."""
+DRAINING = "this replica is stopping; ask again, another one takes over"
+
+
+class LocalCoordinator:
+    """Every shard of a store, served by this process.
+
+    Use as an async context manager: entering starts the tasks, leaving stops them and releases the shards.
+    """
+
+    def __init__(
+        self,
+        store: ShardStore,
+        *,
+        shard_count: int = 64,
+        limits: Limits | None = None,
+        clock: Clock | None = None,
+        telemetry: Telemetry | None = None,
+        replica_id: str | None = None,
+        address: str = "",
+        lease_ms: int = 5_000,
+        steal: bool = False,
+    ) -> None:
+        self.shard_count = shard_count
+        self.limits = limits or Limits()
+        self.replica_id = replica_id or f"replica-{uuid.uuid4()}"
+        self._address = address
+        self._store = store
+        self._clock = clock or SystemClock()
+        self._telemetry = telemetry or Telemetry()
+        self._timers = TimerTask(self._clock, self._telemetry.on_late_timer)
+        self._ownership = Ownership(
+            store,
+            self._clock,
+            self.limits,
+            self._telemetry,
+            self._timers,
+            replica_id=self.replica_id,
+            address=address,
+            shard_count=shard_count,
+            lease_ms=lease_ms,
+            steal=steal,
+            on_events=self._telemetry.on_events,
+        )
+        self._draining = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> LocalCoordinator:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Start serving. Shards answer as they are loaded; `ready()` says when all are."""
+        runners = (self._ownership.run(), self._ownership.committer.run(), self._timers.run(), self._sweep())
+        self._tasks = [asyncio.create_task(runner) for runner in runners]
+
+    async def wait_until_ready(self) -> None:
+        """Return once every shard is loaded and says so in the journal."""
+        await self._ownership.complete.wait()
+        await self._ownership.committer.flush()
+
+    async def watch_over(self) -> None:
+        """Wait for as long as the runtime's tasks live; raise what ended one. A process without them must end."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            if not task.cancelled():
+                task.result()
+
+    async def drain(self) -> None:
+        """Answer every parked call with a retriable error and take no new one; what is being written is finished."""
+        self._draining = True
+        await self._flush()
+        for host in self._ownership.hosts.values():
+            host.answer_parked(DRAINING)
+
+    async def stop(self) -> None:
+        """Drain, release the shards, end the tasks."""
+        if not self._draining:
+            await self.drain()
+        renewing, committing, *others = self._tasks
+        await _end([renewing, *others])
+        await self._flush()
+        await _end([committing])
+        await self._ownership.release_all()
+
+    def ready(self) -> tuple[bool, str]:
+        """Can this process serve? Never "is it the leader of something"."""
+        if self._draining:
+            return False, "draining"
+        for task in self._tasks:
+            if task.done():
+                return False, f"a task of the runtime ended: {task.get_name()}"
+        hosts = self._ownership.hosts
+        usable = sum(host.may_answer() for host in hosts.values())
+        return usable == self.shard_count, f"{usable} of {self.shard_count} shards are served"
+
+    # --- requests --------------------------------------------------------------------------------
+
+    async def call(self, request: Request) -> Answer:
+        """Answer a request; see `rota.runtime.ports.Coordinator`."""
+        match request:
+            case JoinGroup():
+                return await self._submit(self._with_new_member_id(request))
+            case GetLeader():
+                return await self._get_leader(request)
+            case ListGroups():
+                return await self._list_groups(request)
+            case ListTopics():
+                return await self._list_topics(request)
+            case _:
+                return await self._submit(request)
+
+    def try_heartbeat(self, request: Heartbeat) -> Answer | None:
+        """The answer, where it can be given without waiting for anything."""
+        host = self._host(request.namespace, request.group_id)
+        if host is None or self._draining:
+            return None
+        return host.try_heartbeat(request)
+
+    async def watch(
+        self, namespace: str, group_id: str, after_revision: int | None = None
+    ) -> AsyncIterator[JournalEvent]:
+        """The group's journal from `after_revision` on, then live. Ends when the shard moves: resume by revision."""
+        host = self._host(namespace, group_id)
+        if host is not None and not self._draining:
+            async for event in watch_group(host, self._store, namespace, group_id, after_revision):
+                yield event
+
+    async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:
+        """Journal lines of a shard."""
+        return await self._store.read_events(shard_id, after_seq, limit)
+
+    def locate(self, namespace: str, group_id: str) -> ShardOwner:
+        """Who owns the group's shard: this replica, once it is loaded."""
+        shard_id = shard_of(namespace, group_id, self.shard_count)
+        host = self._ownership.hosts.get(shard_id)
+        if host is None:
+            return ShardOwner(shard_id, "", "", 0, 0)
+        left_ms = host.lease_until_ms - self._clock.monotonic_ms()
+        return ShardOwner(shard_id, self.replica_id, self._address, host.claim.epoch, left_ms, host.durable_seq)
+
+    def owners(self) -> Sequence[ShardOwner]:
+        """Every shard that this replica serves."""
+        now_ms = self._clock.monotonic_ms()
+        return [
+            ShardOwner(
+                shard_id,
+                self.replica_id,
+                self._address,
+                host.claim.epoch,
+                host.lease_until_ms - now_ms,
+                host.durable_seq,
+            )
+            for shard_id, host in sorted(self._ownership.hosts.items())
+        ]
+
+    def parked(self) -> int:
+        """Calls that wait for something."""
+        return sum(host.parked for host in self._ownership.hosts.values())
+
+    # --- inside ------------------------------------------------------------------------------------
+
+    async def _submit(self, request: Request) -> Answer:
+        host = self._host(request.namespace, getattr(request, "group_id", "") or getattr(request, "topic", ""))
+        if self._draining:
+            return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, DRAINING))
+        if host is None:
+            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being loaded"))
+        return await _answered(host, request)
+
+    def _host(self, namespace: str, name: str) -> ShardHost | None:
+        return self._ownership.hosts.get(shard_of(namespace, name, self.shard_count))
+
+    def _with_new_member_id(self, request: JoinGroup) -> JoinGroup:
+        """Draw the id that a newcomer may get (protocol.md §1); the core draws nothing."""
+        if request.member_id or request.new_member_id:
+            return request
+        prefix = request.group_instance_id or request.client_id
+        member_id = f"{prefix}-{uuid.uuid4()}" if prefix else str(uuid.uuid4())
+        return replace(request, new_member_id=member_id)
+
+    async def _get_leader(self, request: GetLeader) -> Answer:
+        """Wait until a generation above `after_generation` has a leader, or the wait is over."""
+        deadline_ms = self._clock.monotonic_ms() + min(request.wait_ms or 0, MAX_WAIT_MS)
+        host = self._host(request.namespace, request.group_id)
+        changes: asyncio.Queue[JournalEvent | None] = asyncio.Queue()
+        key = (request.namespace, request.group_id)
+        if host is not None:
+            host.watchers.setdefault(key, set()).add(changes)
+        try:
+            while True:
+                answer = await self._submit(request)
+                left_ms = deadline_ms - self._clock.monotonic_ms()
+                if _leads(answer, request) or left_ms <= 0 or not await _next_change(changes, left_ms):
+                    return answer
+        finally:
+            if host is not None:
+                watchers = host.watchers.get(key, set())
+                watchers.discard(changes)
+                if not watchers:
+                    host.watchers.pop(key, None)
+
+    async def _list_groups(self, request: ListGroups) -> Answer:
+        replies = [reply for reply in await self._ask_all(request) if isinstance(reply, ListReply) and _ok(reply)]
+        if len(replies) < self.shard_count:
+            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "not every shard is loaded"))
+        groups = sorted((g for reply in replies for g in reply.groups), key=lambda group: group.group_id)
+        more = len(groups) > request.limit or any(reply.more for reply in replies)
+        return Answer(ListReply(groups=tuple(groups[: request.limit]), more=more))
+
+    async def _list_topics(self, request: ListTopics) -> Answer:
+        replies = [reply for reply in await self._ask_all(request) if isinstance(reply, ListTopicsReply) and _ok(reply)]
+        if len(replies) < self.shard_count:
+            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "not every shard is loaded"))
+        topics = sorted((t for reply in replies for t in reply.topics), key=lambda topic: topic.topic)
+        more = len(topics) > request.limit or any(reply.more for reply in replies)
+        return Answer(ListTopicsReply(topics=tuple(topics[: request.limit]), more=more))
+
+    async def _ask_all(self, request: Request) -> list[Reply]:
+        """Every shard's part of a listing, each as durable as any other answer."""
+        return [(await _answered(host, request)).reply for host in list(self._ownership.hosts.values())]
+
+    async def _flush(self) -> None:
+        """Let what is decided become durable; a store that hangs is not waited for."""
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                await self._ownership.committer.flush()
+        except TimeoutError:
+            pass
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_INTERVAL_S)
+            for host in list(self._ownership.hosts.values()):
+                host.sweep()
+
+
+async def _answered(host: ShardHost, request: Request) -> Answer:
+    call = host.submit(request)
+    if isinstance(call, Answer):
+        return call
+    try:
+        return await call.future
+    except asyncio.CancelledError:
+        host.cancel(call)
+        raise
+
+
+def _ok(reply: Reply) -> bool:
+    return reply.error is ErrorCode.NONE
+
+
+def _leads(answer: Answer, request: GetLeader) -> bool:
+    reply = answer.reply
+    assert isinstance(reply, LeaderReply)
+    unusable = reply.error not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
+    return unusable or (bool(reply.leader_id) and reply.generation_id > request.after_generation)
+
+
+async def _next_change(changes: asyncio.Queue[JournalEvent | None], wait_ms: int) -> bool:
+    """False when the time is over or the shard was dropped."""
+    try:
+        async with asyncio.timeout(wait_ms / 1000):
+            return await changes.get() is not None
+    except TimeoutError:
+        return False
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    for result in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(result, Exception):
+            raise result

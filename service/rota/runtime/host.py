@@ -1,0 +1,241 @@
+"""One owned shard: commands in, results out, in the one order that is safe.
+
+Everything about a shard happens on one event loop, one command after the other: the call of `submit` is the
+mailbox. A result takes four steps, and their order is the whole point (architecture.md §1):
+
+    1 its records and rows go to the store, in a transaction with whatever else is waiting (group commit);
+    2 they count as the shard's state;
+    3 its timers are set;
+    4 its replies are released.
+
+The core folds a record at once into memory that nobody outside can see, so that the next command of the same
+batch is decided on top of it (ADR 0003). If step 1 fails or its outcome is unknown, steps 2 to 4 never happen: the
+memory is thrown away with the host, and every call in it is answered with a retriable error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rota.group.journal import encode_entry
+from rota.group.records import Entry, ShardAcquired
+from rota.group.result import Result, Timer
+from rota.group.rows import ShardImage
+from rota.group.shard import Shard
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+from rota.protocol.messages import Heartbeat, Reply, Request, refuse
+from rota.runtime.calls import Call, wait_ms
+from rota.runtime.clock import Clock
+from rota.runtime.ports import Answer, JournalEvent, ShardBatch, ShardClaim
+
+logger = logging.getLogger(__name__)
+
+NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+class _Held(NamedTuple):
+    """Replies and timers that wait until the journal is durable up to `seq`."""
+
+    seq: int
+    replies: list[tuple[int, Reply]]
+    timers: list[Timer]
+
+
+class ShardHost:
+    """A shard in memory with its claim. Lives from its loading until it is dropped; never comes back."""
+
+    def __init__(
+        self,
+        claim: ShardClaim,
+        image: ShardImage,
+        limits: Limits,
+        clock: Clock,
+        *,
+        replica_id: str,
+        lease_until_ms: int,
+        set_timer: Callable[[Timer, Callable[[Timer], None]], None],
+        want_commit: Callable[[ShardHost], None],
+        give_up: Callable[[ShardHost, str], None],
+        on_events: Callable[[int, list[JournalEvent]], None],
+    ) -> None:
+        self.claim = claim
+        self.lease_until_ms = lease_until_ms
+        """By the monotonic clock, counted from before the claim was sent: earlier than the store's own."""
+        self.dropped = False
+        self._clock = clock
+        self._set_timer = set_timer
+        self._want_commit = want_commit
+        self._give_up = give_up
+        self._on_events = on_events
+        self._calls: dict[int, Call] = {}
+        self._next_call = 1
+        self._seq = image.last_seq
+        self._durable_seq = image.last_seq
+        self._events: list[JournalEvent] = []
+        self._held: deque[_Held] = deque()
+        self.watchers: dict[tuple[str, str], set[asyncio.Queue[JournalEvent | None]]] = {}
+        self.shard, loaded = Shard.load(image, limits, clock.now_ms())
+        acquired = ShardAcquired(replica_id, claim.epoch, "")
+        loaded.records.append(Entry("", "", 0, loaded.now_ms, acquired))
+        self._take(loaded)
+
+    @property
+    def shard_id(self) -> int:
+        return self.claim.shard_id
+
+    @property
+    def durable_seq(self) -> int:
+        return self._durable_seq
+
+    @property
+    def parked(self) -> int:
+        return len(self._calls)
+
+    # --- commands ------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> Answer | Call:
+        """Decide a request: its answer where that is known and durable, else the call that will have it."""
+        if not self.may_answer():
+            return Answer(refuse(request, NOT_AVAILABLE, "this replica's lease on the shard is over"))
+        number, self._next_call = self._next_call, self._next_call + 1
+        result = self._decide(lambda now_ms: self.shard.handle(request, number, now_ms))
+        if result is None:
+            return Answer(refuse(request, NOT_AVAILABLE, "the shard is being loaded again"))
+        if len(result.replies) == 1 and not result.records and self._is_settled() and result.replies[0][0] == number:
+            self._set_timers(result.timers)
+            return self._answer(result.replies[0][1])
+        call = self._calls[number] = Call(number, request, asyncio.get_running_loop().create_future())
+        if all(answered != number for answered, _ in result.replies):
+            self._park(call)
+        self._take(result)
+        return call
+
+    def try_heartbeat(self, request: Heartbeat) -> Answer | None:
+        """The hot path: a heartbeat that can be answered at once, without a future or a task."""
+        if request.wait_ms or not self._is_settled():
+            return None
+        answer = self.submit(request)
+        return answer if isinstance(answer, Answer) else None
+
+    def cancel(self, call: Call) -> None:
+        """The client of a parked call is gone; its member stays until its session is over."""
+        if self._calls.pop(call.number, None) is not None and not self.dropped:
+            self._unpark(call, answer=False)
+
+    def ring(self, timer: Timer) -> None:
+        """A timer that one of our results asked for has rung."""
+        if self.may_answer():
+            self._take(self._decide(lambda now_ms: self.shard.on_timer(timer, now_ms)))
+
+    def sweep(self) -> None:
+        """Expire offsets and what is empty."""
+        if self.may_answer():
+            self._take(self._decide(lambda now_ms: self.shard.sweep(now_ms)[0]))
+
+    def may_answer(self) -> bool:
+        """Only while the lease cannot be over: after that, somebody else may know better."""
+        return not self.dropped and self._clock.monotonic_ms() < self.lease_until_ms
+
+    # --- the commit order ------------------------------------------------------------------------
+
+    def take_batch(self) -> ShardBatch:
+        """Everything decided since the last batch. The rows say the state after the last of its events."""
+        events, self._events = tuple(self._events), []
+        return ShardBatch(self.shard_id, self.claim.epoch, events[0].seq, events, self.shard.rows())
+
+    def committed(self, batch: ShardBatch) -> None:
+        """Step 1 is done for this batch; now 2, 3 and 4, for it and for whatever waited for it."""
+        if self.dropped:
+            return
+        self._durable_seq = batch.events[-1].seq
+        self._tell_watchers(batch.events)
+        self._on_events(self.shard_id, list(batch.events))
+        while self._held and self._held[0].seq <= self._durable_seq:
+            held = self._held.popleft()
+            self._set_timers(held.timers)
+            self._release(held.replies)
+
+    def drop(self, reason: str) -> None:
+        """Throw the memory away: the store has, or may have, something else."""
+        if self.dropped:
+            return
+        self.dropped = True
+        self._held.clear()
+        self._events.clear()
+        self.answer_parked(reason)
+        for queues in self.watchers.values():
+            for queue in queues:
+                queue.put_nowait(None)
+
+    def answer_parked(self, reason: str) -> None:
+        """Answer every waiting call with a retriable error, so that its client goes on elsewhere at once."""
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.finish(Answer(refuse(call.request, NOT_AVAILABLE, reason)))
+
+    def _decide(self, decide: Callable[[int], Result]) -> Result | None:
+        """Let the core decide. A broken invariant costs the shard's memory, not the process: it is loaded again."""
+        try:
+            return decide(self._clock.now_ms())
+        except Exception as error:
+            logger.exception("the core broke an invariant", extra={"shard_id": self.shard_id})
+            self._give_up(self, f"a broken invariant: {error!r}")
+            return None
+
+    def _take(self, result: Result | None) -> None:
+        if result is None:
+            return
+        for entry in result.records:
+            self._seq += 1
+            self._events.append(JournalEvent(seq=self._seq, epoch=self.claim.epoch, **encode_entry(entry)))
+        if result.records:
+            self._want_commit(self)
+        if self._is_settled():
+            self._set_timers(result.timers)
+            self._release(result.replies)
+        elif result.replies or result.timers:
+            # Not its own facts alone: a reply also shows those that others are still waiting for.
+            self._held.append(_Held(self._seq, result.replies, result.timers))
+
+    def _is_settled(self) -> bool:
+        """Everything that memory says is durable."""
+        return self._seq == self._durable_seq
+
+    def _release(self, replies: list[tuple[int, Reply]]) -> None:
+        for number, reply in replies:
+            call = self._calls.pop(number, None)
+            if call is not None:
+                call.finish(self._answer(reply) if self.may_answer() else self._too_late(call))
+
+    def _answer(self, reply: Reply) -> Answer:
+        return Answer(reply, self._durable_seq, self.claim.epoch)
+
+    def _too_late(self, call: Call) -> Answer:
+        return Answer(refuse(call.request, NOT_AVAILABLE, "this replica's lease on the shard is over"))
+
+    def _set_timers(self, timers: list[Timer]) -> None:
+        for timer in timers:
+            self._set_timer(timer, self.ring)
+
+    # --- parked calls ------------------------------------------------------------------------------
+
+    def _park(self, call: Call) -> None:
+        delay_s = wait_ms(call.request, self.shard) / 1000
+        call.timer = asyncio.get_running_loop().call_later(delay_s, self._unpark_and_answer, call)
+
+    def _unpark_and_answer(self, call: Call) -> None:
+        if call.number in self._calls and not self.dropped:
+            self._unpark(call, answer=True)
+
+    def _unpark(self, call: Call, *, answer: bool) -> None:
+        self._take(self._decide(lambda now_ms: self.shard.unpark(call.request, call.number, now_ms, answer=answer)))
+
+    def _tell_watchers(self, events: tuple[JournalEvent, ...]) -> None:
+        for event in events:
+            for queue in self.watchers.get((event.namespace, event.group_id), ()):
+                queue.put_nowait(event)

@@ -1,0 +1,26 @@
+"""What the runtime tells about itself. The default listens to nothing; metrics and logs implement it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rota.runtime.ports import JournalEvent
+
+
+class Telemetry:
+    """Called on the event loop, after the fact; must not block."""
+
+    def on_events(self, shard_id: int, events: Sequence[JournalEvent]) -> None:
+        """These journal lines are durable now."""
+
+    def on_commit(self, shards: int, events: int, seconds: float) -> None:
+        """One group commit took this long."""
+
+    def on_shard_loaded(self, shard_id: int, epoch: int, groups: int, seconds: float) -> None:
+        """This replica owns the shard from here on."""
+
+    def on_shard_dropped(self, shard_id: int, epoch: int, reason: str) -> None:
+        """This replica stopped answering for the shard."""
+
+    def on_late_timer(self, lateness_ms: int) -> None:
+        """The event loop was held up: timers rang this late, and sessions were given the time back."""

@@ -1,0 +1,63 @@
+"""Timers of all shards in one heap: setting one costs a push, and only what is due costs more."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+from rota.group.result import Timer
+from rota.runtime.clock import Clock
+
+STALL_MS = 100
+"""Later than this and the process, not the member, was asleep."""
+MAX_HOLD_MS = 10_000
+BATCH = 500
+"""How many timers ring before the event loop gets its turn again."""
+
+
+class TimerQueue:
+    """Due timers, earliest first. Who waits for them is the caller's business.
+
+    When timers ring late (a paused process, a blocked loop), the heartbeats that came in meanwhile still
+    wait in the sockets. So the whole queue is then held back for as long as it was late: nobody is expired
+    for the server's own sleep.
+    """
+
+    def __init__(self, clock: Clock, on_late: Callable[[int], None]) -> None:
+        self._clock = clock
+        self._on_late = on_late
+        self._heap: list[tuple[int, int, Callable[[Timer], None], Timer]] = []
+        self._order = count()
+        self._held_until_ms = 0
+
+    def set(self, timer: Timer, ring: Callable[[Timer], None]) -> bool:
+        """Keep a timer; True if it is now the first to ring."""
+        entry = (timer.at_ms, next(self._order), ring, timer)
+        heapq.heappush(self._heap, entry)
+        return self._heap[0] is entry
+
+    def next_at_ms(self) -> int | None:
+        """When `ring_due` has something to do next, by the clock's `now_ms`."""
+        return max(self._heap[0][0], self._held_until_ms) if self._heap else None
+
+    def ring_due(self) -> None:
+        """Ring what is due, at most `BATCH` of it."""
+        now_ms = self._clock.now_ms()
+        if self._is_held(now_ms):
+            return
+        for _ in range(BATCH):
+            if not self._heap or self._heap[0][0] > now_ms:
+                return
+            _, _, ring, timer = heapq.heappop(self._heap)
+            ring(timer)
+
+    def _is_held(self, now_ms: int) -> bool:
+        if not self._heap:
+            return True
+        # A backlog that is being worked off is not a stall: lateness counts from the end of the last hold.
+        lateness_ms = now_ms - max(self._heap[0][0], self._held_until_ms)
+        if lateness_ms > STALL_MS:
+            self._held_until_ms = now_ms + min(lateness_ms, MAX_HOLD_MS)
+            self._on_late(lateness_ms)
+        return now_ms < self._held_until_ms

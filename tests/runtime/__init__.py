@@ -1,0 +1,1 @@
+"""The asyncio shell around the core, on the store's twin in memory."""

@@ -1,0 +1,93 @@
+"""A coordinator on a store in memory that can be told to hang, refuse or lose its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from rota.protocol.limits import Limits
+from rota.protocol.messages import JoinGroup, JoinReply, Protocol, SyncGroup
+from rota.runtime.clock import SystemClock
+from rota.runtime.coordinator import LocalCoordinator
+from rota.runtime.ports import ShardBatch, StoreUnavailable
+from rota.storage.memory import MemoryStore, MemoryTables
+
+NOW = Limits(initial_rebalance_delay_ms=0)
+EVENTUALLY_S = 5.0
+
+
+class FaultyStore(MemoryStore):
+    """The twin, with a gate in front of `append` and a switch for what becomes of it."""
+
+    def __init__(self, tables: MemoryTables) -> None:
+        super().__init__(SystemClock().monotonic_ms, tables=tables)
+        self.open_gate = asyncio.Event()
+        self.open_gate.set()
+        self.waiting = asyncio.Event()
+        self.lose_answer = False
+        self.fail = False
+        self.appends: list[int] = []
+
+    async def append(self, batches: Sequence[ShardBatch]) -> list[int]:
+        self.waiting.set()
+        await self.open_gate.wait()
+        self.waiting.clear()
+        if self.fail:
+            raise StoreUnavailable("the store is away")
+        refused = await super().append(batches)
+        self.appends.append(sum(len(batch.events) for batch in batches))
+        if self.lose_answer:
+            raise StoreUnavailable("the answer was lost")
+        return refused
+
+
+@pytest.fixture
+def tables() -> MemoryTables:
+    return MemoryTables(SystemClock().monotonic_ms)
+
+
+@pytest.fixture
+async def store(tables: MemoryTables) -> FaultyStore:
+    store = FaultyStore(tables)
+    await store.open(2)
+    return store
+
+
+@pytest.fixture
+async def coordinator(store: FaultyStore) -> AsyncIterator[LocalCoordinator]:
+    async with LocalCoordinator(store, shard_count=2, limits=NOW) as coordinator:
+        await until_ready(coordinator)
+        yield coordinator
+
+
+async def until_ready(coordinator: LocalCoordinator) -> None:
+    async with asyncio.timeout(EVENTUALLY_S):
+        await coordinator.wait_until_ready()
+
+
+def a_join(group_id: str = "g", *, instance: str | None = "i1", member_id: str = "", **fields: object) -> JoinGroup:
+    request = JoinGroup(
+        namespace="default",
+        group_id=group_id,
+        protocol_type="worker",
+        protocols=(Protocol("p", b"m"),),
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        member_id=member_id,
+        group_instance_id=instance,
+    )
+    return request.__class__(**{**{n: getattr(request, n) for n in request.__slots__}, **fields})  # type: ignore[arg-type]
+
+
+async def a_stable_member(coordinator: LocalCoordinator, group_id: str = "g", instance: str = "i1") -> JoinReply:
+    """One static member that leads, alone, a Stable group."""
+    joined = (await coordinator.call(a_join(group_id, instance=instance))).reply
+    assert isinstance(joined, JoinReply)
+    await coordinator.call(
+        SyncGroup(
+            "default", group_id, joined.member_id, joined.generation_id, assignments=((joined.member_id, b"all"),)
+        )
+    )
+    return joined

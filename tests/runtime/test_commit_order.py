@@ -1,0 +1,146 @@
+"""Nothing is answered before it is durable, and nothing durable is contradicted by an answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import (
+    CommitOffsets,
+    FetchOffsets,
+    FetchReply,
+    Heartbeat,
+    LeaveGroup,
+    LeavingMember,
+    OffsetToCommit,
+)
+from rota.runtime.coordinator import LocalCoordinator
+from rota.storage.memory import MemoryTables
+from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until_ready
+
+
+def a_commit(offset: int, group_id: str = "simple") -> CommitOffsets:
+    return CommitOffsets("default", group_id, -1, (OffsetToCommit("t", 0, offset),))
+
+
+async def fetched(coordinator: LocalCoordinator, group_id: str = "simple") -> int:
+    reply = (await coordinator.call(FetchOffsets("default", group_id))).reply
+    assert isinstance(reply, FetchReply)
+    return reply.offsets[0].offset if reply.offsets else -1
+
+
+async def test_an_answer_waits_until_its_facts_are_durable(coordinator: LocalCoordinator, store: FaultyStore) -> None:
+    store.open_gate.clear()
+
+    call = asyncio.create_task(coordinator.call(a_commit(7)))
+    await store.waiting.wait()
+    answered_before = call.done()
+    store.open_gate.set()
+    answer = await call
+
+    assert not answered_before
+    assert answer.reply.error is ErrorCode.NONE
+    assert answer.revision > 0
+
+
+async def test_a_read_waits_for_the_facts_it_would_show(coordinator: LocalCoordinator, store: FaultyStore) -> None:
+    store.open_gate.clear()
+    commit = asyncio.create_task(coordinator.call(a_commit(7)))
+    await store.waiting.wait()
+
+    read = asyncio.create_task(fetched(coordinator))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    read_before = read.done()
+    store.open_gate.set()
+
+    assert not read_before
+    assert await read == 7
+    await commit
+
+
+async def test_what_comes_in_while_a_transaction_is_on_its_way_goes_out_in_one(
+    coordinator: LocalCoordinator, store: FaultyStore
+) -> None:
+    store.open_gate.clear()
+    first = asyncio.create_task(coordinator.call(a_commit(0)))
+    await store.waiting.wait()
+    store.appends.clear()
+
+    others = [asyncio.create_task(coordinator.call(a_commit(n))) for n in range(1, 101)]
+    await asyncio.sleep(0)
+    store.open_gate.set()
+    await asyncio.gather(first, *others)
+
+    assert store.appends == [1, 100]
+
+
+async def test_a_write_that_failed_is_answered_with_a_retriable_error_and_changed_nothing(
+    coordinator: LocalCoordinator, store: FaultyStore
+) -> None:
+    await coordinator.call(a_commit(1))
+    store.fail = True
+
+    refused = await coordinator.call(a_commit(2))
+    store.fail = False
+    await until_ready(coordinator)
+
+    assert refused.reply.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert await fetched(coordinator) == 1
+
+
+async def test_an_unknown_outcome_makes_the_owner_claim_the_shard_anew(
+    coordinator: LocalCoordinator, store: FaultyStore
+) -> None:
+    epoch_before = coordinator.locate("default", "simple").epoch
+    store.lose_answer = True
+
+    refused = await coordinator.call(a_commit(2))
+    store.lose_answer = False
+    await until_ready(coordinator)
+
+    assert refused.reply.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert coordinator.locate("default", "simple").epoch > epoch_before
+    assert await fetched(coordinator) == 2, "it had landed, and the reload finds it"
+
+
+async def test_an_owner_that_was_overtaken_writes_nothing_and_drops_the_shard(
+    coordinator: LocalCoordinator, store: FaultyStore, tables: MemoryTables
+) -> None:
+    await coordinator.call(a_commit(1))
+    for shard_id in range(2):
+        tables.claim([shard_id], "usurper", "", 60_000, steal=True)
+
+    refused = await coordinator.call(a_commit(2))
+
+    assert refused.reply.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert not coordinator.ready()[0]
+
+
+async def test_a_restart_keeps_everything_that_was_acknowledged(tables: MemoryTables) -> None:
+    store = FaultyStore(tables)
+    await store.open(2)
+    async with LocalCoordinator(store, shard_count=2, limits=NOW, replica_id="r1") as first:
+        await until_ready(first)
+        joined = await a_stable_member(first)
+
+    async with LocalCoordinator(store, shard_count=2, limits=NOW, replica_id="r2") as second:
+        await until_ready(second)
+        beat = await second.call(Heartbeat("default", "g", joined.member_id, joined.generation_id))
+
+    assert beat.reply.error is ErrorCode.NONE
+
+
+async def test_the_generation_goes_on_after_a_leave_and_a_restart(tables: MemoryTables) -> None:
+    store = FaultyStore(tables)
+    await store.open(2)
+    async with LocalCoordinator(store, shard_count=2, limits=NOW, replica_id="r1") as first:
+        await until_ready(first)
+        before = await a_stable_member(first)
+        await first.call(LeaveGroup("default", "g", (LeavingMember(before.member_id),)))
+
+    async with LocalCoordinator(store, shard_count=2, limits=NOW, replica_id="r2") as second:
+        await until_ready(second)
+        after = await a_stable_member(second, instance="i2")
+
+    assert after.generation_id == before.generation_id + 2, "one for becoming Empty, one for the new member"
