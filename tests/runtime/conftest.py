@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
@@ -11,7 +11,7 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, JoinReply, Protocol, SyncGroup
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import ShardBatch, StoreUnavailable
+from rota.runtime.ports import ShardBatch, ShardClaim, StoreUnavailable
 from rota.storage.memory import MemoryStore, MemoryTables
 
 NOW = Limits(initial_rebalance_delay_ms=0)
@@ -28,7 +28,13 @@ class FaultyStore(MemoryStore):
         self.waiting = asyncio.Event()
         self.lose_answer = False
         self.fail = False
+        self.away = False
         self.appends: list[int] = []
+
+    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[int]:
+        if self.away:
+            raise StoreUnavailable("the store is away")
+        return await super().renew(claims, replica_id, lease_ms)
 
     async def append(self, batches: Sequence[ShardBatch]) -> list[int]:
         self.waiting.set()
@@ -62,6 +68,13 @@ async def coordinator(store: FaultyStore) -> AsyncIterator[LocalCoordinator]:
         yield coordinator
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the tasks run until something is so; it must become so."""
+    async with asyncio.timeout(EVENTUALLY_S):
+        while not condition():  # noqa: ASYNC110 - the condition is nobody's event
+            await asyncio.sleep(0.002)
+
+
 async def until_ready(coordinator: LocalCoordinator) -> None:
     async with asyncio.timeout(EVENTUALLY_S):
         await coordinator.wait_until_ready()
@@ -78,7 +91,7 @@ def a_join(group_id: str = "g", *, instance: str | None = "i1", member_id: str =
         member_id=member_id,
         group_instance_id=instance,
     )
-    return request.__class__(**{**{n: getattr(request, n) for n in request.__slots__}, **fields})  # type: ignore[arg-type]
+    return request.__class__(**{**{n: getattr(request, n) for n in request.__slots__}, **fields})
 
 
 async def a_stable_member(coordinator: LocalCoordinator, group_id: str = "g", instance: str = "i1") -> JoinReply:

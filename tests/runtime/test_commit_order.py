@@ -16,7 +16,7 @@ from rota.protocol.messages import (
 )
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.memory import MemoryTables
-from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until_ready
+from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until, until_ready
 
 
 def a_commit(offset: int, group_id: str = "simple") -> CommitOffsets:
@@ -144,3 +144,22 @@ async def test_the_generation_goes_on_after_a_leave_and_a_restart(tables: Memory
         after = await a_stable_member(second, instance="i2")
 
     assert after.generation_id == before.generation_id + 2, "one for becoming Empty, one for the new member"
+
+
+async def test_a_lease_that_ran_out_while_the_store_was_away_starts_every_session_afresh(tables: MemoryTables) -> None:
+    store = FaultyStore(tables)
+    await store.open(2)
+    async with LocalCoordinator(store, shard_count=2, limits=NOW, lease_ms=60) as coordinator:
+        await until_ready(coordinator)
+        epoch_before = coordinator.locate("default", "g").epoch
+        store.away = True
+        await until(lambda: not coordinator.ready()[0])
+        refused = await coordinator.call(a_commit(1))
+
+        store.away = False
+        await until(lambda: coordinator.locate("default", "g").epoch > epoch_before)
+        await until_ready(coordinator)
+        answer = await coordinator.call(a_commit(2))
+
+    assert refused.reply.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert answer.reply.error is ErrorCode.NONE

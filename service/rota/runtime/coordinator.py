@@ -271,6 +271,7 @@ class LocalCoordinator:
             await asyncio.sleep(SWEEP_INTERVAL_S)
             for host in list(self._ownership.hosts.values()):
                 host.sweep()
+                await asyncio.sleep(0)
 
 
 async def _answered(host: ShardHost, request: Request) -> Answer:

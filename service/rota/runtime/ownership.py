@@ -108,10 +108,13 @@ class Ownership:
         kept = set(await self._store.renew([h.claim for h in hosts.values()], self._replica_id, self._lease_ms))
         for shard_id, host in hosts.items():
             # A host that was dropped meanwhile stays dropped: this answer is about its old claim (R2).
-            if shard_id in kept:
-                host.lease_until_ms = sent_ms + self._lease_ms
-            else:
+            if shard_id not in kept:
                 self.give_up(host, "the lease went to somebody else")
+            elif not host.may_answer():
+                # Nobody could heartbeat in the meantime, so every session has to start afresh.
+                self.give_up(host, "the lease had run out before it was renewed")
+            else:
+                host.lease_until_ms = sent_ms + self._lease_ms
 
     async def _acquire(self) -> None:
         missing = [shard_id for shard_id in range(self._shard_count) if shard_id not in self.hosts]
