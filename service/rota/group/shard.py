@@ -148,7 +148,7 @@ class Shard:
         """Fold one line of the journal, as the live shard did when it decided it."""
         record = entry.record
         if isinstance(record, ShardAcquired):
-            self._forget_unsettled()
+            self.forget_unsettled()
         elif isinstance(record, TopicChanged):
             self._apply_topic(entry.namespace, record)
         elif isinstance(record, GroupDeleted):
@@ -156,6 +156,14 @@ class Shard:
         elif not isinstance(record, ShardReleased):
             apply(self._adopt(entry.namespace, entry.group_id), record, entry.at_ms)
             self._dirty_groups[(entry.namespace, entry.group_id)] = None
+
+    def forget_unsettled(self) -> None:
+        """Fall back to what the store knows, as a new owner does: join phases under way never were."""
+        for group in list(self.groups.values()):
+            if group.settled is None:
+                del self.groups[group.key]
+            else:
+                group.forget_unsettled()
 
     @classmethod
     def load(cls, image: ShardImage, limits: Limits, now_ms: int) -> tuple[Shard, Result]:
@@ -394,13 +402,6 @@ class Shard:
         group.protocol_name = row.protocol_name
         group.rebalance_reason = row.rebalance_reason
         group.rebalance_by = row.rebalance_by
-
-    def _forget_unsettled(self) -> None:
-        for group in list(self.groups.values()):
-            if group.settled is None:
-                del self.groups[group.key]
-            else:
-                group.forget_unsettled()
 
 
 def _missing(request: Heartbeat | SyncGroup) -> ErrorCode:

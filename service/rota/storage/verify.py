@@ -1,0 +1,188 @@
+"""Does the journal tell how the store came to be as it is? Folds every line and compares the result with the rows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from rota.group.journal import decode_entry
+from rota.group.records import AssignmentSynced, Entry, GenerationCompleted, GroupEmptied
+from rota.group.rows import GroupRow, MemberRow, OffsetRow, ShardImage, TopicRow
+from rota.group.shard import Shard
+from rota.protocol.limits import Limits
+from rota.runtime.ports import JournalEvent, StoreRefused
+from rota.storage.engine import single_engine
+from rota.storage.errors import UPGRADE_HINT, store_errors
+from rota.storage.journal import Journal
+from rota.storage.migrate import read_status
+from rota.storage.rows import StateTables
+from rota.storage.schema import store
+from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, parse_store_url
+
+_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReport:
+    """What was found in one shard; `differences` are sentences, and none is the normal case."""
+
+    shard_id: int
+    events: int
+    groups: int
+    differences: tuple[str, ...]
+
+
+async def verify(store_url: str) -> AsyncIterator[ShardReport]:
+    """Check one shard after the other. Only reads, and may run beside a service.
+
+    A shard's rows and its journal are read in one snapshot, so that a service that writes in the meantime makes no
+    difference.
+    """
+    location = parse_store_url(store_url)
+    async with _opened(location) as engine:
+        tables, journal = StateTables(engine.dialect.name), Journal(engine.dialect.name)
+        with store_errors():
+            async with engine.begin() as connection:
+                shard_count = await _shard_count(connection, location)
+        for shard_id in range(shard_count):
+            with store_errors():
+                async with engine.begin() as connection:
+                    image = await tables.load(connection, shard_id)
+                    fold = JournalFold(shard_id)
+                    async for event in _events(connection, journal, shard_id):
+                        fold.add(event)
+            yield fold.compare(image)
+
+
+class JournalFold:
+    """Folds one shard's journal, line by line, and notes what should not be."""
+
+    def __init__(self, shard_id: int) -> None:
+        self._shard = Shard(shard_id, Limits())
+        self._seq = 0
+        self._epoch = 0
+        self._generations: dict[tuple[str, str], int] = {}
+        self._differences: list[str] = []
+        self._broken = False
+
+    def add(self, event: JournalEvent) -> None:
+        """Fold the next line. After one that cannot be folded, only numbers are checked."""
+        self._check_numbers(event)
+        if self._broken:
+            return
+        try:
+            entry = decode_entry({name: getattr(event, name) for name in _ENTRY_FIELDS})
+            self._check_generation(event.seq, entry)
+            self._shard.replay(entry)
+        except (AssertionError, KeyError, TypeError, ValueError) as error:
+            self._broken = True
+            self._differences.append(f"line {event.seq} ({event.kind}) cannot be folded: {error!r}")
+
+    def compare(self, image: ShardImage) -> ShardReport:
+        """What the whole journal says, against the rows of the store."""
+        if self._seq != image.last_seq:
+            self._differences.append(f"the journal ends at {self._seq}, but the shard's row says {image.last_seq}")
+        if not self._broken:
+            self._shard.forget_unsettled()
+            self._differences += _differences(self._shard.image(image.last_seq), image)
+        return ShardReport(self._shard.shard_id, self._seq, len(self._shard.groups), tuple(self._differences))
+
+    def _check_numbers(self, event: JournalEvent) -> None:
+        if event.seq != self._seq + 1:
+            self._differences.append(f"line {event.seq} follows line {self._seq}")
+        if event.epoch < self._epoch:
+            self._differences.append(f"line {event.seq} has epoch {event.epoch}, the line before {self._epoch}")
+        self._seq, self._epoch = event.seq, event.epoch
+
+    def _check_generation(self, seq: int, entry: Entry) -> None:
+        """A generation is opened once: the number only grows, also across a deletion of the group."""
+        opened = _opened_generation(entry)
+        key = (entry.namespace, entry.group_id)
+        former = self._generations.get(key, 0)
+        if opened is None:
+            return
+        if opened <= former:
+            name = f"{entry.namespace}/{entry.group_id}"
+            self._differences.append(f"line {seq} opens generation {opened} of {name} after generation {former}")
+        self._generations[key] = opened
+
+
+_ENTRY_FIELDS = ("at_ms", "namespace", "group_id", "generation_id", "kind", "reason", "payload")
+
+
+def _opened_generation(entry: Entry) -> int | None:
+    match entry.record:
+        case GenerationCompleted(generation_id=opened) | GroupEmptied(generation_id=opened):
+            return opened
+        case AssignmentSynced(generation_id=opened, resync=True):
+            return opened
+        case _:
+            return None
+
+
+def _differences(folded: ShardImage, stored: ShardImage) -> Iterator[str]:
+    for kind in ("groups", "members", "offsets", "topics"):
+        yield from _row_differences(kind, _by_name(getattr(folded, kind)), _by_name(getattr(stored, kind)))
+
+
+def _row_differences(kind: str, folded: dict[str, Any], stored: dict[str, Any]) -> Iterator[str]:
+    for name in sorted(folded.keys() | stored.keys()):
+        by_journal, by_rows = folded.get(name), stored.get(name)
+        if by_journal != by_rows:
+            yield f"{kind} {name}: the journal says {by_journal}, the rows say {by_rows}"
+
+
+def _by_name(rows: Iterable[Any]) -> dict[str, Any]:
+    """Rows by what names them. A member's place is in its name, for it breaks ties."""
+    return {"/".join(str(part) for part in _name_of(row)): row for row in rows}
+
+
+def _name_of(row: GroupRow | MemberRow | OffsetRow | TopicRow) -> tuple[str | int, ...]:
+    match row:
+        case GroupRow():
+            return row.namespace, row.group_id
+        case MemberRow():
+            return row.namespace, row.group_id, row.position, row.image.member_id
+        case OffsetRow():
+            return row.namespace, row.group_id, row.topic, row.partition
+        case TopicRow():
+            return row.namespace, row.topic
+
+
+async def _events(connection: AsyncConnection, journal: Journal, shard_id: int) -> AsyncIterator[JournalEvent]:
+    after = 0
+    while True:
+        page = await journal.read(connection, shard_id, after, _PAGE, namespace=None, group_id=None)
+        for event in page:
+            yield event
+        if len(page) < _PAGE:
+            return
+        after = page[-1].seq
+
+
+@asynccontextmanager
+async def _opened(location: StoreLocation) -> AsyncIterator[AsyncEngine]:
+    """An engine whose transactions each see one snapshot. The service's lock on a file is left alone."""
+    if isinstance(location, SqliteLocation) and not location.path.exists():
+        raise StoreRefused(f"there is no store at {location.path}")
+    engine = single_engine(location, writes=False)
+    try:
+        if isinstance(location, PostgresLocation):
+            yield engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        else:
+            yield engine
+    finally:
+        await engine.dispose()
+
+
+async def _shard_count(connection: AsyncConnection, location: StoreLocation) -> int:
+    """How many shards the store was made with; 0 where no service ever opened it."""
+    status = await connection.run_sync(read_status)
+    if not status.usable:
+        raise StoreRefused(f"the schema of {location} is not this release's: {UPGRADE_HINT}")
+    return await connection.scalar(select(store.c.shard_count)) or 0
