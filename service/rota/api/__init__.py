@@ -1,0 +1,1 @@
+"""The transports: they decode, call the coordinator, encode. No decisions, no SQL."""

@@ -1,0 +1,145 @@
+"""The HTTP application: routes, the hot road for heartbeats, and one way to fail."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rota.api.http.draining import Draining
+from rota.api.http.handlers import Handlers
+from rota.api.http.heartbeats import HeartbeatEndpoint
+from rota.api.http.openapi import build_openapi
+from rota.api.http.operations import OPERATIONS
+from rota.api.http.outcomes import outcome_of
+from rota.api.http.rendered import HttpRefusal, Rendered, render_rejection
+from rota.api.http.streams import PING_SECONDS, EventStreams
+from rota.api.ports import ServedCoordinator
+from rota.observability.metrics import Metrics
+from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.limits import Limits
+from rota.protocol.messages import Heartbeat
+from rota.wire.routes import PREFIX, ROUTES
+
+Handler = Callable[[HttpRequest], Awaitable[ASGIApp]]
+
+_HEARTBEAT_PATH = re.compile(r"/v1/namespaces/([^/]+)/groups/([^/]+)/heartbeat")
+_GROUP = PREFIX + "/groups/{group_id}"
+
+
+class HttpApi:
+    """The ASGI application. Heartbeats take the short road; all else goes through FastAPI's router."""
+
+    def __init__(self, coordinator: ServedCoordinator, limits: Limits, metrics: Metrics, ping_seconds: float) -> None:
+        self.metrics = metrics
+        self.draining = Draining()
+        self._heartbeats = HeartbeatEndpoint(coordinator, limits, metrics)
+        self._handlers = Handlers(coordinator, limits, metrics, self.draining, self._heartbeats)
+        self._streams = EventStreams(coordinator, limits, metrics, self.draining, ping_seconds)
+        self.fastapi = _fastapi(limits)
+        for path, by_method in self._routes().items():
+            self.fastapi.router.add_route(path, _dispatch(by_method), methods=list(by_method), include_in_schema=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            matched = _HEARTBEAT_PATH.fullmatch(scope["path"])
+            if matched is not None:
+                work = self._heartbeats.answer(scope, receive, matched[1], matched[2])
+                rendered = await outcome_of(work, "groupsHeartbeat", self.metrics)
+                await rendered.send(send)
+                return
+        await self.fastapi(scope, receive, send)
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document, as `/openapi.json` serves it."""
+        return self.fastapi.openapi()
+
+    def begin_drain(self) -> None:
+        """From now on `/readyz` says no, and event streams end."""
+        self.draining.begin()
+        self.metrics.draining()
+
+    def _routes(self) -> dict[str, dict[str, Handler]]:
+        routes: dict[str, dict[str, Handler]] = defaultdict(dict)
+        for operation in OPERATIONS:
+            route = ROUTES[type(operation.request)]
+            call = partial(self._handlers.call, request_type=route.request, operation=operation.operation_id)
+            handle = self._handlers.heartbeat if route.request is Heartbeat else call
+            routes[route.path][route.method] = self._answering(handle, operation.operation_id)
+        removal = self._answering(self._handlers.remove_member, "membersRemove")
+        routes[_GROUP + "/members/{member_id:path}"]["DELETE"] = removal
+        routes[_GROUP + "/coordinator"]["GET"] = self._answering(self._handlers.locate, "coordinatorFind")
+        routes[_GROUP + "/events"]["GET"] = self._open_stream
+        routes["/v1/events"]["GET"] = self._answering(self._handlers.read_journal, "journalRead")
+        routes["/healthz"]["GET"] = self._answering(self._handlers.healthz, "healthz")
+        routes["/readyz"]["GET"] = self._answering(self._handlers.readyz, "readyz")
+        routes["/metrics"]["GET"] = self._answering(self._handlers.scrape, "metrics")
+        return routes
+
+    def _answering(self, handle: Callable[[HttpRequest], Awaitable[Rendered]], operation: str) -> Handler:
+        async def answer(http: HttpRequest) -> Response:
+            return (await outcome_of(handle(http), operation, self.metrics)).as_response()
+
+        return answer
+
+    async def _open_stream(self, http: HttpRequest) -> ASGIApp:
+        try:
+            return self._streams.open(http)
+        except RejectedRequest as rejected:
+            self.metrics.request_answered("groupsWatch", rejected.code)
+            return render_rejection(rejected).as_response()
+
+
+def create_app(
+    coordinator: ServedCoordinator,
+    limits: Limits | None = None,
+    *,
+    metrics: Metrics | None = None,
+    ping_seconds: float = PING_SECONDS,
+) -> HttpApi:
+    """The HTTP API of a coordinator, as an ASGI application without a lifespan of its own.
+
+    Who runs it starts the coordinator first, and before stopping the server calls `begin_drain()` and the
+    coordinator's `drain()`, in this order (`rota.server.lifecycle` does).
+    """
+    return HttpApi(coordinator, limits or Limits(), metrics or Metrics(), ping_seconds)
+
+
+def _dispatch(by_method: dict[str, Handler]) -> Callable[[HttpRequest], Awaitable[Any]]:
+    """One route per path, so that 405 can name all methods. HEAD is GET without the body."""
+
+    async def dispatch(http: HttpRequest) -> ASGIApp:
+        return await by_method["GET" if http.method == "HEAD" else http.method](http)
+
+    return dispatch
+
+
+def _fastapi(limits: Limits) -> FastAPI:
+    app = FastAPI(title="Rota", redoc_url=None, redirect_slashes=False, openapi_url="/openapi.json")
+    document: dict[str, Any] = {}
+
+    def openapi() -> dict[str, Any]:
+        if not document:
+            document.update(build_openapi(limits))
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    return app
+
+
+async def _on_http_exception(_http: HttpRequest, error: Exception) -> Response:
+    """What the router itself refuses: unknown paths and methods."""
+    assert isinstance(error, HTTPException)
+    headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
+    detail = {404: "no such route", 405: "this route has other methods; see Allow"}.get(error.status_code, "refused")
+    refusal = HttpRefusal(error.status_code, detail, ErrorCode.INVALID_REQUEST, headers)
+    return render_rejection(refusal).as_response()

@@ -1,0 +1,92 @@
+"""What each route does between decoding and encoding. No decisions: those are the coordinator's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from starlette.requests import Request as HttpRequest
+
+from rota.api.http.bodies import check_framing, receive_body
+from rota.api.http.draining import Draining
+from rota.api.http.heartbeats import HeartbeatEndpoint
+from rota.api.http.rendered import Rendered, render_answer, render_document, render_problem
+from rota.api.http.shapes import COORDINATOR, EVENT, JOURNAL_QUERY, REMOVE_MEMBER_QUERY
+from rota.api.http.waiting import call_while_there
+from rota.api.ports import ServedCoordinator
+from rota.observability.metrics import METRICS_MEDIA_TYPE, Metrics
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+from rota.protocol.messages import JoinGroup, LeaveGroup, LeaveReply, LeavingMember, Request
+from rota.wire.documents import parse_document
+from rota.wire.fields import invalid
+from rota.wire.routes import ROUTES, Carrier, decode_path, decode_request
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """The handlers share the coordinator; errors are raised, for `outcome_of` to render."""
+
+    coordinator: ServedCoordinator
+    limits: Limits
+    metrics: Metrics
+    draining: Draining
+    heartbeats: HeartbeatEndpoint
+
+    async def call(self, http: HttpRequest, request_type: type[Request], operation: str) -> Rendered:
+        """Any request of the protocol: decode it as its route says, call, encode."""
+        route = ROUTES[request_type]
+        if route.carrier is Carrier.BODY:
+            document = parse_document(await receive_body(http.scope, http.receive, self.limits.request_max_bytes))
+        else:
+            check_framing(http.scope)
+            document = route.shape.from_query(http.query_params.multi_items())
+        request = decode_request(route, http.path_params, document, self.limits)
+        if isinstance(request, JoinGroup):
+            request = replace(request, host=http.client.host if http.client else "")
+        answer = await call_while_there(self.coordinator, request, http.receive, self.metrics, operation)
+        return render_answer(answer)
+
+    async def heartbeat(self, http: HttpRequest) -> Rendered:
+        return await self.heartbeats.answer(http.scope, http.receive, **http.path_params)
+
+    async def remove_member(self, http: HttpRequest) -> Rendered:
+        """One member, so its own error is the answer's."""
+        path = decode_path(http.path_params)
+        query = REMOVE_MEMBER_QUERY.from_query(http.query_params.multi_items())
+        leaving = LeavingMember(path.pop("member_id"), None, **REMOVE_MEMBER_QUERY.decode(query, self.limits))
+        answer = await self.coordinator.call(LeaveGroup(**path, members=(leaving,), by_admin=True))
+        left = answer.reply
+        if isinstance(left, LeaveReply) and left.members and left.members[0].error is not ErrorCode.NONE:
+            return render_problem(left.members[0].error, revision=answer.revision, epoch=answer.epoch)
+        return render_answer(answer)
+
+    async def locate(self, http: HttpRequest) -> Rendered:
+        owner = self.coordinator.locate(**decode_path(http.path_params))
+        return render_document(COORDINATOR.encode(owner))
+
+    async def read_journal(self, http: HttpRequest) -> Rendered:
+        query = JOURNAL_QUERY.decode(JOURNAL_QUERY.from_query(http.query_params.multi_items()), self.limits)
+        if query["shard"] >= self.coordinator.shard_count:
+            raise invalid(f"shard must be from 0 to {self.coordinator.shard_count - 1}")
+        events = await self.coordinator.events(query["shard"], query["after"], query["limit"])
+        revision = events[-1].seq if events else query["after"]
+        epoch = events[-1].epoch if events else 0
+        return render_document(
+            {"events": [EVENT.encode(event) for event in events], "revision": revision, "epoch": epoch}
+        )
+
+    async def healthz(self, _http: HttpRequest) -> Rendered:
+        """The process is up and its event loop runs; nothing else."""
+        return render_document({"status": "ok"})
+
+    async def readyz(self, _http: HttpRequest) -> Rendered:
+        """Whether this replica can take part. Never whether it leads anything."""
+        if self.draining.begun:
+            return render_problem(ErrorCode.COORDINATOR_NOT_AVAILABLE, "draining")
+        ready, why_not = self.coordinator.ready()
+        if not ready:
+            return render_problem(ErrorCode.COORDINATOR_NOT_AVAILABLE, why_not)
+        return render_document({"status": "ready"})
+
+    async def scrape(self, _http: HttpRequest) -> Rendered:
+        return Rendered(200, ((b"content-type", METRICS_MEDIA_TYPE.encode()),), self.metrics.exposition())

@@ -1,0 +1,108 @@
+"""The hot path: heartbeats, straight on ASGI, one or many in a message."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from starlette.types import Receive, Scope
+
+from rota.api.http.bodies import receive_body
+from rota.api.http.rendered import CallerGone, Rendered, render_answer, render_document
+from rota.api.http.waiting import call_while_there, until_disconnect
+from rota.api.ports import ServedCoordinator
+from rota.observability.metrics import Metrics
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+from rota.protocol.messages import Heartbeat, HeartbeatReply
+from rota.runtime.ports import Answer
+from rota.wire.documents import parse_document
+from rota.wire.requests import HEARTBEAT, HEARTBEAT_BATCH
+from rota.wire.routes import decode_path
+
+OPERATION = "heartbeat"
+
+
+class HeartbeatEndpoint:
+    """Answers `POST …/heartbeat`. Errors are raised, for `outcome_of` to render."""
+
+    def __init__(self, coordinator: ServedCoordinator, limits: Limits, metrics: Metrics) -> None:
+        self._coordinator = coordinator
+        self._limits = limits
+        self._metrics = metrics
+
+    async def answer(self, scope: Scope, receive: Receive, namespace: str, group_id: str) -> Rendered:
+        document = parse_document(await receive_body(scope, receive, self._limits.request_max_bytes))
+        path: dict[str, Any] = dict(decode_path({"namespace": namespace, "group_id": group_id}))
+        if "members" in document:
+            return await self._answer_batch(document, path, receive)
+        request: Heartbeat = HEARTBEAT.decode(document, self._limits, **path)
+        answer = self._coordinator.try_heartbeat(request)
+        if answer is None:
+            answer = await call_while_there(self._coordinator, request, receive, self._metrics, OPERATION)
+        self._metrics.heartbeat_answered(answer.reply.error)
+        return render_answer(answer)
+
+    async def _answer_batch(self, document: dict[str, Any], path: dict[str, Any], receive: Receive) -> Rendered:
+        batch = HEARTBEAT_BATCH.decode(document, self._limits)
+        requests = [Heartbeat(**path, **member) for member in batch["members"]]
+        answers = await self._now(requests)
+        if requests and batch["wait_ms"] and all(map(_is_current, requests, answers)):
+            answers = await self._at_first_news(requests, batch["wait_ms"], receive)
+        for answer in answers:
+            self._metrics.heartbeat_answered(answer.reply.error)
+        return _render_batch(requests, answers)
+
+    async def _now(self, requests: list[Heartbeat]) -> list[Answer]:
+        """One answer each, without parking any."""
+        answers = []
+        for request in requests:
+            unparked = replace(request, wait_ms=0)
+            answers.append(self._coordinator.try_heartbeat(unparked) or await self._coordinator.call(unparked))
+        return answers
+
+    async def _at_first_news(self, requests: list[Heartbeat], wait_ms: int, receive: Receive) -> list[Answer]:
+        """Park all; as soon as one is answered, ask again for where everybody stands.
+
+        Each member is parked for its own time (a third of its session), so the shortest one ends the wait.
+        """
+        calls = [asyncio.ensure_future(self._coordinator.call(replace(r, wait_ms=wait_ms))) for r in requests]
+        gone = asyncio.ensure_future(until_disconnect(receive))
+        try:
+            with self._metrics.parked(OPERATION):
+                await asyncio.wait((*calls, gone), return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                raise CallerGone
+        finally:
+            for task in (*calls, gone):
+                task.cancel()
+            await asyncio.gather(*calls, gone, return_exceptions=True)
+        return await self._now(requests)
+
+
+def _is_current(request: Heartbeat, answer: Answer) -> bool:
+    reply = answer.reply
+    assert isinstance(reply, HeartbeatReply)
+    return reply.error is ErrorCode.NONE and reply.generation_id == request.generation_id
+
+
+def _render_batch(requests: list[Heartbeat], answers: list[Answer]) -> Rendered:
+    """Answered per member. The whole is as old as its oldest answer."""
+    members = []
+    for request, answer in zip(requests, answers, strict=True):
+        reply = answer.reply
+        assert isinstance(reply, HeartbeatReply)
+        members.append(
+            {
+                "member_id": request.member_id,
+                "error": reply.error,
+                "generation_id": reply.generation_id,
+                "state": reply.state,
+                "revision": answer.revision,
+                "epoch": answer.epoch,
+            }
+        )
+    revision = min((answer.revision for answer in answers), default=0)
+    epoch = min((answer.epoch for answer in answers), default=0)
+    return render_document({"members": members, "revision": revision, "epoch": epoch})

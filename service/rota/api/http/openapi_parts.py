@@ -1,0 +1,169 @@
+"""The pieces of the OpenAPI document: parameters, schemas of answers, documented errors."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
+from rota.protocol.limits import Limits
+from rota.protocol.messages import JoinReply, ListReply, ListTopicsReply, Reply, SyncReply
+from rota.wire.fields import MAX_SAFE_INTEGER
+from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
+from rota.wire.records import Record
+from rota.wire.replies import SHAPES
+from rota.wire.status import STATUS, Remedy
+
+Json = dict[str, Any]
+
+COORDINATOR_ERRORS = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.THROTTLED,
+)
+"""Every call to a coordinator may have these."""
+
+_NUMBER: Json = {"type": "integer", "minimum": 0, "maximum": MAX_SAFE_INTEGER}
+REVISION: Json = {
+    "revision": {**_NUMBER, "description": "The shard's last journal entry that this answer reflects."},
+    "epoch": {**_NUMBER, "description": "The epoch of the shard's owner."},
+}
+_PATH_PARAMETERS: dict[str, Json] = {
+    "namespace": {
+        "description": "A tenant: nothing of two namespaces ever meets.",
+        "schema": {"type": "string", "pattern": f"^{NAMESPACE_PATTERN}$"},
+        "example": "default",
+    },
+    "group_id": {
+        "description": "The group.",
+        "schema": {"type": "string", "pattern": f"^{NAME_PATTERN}$"},
+        "example": "indexers",
+    },
+    "topic": {
+        "description": "The topic.",
+        "schema": {"type": "string", "pattern": f"^{NAME_PATTERN}$"},
+        "example": "documents",
+    },
+    "member_id": {
+        "description": "A member id that the coordinator gave out.",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 512, "pattern": "^[ -~]+$"},
+    },
+}
+
+
+def path_parameters(names: Iterable[str]) -> list[Json]:
+    return [{"name": name, "in": "path", "required": True, **_PATH_PARAMETERS[name]} for name in names]
+
+
+def query_parameters(shape: Record, limits: Limits) -> list[Json]:
+    """A record's entries as query parameters; lists repeat their name. Absent is absent: no null here."""
+    complete = Record(shape.build, shape.entries, complete=True)
+    required = set(shape.schema(limits).get("required", ()))
+    parameters = []
+    for entry in shape.entries:
+        schema = complete.entry_schema(entry, limits)
+        if isinstance(schema.get("type"), list):
+            schema["type"] = schema["type"][0]
+        schema.pop("description", None)
+        parameters.append(
+            {
+                "name": entry.name,
+                "in": "query",
+                "required": entry.name in required,
+                "description": entry.doc,
+                "schema": schema,
+            }
+        )
+    return parameters
+
+
+def component_schemas(limits: Limits, request_shapes: Iterable[Record], extra_shapes: Iterable[Record]) -> Json:
+    """Every named schema: requests, replies, problems, error codes."""
+    schemas: Json = {"ErrorCode": {"type": "string", "enum": [code.value for code in ErrorCode]}, "Problem": _problem()}
+    for shape in (*request_shapes, *extra_shapes):
+        if shape.entries:
+            schemas[shape.title] = shape.schema(limits)
+    for reply_type, shape in SHAPES.items():
+        schemas[shape.title] = _reply_schema(reply_type, shape, limits)
+    return schemas
+
+
+def _reply_schema(reply_type: type[Reply], shape: Record, limits: Limits) -> Json:
+    schema = shape.schema(limits)
+    added: Json = {}
+    if reply_type in (JoinReply, SyncReply):
+        added["status"] = {"const": "joined" if reply_type is JoinReply else "synced"}
+    if reply_type in (ListReply, ListTopicsReply):
+        added["next_page_token"] = {"type": ["string", "null"], "description": "null on the last page."}
+    added |= REVISION
+    schema["properties"] |= added
+    schema["required"] = [*schema.get("required", ()), *added]
+    return schema
+
+
+def _problem() -> Json:
+    """RFC 9457, with our code."""
+    properties: Json = {
+        "type": {"type": "string", "format": "uri"},
+        "title": {"type": "string"},
+        "status": {"type": "integer", "minimum": 400, "maximum": 599},
+        "detail": {"type": "string"},
+        "code": {"$ref": "#/components/schemas/ErrorCode"},
+        "retriable": {"type": "boolean", "description": "The same request, unchanged, may succeed later."},
+        "remedy": {"type": "string", "enum": [remedy.value for remedy in Remedy], "description": "What to do next."},
+        **REVISION,
+    }
+    member_id = {"type": "string", "description": "With MEMBER_ID_REQUIRED: the id to join with."}
+    return {
+        "type": "object",
+        "required": list(properties),
+        "properties": {**properties, "member_id": member_id},
+    }
+
+
+def pending_response(with_member_id: bool) -> Json:
+    properties: Json = {"status": {"const": "pending"}, **REVISION}
+    if with_member_id:
+        properties["member_id"] = {"type": "string"}
+    example = {"status": "pending", "revision": 41, "epoch": 3, **({"member_id": "m-1"} if with_member_id else {})}
+    return {
+        "description": "Not over yet: call again, with the same member_id.",
+        "content": {
+            "application/json": {
+                "schema": {"type": "object", "required": list(properties), "properties": properties},
+                "example": example,
+            }
+        },
+    }
+
+
+def error_responses(codes: Iterable[ErrorCode], *, reads_body: bool) -> Json:
+    """One response per status, naming its codes. Any request may be malformed, any server may fail."""
+    by_status: dict[int, list[ErrorCode]] = defaultdict(list)
+    for code in dict.fromkeys((*codes, ErrorCode.INVALID_REQUEST)):
+        by_status[STATUS[code].http].append(code)
+    responses = {str(status): _error_response(status, listed) for status, listed in sorted(by_status.items())}
+    responses["500"] = _error_response(500, [ErrorCode.COORDINATOR_NOT_AVAILABLE])
+    if reads_body:
+        responses["408"] = _error_response(408, [ErrorCode.INVALID_REQUEST])
+        responses["413"] = _error_response(413, [ErrorCode.PAYLOAD_TOO_LARGE])
+        responses["415"] = _error_response(415, [ErrorCode.INVALID_REQUEST])
+    return responses
+
+
+def _error_response(status: int, codes: list[ErrorCode]) -> Json:
+    example = problem_document(codes[0], STATUS[codes[0]].title, status, revision=0, epoch=0)
+    response: Json = {
+        "description": "; ".join(f"`{code}`: {STATUS[code].title}" for code in codes),
+        "content": {
+            PROBLEM_MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example},
+        },
+    }
+    if any(STATUS[code].retry_after_s is not None for code in codes) and status in (429, 503):
+        response["headers"] = {
+            "Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}, "required": True}
+        }
+    return response

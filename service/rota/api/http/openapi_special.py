@@ -1,0 +1,160 @@
+"""The OpenAPI description of what is no call of the protocol: streams, the journal, owners of shards, probes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rota.api.http import openapi_parts as parts
+from rota.api.http.operations import EVENTS, GROUPS, SERVER
+from rota.api.http.shapes import (
+    COORDINATOR,
+    EVENT,
+    HEARTBEAT_BATCH_REPLY,
+    JOURNAL_QUERY,
+    JOURNAL_REPLY,
+    REMOVE_MEMBER_QUERY,
+    WATCH_QUERY,
+)
+from rota.observability.metrics import METRICS_MEDIA_TYPE
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+from rota.wire.replies import LEAVE_REPLY
+from rota.wire.routes import PREFIX
+
+Json = dict[str, Any]
+
+SPECIAL_SHAPES = (COORDINATOR, EVENT, HEARTBEAT_BATCH_REPLY, JOURNAL_REPLY)
+
+_GROUP = PREFIX + "/groups/{group_id}"
+_GROUP_PARAMETERS = ("namespace", "group_id")
+_UNAVAILABLE = (ErrorCode.COORDINATOR_NOT_AVAILABLE,)
+
+_EVENT_EXAMPLE = {
+    "revision": 42,
+    "epoch": 3,
+    "at_ms": 1_767_225_600_000,
+    "namespace": "default",
+    "group_id": "indexers",
+    "generation_id": 7,
+    "kind": "generation_completed",
+    "reason": "member joined",
+    "payload": {"members": 2},
+}
+_LAST_EVENT_ID = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "description": "What a browser sends when it reconnects; wins over `after`.",
+    "schema": {"type": "string", "pattern": "^[0-9]{1,15}$"},
+}
+
+
+def special_paths(limits: Limits) -> dict[str, Json]:
+    return {
+        _GROUP + "/members/{member_id}": {"delete": _remove_member(limits)},
+        _GROUP + "/coordinator": {"get": _find_coordinator()},
+        _GROUP + "/events": {"get": _watch(limits)},
+        "/v1/events": {"get": _read_journal(limits)},
+        "/healthz": {"get": _probe("healthz", "The process is up.", "ok", ready=False)},
+        "/readyz": {
+            "get": _probe("readyz", "This replica can take part; no matter what it leads.", "ready", ready=True)
+        },
+        "/metrics": {"get": _metrics()},
+    }
+
+
+def _described(operation_id: str, tag: str, summary: str, parameters: list[Json], responses: Json) -> Json:
+    return {
+        "operationId": operation_id,
+        "tags": [tag],
+        "summary": summary,
+        "parameters": parameters,
+        "responses": responses,
+    }
+
+
+def _json(schema: str, example: Json) -> Json:
+    content = {"schema": {"$ref": f"#/components/schemas/{schema}"}, "example": example}
+    return {"200": {"description": "Done.", "content": {"application/json": content}}}
+
+
+def _remove_member(limits: Limits) -> Json:
+    example = {
+        "members": [{"member_id": "m-1", "group_instance_id": None, "error": "NONE"}],
+        "revision": 42,
+        "epoch": 3,
+    }
+    codes = (ErrorCode.INVALID_GROUP_ID, ErrorCode.UNKNOWN_MEMBER_ID, *parts.COORDINATOR_ERRORS)
+    return _described(
+        "membersRemove",
+        GROUPS,
+        "Remove a member, as an administrator. The group rebalances at once.",
+        [
+            *parts.path_parameters((*_GROUP_PARAMETERS, "member_id")),
+            *parts.query_parameters(REMOVE_MEMBER_QUERY, limits),
+        ],
+        _json(LEAVE_REPLY.title, example) | parts.error_responses(codes, reads_body=False),
+    )
+
+
+def _find_coordinator() -> Json:
+    example = {
+        "shard_id": 17,
+        "replica_id": "rota-0",
+        "address": "http://10.0.0.7:8080",
+        "epoch": 3,
+        "lease_left_ms": 4_200,
+        "revision": 42,
+    }
+    codes = (ErrorCode.INVALID_GROUP_ID, *parts.COORDINATOR_ERRORS)
+    return _described(
+        "coordinatorFind",
+        GROUPS,
+        "Which replica coordinates this group.",
+        parts.path_parameters(_GROUP_PARAMETERS),
+        _json(COORDINATOR.title, example) | parts.error_responses(codes, reads_body=False),
+    )
+
+
+def _watch(limits: Limits) -> Json:
+    stream = (
+        "One server-sent event per journal line: `event` is its kind, `id` its revision, `data` an Event. "
+        "`server-drain` means: this server goes away, connect again. A comment is sent every 15 s of silence."
+    )
+    codes = (ErrorCode.INVALID_GROUP_ID, *parts.COORDINATOR_ERRORS)
+    return _described(
+        "groupsWatch",
+        EVENTS,
+        "Follow a group's journal, live.",
+        [*parts.path_parameters(_GROUP_PARAMETERS), *parts.query_parameters(WATCH_QUERY, limits), _LAST_EVENT_ID],
+        {
+            "200": {"description": stream, "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+            **parts.error_responses(codes, reads_body=False),
+        },
+    )
+
+
+def _read_journal(limits: Limits) -> Json:
+    return _described(
+        "journalRead",
+        EVENTS,
+        "Read a shard's journal, in order and without gaps.",
+        parts.query_parameters(JOURNAL_QUERY, limits),
+        _json(JOURNAL_REPLY.title, {"events": [_EVENT_EXAMPLE], "revision": 42, "epoch": 3})
+        | parts.error_responses(parts.COORDINATOR_ERRORS, reads_body=False),
+    )
+
+
+def _probe(operation_id: str, summary: str, status: str, *, ready: bool) -> Json:
+    schema = {"type": "object", "required": ["status"], "properties": {"status": {"const": status}}}
+    content = {"application/json": {"schema": schema, "example": {"status": status}}}
+    errors = parts.error_responses(_UNAVAILABLE, reads_body=False)
+    kept = {code: errors[code] for code in (["500", "503"] if ready else ["500"])}
+    return _described(operation_id, SERVER, summary, [], {"200": {"description": "Yes.", "content": content}, **kept})
+
+
+def _metrics() -> Json:
+    content = {METRICS_MEDIA_TYPE: {"schema": {"type": "string"}}}
+    errors = parts.error_responses((), reads_body=False)
+    responses = {"200": {"description": "Prometheus' text format.", "content": content}, "500": errors["500"]}
+    return _described("metrics", SERVER, "Metrics for Prometheus.", [], responses)

@@ -1,0 +1,90 @@
+"""What HTTP shows beyond the protocol's messages: journal lines, owners of shards, and the queries for them."""
+
+from __future__ import annotations
+
+from rota.wire.fields import MAX_SAFE_INTEGER, AnyObject, Code, Integer, Text
+from rota.wire.records import Entry, ListOf, Record
+from rota.wire.requests import REASON
+
+_TEXT = Text(2**31)
+_NUMBER = Integer()
+MAX_EVENTS = 1_000
+_PLACE = (
+    Entry("revision", _NUMBER, doc="The shard's last journal entry that this answer reflects."),
+    Entry("epoch", _NUMBER, doc="The epoch of the shard's owner."),
+)
+
+EVENT = Record(
+    dict,
+    (
+        Entry("revision", _NUMBER, doc="The shard's sequence number: dense, without gaps.", attribute="seq"),
+        Entry("epoch", _NUMBER, doc="The epoch of the owner that wrote it."),
+        Entry("at_ms", _NUMBER, doc="Milliseconds since 1970 at the owner."),
+        Entry("namespace", _TEXT),
+        Entry("group_id", _TEXT),
+        Entry("generation_id", Integer(-1)),
+        Entry("kind", _TEXT, doc="`rebalance_started`, `generation_completed`, `member_expired` …"),
+        Entry("reason", _TEXT, doc="Why, for people."),
+        Entry("payload", AnyObject(), doc="What else belongs to this kind of event."),
+    ),
+    complete=True,
+    title="Event",
+)
+
+WATCH_QUERY = Record(
+    dict,
+    (Entry("after", _NUMBER, None, "Events with a higher revision, first the past ones. Without it: from now on."),),
+)
+JOURNAL_QUERY = Record(
+    dict,
+    (
+        Entry("shard", Integer(0, 2**31 - 1), doc="Which shard's journal."),
+        Entry("after", _NUMBER, 0, "Lines with a higher revision."),
+        Entry("limit", Integer(1, MAX_EVENTS), 100, "Most lines to answer."),
+    ),
+)
+
+COORDINATOR = Record(
+    dict,
+    (
+        Entry("shard_id", _NUMBER),
+        Entry("replica_id", _TEXT),
+        Entry("address", _TEXT, doc="Where the owner can be reached."),
+        Entry("epoch", _NUMBER, doc="Counts the owners that the shard has had."),
+        Entry("lease_left_ms", Integer(-MAX_SAFE_INTEGER), doc="0 or less: the lease is over, nobody owns the shard."),
+        Entry("revision", _NUMBER, doc="The end of the shard's journal.", attribute="last_seq"),
+    ),
+    complete=True,
+    title="Coordinator",
+)
+
+REMOVE_MEMBER_QUERY = Record(dict, (Entry("reason", REASON, "", "Why, for people and the journal."),))
+
+JOURNAL_REPLY = Record(dict, (Entry("events", ListOf(EVENT, MAX_EVENTS)), *_PLACE), complete=True, title="JournalReply")
+
+HEARTBEAT_BATCH_REPLY = Record(
+    dict,
+    (
+        Entry(
+            "members",
+            ListOf(
+                Record(
+                    dict,
+                    (
+                        Entry("member_id", _TEXT),
+                        Entry("error", Code()),
+                        Entry("generation_id", Integer(-1)),
+                        Entry("state", _TEXT),
+                        *_PLACE,
+                    ),
+                    complete=True,
+                ),
+                "group_max_size",
+            ),
+            doc="One line per member of the request, in its order.",
+        ),
+        *_PLACE,
+    ),
+    complete=True,
+    title="HeartbeatBatchReply",
+)

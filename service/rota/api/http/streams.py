@@ -1,0 +1,126 @@
+"""Server-sent events: a group's journal, live, resumable by revision."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from rota.api.http.draining import Draining
+from rota.api.http.shapes import EVENT, WATCH_QUERY
+from rota.api.http.waiting import until_disconnect
+from rota.api.ports import ServedCoordinator
+from rota.observability.metrics import Metrics
+from rota.protocol.limits import Limits
+from rota.runtime.ports import JournalEvent, StoreUnavailable
+from rota.wire.documents import dump_document
+from rota.wire.routes import decode_path
+
+PING_SECONDS = 15.0
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+_PING = b": ping\n\n"
+_DRAINED = b"event: server-drain\nretry: 100\ndata: {}\n\n"
+_INTERRUPTED = b"event: interrupted\nretry: 1000\ndata: {}\n\n"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EventStreams:
+    """Opens streams of one group's events."""
+
+    coordinator: ServedCoordinator
+    limits: Limits
+    metrics: Metrics
+    draining: Draining
+    ping_seconds: float = PING_SECONDS
+
+    def open(self, request: Request) -> EventStream:
+        """`Last-Event-ID` wins over `?after=`, because a browser that reconnects keeps the URL."""
+        path = decode_path(request.path_params)
+        parameters = list(request.query_params.multi_items())
+        if last_event_id := request.headers.get("last-event-id"):
+            parameters.append(("after", last_event_id))
+        after = WATCH_QUERY.decode(WATCH_QUERY.from_query(parameters), self.limits)["after"]
+        events = self.coordinator.watch(path["namespace"], path["group_id"], after)
+        return EventStream(events, self.metrics, self.draining, self.ping_seconds)
+
+
+class EventStream:
+    """One stream, as an ASGI response.
+
+    Ends when the client hangs up; with `server-drain` when the server goes away, so that the client
+    goes on elsewhere; with `interrupted` when the journal cannot be followed any more.
+    """
+
+    def __init__(
+        self, events: AsyncIterator[JournalEvent], metrics: Metrics, draining: Draining, ping_seconds: float
+    ) -> None:
+        self._events = events
+        self._metrics = metrics
+        self._draining = draining
+        self._ping_seconds = ping_seconds
+
+        self._following: asyncio.Future[JournalEvent | None]
+
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        gone = asyncio.ensure_future(until_disconnect(receive))
+        drained = asyncio.ensure_future(self._draining.wait())
+        self._following = asyncio.ensure_future(self._follow())
+        try:
+            with self._metrics.streaming():
+                await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+                await _send_frame(send, _PING)
+                await self._pump(send, gone, drained)
+                await send({"type": "http.response.body", "body": b""})
+        finally:
+            tasks = (gone, drained, self._following)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if isinstance(self._events, AsyncGenerator):
+                await self._events.aclose()
+
+    async def _pump(self, send: Send, gone: asyncio.Future[None], drained: asyncio.Future[None]) -> None:
+        while True:
+            waited = (gone, drained, self._following)
+            await asyncio.wait(waited, timeout=self._ping_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                return None
+            if drained.done():
+                return await _send_frame(send, _DRAINED)
+            if not self._following.done():
+                await _send_frame(send, _PING)
+                continue
+            event = self._following.result()
+            if event is None:
+                return await _send_frame(send, _INTERRUPTED)
+            await _send_frame(send, _frame(event))
+            self._following = asyncio.ensure_future(self._follow())
+
+    async def _follow(self) -> JournalEvent | None:
+        """The next event; None when there will be none on this stream any more."""
+        try:
+            return await anext(self._events)
+        except (StopAsyncIteration, StoreUnavailable):
+            return None
+        except Exception:
+            _log.exception("an event stream failed")
+            return None
+
+
+async def _send_frame(send: Send, frame: bytes) -> None:
+    await send({"type": "http.response.body", "body": frame, "more_body": True})
+
+
+def _frame(event: JournalEvent) -> bytes:
+    """The kind is a word of ours, so it needs no escaping; JSON without line breaks fits one data line."""
+    return b"event: %b\nid: %d\ndata: %b\n\n" % (event.kind.encode(), event.seq, dump_document(EVENT.encode(event)))

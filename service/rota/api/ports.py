@@ -1,0 +1,40 @@
+"""What a transport needs of the coordinator it serves. `runtime.coordinator.LocalCoordinator` is the real one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from rota.protocol.messages import Heartbeat, Request
+from rota.runtime.ports import Answer, JournalEvent, ShardOwner
+
+
+class ServedCoordinator(Protocol):
+    """A coordinator with everything that HTTP and gRPC show of it."""
+
+    @property
+    def shard_count(self) -> int: ...
+
+    async def call(self, request: Request) -> Answer:
+        """Answer a request; cancelling the call un-parks it."""
+
+    def try_heartbeat(self, request: Heartbeat) -> Answer | None:
+        """Answer at once, without awaiting, or return None for `call` to do it."""
+
+    def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:
+        """The group's journal, live: from behind `after_revision` on, from now on where that is None."""
+
+    async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:
+        """Journal lines of a shard with `seq > after_seq`, in order."""
+
+    def locate(self, namespace: str, group_id: str) -> ShardOwner:
+        """Who owns the group's shard."""
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether this replica can take part, and why not."""
+
+    async def drain(self) -> None:
+        """Answer all parked calls with COORDINATOR_NOT_AVAILABLE, and from now on everything."""
+
+    async def stop(self) -> None:
+        """Give the shards up and end all tasks."""

@@ -1,0 +1,58 @@
+"""Log lines on standard error: JSON for machines, text for people. Only the standard library's logging."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any, Literal, TextIO
+
+LogFormat = Literal["text", "json"]
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+
+_CHATTY = ("alembic", "asyncio", "uvicorn.error")
+"""Libraries whose informative lines say nothing that ours do not."""
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line. What a caller passes as `extra=` becomes fields of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "at": _rfc3339(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line.update({name: value for name, value in vars(record).items() if name not in _STANDARD})
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str, ensure_ascii=False)
+
+
+class TextFormatter(logging.Formatter):
+    """`12:00:00.123 info rota.server: message`, with the extra fields behind it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        extra = "".join(f" {name}={value}" for name, value in vars(record).items() if name not in _STANDARD)
+        at = _rfc3339(record.created)[11:23]
+        text = f"{at} {record.levelname.lower()} {record.name}: {record.getMessage()}{extra}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+def configure_logging(log_format: LogFormat, level: str = "info", stream: TextIO | None = None) -> None:
+    """Send everything that is logged in this process to `stream`, standard error unless given."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel("DEBUG" if level.lower() == "debug" else "WARNING")
+
+
+def _rfc3339(created: float) -> str:
+    milliseconds = int(created * 1000) % 1000
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created)) + f".{milliseconds:03d}Z"

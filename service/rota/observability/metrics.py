@@ -1,0 +1,118 @@
+"""The metrics of a server, under the names that dashboards and alerts use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+METRICS_MEDIA_TYPE = CONTENT_TYPE_LATEST
+
+# Otherwise every counter comes with a second series that says when it was made.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+_COMMIT_SECONDS = (0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_BATCH_SIZES = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500)
+_LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+class Metrics:
+    """One server's metrics in their own registry, so that tests and embedded servers never share numbers.
+
+    Labels are operations and error codes only: never a group, never a member.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "rota_requests_total", "Requests answered.", ["operation", "code"], registry=self.registry
+        )
+        self._heartbeats = Counter(
+            "rota_heartbeats_total", "Heartbeats answered, one per member.", ["result"], registry=self.registry
+        )
+        self._waiters = Gauge("rota_waiters", "Calls that are parked now.", ["operation"], registry=self.registry)
+        self._streams = Gauge("rota_event_streams", "Event streams that are open now.", registry=self.registry)
+        self._lag = Histogram(
+            "rota_event_loop_lag_seconds",
+            "How late the event loop runs what is due.",
+            buckets=_LAG_SECONDS,
+            registry=self.registry,
+        )
+        self._commit_seconds = Histogram(
+            "rota_commit_duration_seconds",
+            "A transaction of the journal.",
+            buckets=_COMMIT_SECONDS,
+            registry=self.registry,
+        )
+        self._commit_batch = Histogram(
+            "rota_commit_batch_events",
+            "Journal lines that shared a transaction.",
+            buckets=_BATCH_SIZES,
+            registry=self.registry,
+        )
+        self._timer_lateness = Histogram(
+            "rota_timer_lateness_seconds",
+            "How late timers rang after the event loop was held up.",
+            buckets=_LAG_SECONDS,
+            registry=self.registry,
+        )
+        self._events = Counter(
+            "rota_journal_events_total", "Journal lines that became durable.", ["kind"], registry=self.registry
+        )
+        self._shards_owned = Gauge("rota_shards_owned", "Shards this replica owns.", registry=self.registry)
+        self._draining = Gauge("rota_draining", "1 while the server is draining.", registry=self.registry)
+        self._request_children: dict[tuple[str, str], Counter] = {}
+        self._heartbeat_children: dict[str, Counter] = {}
+
+    def request_answered(self, operation: str, code: str) -> None:
+        """`code` is the error code's name, NONE where all went well."""
+        child = self._request_children.get((operation, code))
+        if child is None:
+            child = self._request_children[operation, code] = self._requests.labels(operation, code)
+        child.inc()
+
+    def heartbeat_answered(self, result: str) -> None:
+        """One member's heartbeat; `result` is the error code's name."""
+        child = self._heartbeat_children.get(result)
+        if child is None:
+            child = self._heartbeat_children[result] = self._heartbeats.labels(result)
+        child.inc()
+
+    @contextmanager
+    def parked(self, operation: str) -> Iterator[None]:
+        """Count a call as parked for as long as the block runs."""
+        with self._waiters.labels(operation).track_inprogress():
+            yield
+
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Count an event stream as open for as long as the block runs."""
+        with self._streams.track_inprogress():
+            yield
+
+    def loop_lagged(self, lag_seconds: float) -> None:
+        self._lag.observe(lag_seconds)
+
+    def committed(self, events: int, duration_seconds: float) -> None:
+        """One transaction of the journal, and how many lines went out with it."""
+        self._commit_batch.observe(events)
+        self._commit_seconds.observe(duration_seconds)
+
+    def timer_late(self, lateness_seconds: float) -> None:
+        self._timer_lateness.observe(lateness_seconds)
+
+    def event_written(self, kind: str) -> None:
+        """One journal line; the kinds are a fixed set of words."""
+        self._events.labels(kind).inc()
+
+    def shards_owned(self, count: int) -> None:
+        self._shards_owned.set(count)
+
+    def draining(self) -> None:
+        self._draining.set(1)
+
+    def exposition(self) -> bytes:
+        """All of it in Prometheus' text format."""
+        return generate_latest(self.registry)

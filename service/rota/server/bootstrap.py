@@ -1,0 +1,77 @@
+"""Wiring: which store, which coordinator, which transports make up a server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from rota.api.http.app import HttpApi, create_app
+from rota.observability.metrics import Metrics
+from rota.runtime.coordinator import LocalCoordinator
+from rota.runtime.ports import StoreUnavailable
+from rota.server.settings import Settings
+from rota.server.telemetry import ServerTelemetry
+from rota.storage import SqlStore, upgrade
+from rota.storage.urls import SqliteLocation, parse_store_url
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything that runs in a server process, started."""
+
+    store: SqlStore
+    coordinator: LocalCoordinator
+    api: HttpApi
+    metrics: Metrics
+
+
+@asynccontextmanager
+async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]:
+    """Open the store and start a coordinator on it; on leaving stop and close both.
+
+    The embedded store is brought up to this release first. A shared one is not, because replicas of another
+    release may be running on it: `StoreRefused` names the command. `url` is where others reach this replica.
+    """
+    store = await _open_store(settings)
+    metrics = Metrics()
+    coordinator = LocalCoordinator(
+        store,
+        shard_count=settings.shard_count,
+        limits=settings.limits,
+        telemetry=ServerTelemetry(metrics),
+        address=settings.advertise or url,
+        lease_ms=settings.lease_ms,
+        # The file lock that the open store holds proves that no former owner is left.
+        steal=isinstance(store.location, SqliteLocation),
+    )
+    try:
+        await coordinator.start()
+        try:
+            yield Services(store, coordinator, create_app(coordinator, settings.limits, metrics=metrics), metrics)
+        finally:
+            await _stop(coordinator)
+    finally:
+        await store.close()
+
+
+async def _open_store(settings: Settings) -> SqlStore:
+    location = parse_store_url(settings.store)
+    if isinstance(location, SqliteLocation):
+        location.path.parent.mkdir(parents=True, exist_ok=True)
+        await upgrade(settings.store)
+    # A write that hangs must have given up well before the lease that allowed it is over.
+    store = SqlStore(settings.store, write_timeout_ms=min(3_000, settings.lease_ms * 6 // 10))
+    await store.open(settings.shard_count)
+    return store
+
+
+async def _stop(coordinator: LocalCoordinator) -> None:
+    """The store may be gone by now; then the leases run out by themselves."""
+    try:
+        await coordinator.stop()
+    except StoreUnavailable as error:
+        _log.warning("the leases could not be released", extra={"error": str(error)})

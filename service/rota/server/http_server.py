@@ -1,0 +1,75 @@
+"""uvicorn inside our own event loop: we bind, we handle signals, we say when it stops."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from rota.server.http_protocol import GuardedHttpProtocol
+from rota.server.settings import Address
+
+KEEP_ALIVE_SECONDS = 75
+"""Longer than the idle timeout of the usual proxies (60 s), which would otherwise use a connection we just closed."""
+BACKLOG = 2_048
+
+
+class CannotListen(Exception):
+    """The address is taken, or not ours; the message says which and why."""
+
+
+def listen(address: Address) -> socket.socket:
+    """Bind before anything else starts, so that a port that is taken costs nothing. Raises `CannotListen`."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((address.host, address.port))
+        bound.listen(BACKLOG)
+        bound.setblocking(False)
+    except OSError as error:
+        bound.close()
+        raise CannotListen(f"cannot listen on http://{address}: {error.strerror or error}") from error
+    return bound
+
+
+def url_of(bound: socket.socket) -> str:
+    """The URL of a bound socket, with the port it really has."""
+    host, port = bound.getsockname()[:2]
+    return f"http://{Address(host, port)}"
+
+
+class HttpServer(uvicorn.Server):
+    """Runs until `stop()`, then answers what it has begun. Signals are the lifecycle's."""
+
+    def __init__(self, app: ASGIApp, bound: socket.socket, *, drain_timeout_ms: int) -> None:
+        self._bound = bound
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=GuardedHttpProtocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                # Who trusts which proxy is a matter of security settings, not of a default.
+                proxy_headers=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=max(1, drain_timeout_ms // 1000),
+            )
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def run_until_stopped(self) -> None:
+        await self.serve(sockets=[self._bound])
+
+    def stop(self) -> None:
+        self.should_exit = True

@@ -1,0 +1,77 @@
+"""What a server can be told, by environment (`ROTA_…`) or by command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from rota.observability.logs import LogFormat
+from rota.protocol.limits import Limits
+from rota.storage import default_store_url
+
+MIN_LEASE_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen. Port 0 takes any free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: Any) -> Address:
+        """`HOST:PORT`, `[::1]:PORT`; ValueError otherwise."""
+        if isinstance(text, Address):
+            return text
+        host, colon, port = str(text).rpartition(":")
+        if not colon or not host or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+            raise ValueError("must be HOST:PORT")
+        return cls(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+_Address = Annotated[Address, BeforeValidator(Address.parse), NoDecode]
+
+
+class Settings(BaseSettings):
+    """Read from `ROTA_STORE`, `ROTA_HTTP` and so on; limits from `ROTA_LIMITS__GROUP_MAX_SIZE` and so on."""
+
+    model_config = SettingsConfigDict(env_prefix="ROTA_", env_nested_delimiter="__", frozen=True, extra="forbid")
+
+    store: str = Field(
+        default_factory=default_store_url, description="`sqlite:///PATH` or `postgresql://…`; a file of this user's."
+    )
+    http: _Address = Field(default=Address("127.0.0.1", 8080), description="Where HTTP listens: `HOST:PORT`.")
+    grpc: str | None = Field(default=None, description="Where gRPC listens. Not in this release.")
+    redis: str | None = Field(default=None, description="Where deadlines are shared. Not in this release.")
+    workers: int = Field(default=1, ge=1, description="Processes on this machine. One in this release.")
+    advertise: str | None = Field(default=None, description="The URL others reach this replica at.")
+    shard_count: int = Field(default=64, ge=1, le=4_096, description="Fixed when the store is created.")
+    lease_ms: int = Field(
+        default=5_000, ge=MIN_LEASE_MS, le=600_000, description="How long a dead replica keeps its shards."
+    )
+    drain_delay_ms: int = Field(
+        default=0, ge=0, le=600_000, description="Time between not ready and draining, for load balancers to notice."
+    )
+    drain_timeout_ms: int = Field(
+        default=5_000, ge=0, le=600_000, description="Most time for open connections to end while draining."
+    )
+    log_format: LogFormat = Field(default="json", description="`json` or `text`.")
+    log_level: str = Field(default="info", pattern="^(?i:debug|info|warning|error)$", description="Least severity.")
+    limits: Limits = Field(default=Limits(), description="Bounds of the protocol.")
+
+    @model_validator(mode="after")
+    def _refuse_what_is_not_there(self) -> Self:
+        """Better no start than a start without what was asked for."""
+        if self.grpc is not None or self.redis is not None or self.workers != 1:
+            raise ValueError("grpc, redis and more than one worker are not in this release")
+        for limit in fields(Limits):
+            if getattr(self.limits, limit.name) < 0:
+                raise ValueError(f"limits.{limit.name} must not be negative")
+        return self

@@ -1,0 +1,53 @@
+"""What the runtime tells, as metrics and log lines."""
+
+# ruff: noqa: ARG002 — the runtime tells more than we listen to.
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from rota.observability.metrics import Metrics
+from rota.runtime.ports import JournalEvent
+from rota.runtime.telemetry import Telemetry
+
+LAG_INTERVAL_SECONDS = 0.25
+
+_log = logging.getLogger(__name__)
+
+
+class ServerTelemetry(Telemetry):
+    """The server's ears."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._owned: set[int] = set()
+
+    def on_events(self, shard_id: int, events: Sequence[JournalEvent]) -> None:
+        for event in events:
+            self._metrics.event_written(event.kind)
+
+    def on_commit(self, shards: int, events: int, seconds: float) -> None:
+        self._metrics.committed(events, seconds)
+
+    def on_shard_loaded(self, shard_id: int, epoch: int, groups: int, seconds: float) -> None:
+        self._owned.add(shard_id)
+        self._metrics.shards_owned(len(self._owned))
+        _log.debug("shard loaded", extra={"shard_id": shard_id, "epoch": epoch, "groups": groups, "seconds": seconds})
+
+    def on_shard_dropped(self, shard_id: int, epoch: int, reason: str) -> None:
+        self._owned.discard(shard_id)
+        self._metrics.shards_owned(len(self._owned))
+
+    def on_late_timer(self, lateness_ms: int) -> None:
+        self._metrics.timer_late(lateness_ms / 1000)
+        _log.warning("the event loop was held up; sessions got the time back", extra={"lateness_ms": lateness_ms})
+
+
+async def watch_loop_lag(metrics: Metrics) -> None:
+    """Measure how late the event loop wakes us, until cancelled."""
+    while True:
+        due = time.monotonic() + LAG_INTERVAL_SECONDS
+        await asyncio.sleep(LAG_INTERVAL_SECONDS)
+        metrics.loop_lagged(max(0.0, time.monotonic() - due))
