@@ -148,8 +148,7 @@ def _replace_static_member(
     member.session_armed_ms = None
     result.renew_session(group, member)
     was_stable = group.state is STABLE
-    chosen = group.protocol_name
-    keeps_assignment = was_stable and _protocol_with(group, member, request) == chosen
+    keeps_assignment = was_stable and _keeps_protocol(group, member, request)
     _update(result, group, member, request, settle=keeps_assignment)
     if keeps_assignment:
         member.skip_assignment = group.is_leader(member.member_id)
@@ -163,12 +162,15 @@ def _replace_static_member(
         start_rebalance(result, group, limits, _with_client_reason(reason, request), member.member_id)
 
 
-def _protocol_with(group: Group, member: Member, request: JoinGroup) -> str:
-    """Which protocol the group would choose if `member` listed what it now brings."""
+def _keeps_protocol(group: Group, member: Member, request: JoinGroup) -> bool:
+    """Would a Stable group choose the same protocol again if `member` listed what it now brings?"""
     former = member.image
+    if [p.name for p in request.protocols] == [p.name for p in former.protocols]:
+        # Its vote is the same. The others need not be asked, however many return in a rolling restart.
+        return True
     group.update(member, _image(request, member.member_id))
     try:
-        return group.select_protocol()
+        return group.select_protocol() == group.protocol_name
     finally:
         group.update(member, former)
 

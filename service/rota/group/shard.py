@@ -413,10 +413,12 @@ def _missing_group(request: DeleteGroup | DeleteOffsets) -> ErrorCode:
 
 
 def _parked_member(group: Group, request: Request, call: int) -> Member | None:
-    """Whose call this is: mostly that of the member the request names, else a newcomer's."""
-    named = group.members.get(getattr(request, "member_id", ""))
-    candidates = [named] if named is not None and _holds(named, call) else group.members.values()
-    return next((member for member in candidates if _holds(member, call)), None)
+    """Whose call this is: that of the member the request names, or of the static newcomer that it made one."""
+    member_id = getattr(request, "member_id", "")
+    if not member_id:
+        member_id = group.static_members.get(getattr(request, "group_instance_id", None) or "", "")
+    member = group.members.get(member_id)
+    return member if member is not None and _holds(member, call) else None
 
 
 def _holds(member: Member, call: int) -> bool:
