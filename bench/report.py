@@ -1,0 +1,104 @@
+"""The figures as a table for people, as JSON for programs, and in `docs/benchmarks.md`."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.figures import Figure
+
+ROOT = Path(__file__).resolve().parent.parent
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+COLUMNS = ("bench", "what", "unit", "median", "best", "aim", "floor", "floor's median", "× floor's cost")
+
+
+def environment(command: str) -> dict[str, Any]:
+    """Where and when: without it no figure means anything."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "commit": _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "service") else ""),
+        "command": command,
+        "python": platform.python_version(),
+        "cpu": f"{os.cpu_count()} × {_cpu_model()}",
+        "load": [round(each, 2) for each in os.getloadavg()],
+    }
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """Markdown."""
+    rows = [COLUMNS, ("---", "---", "---", "--:", "--:", "--:", "---", "--:", "--:"), *map(_row, figures)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def as_json(figures: Sequence[Figure], where: dict[str, Any]) -> str:
+    """Every sample, so that somebody can judge the noise."""
+    lines = [
+        {
+            "bench": each.bench,
+            "name": each.name,
+            "unit": each.unit,
+            "samples": each.samples,
+            "median": each.median,
+            "best": each.best,
+            "aim": each.aim,
+            "floor": each.floor,
+            "floor_samples": each.floor_samples,
+            "times_the_floor": each.times_the_floor,
+        }
+        for each in figures
+    ]
+    return json.dumps({"environment": where, "figures": lines}, indent=1)
+
+
+def publish(page: Path, figures: Sequence[Figure], where: dict[str, Any]) -> None:
+    """Put the table between the marks of a page, in place of the last one."""
+    before, _, rest = page.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    facts = "\n".join(f"- {name}: {_plain(value)}" for name, value in where.items())
+    page.write_text(f"{before}{BEGIN}\n\n{facts}\n\n{table(figures)}\n\n{END}{after}")
+
+
+def _row(figure: Figure) -> tuple[str, ...]:
+    aim = "" if figure.aim is None else f"{'≥' if figure.is_rate else '≤'} {_number(figure.aim)}"
+    missed = " (missed)" if figure.aim_met is False else ""
+    return (
+        figure.bench,
+        figure.name,
+        figure.unit,
+        _number(figure.median),
+        _number(figure.best),
+        aim + missed,
+        figure.floor,
+        _number(figure.floor_median),
+        _number(figure.times_the_floor),
+    )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    if value >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _plain(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else f"`{value}`"
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()

@@ -1,0 +1,56 @@
+"""Runs the benches that are named, or all: `python -m bench.run [NAME …]`. It reports and asserts nothing."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from pathlib import Path
+
+if __package__ in (None, ""):
+    # Run as a script: the repository's root is where `bench` and `tests` are found.
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from bench import report
+from bench.figures import Effort, Figure
+
+BENCHES = ("core", "expiry", "local", "commits", "http", "rebalance")
+MODULES = {name: f"bench.{name}" for name in BENCHES} | {"http": "bench.over_http"}
+
+
+def main() -> None:
+    options = _options()
+    effort = Effort(options.repeats, options.scale)
+    where = report.environment(f"python -m bench.run {' '.join(sys.argv[1:])}".strip())
+    figures: list[Figure] = []
+    for name in options.names or BENCHES:
+        figures += _run(name, effort)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "figures.json").write_text(report.as_json(figures, where))
+    (options.out / "figures.md").write_text(report.table(figures) + "\n")
+    print(report.table(figures))
+    if options.publish:
+        report.publish(options.publish, figures, where)
+
+
+def _run(name: str, effort: Effort) -> list[Figure]:
+    started = time.perf_counter()
+    print(f"{name} …", end=" ", flush=True, file=sys.stderr)
+    figures: list[Figure] = importlib.import_module(MODULES[name]).run(effort)
+    print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
+    return figures
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*BENCHES, []], metavar="NAME", help=f"of {', '.join(BENCHES)}")
+    parser.add_argument("--repeats", type=int, default=5, help="samples of each figure (5)")
+    parser.add_argument("--scale", type=float, default=1.0, help="how much work a sample is, against the usual (1)")
+    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="where figures.json and .md go")
+    parser.add_argument("--publish", type=Path, help="a page to put the table in, such as docs/benchmarks.md")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
