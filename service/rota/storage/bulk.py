@@ -1,8 +1,7 @@
 """Many rows in one statement: how a list of rows travels to either engine as a statement's parameters.
 
-Postgres gets one array per column and `unnest`s them: one round trip and one plan for any number
-of rows, and unlike COPY it can upsert. SQLite gets a JSON array for what is read as a table, and
-one prepared statement run over the list for what is inserted.
+Postgres gets one array per column and `unnest`s them: one plan for any number of rows, and unlike
+COPY it can upsert. SQLite reads a JSON array as a table.
 """
 
 from __future__ import annotations
@@ -12,27 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import (
-    ARRAY,
-    Column,
-    Delete,
-    FromClause,
-    Table,
-    Text,
-    bindparam,
-    cast,
-    column,
-    delete,
-    func,
-    select,
-    tuple_,
-)
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import ARRAY, BigInteger, Column, FromClause, Table, Text, bindparam, column, func, select
 from sqlalchemy.types import JSON, TypeEngine
 
+from rota.storage.schema import WallClockMs
+
 Row = Sequence[Any]
-AnyInsert = postgresql.Insert | sqlite.Insert
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,64 +57,34 @@ def _read_from_json(name: str, columns: Mapping[str, TypeEngine[Any]]) -> FromCl
     return select(*picked).subquery(name)
 
 
-class TableWriter:
-    """Inserts and deletes rows of one table, each list in one statement.
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """What a transaction does to one table: `gone` names rows to delete, then `rows` are written.
 
-    Rows are given in the order of the table's columns, keys in the order of its primary key.
-    JSON columns are given as text that is JSON already. With `replace`, a row whose key exists
-    replaces that row; without, it is an error.
+    Rows hold the table's columns in order, JSON as text; keys those of its primary key. A row whose key is
+    there already replaces it.
     """
 
-    def __init__(self, table: Table, dialect: str, *, replace: bool = True) -> None:
-        self._columns = tuple(table.columns.keys())
-        self._given = _given_whole_rows(table) if dialect == "postgresql" else None
-        insert = _insert_given(table, self._given) if self._given else _insert_each(table)
-        self._insert = _replacing(insert, table) if replace else insert
-        self._given_keys = given_rows(dialect, "gone", {key.name: key.type for key in table.primary_key})
-        self._delete = _delete_given(table, self._given_keys)
+    table: Table
+    rows: Sequence[Row]
+    gone: Sequence[Row] = ()
 
-    async def insert(self, connection: AsyncConnection, rows: Sequence[Row]) -> None:
-        if not rows:
-            return
-        if self._given:
-            await connection.execute(self._insert, self._given.bind(rows))
-        else:
-            await connection.execute(self._insert, [dict(zip(self._columns, row, strict=True)) for row in rows])
-
-    async def delete(self, connection: AsyncConnection, keys: Sequence[Row]) -> None:
-        if keys:
-            await connection.execute(self._delete, self._given_keys.bind(keys))
+    def gone_for_good(self) -> list[Row]:
+        """The keys in `gone` that `rows` does not write again."""
+        if not self.gone:
+            return []
+        key_size = len(self.table.primary_key)
+        written = {tuple(row[:key_size]) for row in self.rows}
+        return [key for key in self.gone if tuple(key) not in written]
 
 
-def _given_type(of: Column[Any]) -> TypeEngine[Any]:
-    return Text() if isinstance(of.type, JSON) else of.type
+def given_keys(table: Table, dialect: str) -> GivenRows:
+    """Keys of rows of this table, given to a statement."""
+    return given_rows(dialect, f"{table.name}_gone", {key.name: key.type for key in table.primary_key})
 
 
-def _given_whole_rows(table: Table) -> GivenRows:
-    return given_rows("postgresql", "given", {of.name: _given_type(of) for of in table.columns})
-
-
-def _insert_given(table: Table, given: GivenRows) -> AnyInsert:
-    picked = [
-        cast(given.table.c[of.name], of.type) if isinstance(of.type, JSON) else given.table.c[of.name]
-        for of in table.columns
-    ]
-    return postgresql.insert(table).from_select(table.columns.keys(), select(*picked))
-
-
-def _insert_each(table: Table) -> AnyInsert:
-    values = {of.name: bindparam(of.name, type_=_given_type(of)) for of in table.columns}
-    return sqlite.insert(table).values(values)
-
-
-def _replacing(insert: AnyInsert, table: Table) -> AnyInsert:
-    rest = [of.name for of in table.columns if not of.primary_key]
-    return insert.on_conflict_do_update(
-        index_elements=list(table.primary_key), set_={name: insert.excluded[name] for name in rest}
-    )
-
-
-def _delete_given(table: Table, given: GivenRows) -> Delete:
-    # SQLite has no DELETE … USING, and both engines look a row value up by the key's index.
-    keys = list(table.primary_key)
-    return delete(table).where(tuple_(*keys).in_(select(*(given.table.c[key.name] for key in keys))))
+def sent_type(of: Column[Any]) -> TypeEngine[Any]:
+    """How a column's values travel: JSON as the text that it is already, a time as its milliseconds."""
+    if isinstance(of.type, JSON):
+        return Text()
+    return BigInteger() if isinstance(of.type, WallClockMs) else of.type

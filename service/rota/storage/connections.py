@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +11,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rota.runtime.ports import StoreRefused
-from rota.storage.engine import is_behind_pooler, limit_transaction, postgres_engine, sqlite_engine
+from rota.storage.append import Appender, SqliteAppender
+from rota.storage.append_postgres import PostgresAppender
+from rota.storage.engine import is_behind_pooler, postgres_engine, postgres_transaction, sqlite_engine
 from rota.storage.errors import UPGRADE_HINT, sqlstate
 from rota.storage.file_lock import FileLock
 from rota.storage.partitions import create_partitions_ahead
@@ -29,6 +30,7 @@ class Connections(Protocol):
     """Connections to one store. What the drivers raise comes through as it is."""
 
     dialect: str
+    appender: Appender
 
     async def open(self) -> None: ...
 
@@ -49,6 +51,7 @@ class SqliteConnections:
     """One connection that writes, and a few that read beside it, on a file that no other service has open."""
 
     dialect = "sqlite"
+    appender: Appender = SqliteAppender()
 
     def __init__(self, path: Path, *, write_timeout_ms: int) -> None:
         self._path = path
@@ -80,10 +83,14 @@ class PostgresConnections:
     """A pool on Postgres, directly or through a pooler in transaction mode."""
 
     dialect = "postgresql"
+    appender: Appender = PostgresAppender()
 
-    def __init__(self, dsn: str, *, write_timeout_ms: int, prepared_statements: bool | None) -> None:
+    def __init__(
+        self, dsn: str, *, write_timeout_ms: int, read_timeout_ms: int, prepared_statements: bool | None
+    ) -> None:
         self._dsn = dsn
         self._write_timeout_ms = write_timeout_ms
+        self._read_timeout_ms = read_timeout_ms
         self._prepared_statements = prepared_statements
         self._engine: AsyncEngine | None = None
 
@@ -94,11 +101,12 @@ class PostgresConnections:
             connections=_POSTGRES_CONNECTIONS,
             pool_timeout_ms=self._write_timeout_ms,
             prepared_statements=await self._is_direct() if prepare is None else prepare,
+            explicit_transactions=True,
         )
 
     async def _is_direct(self) -> bool:
-        probe = postgres_engine(self._dsn, connections=0, pool_timeout_ms=0, prepared_statements=False)
-        async with probe.begin() as connection:
+        probe = postgres_engine(self._dsn, explicit_transactions=True)
+        async with postgres_transaction(probe, self._write_timeout_ms) as connection:
             return not await is_behind_pooler(connection)
 
     async def close(self) -> None:
@@ -106,17 +114,12 @@ class PostgresConnections:
             await self._engine.dispose()
             self._engine = None
 
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[AsyncConnection]:
-        async with self._opened().begin() as connection:
-            await limit_transaction(connection, self._write_timeout_ms)
-            yield connection
+    def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        return postgres_transaction(self._opened(), self._write_timeout_ms)
 
-    @asynccontextmanager
-    async def reading(self) -> AsyncIterator[AsyncConnection]:
-        snapshots = self._opened().execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-        async with snapshots.begin() as connection:
-            yield connection
+    def reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        mode = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
+        return postgres_transaction(self._opened(), self._read_timeout_ms, mode=mode)
 
     def _opened(self) -> AsyncEngine:
         assert self._engine is not None, "the store is not open"
@@ -135,9 +138,16 @@ class PostgresConnections:
             _log.debug("made the journal's partitions %s", created)
 
 
-def connections_to(location: StoreLocation, *, write_timeout_ms: int, prepared_statements: bool | None) -> Connections:
+def connections_to(
+    location: StoreLocation, *, write_timeout_ms: int, read_timeout_ms: int, prepared_statements: bool | None
+) -> Connections:
     match location:
         case SqliteLocation(path):
             return SqliteConnections(path, write_timeout_ms=write_timeout_ms)
         case PostgresLocation(dsn):
-            return PostgresConnections(dsn, write_timeout_ms=write_timeout_ms, prepared_statements=prepared_statements)
+            return PostgresConnections(
+                dsn,
+                write_timeout_ms=write_timeout_ms,
+                read_timeout_ms=read_timeout_ms,
+                prepared_statements=prepared_statements,
+            )

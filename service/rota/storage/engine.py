@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, event, func, select, text
+from sqlalchemy import URL, event, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -48,34 +50,42 @@ def sqlite_engine(path: Path, *, busy_timeout_ms: int, connections: int, writes:
     return engine
 
 
-def postgres_engine(dsn: str, *, connections: int, pool_timeout_ms: int, prepared_statements: bool) -> AsyncEngine:
+def postgres_engine(
+    dsn: str,
+    *,
+    connections: int = 0,
+    pool_timeout_ms: int = 0,
+    prepared_statements: bool = False,
+    explicit_transactions: bool = False,
+) -> AsyncEngine:
     """An engine on Postgres; with `connections=0` each use connects anew.
 
     Without `prepared_statements` each statement is sent unnamed, inside its transaction, which
-    is all that a pooler in transaction mode lets pass.
+    is all that a pooler in transaction mode lets pass. With `explicit_transactions` nothing begins or
+    ends by itself, as `postgres_transaction` wants it.
     """
     pool: dict[str, Any] = {"poolclass": NullPool}
     if connections:
         pool = {"pool_size": connections, "max_overflow": 0, "pool_timeout": pool_timeout_ms / 1000}
-    arguments: dict[str, Any] = {"async_creator_fn": _asyncpg_connect, "dsn": dsn}
-    if not prepared_statements:
-        arguments |= {"prepared_statement_cache_size": 0, "prepared_statement_name_func": str}
-    return create_async_engine("postgresql+asyncpg://", connect_args=arguments, **pool)
+    arguments = {"async_creator_fn": _asyncpg_connect, "dsn": dsn, "named_statements": prepared_statements}
+    isolation = "AUTOCOMMIT" if explicit_transactions else "READ COMMITTED"
+    return create_async_engine("postgresql+asyncpg://", connect_args=arguments, isolation_level=isolation, **pool)
 
 
-async def _asyncpg_connect(dsn: str) -> Any:
+async def _asyncpg_connect(dsn: str, named_statements: bool) -> Any:
     try:
         import asyncpg
     except ModuleNotFoundError as error:
         raise StoreRefused("a store on Postgres needs the extra: pip install 'rota[postgres]'") from error
     # asyncpg reads the DSN itself: several hosts, sslmode and target_session_attrs mean what libpq says.
-    # Its own cache of statements is off, because SQLAlchemy keeps one (or none).
-    return await asyncpg.connect(
-        dsn,
-        timeout=_CONNECT_TIMEOUT_S,
-        statement_cache_size=0,
-        server_settings={"application_name": "rota"},
-    )
+    # Without a cache of its own it names no statement, and parses each before it is bound.
+    cache = {} if named_statements else {"statement_cache_size": 0}
+    return await asyncpg.connect(dsn, timeout=_CONNECT_TIMEOUT_S, server_settings={"application_name": "rota"}, **cache)
+
+
+async def driver_of(connection: AsyncConnection) -> Any:
+    """The asyncpg connection beneath."""
+    return (await connection.get_raw_connection()).driver_connection
 
 
 async def is_behind_pooler(connection: AsyncConnection) -> bool:
@@ -84,26 +94,38 @@ async def is_behind_pooler(connection: AsyncConnection) -> bool:
     Who answered our login told us a process id to cancel statements with. Postgres tells its
     own; a pooler has to make one up.
     """
-    told = (await connection.get_raw_connection()).driver_connection.get_server_pid()  # type: ignore[union-attr]
+    told = (await driver_of(connection)).get_server_pid()
     return bool(await connection.scalar(select(func.pg_backend_pid())) != told)
 
 
-_LIMITS = text("""
-    SELECT set_config('statement_timeout', :limit, true),
-           set_config('lock_timeout', :limit, true),
-           set_config('idle_in_transaction_session_timeout', :limit, true),
-           CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END
-""")
+@asynccontextmanager
+async def postgres_transaction(
+    engine: AsyncEngine, timeout_ms: int, *, mode: str = ""
+) -> AsyncIterator[AsyncConnection]:
+    """A transaction that is committed, and durable, when the block has ended without an exception.
 
+    Its limits travel with its BEGIN and bind nothing after it. A statement that its sender gave up on must not
+    land much later, and a sender that was paused in mid-transaction must not keep its row locks from
+    the next owner of the shard. A database that is set to answer before it is durable is told to wait.
 
-async def limit_transaction(connection: AsyncConnection, timeout_ms: int) -> None:
-    """Bind this Postgres transaction, and nothing after it, to `timeout_ms` and to durability.
-
-    A statement that its sender gave up on must not land much later, and a sender that was paused
-    in mid-transaction must not keep its row locks from the next owner of the shard. A database
-    that is set to answer before it is durable is told to wait.
+    Whatever else happens, a cancellation included, the connection is thrown away: nobody gets it half-used.
     """
-    await connection.execute(_LIMITS, {"limit": f"{timeout_ms}ms"})
+    limits = "".join(f"SET LOCAL {setting} = {timeout_ms};" for setting in _TIMEOUTS)
+    async with engine.connect() as connection:
+        driver = await driver_of(connection)
+        try:
+            await driver.execute(f"BEGIN {mode};{limits}{_DURABLE}")
+            yield connection
+            ended = await driver.execute("COMMIT")
+            assert ended == "COMMIT", "a statement of this transaction had failed, and nobody said so"
+        except BaseException:
+            driver.terminate()
+            await connection.invalidate()
+            raise
+
+
+_TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+_DURABLE = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
 
 
 def single_engine(location: StoreLocation, *, writes: bool) -> AsyncEngine:
@@ -112,4 +134,4 @@ def single_engine(location: StoreLocation, *, writes: bool) -> AsyncEngine:
         case SqliteLocation(path):
             return sqlite_engine(path, busy_timeout_ms=5_000, connections=1, writes=writes)
         case PostgresLocation(dsn):
-            return postgres_engine(dsn, connections=0, pool_timeout_ms=0, prepared_statements=False)
+            return postgres_engine(dsn)

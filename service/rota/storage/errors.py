@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from rota.runtime.ports import StoreRefused, StoreUnavailable
+
+_DRIVER_ERRORS: tuple[type[Exception], ...] = (DBAPIError, sqlite3.Error, OSError)
+with suppress(ModuleNotFoundError):
+    # Statements that run on the driver itself raise its own errors; who has no Postgres may not have it.
+    from asyncpg import InterfaceError, PostgresError
+
+    _DRIVER_ERRORS += (InterfaceError, PostgresError)
 
 UPGRADE_HINT = "run `rota db upgrade`"
 
@@ -30,7 +37,7 @@ def store_errors() -> Iterator[None]:
         yield
     except (TimeoutError, PoolTimeoutError) as error:
         raise StoreUnavailable("the store did not answer in time") from error
-    except (DBAPIError, sqlite3.Error, OSError) as error:
+    except _DRIVER_ERRORS as error:
         raise as_store_error(error) from error
     except (UnicodeError, OverflowError) as error:
         # Text or a number that the engine cannot hold; the transaction was rolled back.

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import CTE, BigInteger, Boolean, ColumnElement, Integer, Text, bindparam, literal, or_, select, update
+from sqlalchemy import (
+    CTE,
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Executable,
+    Integer,
+    Text,
+    bindparam,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.runtime.ports import ShardClaim, ShardOwner
-from rota.storage.bulk import AnyInsert, GivenRows, given_rows
+from rota.storage.bulk import GivenRows, given_rows
 from rota.storage.schema import shards, store_clock_ms
 
 _ME: ColumnElement[str] = bindparam("me", type_=Text())
@@ -65,20 +78,20 @@ class Leases:
         return [ShardOwner(*row) for row in (await connection.execute(_OWNERS)).all()]
 
 
-def _claim(dialect: str, wanted: GivenRows) -> AnyInsert:
+def _claim(dialect: str, wanted: GivenRows) -> Executable:
     first_time = (
         select(wanted.table.c.shard_id, _ME, _ADDRESS, literal(1), _LEASE_END, literal(0))
         .select_from(wanted.table)
         .order_by(wanted.table.c.shard_id)
     )
     engine = postgresql if dialect == "postgresql" else sqlite
-    insert: AnyInsert = engine.insert(shards).from_select(
+    insert = engine.insert(shards).from_select(
         ["shard_id", "replica_id", "address", "epoch", "lease_until_ms", "last_seq"], first_time
     )
     free = or_(
         shards.c.lease_until_ms <= store_clock_ms(), shards.c.replica_id == _ME, bindparam("steal", type_=Boolean())
     )
-    taken = insert.on_conflict_do_update(
+    claim: Executable = insert.on_conflict_do_update(
         index_elements=[shards.c.shard_id],
         set_={
             "replica_id": insert.excluded.replica_id,
@@ -88,8 +101,8 @@ def _claim(dialect: str, wanted: GivenRows) -> AnyInsert:
             "lease_until_ms": _LEASE_END,
         },
         where=free,
-    )
-    return taken.returning(shards.c.shard_id, shards.c.epoch, shards.c.last_seq)  # type: ignore[return-value]
+    ).returning(shards.c.shard_id, shards.c.epoch, shards.c.last_seq)
+    return claim
 
 
 def lock_in_order(given: GivenRows, *conditions: ColumnElement[bool]) -> CTE:

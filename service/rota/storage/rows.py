@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow, ShardImage, TopicRow
 from rota.protocol.messages import Protocol
 from rota.runtime.ports import ShardBatch
-from rota.storage.bulk import Row, TableWriter
+from rota.storage.bulk import Row, TableChange
 from rota.storage.schema import groups, members, offsets, shards, topics
 
 Read = TypeVar("Read")
@@ -35,37 +35,40 @@ _TOPICS = select(*topics.c).where(topics.c.shard_id == _OF_SHARD).order_by(topic
 _LAST_SEQ = select(shards.c.last_seq).where(shards.c.shard_id == _OF_SHARD)
 
 
-class StateTables:
-    """The statements that write and read `groups`, `members`, `offsets` and `topics`."""
+async def load_image(connection: AsyncConnection, shard_id: int) -> ShardImage:
+    """All rows of a shard. What makes them one snapshot is the transaction they are read in."""
+    last_seq = await connection.scalar(_LAST_SEQ, {"of_shard": shard_id})
+    return ShardImage(
+        shard_id,
+        last_seq=last_seq or 0,
+        groups=await _read(connection, _GROUPS, shard_id, _group_row),
+        members=await _read(connection, _MEMBERS, shard_id, _member_row),
+        offsets=await _read(connection, _OFFSETS, shard_id, _offset_row),
+        topics=await _read(connection, _TOPICS, shard_id, _topic_row),
+    )
 
-    def __init__(self, dialect: str) -> None:
-        self._groups = TableWriter(groups, dialect)
-        self._members = TableWriter(members, dialect)
-        self._offsets = TableWriter(offsets, dialect)
-        self._topics = TableWriter(topics, dialect)
 
-    async def write(self, connection: AsyncConnection, batches: Sequence[ShardBatch]) -> None:
-        """Apply the batches' changes; a row that is both deleted and written ends up written."""
-        changes = [(batch.shard_id, batch.rows) for batch in batches]
-        await self._groups.insert(connection, [_group_values(s, row) for s, c in changes for row in c.groups])
-        await self._members.delete(connection, [(s, *key) for s, c in changes for key in c.members_deleted])
-        await self._members.insert(connection, [_member_values(s, row) for s, c in changes for row in c.members])
-        await self._offsets.delete(connection, [(s, *key) for s, c in changes for key in c.offsets_deleted])
-        await self._offsets.insert(connection, [_offset_values(s, row) for s, c in changes for row in c.offsets])
-        await self._topics.delete(connection, [(s, *key) for s, c in changes for key in c.topics_deleted])
-        await self._topics.insert(connection, [_topic_values(s, row) for s, c in changes for row in c.topics])
-
-    async def load(self, connection: AsyncConnection, shard_id: int) -> ShardImage:
-        """All rows of a shard. What makes them one snapshot is the transaction they are read in."""
-        last_seq = await connection.scalar(_LAST_SEQ, {"of_shard": shard_id})
-        return ShardImage(
-            shard_id,
-            last_seq=last_seq or 0,
-            groups=await _read(connection, _GROUPS, shard_id, _group_row),
-            members=await _read(connection, _MEMBERS, shard_id, _member_row),
-            offsets=await _read(connection, _OFFSETS, shard_id, _offset_row),
-            topics=await _read(connection, _TOPICS, shard_id, _topic_row),
-        )
+def state_changes(batches: Sequence[ShardBatch]) -> list[TableChange]:
+    """What the batches do to the tables of today's state."""
+    changes = [(batch.shard_id, batch.rows) for batch in batches]
+    return [
+        TableChange(groups, [_group_values(s, row) for s, c in changes for row in c.groups]),
+        TableChange(
+            members,
+            [_member_values(s, row) for s, c in changes for row in c.members],
+            [(s, *key) for s, c in changes for key in c.members_deleted],
+        ),
+        TableChange(
+            offsets,
+            [_offset_values(s, row) for s, c in changes for row in c.offsets],
+            [(s, *key) for s, c in changes for key in c.offsets_deleted],
+        ),
+        TableChange(
+            topics,
+            [_topic_values(s, row) for s, c in changes for row in c.topics],
+            [(s, *key) for s, c in changes for key in c.topics_deleted],
+        ),
+    ]
 
 
 async def _read(

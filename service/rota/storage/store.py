@@ -15,10 +15,10 @@ from rota.storage.batches import check_batches
 from rota.storage.connections import connections_to
 from rota.storage.errors import UPGRADE_HINT, store_errors
 from rota.storage.identity import fix_identity
-from rota.storage.journal import Journal
+from rota.storage.journal import read_events
 from rota.storage.leases import Leases
 from rota.storage.migrate import read_status
-from rota.storage.rows import StateTables
+from rota.storage.rows import load_image
 from rota.storage.urls import parse_store_url
 
 
@@ -44,11 +44,12 @@ class SqlStore:
         self._write_timeout_s = write_timeout_ms / 1000
         self._read_timeout_s = read_timeout_ms / 1000
         self._connections = connections_to(
-            self.location, write_timeout_ms=write_timeout_ms, prepared_statements=prepared_statements
+            self.location,
+            write_timeout_ms=write_timeout_ms,
+            read_timeout_ms=read_timeout_ms,
+            prepared_statements=prepared_statements,
         )
         self._leases = Leases(self._connections.dialect)
-        self._journal = Journal(self._connections.dialect)
-        self._state = StateTables(self._connections.dialect)
 
     # --- opening and closing ------------------------------------------------------------------
 
@@ -115,26 +116,21 @@ class SqlStore:
 
     async def load(self, shard_id: int) -> ShardImage:
         async with self._reading() as connection:
-            return await self._state.load(connection, shard_id)
+            return await load_image(connection, shard_id)
 
     async def append(self, batches: Sequence[ShardBatch]) -> list[int]:
         check_batches(batches)
         if not batches:
             return []
         async with self._writing() as connection:
-            accepted = await self._journal.advance(connection, batches)
-            written = [batch for batch in batches if batch.shard_id in accepted]
-            await self._journal.write(connection, written)
-            await self._state.write(connection, written)
-        return [batch.shard_id for batch in batches if batch.shard_id not in accepted]
+            written = await self._connections.appender.append(connection, batches)
+        return [batch.shard_id for batch in batches if batch.shard_id not in written]
 
     async def read_events(
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
     ) -> list[JournalEvent]:
         async with self._reading() as connection:
-            return await self._journal.read(
-                connection, shard_id, after_seq, limit, namespace=namespace, group_id=group_id
-            )
+            return await read_events(connection, shard_id, after_seq, limit, namespace=namespace, group_id=group_id)
 
     # --- transactions -------------------------------------------------------------------------
 

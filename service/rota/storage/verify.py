@@ -18,9 +18,9 @@ from rota.protocol.limits import Limits
 from rota.runtime.ports import JournalEvent, StoreRefused
 from rota.storage.engine import single_engine
 from rota.storage.errors import UPGRADE_HINT, store_errors
-from rota.storage.journal import Journal
+from rota.storage.journal import read_events
 from rota.storage.migrate import read_status
-from rota.storage.rows import StateTables
+from rota.storage.rows import load_image
 from rota.storage.schema import store
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, parse_store_url
 
@@ -45,16 +45,15 @@ async def verify(store_url: str) -> AsyncIterator[ShardReport]:
     """
     location = parse_store_url(store_url)
     async with _opened(location) as engine:
-        tables, journal = StateTables(engine.dialect.name), Journal(engine.dialect.name)
         with store_errors():
             async with engine.begin() as connection:
                 shard_count = await _shard_count(connection, location)
         for shard_id in range(shard_count):
             with store_errors():
                 async with engine.begin() as connection:
-                    image = await tables.load(connection, shard_id)
+                    image = await load_image(connection, shard_id)
                     fold = JournalFold(shard_id)
-                    async for event in _events(connection, journal, shard_id):
+                    async for event in _events(connection, shard_id):
                         fold.add(event)
             yield fold.compare(image)
 
@@ -154,10 +153,10 @@ def _name_of(row: GroupRow | MemberRow | OffsetRow | TopicRow) -> tuple[str | in
             return row.namespace, row.topic
 
 
-async def _events(connection: AsyncConnection, journal: Journal, shard_id: int) -> AsyncIterator[JournalEvent]:
+async def _events(connection: AsyncConnection, shard_id: int) -> AsyncIterator[JournalEvent]:
     after = 0
     while True:
-        page = await journal.read(connection, shard_id, after, _PAGE, namespace=None, group_id=None)
+        page = await read_events(connection, shard_id, after, _PAGE)
         for event in page:
             yield event
         if len(page) < _PAGE:

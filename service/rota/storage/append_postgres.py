@@ -1,0 +1,110 @@
+"""Writing batches to Postgres, where each statement is a round trip: one statement does it all.
+
+It is a chain of common table expressions, in which every insert and delete joins with the shards
+that passed the check. The statement is put together by SQLAlchemy, once for each combination of
+tables, and run on the driver: on this path, the hottest of all, executing it through SQLAlchemy would
+cost more than the driver and the network do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from sqlalchemy import CTE, ColumnElement, Dialect, Table, cast, func, select
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import asyncpg
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.types import JSON
+
+from rota.runtime.ports import ShardBatch
+from rota.storage.append import advance, changes_of, delete_given, ends_of, given_ends, or_replace
+from rota.storage.bulk import GivenRows, given_keys, given_rows, sent_type
+from rota.storage.engine import driver_of
+from rota.storage.schema import POSTGRES_SCHEMA, WallClockMs, metadata
+
+Shape = tuple[tuple[str, bool, bool], ...]
+"""Which tables a statement is about: (name, whether rows go, whether rows come)."""
+
+
+class PostgresAppender:
+    """One statement for a whole append."""
+
+    async def append(self, connection: AsyncConnection, batches: Sequence[ShardBatch]) -> set[int]:
+        given = _ENDS.bind(ends_of(batches))
+        shape = []
+        for change in changes_of(batches):
+            gone = change.gone_for_good()
+            if gone:
+                given |= _given_gone(change.table).bind(gone)
+            if change.rows:
+                given |= _given_new(change.table).bind(change.rows)
+            if gone or change.rows:
+                shape.append((change.table.name, bool(gone), bool(change.rows)))
+        statement = _statement(tuple(shape))
+        driver = await driver_of(connection)
+        return {row[0] for row in await driver.fetch(statement.sql, *statement.arguments(given))}
+
+
+_ENDS = given_ends("postgresql")
+_DIALECT: Dialect = asyncpg.dialect()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """SQL for the driver, and the names of its $1, $2 …"""
+
+    sql: str
+    names: tuple[str, ...]
+    constants: Mapping[str, Any]
+
+    def arguments(self, given: Mapping[str, Any]) -> list[Any]:
+        return [given[name] if name in given else self.constants[name] for name in self.names]
+
+
+@cache
+def _statement(shape: Shape) -> _Statement:
+    moved = advance(_ENDS).cte("moved")
+    parts: list[CTE] = []
+    for name, has_gone, has_new in shape:
+        table = metadata.tables[f"{POSTGRES_SCHEMA}.{name}"]
+        if has_gone:
+            parts.append(_delete(table, moved))
+        if has_new:
+            parts.append(_insert(table, moved))
+    compiled = select(moved.c.shard_id).add_cte(*parts).compile(dialect=_DIALECT)
+    return _Statement(str(compiled), tuple(compiled.positiontup or ()), compiled.params)
+
+
+def _insert(table: Table, moved: CTE) -> CTE:
+    new = _given_new(table)
+    rows = select(*(_stored(table, new, name) for name in new.columns))
+    passed = rows.join_from(new.table, moved, moved.c.shard_id == new.table.c.shard_id)
+    insert = postgresql.insert(table).from_select(list(new.columns), passed)
+    return or_replace(insert, table).cte(f"{table.name}_written")
+
+
+def _delete(table: Table, moved: CTE) -> CTE:
+    passed = table.c.shard_id.in_(select(moved.c.shard_id))
+    return delete_given(table, _given_gone(table)).where(passed).cte(f"{table.name}_deleted")
+
+
+def _stored(table: Table, new: GivenRows, name: str) -> ColumnElement[Any]:
+    """A column's value as it is stored, from how it travelled."""
+    sent = new.table.c[name]
+    type_ = table.c[name].type
+    if isinstance(type_, WallClockMs):
+        return func.to_timestamp(sent / 1000.0)
+    return cast(sent, type_) if isinstance(type_, JSON) else sent
+
+
+@cache
+def _given_new(table: Table) -> GivenRows:
+    return given_rows("postgresql", f"{table.name}_new", {of.name: sent_type(of) for of in table.columns})
+
+
+@cache
+def _given_gone(table: Table) -> GivenRows:
+    return given_keys(table, "postgresql")
