@@ -20,11 +20,19 @@ class Claims:
     owners: list[int]
     contested: Mapping[int, tuple[int, ...]]
 
-    def is_claimed_by_another(self, number: int, rank: int) -> bool:
-        """Whether anybody but `rank` says that it holds the partition, rightly or not."""
-        if number in self.contested:
-            return True
-        return self.owners[number] not in (NOBODY, rank)
+    def is_free_for(self, number: int, rank: int) -> bool:
+        """Whether nobody else has to give the partition up first: the member owned it, or no other says it holds it."""
+        owner = self.owners[number]
+        return owner == rank or (owner == NOBODY and number not in self.contested)
+
+    def after(self, shares: Sequence[Sequence[int]]) -> Claims:
+        """What is claimed when everybody was given as much of its share as is free for it, and gave up the rest."""
+        owners = [NOBODY] * len(self.owners)
+        for rank, share in enumerate(shares):
+            for number in share:
+                if self.is_free_for(number, rank):
+                    owners[number] = rank
+        return Claims(owners, {})
 
 
 def read_claims(numbering: Numbering, members: Sequence[MemberSubscription]) -> Claims:

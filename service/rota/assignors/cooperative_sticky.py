@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rota.assignors.model import MemberSubscription, PartitionRacks, Shares
-from rota.assignors.sticky import StickyPlan, plan
+from rota.assignors.sticky import plan
 
 
 def cooperative_sticky(
@@ -18,14 +18,9 @@ def cooperative_sticky(
     That second rebalance, in which nobody claims the partition any more, hands it out.
     """
     target = plan(partitions_per_topic, members, partition_racks)
-    return target.named([_without_claimed_by_others(target, rank) for rank in range(len(target.members))])
-
-
-def _without_claimed_by_others(target: StickyPlan, rank: int) -> list[int]:
-    """What the member owned effectively and keeps, and what is new to it and claimed by no other member."""
-    claims = target.claims
-    return [
-        number
-        for number in target.shares[rank]
-        if claims.owners[number] == rank or not claims.is_claimed_by_another(number, rank)
-    ]
+    return target.named(
+        [
+            [number for number in share if target.claims.is_free_for(number, rank)]
+            for rank, share in enumerate(target.shares)
+        ]
+    )

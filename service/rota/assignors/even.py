@@ -19,7 +19,7 @@ def assign_evenly(
 ) -> list[list[int]]:
     """The partition numbers of each member, by rank. `member_ids` are in alphabetical order."""
     deal = _Deal(numbering, member_ids)
-    deal.keep_owned(claims, racks)
+    deal.keep_owned(claims)
     free = deal.free()
     deal.seat_unfilled()
     if racks is not None:
@@ -43,10 +43,10 @@ class _Deal:
         self.below: list[int] = []
         self.at_floor: list[int] = []
 
-    def keep_owned(self, claims: Claims, racks: Racks | None) -> None:
-        """Let each member keep what it owned, up to its quota and as far as it is in its rack."""
+    def keep_owned(self, claims: Claims) -> None:
+        """Let each member keep what it owned, up to its quota."""
         for number, owner in enumerate(claims.owners):
-            if owner != NOBODY and not (racks and racks.mismatch(owner, number)):
+            if owner != NOBODY:
                 self.shares[owner].append(number)
         above = {rank for rank, share in enumerate(self.shares) if len(share) > self.floor}
         if not above:

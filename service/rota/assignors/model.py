@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple, Protocol, TypeAlias
 
 UNKNOWN_GENERATION = -1
@@ -56,8 +57,8 @@ class Assignor(Protocol):
 
 
 def topic_partitions(topic: str, count: int) -> list[TopicPartition]:
-    """All partitions of a topic. Goes around the named tuple's own constructor, which is Python and much slower."""
-    return [tuple.__new__(TopicPartition, (topic, partition)) for partition in range(count)]
+    """All partitions of a topic. The named tuple's own constructor is Python; a million calls of it would be felt."""
+    return list(map(tuple.__new__, repeat(TopicPartition), zip(repeat(topic), range(count), strict=False)))
 
 
 def static_members_first(members: Sequence[MemberSubscription]) -> list[MemberSubscription]:

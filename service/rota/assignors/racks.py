@@ -54,3 +54,7 @@ class Racks:
     def members_near(self, number: int) -> int:
         """How many members the partition could go to within their racks."""
         return sum(rack in self.of_partitions[number] for rack in self.of_members)
+
+    def mismatches(self, shares: Sequence[Sequence[int]]) -> int:
+        """How many partitions the shares (by rank) put out of reach of their member's rack."""
+        return sum(self.mismatch(rank, number) for rank, share in enumerate(shares) for number in share)

@@ -38,7 +38,7 @@ def range_assignor(
         topic.assign_rest()
         partitions = topic_partitions(topic.name, topic.count)
         for member_id, numbers in topic.shares.items():
-            shares[member_id] += [partitions[number] for number in sorted(numbers)]
+            shares[member_id] += map(partitions.__getitem__, sorted(numbers))
     return shares
 
 
@@ -103,10 +103,12 @@ class _Topic:
         """Give each subscriber in turn the next free partitions, as far as it has room: all are given then."""
         free = self._free()
         start = 0
-        for member_id, _ in self.subscribers:
-            room = self.room(member_id)
-            self.give(member_id, free[start : start + room])
-            start += room
+        for share in self.shares.values():
+            if len(share) <= self._fair:
+                end = start + self._fair + (self._extras > 0) - len(share)
+                share.extend(free[start:end])
+                self._extras -= len(share) > self._fair
+                start = end
 
     def _free(self) -> list[int]:
         return [number for number, taken in enumerate(self._taken) if not taken]

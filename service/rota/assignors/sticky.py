@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rota.assignors.claims import Claims, read_claims
 from rota.assignors.even import assign_evenly
 from rota.assignors.model import MemberSubscription, PartitionRacks, Shares
-from rota.assignors.numbering import Numbering
+from rota.assignors.numbering import NOBODY, Numbering
 from rota.assignors.racks import Racks
 from rota.assignors.uneven import assign_unevenly
 
@@ -26,7 +26,7 @@ class StickyPlan:
         """Numbers as topic partitions, by member id."""
         names = self.numbering.topic_partitions()
         return {
-            member.member_id: [names[number] for number in sorted(share)]
+            member.member_id: list(map(names.__getitem__, sorted(share)))
             for member, share in zip(self.members, shares, strict=True)
         }
 
@@ -41,12 +41,43 @@ def plan(
     numbering = Numbering.of(partitions_per_topic, ordered)
     claims = read_claims(numbering, ordered)
     racks = Racks.of(numbering, ordered, partition_racks)
-    subscriptions = {frozenset(member.topics) for member in ordered}
-    if len(subscriptions) == 1:
-        shares = assign_evenly(numbering, [member.member_id for member in ordered], claims, racks)
-    else:
-        shares = assign_unevenly(numbering, ordered, claims, racks)
+    shares = _shares(numbering, ordered, claims, racks)
+    if racks is not None:
+        shares = _moved_into_racks(numbering, ordered, claims, racks, shares)
     return StickyPlan(numbering, ordered, claims, shares)
+
+
+def _moved_into_racks(
+    numbering: Numbering,
+    members: Sequence[MemberSubscription],
+    claims: Claims,
+    racks: Racks,
+    shares: list[list[int]],
+) -> list[list[int]]:
+    """Take from the owners what is out of their racks, if more is in its rack once that has settled; else `shares`.
+
+    Kafka takes it in every round, in the hope for better. A cooperative group could go round in circles by that, so
+    what comes after the owners gave it up is worked out first.
+    """
+    moved = _shares(numbering, members, _without_mismatches(claims, racks), racks)
+    settled = _shares(numbering, members, claims.after(moved), racks)
+    return moved if racks.mismatches(settled) < racks.mismatches(shares) else shares
+
+
+def _shares(
+    numbering: Numbering, members: Sequence[MemberSubscription], claims: Claims, racks: Racks | None
+) -> list[list[int]]:
+    if len({frozenset(member.topics) for member in members}) == 1:
+        return assign_evenly(numbering, [member.member_id for member in members], claims, racks)
+    return assign_unevenly(numbering, members, claims, racks)
+
+
+def _without_mismatches(claims: Claims, racks: Racks) -> Claims:
+    owners = [
+        NOBODY if owner != NOBODY and racks.mismatch(owner, number) else owner
+        for number, owner in enumerate(claims.owners)
+    ]
+    return Claims(owners, claims.contested)
 
 
 def sticky(

@@ -24,7 +24,7 @@ def assign_unevenly(
     """The partition numbers of each member, by rank. `members` are in the order of their ids."""
     subscribers = _subscribers(numbering, members)
     topics = sorted(numbering.numbers, key=lambda topic: (len(subscribers[topic]), topic))
-    holders = _kept(numbering, subscribers, claims, racks)
+    holders = _kept(numbering, subscribers, claims)
     loads = [0] * len(members)
     for holder in holders:
         if holder != NOBODY:
@@ -55,16 +55,13 @@ def _subscribers(numbering: Numbering, members: Sequence[MemberSubscription]) ->
     return subscribers
 
 
-def _kept(
-    numbering: Numbering, subscribers: Mapping[str, Sequence[int]], claims: Claims, racks: Racks | None
-) -> list[int]:
-    """The holder of each partition: its effective previous owner, if that still subscribes and is in a rack of it."""
+def _kept(numbering: Numbering, subscribers: Mapping[str, Sequence[int]], claims: Claims) -> list[int]:
+    """The holder of each partition: its effective previous owner, if that still subscribes."""
     holders = list(claims.owners)
     for topic, numbers in numbering.numbers.items():
         allowed = {NOBODY, *subscribers[topic]}
         for number in numbers:
-            holder = holders[number]
-            if holder not in allowed or (racks and holder != NOBODY and racks.mismatch(holder, number)):
+            if holders[number] not in allowed:
                 holders[number] = NOBODY
     return holders
 

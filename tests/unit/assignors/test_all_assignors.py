@@ -1,0 +1,126 @@
+"""What every assignor promises."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.assignors import ASSIGNORS, MemberSubscription, TopicPartition, UnknownAssignor, assign, assignor
+from tests.conformance.assignor_properties import Outcome, holds
+from tests.unit.assignors.worlds import RACKS, TOPICS, Group, groups
+
+names = st.sampled_from(sorted(ASSIGNORS))
+
+
+def outcome(group: Group, name: str) -> Outcome:
+    return Outcome(group.partitions_per_topic, group.members, group.assign(name))
+
+
+@given(names, groups())
+def test_nothing_is_given_twice_or_to_who_did_not_ask_and_nothing_that_is_not_there(name: str, group: Group) -> None:
+    assert holds("valid", outcome(group, name))
+
+
+@given(st.sampled_from(["range", "roundrobin", "sticky"]), groups())
+def test_everything_that_somebody_asks_for_is_given(name: str, group: Group) -> None:
+    assert holds("complete", outcome(group, name))
+
+
+@given(names, groups(), st.randoms(use_true_random=False))
+def test_the_order_of_the_members_makes_no_difference(name: str, group: Group, chance: random.Random) -> None:
+    members = list(group.members)
+    chance.shuffle(members)
+
+    assert Group(group.partitions_per_topic, members).assign(name) == group.assign(name)
+
+
+@given(names, groups())
+def test_shares_are_in_order(name: str, group: Group) -> None:
+    assert all(share == sorted(share) for share in group.assign(name).values())
+
+
+@given(st.sampled_from(["roundrobin", "sticky"]), groups(equal=True))
+def test_equal_subscribers_differ_by_one_partition_at_most(name: str, group: Group) -> None:
+    assert holds("fully-balanced", outcome(group, name))
+
+
+@given(groups(equal=True))
+def test_range_cuts_each_topic_into_runs_of_nearly_the_same_length(group: Group) -> None:
+    shares = group.assign("range").values()
+
+    for topic in TOPICS:
+        runs = [[p.partition for p in share if p.topic == topic] for share in shares]
+        assert max(map(len, runs)) - min(map(len, runs)) <= 1
+        assert all(run == list(range(run[0], run[0] + len(run))) for run in runs if run)
+
+
+@given(names, groups(), st.data())
+def test_racks_change_who_gets_what_but_not_what_an_assignor_promises(
+    name: str, group: Group, data: st.DataObject
+) -> None:
+    members = [
+        MemberSubscription(
+            member.member_id,
+            topics=member.topics,
+            owned_partitions=member.owned_partitions,
+            generation=member.generation,
+            rack=data.draw(st.sampled_from(RACKS)),
+        )
+        for member in group.members
+    ]
+    racks = {
+        topic: data.draw(st.lists(st.sets(st.sampled_from(["r1", "r2", "r3"])), max_size=count))
+        for topic, count in group.partitions_per_topic.items()
+    }
+
+    result = outcome(Group(group.partitions_per_topic, members, racks), name)
+
+    assert holds("valid", result)
+    if name == "cooperative-sticky":
+        assert holds("two-phase", result)
+    else:
+        assert holds("complete", result)
+    if name == "sticky":
+        assert holds("balanced", result)
+
+
+def test_range_keeps_partition_n_of_two_topics_together() -> None:
+    members = [MemberSubscription(f"m{index}", topics=("orders", "payments")) for index in range(3)]
+
+    shares = assign("range", {"orders": 7, "payments": 7}, members)
+
+    for share in shares.values():
+        orders, payments = ([p.partition for p in share if p.topic == topic] for topic in ("orders", "payments"))
+        assert orders == payments
+
+
+@pytest.mark.parametrize("name", ["range", "roundrobin"])
+def test_a_static_member_gets_its_share_back_under_a_new_member_id(name: str) -> None:
+    others = [MemberSubscription("b", "two", ("t",)), MemberSubscription("0", None, ("t",))]
+
+    before = assign(name, {"t": 7}, [MemberSubscription("a", "one", ("t",)), *others])
+    after = assign(name, {"t": 7}, [MemberSubscription("z", "one", ("t",)), *others])
+
+    assert after["z"] == before["a"]
+    assert after["b"] == before["b"]
+
+
+def test_a_group_without_members_has_no_shares() -> None:
+    assert {name: assign(name, {"t": 3}, []) for name in ASSIGNORS} == {name: {} for name in ASSIGNORS}
+
+
+def test_an_unknown_assignor_is_refused_with_the_names_of_the_known_ones() -> None:
+    with pytest.raises(UnknownAssignor, match="range, roundrobin, sticky, cooperative-sticky"):
+        assignor("uniform")
+
+
+def test_two_members_of_the_same_id_are_refused() -> None:
+    with pytest.raises(ValueError, match="member_id"):
+        assign("range", {"t": 1}, [MemberSubscription("m"), MemberSubscription("m")])
+
+
+def test_a_topic_partition_is_a_tuple_that_sorts_by_topic_then_number() -> None:
+    assert sorted([TopicPartition("b", 0), TopicPartition("a", 2)]) == [("a", 2), ("b", 0)]

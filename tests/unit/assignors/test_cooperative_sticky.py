@@ -1,0 +1,141 @@
+"""`cooperative-sticky`: nobody is given what another one has yet to give up, and the group comes to rest."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.assignors import MemberSubscription, Shares, TopicPartition, assign
+from tests.conformance.assignor_properties import Outcome, holds
+from tests.unit.assignors.worlds import RACKS, Group, groups, subsets
+
+FIRST_GENERATION = 5
+"""Above all generations that the groups are drawn with."""
+
+
+def outcome(group: Group) -> Outcome:
+    return Outcome(group.partitions_per_topic, group.members, group.assign("cooperative-sticky"))
+
+
+def rounds(group: Group, most: int) -> list[Outcome]:
+    """Every member rejoins with what it was given, until that does not change any more."""
+    outcomes = [outcome(group)]
+    for generation in range(FIRST_GENERATION, FIRST_GENERATION + most):
+        after = outcome(group.holding(outcomes[-1].shares, generation))
+        if after.shares == outcomes[-1].shares:
+            return outcomes
+        outcomes.append(after)
+    raise AssertionError(f"the group does not come to rest within {most} rounds")
+
+
+@given(groups())
+def test_in_no_round_is_a_partition_given_to_one_while_another_loses_it(group: Group) -> None:
+    assert all(holds("two-phase", after) for after in rounds(group, most=10))
+
+
+@given(groups())
+def test_every_round_keeps_what_the_sticky_assignment_keeps(group: Group) -> None:
+    target, first = group.assign("sticky"), group.assign("cooperative-sticky")
+
+    assert all(set(first[member_id]) <= set(share) for member_id, share in target.items())
+
+
+@given(groups())
+def test_the_group_comes_to_rest_complete_and_balanced(group: Group) -> None:
+    final = rounds(group, most=10)[-1]
+
+    assert all(holds(name, final) for name in ("valid", "complete", "balanced"))
+
+
+@given(groups(equal=True))
+def test_equal_subscribers_are_done_after_the_second_round(group: Group) -> None:
+    outcomes = rounds(group, most=2)
+
+    assert holds("fully-balanced", outcomes[-1])
+
+
+@given(groups(equal=True))
+def test_a_newcomer_costs_the_others_only_what_it_gets(group: Group) -> None:
+    settled = group.holding(rounds(group, most=10)[-1].shares, generation=90)
+    grown = settled.joined_by(MemberSubscription("newcomer", topics=group.members[0].topics))
+
+    first, *others = rounds(grown, most=2)
+
+    assert first.shares["newcomer"] == []
+    final = [first, *others][-1]
+    for member in settled.members:
+        assert set(final.shares[member.member_id]) <= set(member.owned_partitions)
+
+
+@given(groups(), st.data())
+def test_who_unsubscribes_gives_up_before_somebody_else_is_given(group: Group, data: st.DataObject) -> None:
+    settled = group.holding(rounds(group, most=10)[-1].shares, generation=90)
+    members = [
+        MemberSubscription(m.member_id, None, data.draw(subsets), m.owned_partitions, m.generation)
+        for m in settled.members
+    ]
+
+    outcomes = rounds(Group(group.partitions_per_topic, members), most=10)
+
+    assert all(holds("two-phase", after) for after in outcomes)
+    assert all(holds(name, outcomes[-1]) for name in ("complete", "balanced"))
+
+
+def test_a_moving_partition_is_withheld_for_one_round() -> None:
+    partitions = [TopicPartition("t", number) for number in range(2)]
+    owner = MemberSubscription("a", topics=("t",), owned_partitions=partitions, generation=1)
+    newcomer = MemberSubscription("b", topics=("t",))
+
+    first = assign("cooperative-sticky", {"t": 2}, [owner, newcomer])
+    second = assign("cooperative-sticky", {"t": 2}, _rejoin(first))
+
+    assert first == {"a": partitions[:1], "b": []}
+    assert second == {"a": partitions[:1], "b": partitions[1:]}
+
+
+def test_what_two_claim_is_given_to_neither_until_both_gave_it_up() -> None:
+    contested = (TopicPartition("t", 0),)
+    members = [
+        MemberSubscription("a", None, ("t",), contested, 1),
+        MemberSubscription("b", None, ("t", "u"), contested, 1),
+    ]
+
+    first = assign("cooperative-sticky", {"t": 1}, members)
+    second = assign("cooperative-sticky", {"t": 1}, _rejoin(first))
+
+    assert first == {"a": [], "b": []}
+    assert second == {"a": list(contested), "b": []}
+
+
+@given(groups(fresh=True), st.data())
+def test_a_group_with_racks_comes_to_rest_too(group: Group, data: st.DataObject) -> None:
+    """Kafka's does not always: it takes what is out of its rack from its owner in every round."""
+    members = [
+        MemberSubscription(member.member_id, topics=member.topics, rack=data.draw(st.sampled_from(RACKS)))
+        for member in group.members
+    ]
+    racks = {
+        topic: [data.draw(st.sets(st.sampled_from(["r1", "r2", "r3"]), max_size=2)) for _ in range(count)]
+        for topic, count in group.partitions_per_topic.items()
+    }
+
+    outcomes = rounds(Group(group.partitions_per_topic, members, racks), most=10)
+
+    assert all(holds("two-phase", after) for after in outcomes)
+    assert all(holds(name, outcomes[-1]) for name in ("complete", "balanced"))
+
+
+def test_a_partition_goes_to_the_rack_of_a_newcomer() -> None:
+    partitions = [TopicPartition("t", number) for number in range(4)]
+    racks = {"t": [["r2"], ["r1"], ["r2"], ["r1"]]}
+    owner = MemberSubscription("a", None, ("t",), partitions, 1, "r1")
+    newcomer = MemberSubscription("b", None, ("t",), (), 1, "r2")
+
+    outcomes = rounds(Group({"t": 4}, [owner, newcomer], racks), most=2)
+
+    assert outcomes[0].shares == {"a": [partitions[1], partitions[3]], "b": []}
+    assert outcomes[-1].shares == {"a": [partitions[1], partitions[3]], "b": [partitions[0], partitions[2]]}
+
+
+def _rejoin(shares: Shares) -> list[MemberSubscription]:
+    return [MemberSubscription(member_id, None, ("t",), share, 2) for member_id, share in shares.items()]
