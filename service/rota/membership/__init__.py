@@ -1,0 +1,35 @@
+"""The client core: what a member should send next and by when, and until when it may act. Pure."""
+
+from rota.membership.events import (
+    Assigned,
+    AssignmentFailed,
+    Event,
+    Failed,
+    JoinedAsLeader,
+    Left,
+    Lost,
+    Reachable,
+    RebalanceStarted,
+    Unreachable,
+)
+from rota.membership.machine import Membership, State
+from rota.membership.requests import MembershipRequest, Planned
+from rota.membership.settings import MembershipSettings
+
+__all__ = [
+    "Assigned",
+    "AssignmentFailed",
+    "Event",
+    "Failed",
+    "JoinedAsLeader",
+    "Left",
+    "Lost",
+    "Membership",
+    "MembershipRequest",
+    "MembershipSettings",
+    "Planned",
+    "Reachable",
+    "RebalanceStarted",
+    "State",
+    "Unreachable",
+]

@@ -1,0 +1,51 @@
+"""The local deadline: until when a member may act on what it holds, always earlier than the coordinator's.
+
+The coordinator counts a session from when it received the renewing call, which is never before the member sent it.
+So a member that counts from the sending, and only for calls known to have renewed, gives up first: whatever the
+network does, and also when it cannot be reached at all. Which calls renew is protocol.md §8.2: heartbeats (also one
+answered `REBALANCE_IN_PROGRESS`), accepted commits, completed joins; not a join answered at once, not a sync in Stable.
+
+A join phase has a deadline of its own: the coordinator drops who has not rejoined when the rebalance timeout runs out,
+however much of its session is left. That clock may have started right after the last call that found the group settled,
+and a member that cannot be reached is not told; so this second limit holds at all times, not only once told.
+"""
+
+from __future__ import annotations
+
+from rota.membership.settings import MembershipSettings
+
+
+class LocalDeadline:
+    """Tracks the last renewal and the last sight of a settled group; all times are the member's own clock."""
+
+    def __init__(self, settings: MembershipSettings) -> None:
+        self._session_ms = settings.session_timeout_ms - settings.margin_ms
+        self._rebalance_ms = settings.rebalance_timeout_ms - settings.margin_ms
+        self.renewed_at_ms: int | None = None
+        self._settled_at_ms: int | None = None
+
+    def clear(self) -> None:
+        """The generation is over: nothing known of it says anything about the next."""
+        self.renewed_at_ms = None
+        self._settled_at_ms = None
+
+    def renewed(self, sent_at_ms: int) -> None:
+        """A call sent then is known to have renewed the session."""
+        self.renewed_at_ms = max(sent_at_ms, self.renewed_at_ms or sent_at_ms)
+
+    def settled(self, sent_at_ms: int) -> None:
+        """A call sent then found the group in our generation and in no join phase."""
+        self._settled_at_ms = max(sent_at_ms, self._settled_at_ms or sent_at_ms)
+
+    @property
+    def valid_until_ms(self) -> int | None:
+        """The moment from which the member must not act; None where no renewal is known."""
+        if self.renewed_at_ms is None:
+            return None
+        session_over_ms = self.renewed_at_ms + self._session_ms
+        if self._settled_at_ms is None:
+            return session_over_ms
+        return min(session_over_ms, self._settled_at_ms + self._rebalance_ms)
+
+    def holds(self, now_ms: int) -> bool:
+        return self.valid_until_ms is not None and now_ms < self.valid_until_ms

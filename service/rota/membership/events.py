@@ -1,0 +1,88 @@
+"""What the state machine tells its shell: each event says what happened and what is asked of the shell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import JoinedMember
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedAsLeader:
+    """This member leads `generation_id`: answer with `Membership.assign` or `Membership.assignment_failed`."""
+
+    generation_id: int
+    protocol_name: str
+    members: tuple[JoinedMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """This member holds `assignment` until its deadline. It replaces whatever was held before (resync)."""
+
+    generation_id: int
+    protocol_name: str
+    leader_id: str
+    is_leader: bool
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceStarted:
+    """The group moves on: stop work, commit, then call `Membership.rejoin`. Still held until then.
+
+    `generation_id` may still commit while the join phase lasts; heartbeats go on meanwhile.
+    """
+
+    generation_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What was held may be somebody else's already: stop at once, without a commit.
+
+    `reason` is "deadline" where the local deadline passed without an acknowledged renewal,
+    otherwise the coordinator's answer, which is then in `code`.
+    """
+
+    generation_id: int
+    reason: str
+    code: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentFailed:
+    """The leader could not assign this generation; everybody joins again after a pause."""
+
+    generation_id: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """The coordinator does not answer. What is held stays held until the deadline."""
+
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reachable:
+    """The coordinator answers again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Final: this member has left, or told the coordinator as often as is reasonable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Final: the coordinator refuses this member for a reason that repeating cannot mend."""
+
+    code: ErrorCode
+    detail: str
+
+
+Event = JoinedAsLeader | Assigned | RebalanceStarted | Lost | AssignmentFailed | Unreachable | Reachable | Left | Failed

@@ -1,0 +1,547 @@
+"""The client state machine: what a member sends next and by when, and what each answer means for it.
+
+Theory of operation. At most one membership call is under way at a time. The shell asks `next_request`, sends it when
+it is due, and hands the outcome to `on_reply` or `on_failure`; `on_time` is called when `deadline_ms` has come. Each of
+them returns events for the shell. A reply that belongs to an earlier generation or member id is recognised and ignored.
+
+    UNJOINED ──▶ JOINING ──▶ LEADING ──assign()──▶ SYNCING ──▶ STABLE ──rebalance──▶ REVOKING ──rejoin()──▶ UNJOINED
+                    └──────── follower ───────────────▶┘ ▲        │
+                                                         └─resync─┘
+    any ──leave()──▶ LEAVING ──▶ LEFT        any ──fenced──▶ FENCED        any ──refused for good──▶ FAILED
+
+An assignment is held in STABLE and REVOKING, and in SYNCING during a resync. It is never handed out, and never kept,
+past the local deadline (`deadline.py`): where a join may not have renewed the session, a heartbeat goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from rota.membership.backoff import Backoff
+from rota.membership.deadline import LocalDeadline
+from rota.membership.events import (
+    Assigned,
+    AssignmentFailed,
+    Event,
+    Failed,
+    JoinedAsLeader,
+    Left,
+    Lost,
+    Reachable,
+    RebalanceStarted,
+    Unreachable,
+)
+from rota.membership.requests import MembershipRequest, Planned, RequestFactory
+from rota.membership.settings import MembershipSettings
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import (
+    NO_GENERATION,
+    CommitOffsets,
+    CommitReply,
+    Heartbeat,
+    HeartbeatReply,
+    JoinGroup,
+    JoinReply,
+    LeaveGroup,
+    Protocol,
+    Reply,
+    SyncGroup,
+    SyncReply,
+)
+
+
+class State(StrEnum):
+    """Where a member stands. The last three are final."""
+
+    UNJOINED = "unjoined"
+    JOINING = "joining"
+    LEADING = "leading"
+    SYNCING = "syncing"
+    STABLE = "stable"
+    REVOKING = "revoking"
+    LEAVING = "leaving"
+    LEFT = "left"
+    FENCED = "fenced"
+    FAILED = "failed"
+
+
+FINAL = frozenset({State.LEFT, State.FENCED, State.FAILED})
+_JOINS = frozenset({State.UNJOINED, State.JOINING})
+_IN_GENERATION = frozenset({State.LEADING, State.SYNCING, State.STABLE, State.REVOKING})
+_UNAVAILABLE = frozenset(
+    {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
+)
+_LATER = _UNAVAILABLE | {ErrorCode.THROTTLED, ErrorCode.GROUP_MAX_SIZE_REACHED}
+_UNKNOWN = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND})
+# Codes that end a generation but make no sense as the answer to a join: repeat it after a pause.
+_STRAY_FOR_JOIN = _UNKNOWN | {
+    ErrorCode.MEMBER_ID_REQUIRED,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.ASSIGNMENT_FAILED,
+}
+_LEAVE_TRIES = 3
+
+
+class Membership:
+    """One member's side of the protocol. Times are milliseconds of the caller's monotonic clock."""
+
+    def __init__(self, settings: MembershipSettings) -> None:
+        self.settings = settings
+        self.state = State.UNJOINED
+        self.member_id = ""
+        self.generation_id = NO_GENERATION
+        self.protocol_name = ""
+        self.leader_id = ""
+        self.assignment: bytes | None = None
+        """What is held; None where nothing is. Empty bytes are an assignment of nothing."""
+        self.unreachable_since_ms: int | None = None
+        self._requests = RequestFactory(settings)
+        self._protocols = settings.protocols
+        self._backoff = Backoff(settings.backoff_first_ms, settings.backoff_cap_ms)
+        self._deadline = LocalDeadline(settings)
+        self._not_before_ms = 0
+        self._heartbeat_at_ms = 0
+        self._join_since_ms: int | None = None
+        self._seen_generation_id = NO_GENERATION
+        self._told_of_rebalance = False
+        self._assignments: tuple[tuple[str, bytes], ...] = ()
+        self._leader_error: str | None = None
+        self._reason = ""
+        self._leave_tries = 0
+
+    # --- where it stands ----------------------------------------------------------------------
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL
+
+    @property
+    def is_leader(self) -> bool:
+        return self.member_id != "" and self.leader_id == self.member_id
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When what is held is lost unless renewed; None while nothing is held. Call `on_time` then."""
+        return None if self.assignment is None else self._deadline.valid_until_ms
+
+    def holds(self, now_ms: int) -> bool:
+        """Whether this member may act now. Right also where `on_time` has not been called yet, as on a blocked loop."""
+        return self.assignment is not None and self._deadline.holds(now_ms)
+
+    # --- what to send -------------------------------------------------------------------------
+
+    def next_request(self, now_ms: int) -> Planned | None:
+        """The next call and when; None once the state is final. Asking changes nothing."""
+        match self.state:
+            case State.UNJOINED | State.JOINING:
+                return self._plan(self._requests.join(self.member_id, self._protocols, self._reason), now_ms)
+            case State.SYNCING if not self._heartbeat_overdue(now_ms):
+                return self._plan(self._sync_request(), now_ms)
+            case State.SYNCING:
+                return self._plan_heartbeat(now_ms, now_ms, wait_ms=0)
+            case State.LEADING | State.REVOKING:
+                return self._plan_heartbeat(now_ms, self._heartbeat_at_ms, wait_ms=0)
+            case State.STABLE:
+                return self._plan_heartbeat(now_ms, self._heartbeat_at_ms, self._heartbeat_wait_ms(now_ms))
+            case State.LEAVING:
+                return self._plan(self._requests.leave(self.member_id, self._reason), now_ms)
+            case State.LEFT | State.FENCED | State.FAILED:
+                return None
+
+    def wants(self, request: MembershipRequest, now_ms: int) -> bool:
+        """Whether a call under way is still the one to wait for; if not, the shell cancels it and asks again."""
+        planned = self.next_request(now_ms)
+        return planned is not None and type(planned.request) is type(request) and self._awaits(request)
+
+    def _plan(self, request: MembershipRequest, now_ms: int) -> Planned:
+        parked_ms = 0 if isinstance(request, LeaveGroup) else request.wait_ms or 0
+        return Planned(request, max(now_ms, self._not_before_ms), parked_ms + self.settings.answer_grace_ms)
+
+    def _plan_heartbeat(self, now_ms: int, due_ms: int, wait_ms: int) -> Planned:
+        request = self._requests.heartbeat(self.member_id, self.generation_id, wait_ms)
+        send_at_ms = max(now_ms, due_ms, self._not_before_ms)
+        return Planned(request, send_at_ms, wait_ms + self.settings.heartbeat_grace_ms)
+
+    def _heartbeat_wait_ms(self, now_ms: int) -> int:
+        """How long to park: never more than a third of what is left, and not at all after a failure.
+
+        An answer that comes at once is what moves the deadline; a parked one only when it returns.
+        """
+        valid_until_ms = self._deadline.valid_until_ms
+        if not self.settings.long_poll or self._backoff.failures or valid_until_ms is None:
+            return 0
+        return max(0, min(self.settings.poll_ms, (valid_until_ms - now_ms) // 3))
+
+    def _heartbeat_overdue(self, now_ms: int) -> bool:
+        """Parked syncs are not counted on to renew, so a heartbeat goes between them."""
+        renewed_at_ms = self._deadline.renewed_at_ms
+        return renewed_at_ms is None or now_ms >= renewed_at_ms + self.settings.poll_ms
+
+    def _sync_request(self) -> SyncGroup:
+        return self._requests.sync(
+            self.member_id, self.generation_id, self.protocol_name, self._assignments, self._leader_error
+        )
+
+    # --- what the shell decides ---------------------------------------------------------------
+
+    def assign(self, generation_id: int, assignments: Mapping[str, bytes]) -> None:
+        """The leader's answer to `JoinedAsLeader`. Ignored where that generation is over."""
+        if self.state is State.LEADING and generation_id == self.generation_id:
+            self._assignments = tuple(assignments.items())
+            self.state = State.SYNCING
+
+    def assignment_failed(self, generation_id: int, detail: str) -> None:
+        """The leader could not assign: it says so to all. Ignored where that generation is over."""
+        if self.state is State.LEADING and generation_id == self.generation_id:
+            self._leader_error = detail
+            self.state = State.SYNCING
+
+    def resync(self, assignments: Mapping[str, bytes]) -> bool:
+        """The leader of a Stable group changes the assignment without a join phase; False where it cannot."""
+        if self.state is not State.STABLE or not self.is_leader:
+            return False
+        self._assignments = tuple(assignments.items())
+        self.state = State.SYNCING
+        return True
+
+    def request_rejoin(self, now_ms: int, reason: str, protocols: tuple[Protocol, ...] | None = None) -> list[Event]:
+        """Join again, with new metadata where given. What is held is revoked first, as in any rebalance."""
+        if self.state is State.LEAVING or self.is_final:
+            return []
+        self._protocols = protocols or self._protocols
+        self._reason = reason
+        if self.state in _JOINS or self.state is State.REVOKING:
+            return []
+        return self._leave_generation(now_ms, reason)
+
+    def rejoin(self, now_ms: int) -> None:
+        """The shell's answer to `RebalanceStarted`: work has stopped, nothing is held any more."""
+        if self.state is State.REVOKING:
+            self._forget_generation(now_ms)
+
+    def leave(self, now_ms: int, reason: str) -> list[Event]:
+        """Give everything up and leave. The shell has stopped its work before."""
+        if self.is_final or self.state is State.LEAVING:
+            return []
+        self.assignment = None
+        if not self.member_id:
+            return self.abandon()
+        self.state = State.LEAVING
+        self._reason = reason
+        self._not_before_ms = now_ms
+        return []
+
+    def abandon(self) -> list[Event]:
+        """Final without telling the coordinator: a static member that comes back within its session."""
+        if self.is_final:
+            return []
+        self.assignment = None
+        self.state = State.LEFT
+        return [Left()]
+
+    # --- what happened ------------------------------------------------------------------------
+
+    def on_reply(
+        self, request: MembershipRequest | CommitOffsets, reply: Reply, sent_at_ms: int, now_ms: int, jitter: float
+    ) -> list[Event]:
+        """An answer came. `jitter` is a random number from 0 to 1, for the back-off if one follows.
+
+        Answers to commits are reported here, too: they renew the session or tell that it is over.
+        """
+        events = self._note_answer(reply.error, sent_at_ms)
+        if self._awaits(request):
+            match request, reply:
+                case JoinGroup(), JoinReply():
+                    events += self._on_join(reply, sent_at_ms, now_ms, jitter)
+                case SyncGroup(), SyncReply():
+                    events += self._on_sync(request, reply, sent_at_ms, now_ms, jitter)
+                case Heartbeat(), HeartbeatReply():
+                    events += self._on_heartbeat(request, reply, sent_at_ms, now_ms, jitter)
+                case LeaveGroup(), _:
+                    events += self._on_leave(reply.error in _LATER, now_ms, jitter)
+                case CommitOffsets(), CommitReply():
+                    events += self._on_commit(reply, sent_at_ms, now_ms, jitter)
+        return events + self.on_time(now_ms)
+
+    def on_failure(
+        self, request: MembershipRequest | CommitOffsets, sent_at_ms: int, now_ms: int, jitter: float
+    ) -> list[Event]:
+        """No answer came: nobody knows whether the call was carried out. It is repeated after a pause."""
+        events = self._note_silence(sent_at_ms)
+        if self._awaits(request):
+            match request:
+                case JoinGroup():
+                    self._note_unanswered_join(sent_at_ms)
+                    self._pause(now_ms, jitter)
+                case LeaveGroup():
+                    events += self._on_leave(True, now_ms, jitter)
+                case SyncGroup() | Heartbeat():
+                    self._pause(now_ms, jitter)
+                case CommitOffsets():
+                    pass  # The caller of the commit decides whether to repeat it.
+        return events + self.on_time(now_ms)
+
+    def on_time(self, now_ms: int) -> list[Event]:
+        """Time has passed. At the deadline what is held is lost, whether or not anybody can be reached."""
+        if self.assignment is None or self._deadline.holds(now_ms):
+            return []
+        return self._lose("deadline", ErrorCode.NONE, now_ms)
+
+    def _awaits(self, request: MembershipRequest | CommitOffsets) -> bool:
+        """Whether an answer to `request` can still concern this member as it stands now."""
+        match request:
+            case JoinGroup():
+                return self.state in _JOINS and request.member_id == self.member_id
+            case SyncGroup():
+                return self.state is State.SYNCING and self._is_mine(request.member_id, request.generation_id)
+            case Heartbeat() | CommitOffsets():
+                return self.state in _IN_GENERATION and self._is_mine(request.member_id, request.generation_id)
+            case LeaveGroup():
+                return self.state is State.LEAVING
+
+    def _is_mine(self, member_id: str, generation_id: int) -> bool:
+        return member_id == self.member_id and generation_id == self.generation_id
+
+    # --- join ---------------------------------------------------------------------------------
+
+    def _on_join(self, reply: JoinReply, sent_at_ms: int, now_ms: int, jitter: float) -> list[Event]:
+        match reply.error:
+            case ErrorCode.NONE if reply.pending and reply.member_id:
+                self._still_joining(reply.member_id, sent_at_ms, now_ms)
+            case ErrorCode.NONE if not reply.pending and reply.member_id and reply.generation_id >= 0:
+                return self._enter_generation(reply, sent_at_ms, now_ms)
+            case ErrorCode.MEMBER_ID_REQUIRED if reply.member_id and not self.member_id:
+                self._adopt_member_id(reply.member_id)
+                self._not_before_ms = now_ms
+            case code if code in _UNKNOWN and self.member_id:
+                self._forget_member(now_ms)
+            case code if code is ErrorCode.NONE or code in _LATER or code in _STRAY_FOR_JOIN:
+                self._note_unanswered_join(sent_at_ms)
+                self._pause(now_ms, jitter)
+            case code:
+                return self._fail(code, reply.detail, now_ms)
+        return []
+
+    def _still_joining(self, member_id: str, sent_at_ms: int, now_ms: int) -> None:
+        """Pending: joined, but the phase goes on. It cannot have completed before this call was sent."""
+        self._adopt_member_id(member_id)
+        self._join_since_ms = sent_at_ms
+        self._not_before_ms = now_ms
+        self.state = State.JOINING
+
+    def _note_unanswered_join(self, sent_at_ms: int) -> None:
+        """A join without an answer may have completed: the session may count from then."""
+        self._join_since_ms = min(sent_at_ms, sent_at_ms if self._join_since_ms is None else self._join_since_ms)
+
+    def _adopt_member_id(self, member_id: str) -> None:
+        if member_id != self.member_id:
+            self.member_id = member_id
+            self._seen_generation_id = NO_GENERATION
+
+    def _enter_generation(self, reply: JoinReply, sent_at_ms: int, now_ms: int) -> list[Event]:
+        self._adopt_member_id(reply.member_id)
+        self._note_unanswered_join(sent_at_ms)
+        self._deadline.clear()
+        if self._join_renewed(reply.generation_id) and self._join_since_ms is not None:
+            self._deadline.renewed(self._join_since_ms)
+            self._deadline.settled(self._join_since_ms)
+        self._heartbeat_at_ms = (self._deadline.renewed_at_ms or 0) + self.settings.heartbeat_interval_ms
+        self._join_since_ms = None
+        self._told_of_rebalance = False
+        self._reason = ""
+        self._not_before_ms = now_ms
+        self.generation_id = self._seen_generation_id = reply.generation_id
+        self.protocol_name = reply.protocol_name or ""
+        self.leader_id = reply.leader_id
+        if not self.is_leader or reply.skip_assignment:
+            self.state = State.SYNCING
+            return []
+        self.state = State.LEADING
+        return [JoinedAsLeader(self.generation_id, self.protocol_name, reply.members)]
+
+    def _join_renewed(self, generation_id: int) -> bool:
+        """Whether this generation is known to come from a join phase that we were part of.
+
+        A rejoin in a Stable group is answered at once and renews nothing. A higher generation is no
+        proof by itself: a resync counts up, too, and a static member that was away is not left out.
+        """
+        if self._seen_generation_id == NO_GENERATION:
+            return True
+        was_part_of_it = self._told_of_rebalance and self.settings.group_instance_id is None
+        return was_part_of_it and generation_id > self._seen_generation_id
+
+    # --- sync, heartbeat, commit, leave -------------------------------------------------------
+
+    def _on_sync(
+        self, request: SyncGroup, reply: SyncReply, sent_at_ms: int, now_ms: int, jitter: float
+    ) -> list[Event]:
+        match reply.error:
+            case ErrorCode.NONE if request.leader_error is not None:
+                return self._assignment_failed(request.leader_error, now_ms, jitter)
+            case ErrorCode.NONE if reply.pending:
+                self._not_before_ms = now_ms
+                return []
+            case ErrorCode.NONE:
+                return self._synced(reply, sent_at_ms, now_ms)
+            case ErrorCode.ASSIGNMENT_FAILED:
+                return self._assignment_failed(reply.detail, now_ms, jitter)
+            case code:
+                return self._refused(code, reply.detail, now_ms, jitter)
+
+    def _synced(self, reply: SyncReply, sent_at_ms: int, now_ms: int) -> list[Event]:
+        self._assignments = ()  # Delivered: if we must ask once more, it is to fetch ours.
+        if reply.generation_id > self.generation_id:
+            self.generation_id = self._seen_generation_id = reply.generation_id
+        if not self._deadline.holds(now_ms):
+            return []  # A heartbeat goes first, then this sync again: nothing is handed out that is over already.
+        self._deadline.settled(sent_at_ms)
+        self._backoff.reset()
+        self._not_before_ms = now_ms
+        if self.settings.long_poll:
+            self._heartbeat_at_ms = now_ms
+        self.state = State.STABLE
+        self.assignment = reply.assignment
+        return [Assigned(self.generation_id, self.protocol_name, self.leader_id, self.is_leader, reply.assignment)]
+
+    def _on_heartbeat(
+        self, request: Heartbeat, reply: HeartbeatReply, sent_at_ms: int, now_ms: int, jitter: float
+    ) -> list[Event]:
+        self._heartbeat_at_ms = sent_at_ms + self._heartbeat_spacing_ms(request)
+        match reply.error:
+            case ErrorCode.NONE:
+                self._heartbeat_accepted(reply.generation_id, sent_at_ms, now_ms)
+                return []
+            case ErrorCode.REBALANCE_IN_PROGRESS:
+                self._deadline.renewed(sent_at_ms)
+                return self._rebalance(now_ms)
+            case code:
+                return self._refused(code, reply.detail, now_ms, jitter)
+
+    def _heartbeat_spacing_ms(self, request: Heartbeat) -> int:
+        """One parked heartbeat follows the other, unless a coordinator answers sooner than it was asked to."""
+        interval_ms = self.settings.heartbeat_interval_ms
+        if self.settings.long_poll and self.state is State.STABLE:
+            return min(interval_ms, request.wait_ms or 0)
+        return interval_ms
+
+    def _heartbeat_accepted(self, generation_id: int, sent_at_ms: int, now_ms: int) -> None:
+        self._deadline.renewed(sent_at_ms)
+        self._deadline.settled(sent_at_ms)
+        self._not_before_ms = now_ms
+        if self.state is State.STABLE:
+            self._backoff.reset()
+        if generation_id > self.generation_id and self.state is not State.REVOKING:
+            # Resync: the leader changed the assignment. We are in the new generation already; fetch our part.
+            self.generation_id = self._seen_generation_id = generation_id
+            self._assignments = ()
+            self.state = State.SYNCING
+
+    def _on_commit(self, reply: CommitReply, sent_at_ms: int, now_ms: int, jitter: float) -> list[Event]:
+        match reply.error:
+            case ErrorCode.NONE:
+                if any(partition.error is ErrorCode.NONE for partition in reply.partitions):
+                    self._deadline.renewed(sent_at_ms)
+            case ErrorCode.ILLEGAL_GENERATION | ErrorCode.REBALANCE_IN_PROGRESS:
+                self._heartbeat_at_ms = now_ms  # Its answer tells a resync from a generation that is over.
+            case ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.FENCED_INSTANCE_ID:
+                return self._refused(reply.error, reply.detail, now_ms, jitter)
+            case _:
+                pass  # Concerns the commit alone.
+        return []
+
+    def _on_leave(self, again: bool, now_ms: int, jitter: float) -> list[Event]:
+        self._leave_tries += 1
+        if again and self._leave_tries < _LEAVE_TRIES:
+            self._pause(now_ms, jitter)
+            return []
+        return self.abandon()
+
+    # --- what ends a generation ---------------------------------------------------------------
+
+    def _refused(self, code: ErrorCode, detail: str, now_ms: int, jitter: float) -> list[Event]:
+        """A sync, heartbeat or commit of the current generation was answered with an error."""
+        if code is ErrorCode.REBALANCE_IN_PROGRESS:
+            return self._rebalance(now_ms)
+        if code is ErrorCode.ILLEGAL_GENERATION:
+            return self._lose(code.value, code, now_ms)
+        if code in _UNKNOWN:
+            events = self._lose(code.value, code, now_ms)
+            self._forget_member(now_ms)
+            return events
+        if code in _LATER or code is ErrorCode.ASSIGNMENT_FAILED:
+            self._pause(now_ms, jitter)
+            return []
+        return self._fail(code, detail, now_ms)
+
+    def _rebalance(self, now_ms: int) -> list[Event]:
+        """The coordinator is in a join phase: what is held is revoked before we join it."""
+        self._told_of_rebalance = True
+        return [] if self.state is State.REVOKING else self._leave_generation(now_ms, "rebalance")
+
+    def _leave_generation(self, now_ms: int, reason: str) -> list[Event]:
+        if self.assignment is None:
+            # KAFKA-13891: joining again under a generation that was never synced would revive it.
+            self._forget_generation(now_ms)
+            return []
+        self.state = State.REVOKING
+        self._heartbeat_at_ms = now_ms + self.settings.heartbeat_interval_ms
+        return [RebalanceStarted(self.generation_id, reason)]
+
+    def _assignment_failed(self, detail: str, now_ms: int, jitter: float) -> list[Event]:
+        event = AssignmentFailed(self.generation_id, detail)
+        self._told_of_rebalance = True
+        events = self._leave_generation(now_ms, "assignment failed")
+        self._pause(now_ms, jitter)
+        return [event, *events]
+
+    def _lose(self, reason: str, code: ErrorCode, now_ms: int) -> list[Event]:
+        event = Lost(self.generation_id, reason, code)
+        was_held = self.assignment is not None
+        self._told_of_rebalance = False
+        self._forget_generation(now_ms)
+        return [event] if was_held else []
+
+    def _fail(self, code: ErrorCode, detail: str, now_ms: int) -> list[Event]:
+        events = self._lose(code.value, code, now_ms)
+        self.state = State.FENCED if code is ErrorCode.FENCED_INSTANCE_ID else State.FAILED
+        return [*events, Failed(code, detail)]
+
+    def _forget_generation(self, now_ms: int) -> None:
+        """Back to joining, as the same member. The last generation seen is remembered only to judge the next join."""
+        self.state = State.UNJOINED
+        self.generation_id = NO_GENERATION
+        self.leader_id = ""
+        self.assignment = None
+        self._assignments = ()
+        self._leader_error = None
+        self._join_since_ms = None
+        self._not_before_ms = now_ms
+        self._deadline.clear()
+
+    def _forget_member(self, now_ms: int) -> None:
+        """Back to joining, as somebody new."""
+        self._forget_generation(now_ms)
+        self._told_of_rebalance = False
+        self._adopt_member_id("")
+
+    # --- reachability and pauses --------------------------------------------------------------
+
+    def _pause(self, now_ms: int, jitter: float) -> None:
+        cap_ms = self.settings.heartbeat_backoff_cap_ms if self.state in _IN_GENERATION else None
+        self._not_before_ms = now_ms + self._backoff.next_ms(jitter, cap_ms)
+
+    def _note_silence(self, sent_at_ms: int) -> list[Event]:
+        if self.unreachable_since_ms is not None:
+            return []
+        self.unreachable_since_ms = sent_at_ms
+        return [Unreachable(sent_at_ms)]
+
+    def _note_answer(self, code: ErrorCode, sent_at_ms: int) -> list[Event]:
+        if code in _UNAVAILABLE:
+            return self._note_silence(sent_at_ms)
+        if self.unreachable_since_ms is None:
+            return []
+        self.unreachable_since_ms = None
+        return [Reachable()]

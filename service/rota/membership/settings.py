@@ -1,0 +1,60 @@
+"""What a member brings to its group, and the times that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rota.protocol.limits import MAX_WAIT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
+from rota.protocol.messages import Protocol
+
+_MAX_HEARTBEAT_INTERVAL_MS = 3_000
+_MAX_ANSWER_GRACE_MS = 5_000
+_MIN_MARGIN_MS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipSettings:
+    """One member of one group. Times are milliseconds; `protocols` in order of preference."""
+
+    namespace: str
+    group_id: str
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
+    rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS
+    group_instance_id: str | None = None
+    client_id: str = ""
+    long_poll: bool = True
+    """Park heartbeats at the coordinator, so that a rebalance is learnt the moment it starts."""
+    backoff_first_ms: int = 100
+    backoff_cap_ms: int = 5_000
+
+    @property
+    def margin_ms(self) -> int:
+        """How much earlier than the coordinator this member gives up: covers clocks that differ by 2 %."""
+        return max(_MIN_MARGIN_MS, self.session_timeout_ms // 50)
+
+    @property
+    def poll_ms(self) -> int:
+        """The longest that a call may park: two of them in a row, and a third of either timeout is still left."""
+        return min(self.session_timeout_ms // 3, self.rebalance_timeout_ms // 3, MAX_WAIT_MS)
+
+    @property
+    def heartbeat_interval_ms(self) -> int:
+        """Between two heartbeats that do not park."""
+        return min(self.poll_ms, _MAX_HEARTBEAT_INTERVAL_MS)
+
+    @property
+    def answer_grace_ms(self) -> int:
+        """How long beyond its parked time a join, sync or leave may take: they are answered after a durable write."""
+        return _MAX_ANSWER_GRACE_MS
+
+    @property
+    def heartbeat_grace_ms(self) -> int:
+        """The same for a heartbeat: short enough that one lost answer leaves time for another try."""
+        return min(self.session_timeout_ms // 3, _MAX_ANSWER_GRACE_MS)
+
+    @property
+    def heartbeat_backoff_cap_ms(self) -> int:
+        """Back-off between heartbeats must not eat the session that they are to save."""
+        return min(self.backoff_cap_ms, self.session_timeout_ms // 10)

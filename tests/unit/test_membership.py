@@ -1,0 +1,661 @@
+"""The client state machine: one sentence per rule of the protocol that a member follows, in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from rota.membership import (
+    Assigned,
+    AssignmentFailed,
+    Event,
+    Failed,
+    JoinedAsLeader,
+    Left,
+    Lost,
+    Membership,
+    MembershipSettings,
+    Reachable,
+    RebalanceStarted,
+    State,
+    Unreachable,
+)
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import (
+    NO_GENERATION,
+    CommitOffsets,
+    CommitReply,
+    Heartbeat,
+    HeartbeatReply,
+    JoinedMember,
+    JoinGroup,
+    JoinReply,
+    LeaveGroup,
+    LeaveReply,
+    OffsetToCommit,
+    PartitionResult,
+    Protocol,
+    Reply,
+    SyncGroup,
+    SyncReply,
+)
+
+SESSION_MS = 9_000
+MARGIN_MS = 180
+REBALANCE_MS = 30_000
+POLL_MS = 3_000
+
+SETTINGS = MembershipSettings(
+    namespace="default",
+    group_id="workers",
+    protocol_type="worker",
+    protocols=(Protocol("range", b"mine"),),
+    session_timeout_ms=SESSION_MS,
+    rebalance_timeout_ms=REBALANCE_MS,
+)
+
+MEMBER_ID_REQUIRED = JoinReply(ErrorCode.MEMBER_ID_REQUIRED, member_id="m-1")
+BEATING = HeartbeatReply(generation_id=1, state="Stable")
+
+
+def joined(generation_id: int = 1, *, member_id: str = "m-1", leader_id: str = "m-0", skip: bool = False) -> JoinReply:
+    members = (JoinedMember(member_id, None, b"mine"),) if member_id == leader_id else ()
+    return JoinReply(
+        member_id=member_id,
+        generation_id=generation_id,
+        protocol_type="worker",
+        protocol_name="range",
+        leader_id=leader_id,
+        members=members,
+        skip_assignment=skip,
+    )
+
+
+def synced(assignment: bytes = b"share", generation_id: int = 1) -> SyncReply:
+    return SyncReply(generation_id=generation_id, protocol_name="range", assignment=assignment)
+
+
+@dataclass
+class Bench:
+    """Plays network and shell for one member: time passes only as told."""
+
+    membership: Membership
+    now_ms: int = 1_000
+    sent_at_ms: int = 0
+    events: list[Event] = field(default_factory=list)
+
+    def sends(self) -> JoinGroup | SyncGroup | Heartbeat | LeaveGroup:
+        """Wait until the next request is due, and send it."""
+        planned = self.membership.next_request(self.now_ms)
+        assert planned is not None
+        self.sent_at_ms = self.now_ms = max(self.now_ms, planned.send_at_ms)
+        return planned.request
+
+    def answered(self, reply: Reply, after_ms: int = 10, jitter: float = 1.0) -> list[Event]:
+        """Send what is due and have it answered."""
+        request = self.sends()
+        self.now_ms += after_ms
+        self.events = self.membership.on_reply(request, reply, self.sent_at_ms, self.now_ms, jitter)
+        return self.events
+
+    def unanswered(self, after_ms: int = 100, jitter: float = 1.0) -> list[Event]:
+        request = self.sends()
+        self.now_ms += after_ms
+        self.events = self.membership.on_failure(request, self.sent_at_ms, self.now_ms, jitter)
+        return self.events
+
+    def passes(self, ms: int) -> list[Event]:
+        self.now_ms += ms
+        self.events = self.membership.on_time(self.now_ms)
+        return self.events
+
+    def pause_ms(self) -> int:
+        """How long until the next request is due."""
+        planned = self.membership.next_request(self.now_ms)
+        assert planned is not None
+        return planned.send_at_ms - self.now_ms
+
+
+def a_newcomer(settings: MembershipSettings = SETTINGS) -> Bench:
+    return Bench(Membership(settings))
+
+
+def a_joined_follower(settings: MembershipSettings = SETTINGS) -> Bench:
+    bench = a_newcomer(settings)
+    bench.answered(MEMBER_ID_REQUIRED)
+    bench.answered(joined())
+    return bench
+
+
+def a_joined_leader() -> Bench:
+    bench = a_newcomer()
+    bench.answered(MEMBER_ID_REQUIRED)
+    bench.answered(joined(leader_id="m-1"))
+    return bench
+
+
+def a_stable_follower(settings: MembershipSettings = SETTINGS) -> Bench:
+    bench = a_joined_follower(settings)
+    bench.answered(synced())
+    assert bench.membership.state is State.STABLE
+    return bench
+
+
+def a_revoking_follower() -> Bench:
+    bench = a_stable_follower()
+    bench.answered(HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS))
+    assert bench.membership.state is State.REVOKING
+    return bench
+
+
+# --- joining ----------------------------------------------------------------------------------
+
+
+def test_a_newcomer_joins_without_a_member_id() -> None:
+    request = a_newcomer().sends()
+    assert isinstance(request, JoinGroup)
+    assert (request.member_id, request.protocols) == ("", (Protocol("range", b"mine"),))
+
+
+def test_member_id_required_is_answered_at_once_with_the_id() -> None:
+    bench = a_newcomer()
+    bench.answered(MEMBER_ID_REQUIRED)
+    assert bench.pause_ms() == 0
+    request = bench.sends()
+    assert isinstance(request, JoinGroup)
+    assert request.member_id == "m-1"
+
+
+def test_a_pending_join_is_repeated_at_once_with_the_same_member_id() -> None:
+    bench = a_newcomer()
+    bench.answered(JoinReply(pending=True, member_id="m-1"), after_ms=3_000)
+    assert (bench.membership.state, bench.pause_ms()) == (State.JOINING, 0)
+    request = bench.sends()
+    assert isinstance(request, JoinGroup)
+    assert request.member_id == "m-1"
+
+
+def test_a_join_parks_for_at_most_a_third_of_either_timeout() -> None:
+    request = a_newcomer().sends()
+    assert isinstance(request, JoinGroup)
+    assert request.wait_ms == POLL_MS
+    hasty = a_newcomer(replace(SETTINGS, rebalance_timeout_ms=3_000)).sends()
+    assert isinstance(hasty, JoinGroup)
+    assert hasty.wait_ms == 1_000
+
+
+def test_an_unknown_member_id_is_forgotten_and_the_member_joins_as_new() -> None:
+    bench = a_newcomer()
+    bench.answered(MEMBER_ID_REQUIRED)
+    bench.answered(JoinReply(ErrorCode.UNKNOWN_MEMBER_ID))
+    assert bench.pause_ms() == 0
+    request = bench.sends()
+    assert isinstance(request, JoinGroup)
+    assert request.member_id == ""
+
+
+def test_an_unknown_member_id_without_one_is_repeated_after_a_pause() -> None:
+    bench = a_newcomer()
+    bench.answered(JoinReply(ErrorCode.UNKNOWN_MEMBER_ID))
+    assert bench.pause_ms() == 100
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.THROTTLED,
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+    ],
+)
+def test_a_retriable_join_backs_off_exponentially_up_to_a_cap(code: ErrorCode) -> None:
+    bench = a_newcomer()
+    pauses = []
+    for _ in range(8):
+        bench.answered(JoinReply(code))
+        pauses.append(bench.pause_ms())
+    assert pauses == [100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]
+
+
+def test_the_pause_is_a_random_share_of_the_step() -> None:
+    bench = a_newcomer()
+    bench.answered(JoinReply(ErrorCode.THROTTLED), jitter=0.25)
+    assert bench.pause_ms() == 25
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+        ErrorCode.INVALID_GROUP_ID,
+        ErrorCode.INVALID_SESSION_TIMEOUT,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.PAYLOAD_TOO_LARGE,
+        ErrorCode.UNAUTHENTICATED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ],
+)
+def test_a_join_refused_for_good_is_final(code: ErrorCode) -> None:
+    bench = a_newcomer()
+    assert bench.answered(JoinReply(code, detail="why")) == [Failed(code, "why")]
+    assert bench.membership.state is State.FAILED
+    assert bench.membership.next_request(bench.now_ms) is None
+
+
+def test_a_fenced_instance_is_final() -> None:
+    bench = a_newcomer(replace(SETTINGS, group_instance_id="pod-0"))
+    events = bench.answered(JoinReply(ErrorCode.FENCED_INSTANCE_ID, detail="taken over"))
+    assert events == [Failed(ErrorCode.FENCED_INSTANCE_ID, "taken over")]
+    assert bench.membership.state is State.FENCED
+
+
+# --- leading and syncing ----------------------------------------------------------------------
+
+
+def test_the_leader_is_asked_for_the_assignment_and_sends_it() -> None:
+    bench = a_joined_leader()
+    assert bench.events == [JoinedAsLeader(1, "range", (JoinedMember("m-1", None, b"mine"),))]
+    bench.membership.assign(1, {"m-1": b"all"})
+    request = bench.sends()
+    assert isinstance(request, SyncGroup)
+    assert (request.generation_id, request.assignments) == (1, (("m-1", b"all"),))
+
+
+def test_a_leader_that_takes_its_time_keeps_heartbeating() -> None:
+    bench = a_joined_leader()
+    request = bench.sends()
+    assert isinstance(request, Heartbeat)
+    assert bench.now_ms == 1_010 + 3_000  # one interval after the join was sent
+    assert request.wait_ms == 0
+
+
+def test_an_assignment_for_a_generation_that_is_over_is_ignored() -> None:
+    bench = a_joined_leader()
+    bench.membership.assign(0, {"m-1": b"stale"})
+    assert bench.membership.state is State.LEADING
+
+
+def test_a_returning_static_leader_that_skips_the_assignment_only_fetches_its_own() -> None:
+    bench = a_newcomer(replace(SETTINGS, group_instance_id="pod-0"))
+    bench.answered(joined(leader_id="m-1", skip=True))
+    request = bench.sends()
+    assert isinstance(request, SyncGroup)
+    assert request.assignments == ()
+
+
+def test_a_leader_that_cannot_assign_tells_all_and_joins_again_after_a_pause() -> None:
+    bench = a_joined_leader()
+    bench.membership.assignment_failed(1, "no topics")
+    request = bench.sends()
+    assert isinstance(request, SyncGroup)
+    assert request.leader_error == "no topics"
+    assert bench.answered(SyncReply()) == [AssignmentFailed(1, "no topics")]
+    assert (bench.membership.state, bench.pause_ms()) == (State.UNJOINED, 100)
+
+
+def test_followers_of_a_failed_assignment_back_off_further_each_time() -> None:
+    bench = a_joined_follower()
+    bench.answered(SyncReply(ErrorCode.ASSIGNMENT_FAILED, detail="no topics"))
+    first_ms = bench.pause_ms()
+    bench.answered(joined(2))
+    bench.answered(SyncReply(ErrorCode.ASSIGNMENT_FAILED, detail="no topics"))
+    assert (first_ms, bench.pause_ms()) == (100, 200)
+
+
+def test_a_sync_brings_the_assignment() -> None:
+    bench = a_stable_follower()
+    assert bench.events == [Assigned(1, "range", "m-0", False, b"share")]
+    assert bench.membership.holds(bench.now_ms)
+
+
+def test_a_pending_sync_is_repeated_at_once() -> None:
+    bench = a_joined_follower()
+    bench.answered(SyncReply(pending=True), after_ms=100)
+    assert bench.pause_ms() == 0
+    assert isinstance(bench.sends(), SyncGroup)
+
+
+def test_a_heartbeat_goes_between_two_parked_syncs() -> None:
+    bench = a_joined_follower()
+    bench.answered(SyncReply(pending=True), after_ms=POLL_MS)
+    request = bench.sends()
+    assert isinstance(request, Heartbeat)
+    bench.answered(BEATING)
+    assert isinstance(bench.sends(), SyncGroup)
+
+
+def test_a_sync_answered_with_a_rebalance_does_not_keep_the_stale_generation() -> None:
+    """KAFKA-13419 and KAFKA-13891: the next join must not revive a generation that was never synced."""
+    bench = a_joined_follower()
+    assert bench.answered(SyncReply(ErrorCode.REBALANCE_IN_PROGRESS)) == []
+    assert bench.membership.generation_id == NO_GENERATION
+    assert bench.pause_ms() == 0
+    request = bench.sends()
+    assert isinstance(request, JoinGroup)
+    assert request.member_id == "m-1"
+
+
+def test_a_sync_of_an_illegal_generation_joins_again_as_the_same_member() -> None:
+    bench = a_joined_follower()
+    bench.answered(SyncReply(ErrorCode.ILLEGAL_GENERATION))
+    request = bench.sends()
+    assert isinstance(request, JoinGroup)
+    assert (request.member_id, bench.membership.generation_id) == ("m-1", NO_GENERATION)
+
+
+def test_a_sync_that_fails_on_the_way_is_repeated_after_a_pause() -> None:
+    bench = a_joined_follower()
+    bench.unanswered()
+    assert bench.pause_ms() == 100
+    assert isinstance(bench.sends(), SyncGroup)
+
+
+# --- heartbeats -------------------------------------------------------------------------------
+
+
+def test_a_stable_member_parks_its_heartbeats() -> None:
+    bench = a_stable_follower()
+    request = bench.sends()
+    assert isinstance(request, Heartbeat)
+    assert request.wait_ms is not None
+    assert 2_500 < request.wait_ms <= POLL_MS
+    assert bench.pause_ms() == 0
+
+
+def test_one_parked_heartbeat_follows_the_other_at_once() -> None:
+    bench = a_stable_follower()
+    bench.answered(BEATING, after_ms=POLL_MS)
+    assert bench.pause_ms() == 0
+
+
+def test_a_coordinator_that_answers_parked_heartbeats_at_once_is_not_hammered() -> None:
+    bench = a_stable_follower()
+    bench.answered(BEATING, after_ms=1)
+    assert bench.pause_ms() > 2_500
+
+
+def test_without_long_poll_heartbeats_go_at_the_interval() -> None:
+    bench = a_stable_follower(replace(SETTINGS, session_timeout_ms=45_000, long_poll=False))
+    request = bench.sends()
+    assert isinstance(request, Heartbeat)
+    assert request.wait_ms == 0
+    bench.answered(BEATING, after_ms=10)
+    assert bench.pause_ms() == 3_000 - 10
+
+
+def test_after_a_failed_heartbeat_the_next_one_does_not_park() -> None:
+    bench = a_stable_follower()
+    bench.unanswered()
+    request = bench.sends()
+    assert isinstance(request, Heartbeat)
+    assert request.wait_ms == 0
+    bench.answered(BEATING)
+    parked = bench.sends()
+    assert isinstance(parked, Heartbeat)
+    assert parked.wait_ms is not None
+    assert parked.wait_ms > 2_500
+
+
+def test_pauses_between_failed_heartbeats_do_not_eat_the_session() -> None:
+    bench = a_stable_follower()
+    for _ in range(6):
+        bench.unanswered(after_ms=10)
+    assert bench.pause_ms() == SESSION_MS // 10
+
+
+def test_a_rebalance_is_announced_once_and_heartbeats_go_on_until_work_has_stopped() -> None:
+    bench = a_revoking_follower()
+    assert bench.events == [RebalanceStarted(1, "rebalance")]
+    assert bench.answered(HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS)) == []
+    assert isinstance(bench.sends(), Heartbeat)
+    assert bench.membership.holds(bench.now_ms)
+
+
+def test_once_work_has_stopped_the_member_joins_again_under_its_id() -> None:
+    bench = a_revoking_follower()
+    bench.membership.rejoin(bench.now_ms)
+    request = bench.sends()
+    assert isinstance(request, JoinGroup)
+    assert (request.member_id, bench.membership.holds(bench.now_ms)) == ("m-1", False)
+
+
+def test_a_heartbeat_of_an_unknown_member_loses_everything_and_joins_as_new() -> None:
+    bench = a_stable_follower()
+    events = bench.answered(HeartbeatReply(ErrorCode.UNKNOWN_MEMBER_ID))
+    assert events == [Lost(1, "UNKNOWN_MEMBER_ID", ErrorCode.UNKNOWN_MEMBER_ID)]
+    request = bench.sends()
+    assert isinstance(request, JoinGroup)
+    assert request.member_id == ""
+
+
+def test_a_heartbeat_of_an_illegal_generation_loses_everything_but_the_member_id() -> None:
+    bench = a_stable_follower()
+    events = bench.answered(HeartbeatReply(ErrorCode.ILLEGAL_GENERATION))
+    assert events == [Lost(1, "ILLEGAL_GENERATION", ErrorCode.ILLEGAL_GENERATION)]
+    request = bench.sends()
+    assert isinstance(request, JoinGroup)
+    assert request.member_id == "m-1"
+
+
+def test_a_fenced_heartbeat_loses_everything_for_good() -> None:
+    bench = a_stable_follower()
+    events = bench.answered(HeartbeatReply(ErrorCode.FENCED_INSTANCE_ID))
+    assert [type(event) for event in events] == [Lost, Failed]
+    assert bench.membership.next_request(bench.now_ms) is None
+
+
+def test_a_higher_generation_in_a_heartbeat_means_sync_again_and_keep_working_meanwhile() -> None:
+    bench = a_stable_follower()
+    assert bench.answered(HeartbeatReply(generation_id=2, state="Stable")) == []
+    assert bench.membership.holds(bench.now_ms)
+    request = bench.sends()
+    assert isinstance(request, SyncGroup)
+    assert request.generation_id == 2
+    assert bench.answered(synced(b"new share", 2)) == [Assigned(2, "range", "m-0", False, b"new share")]
+
+
+def test_a_leader_resyncs_a_changed_assignment_without_joining() -> None:
+    bench = a_joined_leader()
+    bench.membership.assign(1, {"m-1": b"all"})
+    bench.answered(synced(b"all"))
+    assert bench.membership.resync({"m-1": b"more"})
+    request = bench.sends()
+    assert isinstance(request, SyncGroup)
+    assert (request.generation_id, request.assignments) == (1, (("m-1", b"more"),))
+    assert bench.answered(synced(b"more", 2)) == [Assigned(2, "range", "m-1", True, b"more")]
+
+
+def test_a_follower_cannot_resync() -> None:
+    assert not a_stable_follower().membership.resync({"m-1": b"mine"})
+
+
+def test_an_answer_to_a_heartbeat_of_an_earlier_generation_is_ignored() -> None:
+    bench = a_stable_follower()
+    stale = bench.sends()
+    bench.answered(HeartbeatReply(ErrorCode.ILLEGAL_GENERATION))
+    bench.answered(joined(2))
+    late = bench.membership.on_reply(
+        stale, HeartbeatReply(ErrorCode.UNKNOWN_MEMBER_ID), bench.sent_at_ms, bench.now_ms, 1.0
+    )
+    assert late == []
+    assert (bench.membership.state, bench.membership.member_id) == (State.SYNCING, "m-1")
+
+
+def test_changed_metadata_revokes_first_and_then_joins_with_it() -> None:
+    bench = a_stable_follower()
+    events = bench.membership.request_rejoin(bench.now_ms, "subscription changed", (Protocol("range", b"new"),))
+    assert events == [RebalanceStarted(1, "subscription changed")]
+    bench.membership.rejoin(bench.now_ms)
+    request = bench.sends()
+    assert isinstance(request, JoinGroup)
+    assert (request.protocols, request.reason) == ((Protocol("range", b"new"),), "subscription changed")
+
+
+# --- the local deadline -----------------------------------------------------------------------
+
+
+def test_the_deadline_counts_from_the_sending_of_the_last_renewal() -> None:
+    bench = a_stable_follower()
+    bench.answered(BEATING, after_ms=500)
+    assert bench.membership.deadline_ms == bench.sent_at_ms + SESSION_MS - MARGIN_MS
+
+
+def test_a_heartbeat_answered_with_a_rebalance_still_renews() -> None:
+    bench = a_stable_follower()
+    bench.now_ms += 2_000
+    bench.answered(HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS))
+    assert bench.membership.deadline_ms == bench.sent_at_ms + SESSION_MS - MARGIN_MS
+
+
+def test_an_accepted_commit_renews_and_a_refused_one_does_not() -> None:
+    bench = a_stable_follower()
+    before_ms = bench.membership.deadline_ms
+    commit = CommitOffsets("default", "workers", 1, (OffsetToCommit("t", 0, 5),), "m-1")
+    refused = CommitReply(partitions=(PartitionResult("t", 0, ErrorCode.OFFSET_METADATA_TOO_LARGE),))
+    bench.membership.on_reply(commit, refused, 3_000, 3_010, 1.0)
+    assert bench.membership.deadline_ms == before_ms
+    bench.membership.on_reply(commit, CommitReply(partitions=(PartitionResult("t", 0),)), 3_000, 3_010, 1.0)
+    assert bench.membership.deadline_ms == 3_000 + SESSION_MS - MARGIN_MS
+
+
+def test_a_commit_of_an_unknown_member_loses_everything() -> None:
+    bench = a_stable_follower()
+    commit = CommitOffsets("default", "workers", 1, (), "m-1")
+    events = bench.membership.on_reply(commit, CommitReply(ErrorCode.UNKNOWN_MEMBER_ID), 1_500, 1_600, 1.0)
+    assert events == [Lost(1, "UNKNOWN_MEMBER_ID", ErrorCode.UNKNOWN_MEMBER_ID)]
+
+
+def test_a_commit_refused_for_its_generation_hurries_the_heartbeat_that_tells_why() -> None:
+    bench = a_stable_follower(replace(SETTINGS, long_poll=False))
+    bench.answered(BEATING)
+    commit = CommitOffsets("default", "workers", 1, (), "m-1")
+    refused = CommitReply(ErrorCode.ILLEGAL_GENERATION)
+    assert bench.membership.on_reply(commit, refused, bench.now_ms, bench.now_ms, 1.0) == []
+    assert bench.pause_ms() == 0
+
+
+def test_a_sync_does_not_move_the_deadline() -> None:
+    bench = a_joined_follower()
+    joined_at_ms = bench.sent_at_ms
+    bench.answered(synced(), after_ms=2_000)
+    assert bench.membership.deadline_ms == joined_at_ms + SESSION_MS - MARGIN_MS
+
+
+def test_at_the_deadline_everything_is_lost_though_nobody_can_be_reached() -> None:
+    bench = a_stable_follower()
+    deadline_ms = bench.membership.deadline_ms
+    assert deadline_ms is not None
+    bench.unanswered()
+    assert bench.passes(deadline_ms - bench.now_ms - 1) == []
+    assert bench.passes(1) == [Lost(1, "deadline")]
+    request = bench.sends()
+    assert isinstance(request, JoinGroup)
+    assert request.member_id == "m-1"
+
+
+def test_a_member_that_slept_past_its_deadline_knows_before_anybody_told_it() -> None:
+    bench = a_stable_follower()
+    assert bench.membership.holds(bench.now_ms)
+    assert not bench.membership.holds(bench.now_ms + SESSION_MS)
+
+
+def test_an_answer_that_comes_after_a_long_sleep_does_not_revive_what_is_over() -> None:
+    bench = a_stable_follower()
+    assert bench.answered(BEATING, after_ms=60_000) == [Lost(1, "deadline")]
+
+
+def test_unreachable_is_told_once_and_is_not_lost() -> None:
+    bench = a_stable_follower()
+    first = bench.unanswered()
+    assert first == [Unreachable(bench.sent_at_ms)]
+    assert bench.unanswered() == []
+    assert bench.membership.holds(bench.now_ms)
+    assert bench.answered(BEATING) == [Reachable()]
+
+
+def test_a_coordinator_that_says_it_is_not_available_counts_as_unreachable() -> None:
+    bench = a_stable_follower()
+    assert bench.answered(HeartbeatReply(ErrorCode.COORDINATOR_NOT_AVAILABLE)) == [Unreachable(bench.sent_at_ms)]
+
+
+def test_who_does_not_stop_its_work_in_time_is_lost_at_the_rebalance_timeout() -> None:
+    """The coordinator drops it then (protocol.md §8.3), however well it heartbeats."""
+    bench = a_stable_follower()
+    bench.answered(BEATING, after_ms=1)
+    settled_at_ms = bench.sent_at_ms
+    rebalancing = HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS)
+    while bench.membership.state is not State.UNJOINED:
+        bench.answered(rebalancing)
+        assert bench.now_ms <= settled_at_ms + REBALANCE_MS
+    assert bench.events == [Lost(1, "deadline")]
+    assert bench.now_ms > settled_at_ms + REBALANCE_MS - 2 * POLL_MS
+
+
+def test_a_join_repeated_after_silence_counts_from_the_first_try() -> None:
+    bench = a_newcomer()
+    bench.answered(MEMBER_ID_REQUIRED)
+    bench.unanswered()
+    first_try_ms = bench.sent_at_ms
+    bench.answered(joined())
+    bench.answered(synced())
+    assert bench.membership.deadline_ms == first_try_ms + SESSION_MS - MARGIN_MS
+
+
+def test_a_join_answered_at_once_in_the_same_generation_renews_nothing_so_a_heartbeat_goes_first() -> None:
+    bench = a_stable_follower()
+    bench.now_ms += SESSION_MS
+    bench.passes(0)
+    bench.answered(joined(1))
+    assert isinstance(bench.sends(), Heartbeat)
+    bench.answered(BEATING)
+    heartbeat_at_ms = bench.sent_at_ms
+    assert isinstance(bench.sends(), SyncGroup)
+    assert bench.answered(synced()) == [Assigned(1, "range", "m-0", False, b"share")]
+    assert bench.membership.deadline_ms == heartbeat_at_ms + SESSION_MS - MARGIN_MS
+
+
+def test_a_sync_answered_after_the_deadline_hands_nothing_out() -> None:
+    bench = a_joined_follower()
+    assert bench.answered(synced(), after_ms=SESSION_MS) == []
+    assert not bench.membership.holds(bench.now_ms)
+    assert isinstance(bench.sends(), Heartbeat)
+    bench.answered(BEATING)
+    assert isinstance(bench.sends(), SyncGroup)
+    assert bench.answered(synced()) == [Assigned(1, "range", "m-0", False, b"share")]
+
+
+# --- leaving ----------------------------------------------------------------------------------
+
+
+def test_leaving_names_the_member_and_ends() -> None:
+    bench = a_stable_follower()
+    assert bench.membership.leave(bench.now_ms, "closing") == []
+    request = bench.sends()
+    assert isinstance(request, LeaveGroup)
+    assert (request.members[0].member_id, request.members[0].reason) == ("m-1", "closing")
+    assert bench.answered(LeaveReply()) == [Left()]
+    assert bench.membership.next_request(bench.now_ms) is None
+
+
+def test_leaving_before_anything_was_joined_needs_no_call() -> None:
+    bench = a_newcomer()
+    assert bench.membership.leave(bench.now_ms, "closing") == [Left()]
+
+
+def test_leaving_gives_up_after_three_tries() -> None:
+    bench = a_stable_follower()
+    bench.membership.leave(bench.now_ms, "closing")
+    bench.unanswered()
+    bench.answered(LeaveReply(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    assert bench.membership.state is State.LEAVING
+    assert Left() in bench.unanswered()
+
+
+def test_a_static_member_may_go_without_telling() -> None:
+    bench = a_stable_follower()
+    assert bench.membership.abandon() == [Left()]
+    assert not bench.membership.holds(bench.now_ms)
