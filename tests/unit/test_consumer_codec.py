@@ -6,7 +6,7 @@ import struct
 import tracemalloc
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rota.assignors import TopicPartition
@@ -20,6 +20,8 @@ from rota.types.consumer import (
     encode_assignment,
     encode_subscription,
 )
+
+deterministic = settings(derandomize=True, deadline=None)
 
 SUBSCRIPTION = Subscription(
     topics=("ab", "c"),
@@ -181,6 +183,7 @@ def test_a_length_that_lies_allocates_nothing() -> None:
     assert peak_bytes < 100_000
 
 
+@deterministic
 @given(subscriptions, versions)
 def test_a_subscription_comes_back_without_what_its_version_lacks(subscription: Subscription, version: int) -> None:
     expected = Subscription(
@@ -194,6 +197,7 @@ def test_a_subscription_comes_back_without_what_its_version_lacks(subscription: 
     assert decode_subscription(encode_subscription(subscription, version)) == expected
 
 
+@deterministic
 @given(st.lists(partitions, max_size=8), user_data, versions)
 def test_an_assignment_comes_back_grouped_by_topic(
     given: list[TopicPartition], extra: bytes | None, version: int
@@ -204,6 +208,7 @@ def test_an_assignment_comes_back_grouped_by_topic(
     assert decoded == Assignment(tuple(sorted(given, key=lambda partition: order.index(partition.topic))), extra)
 
 
+@deterministic
 @given(
     st.binary(max_size=80) | st.builds(lambda head, tail: head + tail, st.sampled_from([b"\0\0", b"\0\3"]), st.binary())
 )
@@ -216,6 +221,7 @@ def test_random_bytes_raise_nothing_but_malformed_metadata(data: bytes) -> None:
             continue
 
 
+@deterministic
 @given(st.integers(0, len(SUBSCRIPTION_BYTES[3]) - 1), st.integers(0, 255))
 def test_a_flipped_byte_raises_nothing_but_malformed_metadata(position: int, value: int) -> None:
     data = bytearray(SUBSCRIPTION_BYTES[3])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rota.assignors import ASSIGNORS, MemberSubscription, TopicPartition, UnknownAssignor, assign, assignor
 from tests.conformance.assignor_properties import Outcome, holds
-from tests.unit.assignors.worlds import RACKS, TOPICS, Group, groups
+from tests.unit.assignors.worlds import RACKS, TOPICS, Group, deterministic, groups
 
 names = st.sampled_from(sorted(ASSIGNORS))
 
@@ -19,16 +19,19 @@ def outcome(group: Group, name: str) -> Outcome:
     return Outcome(group.partitions_per_topic, group.members, group.assign(name))
 
 
+@deterministic
 @given(names, groups())
 def test_nothing_is_given_twice_or_to_who_did_not_ask_and_nothing_that_is_not_there(name: str, group: Group) -> None:
     assert holds("valid", outcome(group, name))
 
 
+@deterministic
 @given(st.sampled_from(["range", "roundrobin", "sticky"]), groups())
 def test_everything_that_somebody_asks_for_is_given(name: str, group: Group) -> None:
     assert holds("complete", outcome(group, name))
 
 
+@deterministic
 @given(names, groups(), st.randoms(use_true_random=False))
 def test_the_order_of_the_members_makes_no_difference(name: str, group: Group, chance: random.Random) -> None:
     members = list(group.members)
@@ -37,16 +40,19 @@ def test_the_order_of_the_members_makes_no_difference(name: str, group: Group, c
     assert Group(group.partitions_per_topic, members).assign(name) == group.assign(name)
 
 
+@deterministic
 @given(names, groups())
 def test_shares_are_in_order(name: str, group: Group) -> None:
     assert all(share == sorted(share) for share in group.assign(name).values())
 
 
+@deterministic
 @given(st.sampled_from(["roundrobin", "sticky"]), groups(equal=True))
 def test_equal_subscribers_differ_by_one_partition_at_most(name: str, group: Group) -> None:
     assert holds("fully-balanced", outcome(group, name))
 
 
+@deterministic
 @given(groups(equal=True))
 def test_range_cuts_each_topic_into_runs_of_nearly_the_same_length(group: Group) -> None:
     shares = group.assign("range").values()
@@ -57,6 +63,7 @@ def test_range_cuts_each_topic_into_runs_of_nearly_the_same_length(group: Group)
         assert all(run == list(range(run[0], run[0] + len(run))) for run in runs if run)
 
 
+@deterministic
 @given(names, groups(), st.data())
 def test_racks_change_who_gets_what_but_not_what_an_assignor_promises(
     name: str, group: Group, data: st.DataObject

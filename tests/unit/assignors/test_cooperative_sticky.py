@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rota.assignors import MemberSubscription, Shares, TopicPartition, assign
 from tests.conformance.assignor_properties import Outcome, holds
-from tests.unit.assignors.worlds import RACKS, Group, groups, subsets
+from tests.unit.assignors.worlds import RACKS, Group, deterministic, groups, subsets
 
 FIRST_GENERATION = 5
 """Above all generations that the groups are drawn with."""
@@ -28,11 +28,13 @@ def rounds(group: Group, most: int) -> list[Outcome]:
     raise AssertionError(f"the group does not come to rest within {most} rounds")
 
 
+@deterministic
 @given(groups())
 def test_in_no_round_is_a_partition_given_to_one_while_another_loses_it(group: Group) -> None:
     assert all(holds("two-phase", after) for after in rounds(group, most=10))
 
 
+@deterministic
 @given(groups())
 def test_every_round_keeps_what_the_sticky_assignment_keeps(group: Group) -> None:
     target, first = group.assign("sticky"), group.assign("cooperative-sticky")
@@ -40,6 +42,7 @@ def test_every_round_keeps_what_the_sticky_assignment_keeps(group: Group) -> Non
     assert all(set(first[member_id]) <= set(share) for member_id, share in target.items())
 
 
+@deterministic
 @given(groups())
 def test_the_group_comes_to_rest_complete_and_balanced(group: Group) -> None:
     final = rounds(group, most=10)[-1]
@@ -47,6 +50,7 @@ def test_the_group_comes_to_rest_complete_and_balanced(group: Group) -> None:
     assert all(holds(name, final) for name in ("valid", "complete", "balanced"))
 
 
+@deterministic
 @given(groups(equal=True))
 def test_equal_subscribers_are_done_after_the_second_round(group: Group) -> None:
     outcomes = rounds(group, most=2)
@@ -54,6 +58,7 @@ def test_equal_subscribers_are_done_after_the_second_round(group: Group) -> None
     assert holds("fully-balanced", outcomes[-1])
 
 
+@deterministic
 @given(groups(equal=True))
 def test_a_newcomer_costs_the_others_only_what_it_gets(group: Group) -> None:
     settled = group.holding(rounds(group, most=10)[-1].shares, generation=90)
@@ -67,6 +72,7 @@ def test_a_newcomer_costs_the_others_only_what_it_gets(group: Group) -> None:
         assert set(final.shares[member.member_id]) <= set(member.owned_partitions)
 
 
+@deterministic
 @given(groups(), st.data())
 def test_who_unsubscribes_gives_up_before_somebody_else_is_given(group: Group, data: st.DataObject) -> None:
     settled = group.holding(rounds(group, most=10)[-1].shares, generation=90)
@@ -107,6 +113,7 @@ def test_what_two_claim_is_given_to_neither_until_both_gave_it_up() -> None:
     assert second == {"a": list(contested), "b": []}
 
 
+@deterministic
 @given(groups(fresh=True), st.data())
 def test_a_group_with_racks_comes_to_rest_too(group: Group, data: st.DataObject) -> None:
     """Kafka's does not always: it takes what is out of its rack from its owner in every round."""

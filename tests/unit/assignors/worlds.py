@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from rota.assignors import MemberSubscription, PartitionRacks, Shares, TopicPartition, assign
+
+deterministic = settings(derandomize=True, deadline=None)
+"""The same examples in every run, however slow the machine is."""
 
 TOPICS = ("a", "b", "c", "d")
 RACKS = (None, "r1", "r2")
