@@ -30,6 +30,8 @@ class TimerQueue:
         self._heap: list[tuple[int, int, Callable[[Timer], None], Timer]] = []
         self._order = count()
         self._held_until_ms = 0
+        self._left_ms = 0
+        """When `ring_due` last gave the event loop its turn."""
 
     def set(self, timer: Timer, ring: Callable[[Timer], None]) -> bool:
         """Keep a timer; True if it is now the first to ring."""
@@ -48,15 +50,16 @@ class TimerQueue:
             return
         for _ in range(BATCH):
             if not self._heap or self._heap[0][0] > now_ms:
-                return
+                break
             _, _, ring, timer = heapq.heappop(self._heap)
             ring(timer)
+        self._left_ms = self._clock.now_ms()
 
     def _is_held(self, now_ms: int) -> bool:
         if not self._heap:
             return True
-        # A backlog that is being worked off is not a stall: lateness counts from the end of the last hold.
-        lateness_ms = now_ms - max(self._heap[0][0], self._held_until_ms)
+        # A backlog that is being worked off is no stall: lateness counts from where the work was left, or a hold ended.
+        lateness_ms = now_ms - max(self._heap[0][0], self._held_until_ms, self._left_ms)
         if lateness_ms > STALL_MS:
             self._held_until_ms = now_ms + min(lateness_ms, MAX_HOLD_MS)
             self._on_late(lateness_ms)

@@ -1,0 +1,81 @@
+"""A process that was asleep expires nobody for it; one that is merely busy with expiries does not stop for it."""
+
+from __future__ import annotations
+
+from rota.group.result import Timer, TimerKind
+from rota.runtime.timers import BATCH, STALL_MS, TimerQueue
+
+
+class HandClock:
+    """Time moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_ms(self) -> int:
+        return self.ms
+
+
+def a_timer(at_ms: int) -> Timer:
+    return Timer(TimerKind.SESSION, "default", "g", "m", at_ms)
+
+
+def test_timers_ring_in_the_order_in_which_they_are_due() -> None:
+    clock, rung = HandClock(), list[Timer]()
+    queue = TimerQueue(clock, lambda _: None)
+    for at_ms in (1_030, 1_010, 1_020, 1_040):
+        queue.set(a_timer(at_ms), rung.append)
+
+    clock.ms = 1_030
+    queue.ring_due()
+
+    assert [timer.at_ms for timer in rung] == [1_010, 1_020, 1_030]
+    assert queue.next_at_ms() == 1_040
+
+
+def test_a_process_that_slept_holds_its_timers_back_for_as_long_as_it_slept() -> None:
+    clock, rung, late = HandClock(), list[Timer](), list[int]()
+    queue = TimerQueue(clock, late.append)
+    queue.set(a_timer(1_010), rung.append)
+
+    clock.ms = 1_010 + 700
+    queue.ring_due()
+
+    assert (rung, late, queue.next_at_ms()) == ([], [700], 1_010 + 1_400)
+    clock.ms = 1_010 + 1_400
+    queue.ring_due()
+    assert len(rung) == 1
+
+
+def test_a_backlog_of_expiries_is_worked_off_without_a_pause() -> None:
+    clock, late = HandClock(), list[int]()
+    rung: list[Timer] = []
+    queue = TimerQueue(clock, late.append)
+    batches = 10
+    for _ in range(batches * BATCH):
+        queue.set(a_timer(1_010), rung.append)
+
+    clock.ms = 1_010
+    for _ in range(batches):
+        queue.ring_due()
+        clock.ms += STALL_MS // 2  # what is expired also has to be written
+
+    assert len(rung) == batches * BATCH
+    assert late == []
+
+
+def test_a_process_that_sleeps_in_the_middle_of_a_backlog_holds_the_rest_back() -> None:
+    clock, rung, late = HandClock(), list[Timer](), list[int]()
+    queue = TimerQueue(clock, late.append)
+    for _ in range(2 * BATCH):
+        queue.set(a_timer(1_010), rung.append)
+
+    clock.ms = 1_010
+    queue.ring_due()
+    clock.ms += 500
+    queue.ring_due()
+
+    assert (len(rung), late) == (BATCH, [500])
