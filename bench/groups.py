@@ -27,11 +27,20 @@ class StableGroup:
     Requests are made anew each time, outside of what is measured, because a server gets each of them off the wire.
     """
 
-    def __init__(self, shard: Shard, group_id: str, size: int, *, static: bool = False) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        group_id: str,
+        size: int,
+        *,
+        static: bool = False,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    ) -> None:
         self.shard = shard
         self.group_id = group_id
         self.member_ids = [_member_id(group_id, index) for index in range(size)]
         self._static = static
+        self._session_timeout_ms = session_timeout_ms
         self._form()
 
     @property
@@ -91,7 +100,7 @@ class StableGroup:
             self.group_id,
             "consumer",
             tuple(Protocol(name, bytes(METADATA_BYTES)) for name in PROTOCOLS),
-            SESSION_TIMEOUT_MS,
+            self._session_timeout_ms,
             REBALANCE_TIMEOUT_MS,
             member_id=member_id,
             group_instance_id=f"instance-{index}" if self._static else None,

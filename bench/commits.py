@@ -1,0 +1,134 @@
+"""Offset commits with group commit on each store, beside a plain batch insert with as many rows a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+import time
+from pathlib import Path
+
+import asyncpg
+
+from bench.figures import Effort, Figure, transposed
+from bench.fleet import Fleet, LoadedMemoryStore, LoadedSqlStore, coordinator_of
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import CommitOffsets
+from rota.runtime.coordinator import LocalCoordinator
+from rota.runtime.ports import ShardStore
+from rota.storage import upgrade
+from tests.support.postgres import PostgresServer
+
+COMMITTERS = (1, 64, 500)
+SECONDS = 1.0
+
+
+def run(effort: Effort) -> list[Figure]:
+    """Commits of one partition by 1, 64 and 500 members at a time, each of which waits for its answer."""
+    with tempfile.TemporaryDirectory(prefix="rota-bench-") as directory, PostgresServer() as postgres:
+        return asyncio.run(_run(effort, Path(directory), postgres.create_database("ours"), postgres.dsn()))
+
+
+async def _run(effort: Effort, directory: Path, store_dsn: str, floor_dsn: str) -> list[Figure]:
+    fleet = Fleet(max(COMMITTERS), 1)
+    sqlite_url = f"sqlite:///{directory / 'ours.db'}"
+    await upgrade(sqlite_url)
+    await upgrade(store_dsn)
+    figures = await _on(effort, fleet, "memory", LoadedMemoryStore(fleet.images), None)
+    figures += await _on(effort, fleet, "SQLite", LoadedSqlStore(sqlite_url, fleet.images), _SqliteFloor(directory))
+    figures += await _on(effort, fleet, "Postgres", LoadedSqlStore(store_dsn, fleet.images), _PostgresFloor(floor_dsn))
+    return figures
+
+
+async def _on(
+    effort: Effort, fleet: Fleet, name: str, store: ShardStore, floor: _SqliteFloor | _PostgresFloor | None
+) -> list[Figure]:
+    figures = []
+    async with coordinator_of(store) as coordinator:
+        for committers in COMMITTERS:
+            commits = fleet.commits()[:committers]
+            pairs = []
+            for _ in range(effort.repeats):
+                below = await floor.rows_per_second(committers, SECONDS * effort.scale) if floor else 0.0
+                pairs.append((await _commits_per_second(coordinator, commits, SECONDS * effort.scale), below))
+            ours, floors = transposed(pairs)
+            what = f"{committers} committers on {name}"
+            if floor:
+                figures.append(Figure("commits", what, "commits/s", ours, floor.name.format(committers), floors))
+            else:
+                figures.append(Figure("commits", what, "commits/s", ours))
+    return figures
+
+
+async def _commits_per_second(coordinator: LocalCoordinator, commits: list[CommitOffsets], seconds: float) -> float:
+    """Everybody commits, waits for the answer and commits again."""
+    started = time.perf_counter()
+    until = started + seconds
+
+    async def commit_again_and_again(request: CommitOffsets) -> int:
+        done = 0
+        while time.perf_counter() < until:
+            answer = await coordinator.call(request)
+            assert answer.reply.error is ErrorCode.NONE, answer
+            done += 1
+        return done
+
+    done = sum(await asyncio.gather(*map(commit_again_and_again, commits)))
+    return done / (time.perf_counter() - started)
+
+
+class _SqliteFloor:
+    """The module of the standard library, with the same settings as ours: a write-ahead log, synced at each commit."""
+
+    name = "sqlite3, {} rows a commit"
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "floor.db"
+
+    async def rows_per_second(self, rows: int, seconds: float) -> float:
+        return await asyncio.to_thread(self._insert, rows, seconds)
+
+    def _insert(self, rows: int, seconds: float) -> float:
+        connection = sqlite3.connect(self._path, isolation_level=None)
+        try:
+            for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", _CREATE):
+                connection.execute(statement)
+            values = [(f"group-{n}", "orders", n, 123_456) for n in range(rows)]
+            done, started = 0, time.perf_counter()
+            while time.perf_counter() < started + seconds:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.executemany("INSERT INTO floor VALUES (?, ?, ?, ?)", values)
+                connection.execute("COMMIT")
+                done += rows
+            return done / (time.perf_counter() - started)
+        finally:
+            connection.close()
+
+
+class _PostgresFloor:
+    """asyncpg on the same server, one connection: arrays unnested into a table without an index."""
+
+    name = "asyncpg, {} rows a commit"
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+
+    async def rows_per_second(self, rows: int, seconds: float) -> float:
+        connection = await asyncpg.connect(self._dsn)
+        try:
+            await connection.execute(_CREATE)
+            numbers = list(range(rows))
+            columns = ([f"group-{n}" for n in numbers], ["orders"] * rows, numbers, [123_456] * rows)
+            insert = await connection.prepare(
+                "INSERT INTO floor SELECT * FROM unnest($1::text[], $2::text[], $3::integer[], $4::bigint[])"
+            )
+            done, started = 0, time.perf_counter()
+            while time.perf_counter() < started + seconds:
+                await insert.fetch(*columns)
+                done += rows
+            return done / (time.perf_counter() - started)
+        finally:
+            await connection.close()
+
+
+_CREATE = "CREATE TABLE IF NOT EXISTS floor (group_id text, topic text, partition integer, committed bigint)"
