@@ -7,6 +7,7 @@ base64, tuples are lists, a member's protocols are `[name, metadata]` pairs.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from typing import Any
 
 from rota.group import records as r
@@ -81,17 +82,29 @@ def decode_image(value: dict[str, Any]) -> MemberImage:
 
 
 def _encode(value: Any) -> Any:
-    match value:
-        case bytes():
-            return _base64(value)
-        case MemberImage():
-            return encode_image(value)
-        case r.CommittedOffset():
-            return [value.topic, value.partition, value.offset, value.leader_epoch, value.metadata]
-        case tuple():
-            return [_encode(item) for item in value]
-        case _:
-            return value
+    encode = _ENCODERS.get(type(value))
+    return value if encode is None else encode(value)
+
+
+def _encode_all(values: tuple[Any, ...]) -> list[Any]:
+    return [_encode(value) for value in values]
+
+
+def _encode_offset(offset: r.CommittedOffset) -> list[Any]:
+    return [offset.topic, offset.partition, offset.offset, offset.leader_epoch, offset.metadata]
+
+
+def _base64(value: bytes) -> str:
+    return b64encode(value).decode("ascii")
+
+
+# By type, because a generation of a large group has thousands of values to look at.
+_ENCODERS: dict[type, Callable[[Any], Any]] = {
+    bytes: _base64,
+    tuple: _encode_all,
+    MemberImage: encode_image,
+    r.CommittedOffset: _encode_offset,
+}
 
 
 def _decode(name: str, value: Any) -> Any:
@@ -110,7 +123,3 @@ def _decode(name: str, value: Any) -> Any:
             return tuple((key, text) for key, text in value)
         case _:
             return value
-
-
-def _base64(value: bytes) -> str:
-    return b64encode(value).decode("ascii")
