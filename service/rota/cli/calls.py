@@ -1,0 +1,112 @@
+"""Calls of the command line to a server: one request, one reply, and every failure as one clear line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+
+from rota.cli.exits import CommandFailed, Exit, exit_for
+from rota.cli.options import Shared
+from rota.protocol.errors import RejectedRequest
+from rota.protocol.messages import Reply, Request
+from rota.wire.documents import parse_document
+from rota.wire.problems import decode_problem
+from rota.wire.replies import MalformedReply, decode_reply
+from rota.wire.routes import PREFIX, ROUTES, decode_path, encode_request, wait_ms_of
+
+AnyReply = TypeVar("AnyReply", bound=Reply)
+
+_TIMEOUT_S = 10.0
+
+
+class Server:
+    """A server, spoken to over HTTP. Use as a context manager."""
+
+    def __init__(self, options: Shared) -> None:
+        self.namespace = options.namespace
+        self._url = options.url.rstrip("/")
+        try:
+            # As the SDK: a proxy that the environment names is for other traffic.
+            self._http = httpx.Client(base_url=self._url, timeout=_TIMEOUT_S, trust_env=False)
+        except httpx.InvalidURL as error:
+            raise CommandFailed(f"{options.url!r} is no URL: {error}", Exit.USAGE) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def call(self, request: Request, reply_type: type[AnyReply]) -> AnyReply:
+        """The reply to a request; an error of the protocol ends the command."""
+        target = encode_request(request)
+        timeout_s = _TIMEOUT_S + wait_ms_of(request) / 1000
+        document = self.exchange(target.method, target.path, target.query, target.body, timeout_s=timeout_s)
+        try:
+            reply = decode_reply(ROUTES[type(request)].reply, document).reply
+        except MalformedReply as error:
+            raise CommandFailed(f"{self._url} does not answer like a Rota server: {error}") from error
+        assert isinstance(reply, reply_type)
+        return reply
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        query: tuple[tuple[str, str], ...] = (),
+        body: dict[str, Any] | None = None,
+        *,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> dict[str, Any]:
+        """The JSON object that a call is answered with."""
+        with self._reaching():
+            response = self._http.request(method, path, params=list(query), json=body, timeout=timeout_s)
+        return self._checked(response)
+
+    def group_path(self, group_id: str, *more: str) -> str:
+        """The path of a group, or of what is below it."""
+        try:
+            decode_path({"namespace": self.namespace, "group_id": group_id})
+        except RejectedRequest as rejected:
+            raise CommandFailed(rejected.detail, Exit.USAGE) from rejected
+        below = (quote(part, safe="") for part in ("groups", group_id, *more))
+        return "/".join((PREFIX.format(namespace=self.namespace), *below))
+
+    @contextmanager
+    def stream(self, path: str, query: tuple[tuple[str, str], ...]) -> Iterator[Iterator[str]]:
+        """The lines of an answer that has no end."""
+        no_end = httpx.Timeout(_TIMEOUT_S, read=None)
+        with self._reaching(), self._http.stream("GET", path, params=list(query), timeout=no_end) as response:
+            if response.status_code != httpx.codes.OK:
+                response.read()
+                self._checked(response)
+            yield response.iter_lines()
+
+    @contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+            raise CommandFailed(f"{self._url} is no URL of a server: {error}", Exit.USAGE) from error
+        except httpx.TransportError as error:
+            message = (
+                f"no server answers at {self._url} ({str(error) or type(error).__name__}); `rota serve` starts one"
+            )
+            raise CommandFailed(message, Exit.UNAVAILABLE) from error
+
+    def _checked(self, response: httpx.Response) -> dict[str, Any]:
+        try:
+            document = parse_document(response.content)
+        except RejectedRequest:
+            document = {}
+        if response.is_success and document:
+            return document
+        problem = decode_problem(response.status_code, document)
+        raise CommandFailed(f"{problem.detail} ({problem.code})", exit_for(problem.code))

@@ -1,0 +1,74 @@
+"""`rota db`: the schema of a store, and whether its journal and its rows agree."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import typer
+
+from rota.cli.exits import CommandFailed, store_failures
+from rota.cli.options import OutputFormat, Store, shared, store_url
+from rota.cli.output import Output, print_item, tell
+
+if TYPE_CHECKING:
+    from rota.storage.verify import ShardReport
+
+app = typer.Typer(no_args_is_help=True, help="Look after a store: its schema, and its journal.")
+
+
+@app.command()
+def upgrade(store: Store = None) -> None:
+    """Make the store's schema, or bring it up to this release.
+
+    All or nothing, and nothing where it is up to date. On Postgres servers of the former release may run on; on SQLite
+    the server must be stopped (it does this by itself when it starts).
+    """
+    from rota.storage.migrate import upgrade as upgrade_store
+
+    with store_failures():
+        status = asyncio.run(upgrade_store(store_url(store)))
+    tell(f"the schema is at {status.current}" + (", of a later release" if status.is_newer else ""))
+
+
+@app.command()
+def check(context: typer.Context, store: Store = None, output: OutputFormat = None) -> None:
+    """Say where the store's schema stands; ends with 1 if it must be upgraded first. Changes nothing."""
+    from rota.storage.migrate import check as check_store
+
+    with store_failures():
+        status = asyncio.run(check_store(store_url(store)))
+    item = {"current": status.current, "head": status.head, "usable": status.usable, "newer": status.is_newer}
+    print_item(item, shared(context, output=output).output, name="current")
+    if not status.usable:
+        raise CommandFailed("the schema is not this release's; run `rota db upgrade`")
+
+
+@app.command()
+def verify(context: typer.Context, store: Store = None, output: OutputFormat = None) -> None:
+    """Fold the whole journal and compare the result with the rows; ends with 1 on any difference.
+
+    Checks that no line is missing, that epochs never go back, that no generation is opened twice, and that the groups,
+    members, offsets and topics of the store are exactly what the journal tells. Only reads; a server may be running.
+    """
+    with store_failures():
+        reports = asyncio.run(_verify(store_url(store)))
+    differences = [(report.shard_id, difference) for report in reports for difference in report.differences]
+    for shard_id, difference in differences:
+        tell(f"shard {shard_id}: {difference}")
+    item = {
+        "shards": len(reports),
+        "events": sum(report.events for report in reports),
+        "groups": sum(report.groups for report in reports),
+        "differences": len(differences),
+    }
+    chosen = shared(context, output=output).output
+    print_item(item, Output.TABLE if chosen is Output.NAME else chosen, name="shards")
+    if differences:
+        raise CommandFailed("the journal and the rows do not agree")
+
+
+async def _verify(url: str) -> list[ShardReport]:
+    from rota.storage.verify import verify as verify_store
+
+    return [report async for report in verify_store(url)]

@@ -1,0 +1,73 @@
+"""What the command line ends with: one exit code a kind of outcome, and one clear line instead of a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+
+from rota.protocol.errors import ErrorCode
+from rota.wire.status import STATUS
+
+
+class Exit(IntEnum):
+    """Exit codes. 69 is EX_UNAVAILABLE of sysexits.h: the server may answer later."""
+
+    OK = 0
+    ERROR = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    AUTH = 4
+    CONFLICT = 5
+    UNAVAILABLE = 69
+
+
+EXIT_MEANINGS = {
+    Exit.OK: "all went well",
+    Exit.ERROR: "it did not work",
+    Exit.USAGE: "wrong options, or a request that can never work",
+    Exit.NOT_FOUND: "no such group, member or topic",
+    Exit.AUTH: "not logged in, or not allowed",
+    Exit.CONFLICT: "a conflict: the group has members, or the generation is over (fenced)",
+    Exit.UNAVAILABLE: "the server or the store cannot be reached, or asks to try later",
+}
+
+_BY_HTTP_STATUS = {
+    400: Exit.USAGE,
+    401: Exit.AUTH,
+    403: Exit.AUTH,
+    404: Exit.NOT_FOUND,
+    409: Exit.CONFLICT,
+    412: Exit.CONFLICT,
+    413: Exit.USAGE,
+    421: Exit.UNAVAILABLE,
+    428: Exit.CONFLICT,
+    429: Exit.UNAVAILABLE,
+    503: Exit.UNAVAILABLE,
+}
+
+
+class CommandFailed(Exception):
+    """Ends the command: the message is all that is printed, `exit_code` what the process ends with."""
+
+    def __init__(self, message: str, exit_code: Exit = Exit.ERROR) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def exit_for(code: ErrorCode) -> Exit:
+    """The exit code for an error that the server answered."""
+    return _BY_HTTP_STATUS.get(STATUS[code].http, Exit.ERROR)
+
+
+@contextmanager
+def store_failures() -> Iterator[None]:
+    """Run a piece of work on a store; what the store raises becomes a `CommandFailed`."""
+    from rota.runtime.ports import StoreRefused, StoreUnavailable
+
+    try:
+        yield
+    except StoreRefused as refused:
+        raise CommandFailed(str(refused)) from refused
+    except StoreUnavailable as unavailable:
+        raise CommandFailed(str(unavailable), Exit.UNAVAILABLE) from unavailable

@@ -1,0 +1,160 @@
+"""`rota groups`: what the groups are, who is in them, and why they last rebalanced."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rota.cli.options import Group, Namespace, OutputFormat, Url, shared
+from rota.cli.output import Output, as_line, print_item, print_items, print_table, tell
+from rota.cli.timeline import timeline_line, why
+from rota.cli.times import ago
+
+if TYPE_CHECKING:
+    from rota.protocol.messages import DescribeReply
+
+app = typer.Typer(no_args_is_help=True, help="Groups: who is in them, what they hold, why they rebalanced.")
+
+
+@app.command("list")
+def list_groups(
+    context: typer.Context,
+    state: Annotated[list[str] | None, typer.Option("--state", help="Only groups in this state; repeatable.")] = None,
+    protocol_type: Annotated[
+        list[str] | None, typer.Option("--protocol-type", help="Only groups of this type; repeatable.")
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    output: OutputFormat = None,
+) -> None:
+    """List the groups of a namespace."""
+    from rota.cli.calls import Server
+    from rota.protocol.messages import ListGroups, ListReply
+
+    options = shared(context, url, namespace, output)
+    groups: list[dict[str, Any]] = []
+    with Server(options) as server:
+        more, after = True, ""
+        while more:
+            types = tuple(protocol_type or ())
+            request = ListGroups(server.namespace, tuple(state or ()), protocol_types=types, after=after)
+            page = server.call(request, ListReply)
+            groups += [asdict(group) for group in page.groups]
+            more, after = page.more, page.groups[-1].group_id if page.groups else ""
+    columns = ("group_id", "state", "protocol_type", "generation_id", "members")
+    print_items(groups, options.output, columns=columns, name="group_id")
+
+
+@app.command("describe")
+def describe_group(
+    context: typer.Context, group: Group, url: Url = None, namespace: Namespace = None, output: OutputFormat = None
+) -> None:
+    """Show a group: its state, generation and leader, its members and what they hold, and its last rebalance."""
+    from rota.cli.calls import Server
+    from rota.protocol.messages import DescribeGroup, DescribeReply
+    from rota.wire.replies import encode_reply
+
+    options = shared(context, url, namespace, output)
+    with Server(options) as server:
+        described = server.call(DescribeGroup(server.namespace, group), DescribeReply)
+    if options.output is Output.TABLE:
+        _print_description(described)
+    else:
+        print_item(encode_reply(described), options.output, name="group_id")
+
+
+@app.command("watch")
+def watch_group(
+    context: typer.Context,
+    group: Group,
+    after: Annotated[
+        int | None, typer.Option("--after", min=0, help="Start behind this revision; 0: with the first event ever.")
+    ] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many events.")] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    output: OutputFormat = None,
+) -> None:
+    """Follow a group live: every event with its reason, one a line.
+
+    At a terminal the lines are for people, otherwise each is a JSON object (or as -o says: table, ndjson).
+    Goes on where it was when the server restarts.
+    """
+    from rota.cli.calls import Server
+    from rota.cli.watch import group_events
+
+    options = shared(context, url, namespace, output)
+    is_table = options.chosen is Output.TABLE if options.chosen else sys.stdout.isatty()
+    as_text = timeline_line if is_table else as_line
+    with Server(options) as server:
+        for event in islice(group_events(server, group, after), count):
+            print(as_text(event), flush=True)
+
+
+@app.command("delete")
+def delete_group(context: typer.Context, group: Group, url: Url = None, namespace: Namespace = None) -> None:
+    """Delete a group that has no members, and its offsets. Its generations go on counting if it comes back."""
+    from rota.cli.calls import Server
+    from rota.protocol.messages import DeleteGroup, DeleteGroupReply
+
+    with Server(shared(context, url, namespace)) as server:
+        server.call(DeleteGroup(server.namespace, group), DeleteGroupReply)
+    tell(f"group {group} is deleted")
+
+
+@app.command("remove-member")
+def remove_member(
+    context: typer.Context,
+    group: Group,
+    member_id: Annotated[str, typer.Argument(metavar="MEMBER", help="The member's id.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    url: Url = None,
+    namespace: Namespace = None,
+) -> None:
+    """Remove a member: what it holds goes to the others at once, and its next call is refused."""
+    from rota.cli.calls import Server
+
+    with Server(shared(context, url, namespace)) as server:
+        query = (("reason", reason),) if reason else ()
+        server.exchange("DELETE", server.group_path(group, "members", member_id), query)
+    tell(f"{member_id} is removed from {group}")
+
+
+def _print_description(group: DescribeReply) -> None:
+    facts = {
+        "group": group.group_id,
+        "state": f"{group.state}, since {ago(group.state_since_ms)}",
+        "generation": group.generation_id,
+        "protocol": f"{group.protocol_name} of type {group.protocol_type}" if group.protocol_name else None,
+        "leader": group.leader_id,
+        "last rebalance": why(group.rebalance_reason, group.rebalance_by),
+        "pending ids": group.pending_members or None,
+    }
+    print_table([[f"{name}:", value] for name, value in facts.items() if value not in (None, "")])
+    if group.members:
+        print()
+        rows = [
+            (member.member_id, member.group_instance_id, member.host, _held(group.protocol_type, member.assignment))
+            for member in group.members
+        ]
+        print_table(rows, headings=("member", "instance", "host", "holds"))
+
+
+def _held(protocol_type: str, assignment: bytes) -> str:
+    """An assignment for people: decoded where its type is known, otherwise its size."""
+    from rota.types.consumer import PROTOCOL_TYPE, MalformedMetadata, decode_assignment
+
+    if protocol_type == PROTOCOL_TYPE:
+        try:
+            held = decode_assignment(assignment).partitions
+        except MalformedMetadata:
+            return f"{len(assignment)} bytes that are no assignment"
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in held:
+            by_topic.setdefault(topic, []).append(partition)
+        return " ".join(f"{topic}/{','.join(map(str, sorted(by_topic[topic])))}" for topic in sorted(by_topic)) or "-"
+    return f"{len(assignment)} bytes"

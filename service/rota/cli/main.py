@@ -1,0 +1,63 @@
+"""The `rota` program: all its commands, and the one place where a failure becomes a line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from rota.cli import db, groups, offsets, topics
+from rota.cli.exits import EXIT_MEANINGS, CommandFailed, Exit
+from rota.cli.options import DEFAULT_URL, OutputFormat, Shared
+from rota.cli.serve import serve
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in EXIT_MEANINGS.items()) + ".",
+)
+app.command()(serve)
+app.add_typer(groups.app, name="groups")
+app.add_typer(offsets.app, name="offsets")
+app.add_typer(topics.app, name="topics")
+app.add_typer(db.app, name="db")
+
+
+@app.callback()
+def rota(
+    context: typer.Context,
+    url: Annotated[str, typer.Option(envvar="ROTA_URL", help="Where the server is.")] = DEFAULT_URL,
+    namespace: Annotated[str, typer.Option(envvar="ROTA_NAMESPACE", help="Whose groups.")] = "default",
+    output: OutputFormat = None,
+) -> None:
+    """Rota: processes join a group, agree on one generation, split the work, and take over from those that die.
+
+    `rota serve` starts a server. Results go to standard output, all else to standard error.
+    """
+    context.obj = Shared(url, namespace, output)
+
+
+@app.command()
+def version() -> None:
+    """Print the release."""
+    from importlib.metadata import version as installed
+
+    print(installed("rota"))
+
+
+def main() -> None:
+    """Run the command line; never shows a traceback for what can be foreseen."""
+    try:
+        app()
+    except CommandFailed as failed:
+        print(f"rota: {failed}", file=sys.stderr)
+        raise SystemExit(failed.exit_code) from None
+    except BrokenPipeError:
+        # Whoever reads our output has seen enough. What is still buffered must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(Exit.OK) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -1,0 +1,95 @@
+"""`rota offsets`: the progress of a group, as an administrator sees and sets it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rota.cli.exits import CommandFailed, Exit, exit_for
+from rota.cli.options import Group, Namespace, OutputFormat, Topic, Url, shared
+from rota.cli.output import print_items, tell
+from rota.cli.times import ago
+
+if TYPE_CHECKING:
+    from rota.protocol.messages import PartitionResult
+
+app = typer.Typer(no_args_is_help=True, help="Progress of groups, per topic and partition.")
+
+Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="The partition's number.")]
+
+
+@app.command("list")
+def list_offsets(
+    context: typer.Context,
+    group: Group,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.")] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    output: OutputFormat = None,
+) -> None:
+    """List what a group has committed."""
+    from rota.cli.calls import Server
+    from rota.protocol.messages import FetchOffsets, FetchReply
+
+    options = shared(context, url, namespace, output)
+    with Server(options) as server:
+        fetched = server.call(FetchOffsets(server.namespace, group), FetchReply)
+    items = [
+        {**asdict(each), "committed": ago(each.committed_at_ms), "name": f"{each.topic}/{each.partition}"}
+        for each in sorted(fetched.offsets, key=lambda offset: (offset.topic, offset.partition))
+        if topic in (None, each.topic)
+    ]
+    columns = ("topic", "partition", "offset", "committed", "metadata")
+    print_items(items, options.output, columns=columns, name="name")
+
+
+@app.command("set")
+def set_offset(
+    context: typer.Context,
+    group: Group,
+    topic: Topic,
+    partition: Partition,
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The next one to process.")],
+    metadata: Annotated[str, typer.Option("--metadata", help="A note to go with it.")] = "",
+    url: Url = None,
+    namespace: Namespace = None,
+) -> None:
+    """Set where a group goes on. Only while it has no members; a group that does not exist is made."""
+    from rota.cli.calls import Server
+    from rota.protocol.messages import NO_GENERATION, CommitOffsets, CommitReply, OffsetToCommit
+
+    commit = OffsetToCommit(topic, partition, offset, None, metadata)
+    with Server(shared(context, url, namespace)) as server:
+        reply = server.call(CommitOffsets(server.namespace, group, NO_GENERATION, (commit,)), CommitReply)
+    _check(reply.partitions)
+    tell(f"{group} goes on at {offset} in {topic}/{partition}")
+
+
+@app.command("delete")
+def delete_offsets(
+    context: typer.Context,
+    group: Group,
+    topic: Topic,
+    partitions: Annotated[list[int], typer.Argument(metavar="PARTITION...", min=0, help="Which partitions.")],
+    url: Url = None,
+    namespace: Namespace = None,
+) -> None:
+    """Forget what a group has committed for some partitions of a topic."""
+    from rota.cli.calls import Server
+    from rota.protocol.messages import DeleteOffsets, DeleteOffsetsReply, TopicPartitions
+
+    with Server(shared(context, url, namespace)) as server:
+        selected = (TopicPartitions(topic, tuple(partitions)),)
+        reply = server.call(DeleteOffsets(server.namespace, group, selected), DeleteOffsetsReply)
+    _check(reply.partitions)
+    tell(f"{len(reply.partitions)} offsets of {group} are deleted")
+
+
+def _check(results: tuple[PartitionResult, ...]) -> None:
+    """A call is answered per partition; one that was refused fails the command."""
+    refused = [result for result in results if result.error != "NONE"]
+    if refused:
+        which = ", ".join(f"{result.topic}/{result.partition}: {result.error}" for result in refused)
+        raise CommandFailed(which, exit_for(refused[0].error) or Exit.ERROR)

@@ -1,0 +1,65 @@
+"""Options that many commands share. `--url`, `--namespace` and `-o` may stand before or after the command's name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+
+from rota.cli.output import Output
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+Url = Annotated[str | None, typer.Option("--url", help="Where the server is.", show_default=False)]
+Namespace = Annotated[str | None, typer.Option("--namespace", help="Whose groups.", show_default=False)]
+OutputFormat = Annotated[
+    Output | None, typer.Option("--output", "-o", help="How results are printed.", show_default=False)
+]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="ROTA_STORE",
+        metavar="URL",
+        help="sqlite:///PATH or postgresql://…; without it a SQLite file in the user's data folder.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the shared options say, as far as the command line has been read."""
+
+    url: str = DEFAULT_URL
+    namespace: str = "default"
+    chosen: Output | None = None
+
+    @property
+    def output(self) -> Output:
+        """What `-o` says, a table where it says nothing."""
+        return self.chosen or Output.TABLE
+
+    def with_given(self, url: str | None, namespace: str | None, output: Output | None) -> Shared:
+        """The same, with whatever was said again behind the command's name."""
+        return replace(self, url=url or self.url, namespace=namespace or self.namespace, chosen=output or self.chosen)
+
+
+def shared(
+    context: typer.Context, url: str | None = None, namespace: str | None = None, output: Output | None = None
+) -> Shared:
+    """The shared options of a command."""
+    before = context.find_object(Shared) or Shared()
+    return before.with_given(url, namespace, output)
+
+
+def store_url(given: str | None) -> str:
+    """The store that a command works on."""
+    if given:
+        return given
+    from rota.storage.urls import default_store_url
+
+    return default_store_url()

@@ -1,0 +1,74 @@
+"""How results are printed: as a table for people, as JSON for programs, or as names for other commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+Item = Mapping[str, Any]
+
+
+class Output(StrEnum):
+    """`-o`: json is one document, ndjson one line an item, name what identifies each item and nothing else."""
+
+    TABLE = "table"
+    JSON = "json"
+    NDJSON = "ndjson"
+    NAME = "name"
+
+
+def print_items(items: Sequence[Item], output: Output, *, columns: Sequence[str], name: str) -> None:
+    """Print a list. `columns` are the keys that the table shows; json and ndjson show all of them."""
+    match output:
+        case Output.TABLE:
+            print_table([[item[column] for column in columns] for item in items], headings=columns)
+        case Output.JSON:
+            print(json.dumps(list(items), indent=2, ensure_ascii=False))
+        case Output.NDJSON:
+            for item in items:
+                print(as_line(item))
+        case Output.NAME:
+            for item in items:
+                print(item[name])
+
+
+def print_item(item: Item, output: Output, *, name: str) -> None:
+    """Print one thing; the table has a row for each of its keys."""
+    if output is Output.TABLE:
+        print_table([[f"{key}:", value] for key, value in item.items()])
+    elif output is Output.JSON:
+        print(json.dumps(item, indent=2, ensure_ascii=False))
+    else:
+        print_items([item], output, columns=(), name=name)
+
+
+def print_table(rows: Iterable[Sequence[Any]], headings: Sequence[str] = ()) -> None:
+    """Columns as wide as their widest cell, two spaces apart: easy to read and to cut."""
+    cells = [[heading.upper().replace("_", "-") for heading in headings]] if headings else []
+    cells += [[_cell(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def as_line(item: Item) -> str:
+    """An item as one line of JSON."""
+    return json.dumps(item, ensure_ascii=False, separators=(",", ":"))
+
+
+def tell(message: str) -> None:
+    """What is said to the person at the terminal: it goes to standard error, for standard output is data."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def _cell(value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={text}" for key, text in value.items()) or "-"
+    return str(value)

@@ -1,0 +1,81 @@
+"""`rota serve`: a server in the foreground."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rota.cli.exits import CommandFailed, Exit
+from rota.cli.options import Store
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+LATER = "Not in this release."
+
+
+def serve(
+    store: Store = None,
+    http: Annotated[
+        str | None, typer.Option(envvar="ROTA_HTTP", metavar="HOST:PORT", help="Where HTTP listens [127.0.0.1:8080].")
+    ] = None,
+    grpc: Annotated[
+        str | None, typer.Option(envvar="ROTA_GRPC", metavar="HOST:PORT", help=f"Where gRPC listens. {LATER}")
+    ] = None,
+    redis: Annotated[
+        str | None, typer.Option(envvar="ROTA_REDIS", metavar="URL", help=f"Where deadlines are shared. {LATER}")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(envvar="ROTA_WORKERS", metavar="N", help=f"Processes; more than one: {LATER.lower()}")
+    ] = None,
+    advertise: Annotated[
+        str | None, typer.Option(envvar="ROTA_ADVERTISE", metavar="URL", help="Where others reach this server.")
+    ] = None,
+    lease_ms: Annotated[
+        int | None, typer.Option(envvar="ROTA_LEASE_MS", help="How long a dead server's groups wait [5000].")
+    ] = None,
+    shard_count: Annotated[
+        int | None, typer.Option(envvar="ROTA_SHARD_COUNT", help="Fixed when the store is made [64].")
+    ] = None,
+    drain_delay_ms: Annotated[
+        int | None,
+        typer.Option(envvar="ROTA_DRAIN_DELAY_MS", help="From not ready to draining, for load balancers [0]."),
+    ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(envvar="ROTA_LOG_FORMAT", metavar="text|json", help="[text at a terminal, otherwise json]"),
+    ] = None,
+    log_level: Annotated[
+        str | None,
+        typer.Option(envvar="ROTA_LOG_LEVEL", metavar="LEVEL", help="debug, info, warning or error [info]."),
+    ] = None,
+) -> None:
+    """Run a server in the foreground, until Ctrl-C or SIGTERM.
+
+    Without --store it keeps everything in a SQLite file of yours: nothing else to set up. Every option can also be
+    given by the environment variable that is named with it; the bounds of the protocol by ROTA_LIMITS__… only.
+    """
+    from pydantic import ValidationError
+
+    from rota.server.lifecycle import run
+    from rota.server.settings import Settings
+
+    given: dict[str, Any] = {name: value for name, value in locals().items() if name in Settings.model_fields}
+    given = {name: value for name, value in given.items() if value is not None}
+    if "log_format" not in given and sys.stderr.isatty():
+        given["log_format"] = "text"
+    try:
+        settings = Settings(**given)
+    except ValidationError as error:
+        raise CommandFailed(_what_is_wrong(error), Exit.USAGE) from error
+    raise typer.Exit(run(settings))
+
+
+def _what_is_wrong(error: ValidationError) -> str:
+    """Every wrong setting by its name, without the values: a store's URL may hold a password."""
+    return "; ".join(
+        " ".join(filter(None, (".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, "))))
+        for each in error.errors()
+    )

@@ -1,0 +1,74 @@
+"""The journal as people read it: one line an event, with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rota.cli.times import clock_time
+
+Event = Mapping[str, Any]
+
+
+def timeline_line(event: Event) -> str:
+    """`12:00:00.123  generation 3  what happened and why`."""
+    return f"{clock_time(event['at_ms'])}  generation {event['generation_id']:<3}  {what_happened(event)}"
+
+
+def what_happened(event: Event) -> str:
+    """An event in words. Kinds that this release does not know are named as they are."""
+    payload = event["payload"]
+    told = _told(event["kind"], payload)
+    because = why(event["reason"], payload.get("by", ""))
+    return f"{told}: {because}" if because else told
+
+
+def why(reason: str, by: str) -> str:
+    """A reason, with the member that caused it where the reason does not name it already."""
+    if not by or by in reason:
+        return reason
+    return f"{reason} (because of {by})" if reason else f"because of {by}"
+
+
+def _told(kind: str, payload: Mapping[str, Any]) -> str:
+    match kind:
+        case "rebalance_started":
+            return "rebalance"
+        case "member_joined":
+            return f"{payload['member']['member_id']} joins"
+        case "member_updated":
+            return f"{payload['member']['member_id']} joins again with other metadata"
+        case "member_left" | "member_expired" | "member_removed":
+            return f"{payload['member_id']} {kind.removeprefix('member_')}"
+        case "member_fenced":
+            return f"{payload['member_id']} fenced, {payload['new_member_id']} is {payload['group_instance_id']} now"
+        case "generation_completed":
+            members = payload["member_ids"]
+            return f"{len(members)} members agree, {payload['leader_id']} leads by {payload['protocol_name']!r}"
+        case "leader_changed":
+            return f"{payload['leader_id']} follows {payload['former_leader_id'] or 'nobody'} as leader"
+        case "assignment_synced":
+            how = "assigns anew without a rebalance" if payload["resync"] else "has assigned"
+            return f"{payload['leader_id']} {how}"
+        case "assignment_failed":
+            return f"{payload['leader_id']} could not assign"
+        case _:
+            return _told_of_data(kind, payload)
+
+
+def _told_of_data(kind: str, payload: Mapping[str, Any]) -> str:
+    match kind:
+        case "offsets_committed":
+            offsets = ", ".join(f"{topic}/{number} at {offset}" for topic, number, offset, *_ in payload["offsets"])
+            return f"{payload['member_id'] or 'an administrator'} commits {offsets}"
+        case "offsets_deleted":
+            return "offsets deleted of " + ", ".join(f"{topic}/{number}" for topic, number in payload["partitions"])
+        case "request_fenced":
+            whose = f"{payload['operation']} of {payload['member_id']} with generation"
+            return f"{whose} {payload['request_generation_id']} refused, {payload['error']}"
+        case "group_emptied":
+            return "the group is empty"
+        case "group_deleted":
+            return "the group is deleted"
+        case _:
+            return kind

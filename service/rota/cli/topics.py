@@ -1,0 +1,94 @@
+"""`rota topics`: named things with a number of partitions."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rota.cli.exits import CommandFailed, Exit
+from rota.cli.options import Namespace, OutputFormat, Topic, Url, shared
+from rota.cli.output import print_item, print_items, tell
+
+if TYPE_CHECKING:
+    from rota.protocol.messages import TopicReply
+
+app = typer.Typer(no_args_is_help=True, help="Topics: named things that are split into partitions.")
+
+
+@app.command("list")
+def list_topics(
+    context: typer.Context, url: Url = None, namespace: Namespace = None, output: OutputFormat = None
+) -> None:
+    """List the topics of a namespace."""
+    from rota.cli.calls import Server
+    from rota.protocol.messages import ListTopics, ListTopicsReply
+
+    options = shared(context, url, namespace, output)
+    topics: list[dict[str, Any]] = []
+    with Server(options) as server:
+        more, after = True, ""
+        while more:
+            page = server.call(ListTopics(server.namespace, after), ListTopicsReply)
+            topics += [_item(topic) for topic in page.topics]
+            more, after = page.more, page.topics[-1].topic if page.topics else ""
+    print_items(topics, options.output, columns=("topic", "partitions", "attributes"), name="topic")
+
+
+@app.command("put")
+def put_topic(
+    context: typer.Context,
+    topic: Topic,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=1, help="How many; may only grow.")],
+    attribute: Annotated[
+        list[str] | None, typer.Option("--attribute", "-a", metavar="NAME=VALUE", help="Repeat for several.")
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    output: OutputFormat = None,
+) -> None:
+    """Register a topic, or let it grow. The attributes replace those it had."""
+    from rota.cli.calls import Server
+    from rota.protocol.messages import PutTopic, TopicReply
+
+    options = shared(context, url, namespace, output)
+    with Server(options) as server:
+        request = PutTopic(server.namespace, topic, partitions, _attributes(attribute or []))
+        print_item(_item(server.call(request, TopicReply)), options.output, name="topic")
+
+
+@app.command("get")
+def get_topic(
+    context: typer.Context, topic: Topic, url: Url = None, namespace: Namespace = None, output: OutputFormat = None
+) -> None:
+    """Show one topic."""
+    from rota.cli.calls import Server
+    from rota.protocol.messages import GetTopic, TopicReply
+
+    options = shared(context, url, namespace, output)
+    with Server(options) as server:
+        print_item(_item(server.call(GetTopic(server.namespace, topic), TopicReply)), options.output, name="topic")
+
+
+@app.command("delete")
+def delete_topic(context: typer.Context, topic: Topic, url: Url = None, namespace: Namespace = None) -> None:
+    """Forget a topic. Offsets that were committed for it stay."""
+    from rota.cli.calls import Server
+    from rota.protocol.messages import DeleteTopic, TopicReply
+
+    with Server(shared(context, url, namespace)) as server:
+        server.call(DeleteTopic(server.namespace, topic), TopicReply)
+    tell(f"topic {topic} is deleted")
+
+
+def _item(topic: TopicReply) -> dict[str, Any]:
+    item = asdict(topic)
+    return {"topic": item["topic"], "partitions": item["partitions"], "attributes": dict(topic.attributes)}
+
+
+def _attributes(pairs: list[str]) -> tuple[tuple[str, str], ...]:
+    for pair in pairs:
+        if "=" not in pair:
+            raise CommandFailed(f"--attribute must be NAME=VALUE, not {pair!r}", Exit.USAGE)
+    return tuple(sorted((name, value) for name, _, value in (pair.partition("=") for pair in pairs)))

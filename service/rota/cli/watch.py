@@ -1,0 +1,52 @@
+"""Following a group's journal over HTTP, across restarts of the server, without a gap."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from rota.cli.calls import Server
+from rota.cli.exits import CommandFailed, Exit
+from rota.cli.output import tell
+
+_PATIENCE_S = 30.0
+_PAUSE_S = 0.5
+
+
+def group_events(server: Server, group_id: str, after: int | None) -> Iterator[dict[str, Any]]:
+    """The group's events with a revision above `after`, or from now on, then live and without end.
+
+    When the server goes away it is waited for, for half a minute; what happened meanwhile is not missed.
+    """
+    if after is None:
+        after = int(server.exchange("GET", server.group_path(group_id, "coordinator"))["revision"])
+    give_up_at: float | None = None
+    while True:
+        try:
+            for event in _stream(server, group_id, after):
+                after, give_up_at = event["revision"], None
+                yield event
+        except CommandFailed as failed:
+            if failed.exit_code is not Exit.UNAVAILABLE:
+                raise
+            give_up_at = give_up_at or time.monotonic() + _PATIENCE_S
+            if time.monotonic() > give_up_at:
+                raise
+            tell(f"{failed}; trying again")
+        time.sleep(_PAUSE_S)
+
+
+def _stream(server: Server, group_id: str, after: int) -> Iterator[dict[str, Any]]:
+    """One connection's worth of server-sent events; those without an id are about the stream itself."""
+    with server.stream(server.group_path(group_id, "events"), (("after", str(after)),)) as lines:
+        frame: dict[str, str] = {}
+        for line in lines:
+            name, _, value = line.partition(":")
+            if name:
+                frame[name] = value.removeprefix(" ")
+            elif not line:
+                if "id" in frame:
+                    yield json.loads(frame["data"])
+                frame = {}

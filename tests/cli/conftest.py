@@ -1,0 +1,88 @@
+"""One server for all tests of the command line, and a way to run `rota` as a user does."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from rota.cli.main import main
+from tests.processes.server import Server
+from tests.support.processes import Processes, rota_command
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A command that has ended."""
+
+    exit_code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rota:
+    """Runs `rota` in a namespace of its own on a running server."""
+
+    url: str
+    store_url: str
+    namespace: str
+
+    def __call__(self, *arguments: str, **environment: str) -> Done:
+        """Run `rota ARGUMENTS` to its end, in this process: a command that sets up nothing for good."""
+        out, err = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patched, redirect_stdout(out), redirect_stderr(err):
+            patched.setattr(sys, "argv", ["rota", *arguments])
+            for name, value in {**self._environment(), **environment}.items():
+                patched.setenv(name, value)
+            with pytest.raises(SystemExit) as ended:
+                main()
+        return Done(_exit_code(ended.value), out.getvalue(), err.getvalue())
+
+    def as_process(self, *arguments: str) -> Done:
+        """The same in a process of its own."""
+        command = [str(rota_command()), *arguments]
+        environment = {"PATH": "", **self._environment()}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return Done(done.returncode, done.stdout, done.stderr)
+
+    def _environment(self) -> dict[str, str]:
+        return {"ROTA_URL": self.url, "ROTA_NAMESPACE": self.namespace, "COLUMNS": "100"}
+
+    def member(self, group_id: str) -> str:
+        """Make a Stable group with one member; its id."""
+        base = f"{self.url}/v1/namespaces/{self.namespace}/groups/{group_id}"
+        body = {"protocol_type": "worker", "protocols": [{"name": "range"}], "client_id": "w", "reason": "to work"}
+        with httpx.Client(trust_env=False, timeout=30) as http:
+            member_id = http.post(f"{base}/join", json=body).json()["member_id"]
+            joined = http.post(f"{base}/join", json={**body, "member_id": member_id}).json()
+            sync = {"member_id": member_id, "generation_id": joined["generation_id"]}
+            http.post(f"{base}/sync", json=sync).raise_for_status()
+        return str(member_id)
+
+
+@pytest.fixture(scope="session")
+def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    directory = tmp_path_factory.mktemp("cli")
+    processes = Processes(directory)
+    server = Server(processes, f"sqlite:///{directory / 'rota.db'}")
+    server.start_and_wait()
+    yield server
+    processes.close()
+
+
+@pytest.fixture
+def rota(_server: Server) -> Rota:
+    return Rota(_server.url, _server.store_url, f"test-{uuid.uuid4().hex[:8]}")
+
+
+def _exit_code(ended: SystemExit) -> int:
+    assert ended.code is None or isinstance(ended.code, int), ended.code
+    return ended.code or 0

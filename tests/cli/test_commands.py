@@ -1,0 +1,165 @@
+"""What each command prints, where, and what it ends with."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.conftest import Rota
+
+pytestmark = pytest.mark.processes
+
+
+def test_help_names_every_command_and_the_exit_codes(rota: Rota) -> None:
+    helped = rota("--help")
+
+    assert helped.exit_code == 0
+    for command in ("serve", "groups", "offsets", "topics", "db", "version"):
+        assert f" {command} " in helped.out
+    assert "69 the server or the store cannot be reached" in " ".join(helped.out.split())
+
+
+def test_version_is_one_word_on_standard_output(rota: Rota) -> None:
+    shown = rota.as_process("version")
+
+    assert (shown.exit_code, shown.err) == (0, "")
+    assert shown.out.strip().replace(".", "").isalnum()
+
+
+def test_groups_are_listed_as_a_table_as_json_and_by_name(rota: Rota) -> None:
+    rota.member("indexers")
+    rota("offsets", "set", "billing", "invoices", "0", "7")
+
+    table = rota("groups", "list").out.splitlines()
+    listed = json.loads(rota("groups", "list", "-o", "json").out)
+    lines = rota("-o", "ndjson", "groups", "list").out.splitlines()
+
+    assert table[0].split() == ["GROUP-ID", "STATE", "PROTOCOL-TYPE", "GENERATION-ID", "MEMBERS"]
+    assert [line.split() for line in table[1:]] == [
+        ["billing", "Empty", "-", "0", "0"],
+        ["indexers", "Stable", "worker", "1", "1"],
+    ]
+    assert listed == [json.loads(line) for line in lines]
+    assert rota("groups", "list", "-o", "name").out.split() == ["billing", "indexers"]
+    assert rota("groups", "list", "--state", "Stable", "-o", "name").out.split() == ["indexers"]
+
+
+def test_a_group_is_described_with_its_members_and_its_last_rebalance(rota: Rota) -> None:
+    member_id = rota.member("indexers")
+
+    described = rota("groups", "describe", "indexers")
+
+    assert described.exit_code == 0
+    assert "Stable, since" in described.out
+    assert f"member {member_id} joined; client reason: to work" in described.out
+    assert json.loads(rota("groups", "describe", "indexers", "-o", "json").out)["leader_id"] == member_id
+
+
+def test_watch_tells_every_event_with_its_reason_one_a_line(rota: Rota) -> None:
+    member_id = rota.member("indexers")
+
+    past = ("groups", "watch", "indexers", "--after", "0", "-n", "5")
+    events = [json.loads(line) for line in rota(*past).out.splitlines()]
+    lines = rota(*past, "-o", "table").out.splitlines()
+
+    kinds = ["member_joined", "rebalance_started", "generation_completed", "leader_changed", "assignment_synced"]
+    assert [event["kind"] for event in events] == kinds
+    assert f"{member_id} joins: to work" in lines[0]
+    assert f"rebalance: member {member_id} joined" in lines[1]
+    assert f"1 members agree, {member_id} leads by 'range'" in lines[2]
+
+
+def test_a_member_is_removed_and_then_the_group_can_be_deleted(rota: Rota) -> None:
+    member_id = rota.member("indexers")
+
+    refused = rota("groups", "delete", "indexers")
+    removed = rota("groups", "remove-member", "indexers", member_id, "--reason", "it hangs")
+    deleted = rota("groups", "delete", "indexers")
+
+    assert (refused.exit_code, refused.err) == (5, "rota: it has 1 members (NON_EMPTY_GROUP)\n")
+    assert (removed.exit_code, deleted.exit_code) == (0, 0)
+    history = rota("groups", "watch", "indexers", "--after", "0", "-n", "8", "-o", "table").out
+    assert f"{member_id} removed: it hangs" in history
+    assert history.splitlines()[-1].endswith("the group is deleted: deleted on request")
+
+
+def test_offsets_are_set_listed_and_deleted(rota: Rota) -> None:
+    rota("offsets", "set", "billing", "invoices", "0", "7", "--metadata", "by hand")
+    rota("offsets", "set", "billing", "invoices", "1", "9")
+    rota("offsets", "set", "billing", "orders", "0", "1")
+
+    deleted = rota("offsets", "delete", "billing", "invoices", "1", "2")
+    listed = rota("offsets", "list", "billing", "--topic", "invoices").out.splitlines()
+
+    assert deleted.exit_code == 0
+    assert listed[0].split() == ["TOPIC", "PARTITION", "OFFSET", "COMMITTED", "METADATA"]
+    assert [line.split()[:3] for line in listed[1:]] == [["invoices", "0", "7"]]
+    assert listed[1].endswith("by hand")
+    assert rota("offsets", "list", "billing", "-o", "name").out.split() == ["invoices/0", "orders/0"]
+
+
+def test_offsets_of_a_group_that_works_are_not_set_from_outside(rota: Rota) -> None:
+    rota.member("indexers")
+
+    refused = rota("offsets", "set", "indexers", "documents", "0", "1")
+
+    assert (refused.exit_code, refused.out) == (3, "")
+    assert "UNKNOWN_MEMBER_ID" in refused.err
+
+
+def test_topics_are_put_shown_listed_and_deleted(rota: Rota) -> None:
+    put = rota("topics", "put", "words", "--partitions", "12", "-a", "owner=search", "-o", "json")
+    shrunk = rota("topics", "put", "words", "--partitions", "3")
+    table = rota("topics", "list").out.splitlines()
+    deleted = rota("topics", "delete", "words")
+    gone = rota("topics", "get", "words")
+
+    assert json.loads(put.out) == {"topic": "words", "partitions": 12, "attributes": {"owner": "search"}}
+    assert (shrunk.exit_code, table[1].split()) == (2, ["words", "12", "owner=search"])
+    assert (deleted.exit_code, deleted.out, deleted.err) == (0, "", "topic words is deleted\n")
+    assert (gone.exit_code, gone.out, gone.err) == (3, "", "rota: No such topic (UNKNOWN_TOPIC)\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "says"),
+    [
+        (("groups", "list", "--url", "http://127.0.0.1:1"), 69, "no server answers at http://127.0.0.1:1"),
+        (("groups", "list", "--url", "nonsense"), 2, "nonsense is no URL of a server"),
+        (("groups", "describe", "no such"), 2, "group_id must be 1 to 249 of"),
+        (("groups", "watch", "no/such"), 2, "group_id must be 1 to 249 of"),
+        (("groups", "describe", "nobody"), 3, "GROUP_ID_NOT_FOUND"),
+        (("groups", "remove-member", "nobody", "x"), 3, "UNKNOWN_MEMBER_ID"),
+        (("topics", "put", "t", "-p", "1", "-a", "x"), 2, "--attribute must be NAME=VALUE"),
+        (("serve", "--http", "nowhere"), 2, "http must be HOST:PORT"),
+        (("serve", "--grpc", "127.0.0.1:1"), 2, "not in this release"),
+        (("serve", "--redis", "redis://x"), 2, "not in this release"),
+        (("serve", "--workers", "2"), 2, "not in this release"),
+        (("serve", "--store", "mysql://user:secret@x/y"), 1, "not mysql://…"),
+        (("db", "verify", "--store", "sqlite:////nowhere/rota.db"), 1, "there is no store at /nowhere/rota.db"),
+    ],
+)
+def test_every_failure_is_one_clear_line_and_an_exit_code(
+    rota: Rota, arguments: tuple[str, ...], exit_code: int, says: str
+) -> None:
+    failed = rota.as_process(*arguments) if arguments[0] == "serve" else rota(*arguments)
+
+    lines = [line for line in failed.err.splitlines() if not line.startswith("{")]
+    assert (failed.exit_code, failed.out, len(lines)) == (exit_code, "", 1), failed
+    assert lines[0].startswith("rota: ")
+    assert says in lines[0]
+    assert "secret" not in failed.err
+
+
+def test_what_the_parser_refuses_ends_with_2(rota: Rota) -> None:
+    assert rota("groups", "list", "-o", "yaml").exit_code == 2
+    assert rota("groups").exit_code == 2
+    assert rota("nonsense").exit_code == 2
+
+
+def test_options_win_over_the_environment(rota: Rota) -> None:
+    rota("topics", "put", "words", "-p", "1")
+
+    assert rota("topics", "list", "-o", "name", "--namespace", "elsewhere").out == ""
+    assert rota("--namespace", "elsewhere", "topics", "list", "-o", "name").out == ""
+    assert rota("topics", "list", "-o", "name", "--url", rota.url, ROTA_URL="http://127.0.0.1:1").out == "words\n"
