@@ -1,0 +1,38 @@
+"""A server process on one store and one port, which can be killed and started again."""
+
+from __future__ import annotations
+
+from tests.support.ports import free_port
+from tests.support.processes import Process, Processes
+
+SHARD_COUNT = 4
+
+
+class Server:
+    """`rota serve` on a store; its URL stays the same across restarts.
+
+    Few shards, and a short lease and initial delay, so that a restart on Postgres waits a second at most.
+    """
+
+    def __init__(self, processes: Processes, store_url: str) -> None:
+        self.store_url = store_url
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._processes = processes
+        self._process: Process | None = None
+
+    @property
+    def process(self) -> Process:
+        assert self._process is not None, "the server was never started"
+        return self._process
+
+    def start(self) -> Process:
+        """Start without waiting for anything."""
+        options = ("--store", self.store_url, "--http", f"127.0.0.1:{self.port}", "--shard-count", str(SHARD_COUNT))
+        environment = {"ROTA_LIMITS__INITIAL_REBALANCE_DELAY_MS": "20", "ROTA_LOG_FORMAT": "text"}
+        self._process = self._processes.rota("serve", *options, "--lease-ms", "1000", env=environment)
+        return self._process
+
+    def start_and_wait(self) -> None:
+        """Start, and return once it says that it is ready."""
+        self.start().wait_for_url(f"{self.url}/readyz")

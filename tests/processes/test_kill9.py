@@ -1,0 +1,168 @@
+"""kill -9 of the server at random moments, under load: nothing that was acknowledged is lost or contradicted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from pathlib import Path
+
+import httpx
+import pytest
+
+from rota.protocol.ids import shard_of
+from tests.processes.history import AckedJoin, AckedLeave, AckedSync, Event, History, Partition, Progress, violations
+from tests.processes.load import Load, read_journal, read_offsets
+from tests.processes.server import SHARD_COUNT, Server
+from tests.support.processes import Processes
+
+pytestmark = pytest.mark.processes
+
+FACTS_PER_ROUND = (20, 250)
+
+
+def rounds(default: int) -> int:
+    """`ROTA_KILL_ROUNDS` sets how often the server is killed: `make torture` takes 50."""
+    return int(os.environ.get("ROTA_KILL_ROUNDS", default))
+
+
+def seed() -> int:
+    """`ROTA_SEED` repeats the choices of a run, though not the scheduling of its processes."""
+    return int(os.environ.get("ROTA_SEED") or random.SystemRandom().randrange(2**32))
+
+
+async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_on_sqlite(
+    processes: Processes, tmp_path: Path
+) -> None:
+    server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
+
+    await kill_and_check(server, rounds(8))
+
+    assert_verified(processes, server.store_url)
+
+
+async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_on_postgres(
+    processes: Processes, postgres_dsn: str
+) -> None:
+    server = Server(processes, postgres_dsn)
+    assert processes.rota("db", "upgrade", "--store", postgres_dsn).wait_for_exit() == 0
+
+    await kill_and_check(server, rounds(5))
+
+    assert_verified(processes, server.store_url)
+
+
+def assert_verified(processes: Processes, store_url: str) -> None:
+    """Folding the whole journal gives the rows of the store."""
+    verify = processes.rota("db", "verify", "--store", store_url)
+    assert verify.wait_for_exit() == 0, verify.output()
+    assert "differences:  0" in verify.output()
+
+
+async def kill_and_check(server: Server, kills: int) -> None:
+    """Load the server, kill it, start it again, check; as often as asked. Prints what it takes to repeat it."""
+    chosen = seed()
+    print(f"ROTA_SEED={chosen}")
+    chance = random.Random(chosen)
+    server.start_and_wait()
+    load = Load(server.url, chosen)
+    async with load.running():
+        for number in range(kills):
+            await load.until_facts(chance.randint(*FACTS_PER_ROUND))
+            # An answer has just arrived; a moment later the server may be anywhere in its work.
+            await asyncio.sleep(chance.uniform(0, 0.03))
+            server.process.kill9()
+            await load.until_still()
+            server.start_and_wait()
+            found = await check(server.url, load)
+            print(f"kill {number + 1}: {load.history.summary()}, lost: {len(found)}")
+            assert not found, "\n".join(found)
+        await load.until_facts(FACTS_PER_ROUND[0])
+    assert load.history.unanswered >= kills, "the kills hit nothing that was under way"
+    assert server.process.terminate() == 0
+
+
+async def check(url: str, load: Load) -> list[str]:
+    """What the restarted server knows, against what was acknowledged."""
+    journal: dict[str, list[Event]] = {group_id: [] for group_id in load.group_ids}
+    ends: dict[int, int] = {}
+    async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+        for shard_id in range(SHARD_COUNT):
+            events = await read_journal(http, shard_id)
+            ends[shard_id] = events[-1]["revision"] if events else 0
+            for event in events:
+                if event["group_id"]:
+                    journal[event["group_id"]].append(event)
+        offsets: dict[Partition, int] = {}
+        for group_id in load.group_ids:
+            offsets |= await read_offsets(http, group_id)
+    ends_by_group = {group_id: ends[shard_of("default", group_id, SHARD_COUNT)] for group_id in load.group_ids}
+    return list(violations(load.history, journal, offsets, ends_by_group))
+
+
+# --- the check itself can fail ---------------------------------------------------------------------
+
+
+def completed(revision: int, generation_id: int, leader_id: str, *member_ids: str) -> Event:
+    payload = {"generation_id": generation_id, "leader_id": leader_id, "member_ids": list(member_ids)}
+    return {"kind": "generation_completed", "revision": revision, "payload": payload}
+
+
+def joined(generation_id: int = 2, leader_id: str = "a", at_least: int = 0, revision: int = 9) -> AckedJoin:
+    return AckedJoin("g", "a", generation_id, leader_id, frozenset({"a"}), at_least, revision, epoch=1)
+
+
+@pytest.mark.parametrize(
+    ("journal", "join", "found"),
+    [
+        ([completed(1, 1, "a", "a")], joined(), "the generation is lost"),
+        ([completed(1, 2, "b", "a", "b")], joined(), "leaders of it are {'b'}"),
+        ([completed(1, 2, "a", "b")], joined(), "members of it are {'b'}"),
+        ([completed(1, 2, "a", "a"), completed(2, 2, "a", "a")], joined(), "go back or repeat"),
+        ([completed(1, 2, "a", "a")], joined(at_least=3), "went back"),
+        ([completed(9, 2, "a", "a")], joined(revision=8), "answered before"),
+        ([completed(1, 2, "a", "a")], joined(revision=99), "its journal ends at 9"),
+    ],
+)
+def test_the_check_sees_a_lost_join(journal: list[Event], join: AckedJoin, found: str) -> None:
+    history = History()
+    history.joined(join)
+
+    reported = list(violations(history, {"g": journal}, {}, {"g": 9}))
+
+    assert any(found in one for one in reported), reported
+
+
+@pytest.mark.parametrize(
+    ("stored", "found"),
+    [(-1, "5 was acknowledged"), (8, "which nobody sent"), (7, "was refused"), (6, None), (5, None)],
+)
+def test_the_check_sees_a_lost_and_a_refused_commit(stored: int, found: str | None) -> None:
+    history = History()
+    history.progress["g", 0] = Progress(acked=5, unknown={6}, refused={7})
+
+    reported = list(violations(history, {"g": []}, {("g", 0): stored}, {"g": 9}))
+
+    assert any(found in one for one in reported) if found else not reported
+
+
+def test_the_check_sees_a_lost_and_a_changed_assignment() -> None:
+    synced = {"kind": "assignment_synced", "revision": 2, "payload": {"generation_id": 2, "assignments": [["a", "x"]]}}
+    history = History()
+    history.sent["g", 2] = {"a": "x"}
+    history.syncs.append(AckedSync("g", "a", 2, "x", revision=2))
+
+    assert not list(violations(history, {"g": [completed(1, 2, "a", "a"), synced]}, {}, {"g": 2}))
+    assert "is lost" in next(violations(history, {"g": [completed(1, 2, "a", "a")]}, {}, {"g": 2}))
+    history.sent["g", 2] = {"a": "y"}
+    assert "nothing that its leader sent" in next(
+        violations(history, {"g": [completed(1, 2, "a", "a"), synced]}, {}, {"g": 2})
+    )
+
+
+def test_the_check_sees_a_member_that_left_and_is_there_again() -> None:
+    history = History()
+    history.leaves.append(AckedLeave("g", "a", revision=2))
+
+    assert not list(violations(history, {"g": [completed(1, 1, "a", "a")]}, {}, {"g": 2}))
+    assert "again" in next(violations(history, {"g": [completed(3, 2, "a", "a")]}, {}, {"g": 3}))

@@ -1,0 +1,186 @@
+"""`rota serve` as a process: it gets ready, refuses clearly, and goes away without anybody waiting for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.processes.server import Server
+from tests.support.processes import Process, Processes
+
+pytestmark = pytest.mark.processes
+
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def server(processes: Processes, tmp_path: Path) -> Server:
+    return Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
+
+
+@pytest.fixture
+async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=server.url, timeout=DEADLINE_S, trust_env=False) as client:
+        yield client
+
+
+def test_a_server_says_where_it_listens_and_when_it_is_ready(server: Server) -> None:
+    server.start_and_wait()
+
+    server.process.wait_for_line(rf"listening url={server.url} ")
+    server.process.wait_for_line(r"ready shards=4$")
+    assert server.process.terminate() == 0
+
+
+def test_port_0_takes_any_free_port_and_says_which(processes: Processes, tmp_path: Path) -> None:
+    serving = processes.rota("serve", "--store", f"sqlite:///{tmp_path / 'rota.db'}", "--http", "127.0.0.1:0")
+
+    url = serving.wait_for_line(r'"url": "(http://127.0.0.1:[1-9]\d*)"')[1]
+
+    serving.wait_for_url(f"{url}/readyz")
+
+
+def test_without_a_store_it_keeps_a_file_in_the_data_folder_of_its_user(processes: Processes, tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
+    serving = processes.rota("serve", "--http", "127.0.0.1:0", env=home)
+
+    serving.wait_for_line('"ready"')
+
+    assert list(tmp_path.rglob("rota.db"))
+
+
+async def test_sigterm_answers_every_parked_call_and_ends(server: Server, http: httpx.AsyncClient) -> None:
+    server.start_and_wait()
+    member_id = await a_stable_member(http, "heartbeats")
+    await a_stable_member(http, "joins")
+    beat = {"member_id": member_id, "generation_id": 1, "wait_ms": 10_000}
+    heartbeat = asyncio.create_task(post(http, "heartbeats", "heartbeat", **beat))
+    # The member that is there does not rejoin, so that this join stays parked.
+    join = asyncio.create_task(joined(http, "joins", wait_ms=20_000))
+    stream = asyncio.create_task(events_until_the_end(http, "heartbeats"))
+    await until_parked(http, calls=2, streams=1)
+
+    began = monotonic()
+    server.process.send(signal.SIGTERM)
+    answers = await asyncio.gather(heartbeat, join)
+    told = await stream
+
+    for answer in answers:
+        assert (answer.status_code, answer.json()["code"]) == (503, "COORDINATOR_NOT_AVAILABLE")
+        assert answer.headers["retry-after"]
+    assert "event: server-drain" in told
+    assert await asyncio.to_thread(server.process.wait_for_exit) == 0
+    # It takes a few hundredths of a second; the bound is for machines that are busy with other things.
+    assert monotonic() - began < 5.0
+
+
+async def test_while_it_drains_it_is_not_ready_and_a_second_signal_ends_it_at_once(
+    processes: Processes, tmp_path: Path, http: httpx.AsyncClient
+) -> None:
+    options = ("--store", f"sqlite:///{tmp_path / 'rota.db'}", "--http", "127.0.0.1:0", "--drain-delay-ms", "600000")
+    serving = processes.rota("serve", *options)
+    url = serving.wait_for_line(r'"url": "(http://[^"]+)"')[1]
+    serving.wait_for_url(f"{url}/readyz")
+
+    serving.send(signal.SIGTERM)
+    serving.wait_for_line("draining")
+    refused = await http.get(f"{url}/readyz")
+    serving.send(signal.SIGTERM)
+
+    assert (refused.status_code, refused.json()["detail"]) == (503, "draining")
+    assert serving.wait_for_exit() == 128 + signal.SIGTERM
+
+
+def test_a_second_server_on_the_same_file_refuses_and_the_first_goes_on(server: Server, processes: Processes) -> None:
+    server.start_and_wait()
+
+    second = processes.rota("serve", "--store", server.store_url, "--http", "127.0.0.1:0")
+
+    assert_refuses(second, "another service is using this store")
+    assert httpx.get(f"{server.url}/readyz", trust_env=False).is_success
+
+
+def test_a_port_that_is_taken_is_said_so(server: Server, processes: Processes, tmp_path: Path) -> None:
+    server.start_and_wait()
+
+    second = processes.rota("serve", "--store", f"sqlite:///{tmp_path / 'b.db'}", "--http", f"127.0.0.1:{server.port}")
+
+    assert_refuses(second, f"cannot listen on {server.url}: Address already in use")
+
+
+def test_a_store_with_another_number_of_shards_is_refused(server: Server, processes: Processes) -> None:
+    server.start_and_wait()
+    server.process.terminate()
+
+    second = processes.rota("serve", "--store", server.store_url, "--http", "127.0.0.1:0", "--shard-count", "5")
+
+    assert_refuses(second, "the store was made with shard_count 4, not 5")
+
+
+def test_a_postgres_without_our_schema_is_refused_with_the_command_that_makes_it(
+    processes: Processes, postgres_dsn: str
+) -> None:
+    serving = processes.rota("serve", "--store", postgres_dsn, "--http", "127.0.0.1:0")
+
+    assert_refuses(serving, "rota db upgrade")
+
+
+def assert_refuses(process: Process, reason: str) -> None:
+    """It ends with 1 and one line that says why."""
+    assert process.wait_for_exit() == 1
+    lines = [line for line in process.output().splitlines() if not line.startswith("{")]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("rota: ")
+    assert reason in lines[0]
+
+
+# --- calls -------------------------------------------------------------------------------------------
+
+
+async def post(http: httpx.AsyncClient, group_id: str, operation: str, **body: Any) -> httpx.Response:
+    return await http.post(f"/v1/namespaces/default/groups/{group_id}/{operation}", json=body)
+
+
+async def joined(http: httpx.AsyncClient, group_id: str, *, wait_ms: int) -> httpx.Response:
+    """Both steps of a newcomer's join; the second answer."""
+    body = {"protocol_type": "worker", "protocols": [{"name": "plain"}], "wait_ms": wait_ms}
+    required = await post(http, group_id, "join", **body)
+    assert required.status_code == 428, required.text
+    return await post(http, group_id, "join", **body, member_id=required.json()["member_id"])
+
+
+async def a_stable_member(http: httpx.AsyncClient, group_id: str) -> str:
+    """The only member of a group that is Stable in generation 1."""
+    answer = await joined(http, group_id, wait_ms=10_000)
+    assert answer.json()["generation_id"] == 1, answer.text
+    member_id: str = answer.json()["member_id"]
+    synced = await post(http, group_id, "sync", member_id=member_id, generation_id=1)
+    assert synced.json()["status"] == "synced", synced.text
+    return member_id
+
+
+async def events_until_the_end(http: httpx.AsyncClient, group_id: str) -> str:
+    """All that an event stream says until the server ends it."""
+    async with http.stream("GET", f"/v1/namespaces/default/groups/{group_id}/events") as response:
+        return "".join([text async for text in response.aiter_text()])
+
+
+async def until_parked(http: httpx.AsyncClient, *, calls: int, streams: int) -> None:
+    """Return once the server says that so many calls are parked and so many event streams open."""
+    async with asyncio.timeout(DEADLINE_S):
+        while (await gauge(http, "rota_waiters"), await gauge(http, "rota_event_streams")) != (calls, streams):
+            pass
+
+
+async def gauge(http: httpx.AsyncClient, name: str) -> float:
+    """A metric, summed over its labels. Asking is a round trip, which leaves the others their time."""
+    lines = (await http.get("/metrics")).text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if re.match(rf"{name}[ {{]", line))
