@@ -14,9 +14,9 @@ from rota.runtime.ports import StoreRefused, StoreUnavailable
 _DRIVER_ERRORS: tuple[type[Exception], ...] = (DBAPIError, sqlite3.Error, OSError)
 with suppress(ModuleNotFoundError):
     # Statements that run on the driver itself raise its own errors; who has no Postgres may not have it.
-    from asyncpg import InterfaceError, PostgresError
+    from asyncpg import InterfaceError, InternalClientError, PostgresError
 
-    _DRIVER_ERRORS += (InterfaceError, PostgresError)
+    _DRIVER_ERRORS += (InterfaceError, InternalClientError, PostgresError)
 
 UPGRADE_HINT = "run `rota db upgrade`"
 
@@ -49,10 +49,10 @@ def as_store_error(error: BaseException) -> StoreRefused | StoreUnavailable:
     for cause in _causes(error):
         state = sqlstate(cause)
         if state is not None:
-            return _from_sqlstate(state, cause)
+            return _from_sqlstate(state, _said(cause))
         if isinstance(cause, sqlite3.Error):
             return _from_sqlite(cause)
-    return StoreUnavailable(f"the store cannot be reached: {error}")
+    return StoreUnavailable(f"the store cannot be reached: {_said(error)}")
 
 
 def sqlstate(error: BaseException | None) -> str | None:
@@ -69,12 +69,18 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = getattr(error, "orig", None) or error.__cause__
 
 
-def _from_sqlstate(state: str, cause: BaseException) -> StoreRefused | StoreUnavailable:
+def _said(error: BaseException) -> str:
+    """The driver's own words, without the statement and the parameters that SQLAlchemy adds: they are users' data."""
+    words = str(getattr(error, "orig", None) or error)
+    return words.splitlines()[0] if words else type(error).__name__
+
+
+def _from_sqlstate(state: str, said: str) -> StoreRefused | StoreUnavailable:
     if state in _SCHEMA_STATES:
-        return StoreRefused(f"the store's schema does not fit this release, {UPGRADE_HINT}: {cause}")
+        return StoreRefused(f"the store's schema does not fit this release, {UPGRADE_HINT}: {said}")
     if state.startswith(_REFUSED_STATES):
-        return StoreRefused(f"the store refuses us: {cause}")
-    return StoreUnavailable(f"the store did not do it: {cause}")
+        return StoreRefused(f"the store refuses us: {said}")
+    return StoreUnavailable(f"the store did not do it: {said}")
 
 
 def _from_sqlite(cause: sqlite3.Error) -> StoreRefused | StoreUnavailable:

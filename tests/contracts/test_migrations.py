@@ -1,0 +1,193 @@
+"""Migrations on both engines: up, down, up again, and the result is what the statements are written against."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, inspect, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rota.runtime.ports import StoreRefused
+from rota.storage import SqlStore, check, downgrade, upgrade
+from rota.storage.engine import single_engine
+from rota.storage.schema import POSTGRES_SCHEMA, metadata_for
+from rota.storage.urls import parse_store_url
+from tests.contracts.conftest import SHARD_COUNT
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a store could be: a file that is not there, an empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'new' / 'rota.db'}"
+    dsn: str = request.getfixturevalue("postgres_dsn")
+    return dsn
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[AsyncConnection]:
+    engine = single_engine(parse_store_url(url), writes=True)
+    async with engine.begin() as connection:
+        yield connection
+    await engine.dispose()
+
+
+def our_schema(connection: Connection) -> str | None:
+    return POSTGRES_SCHEMA if connection.dialect.name == "postgresql" else None
+
+
+def table_names(connection: Connection) -> set[str]:
+    names = inspect(connection).get_table_names(schema=our_schema(connection))
+    return {name for name in names if not name.startswith("group_events_")}
+
+
+def differences(connection: Connection) -> list[object]:
+    """What Alembic would put into the next migration."""
+    on_postgres = connection.dialect.name == "postgresql"
+
+    def is_ours(name: str | None, kind: str, _parents: object) -> bool:
+        return name == POSTGRES_SCHEMA if kind == "schema" else not (name or "").startswith("group_events_2")
+
+    options = {
+        "version_table_schema": our_schema(connection),
+        "include_schemas": on_postgres,
+        "include_name": is_ours if on_postgres else None,
+        "compare_type": True,
+    }
+    context = MigrationContext.configure(connection, opts=options)
+    return [
+        found
+        for found in compare_metadata(context, metadata_for(connection.dialect.name))
+        if "group_events_default" not in str(found)
+    ]
+
+
+def primary_keys(connection: Connection) -> dict[str, list[str]]:
+    tables = metadata_for(connection.dialect.name).sorted_tables
+    schema = our_schema(connection)
+    return {
+        table.name: inspect(connection).get_pk_constraint(table.name, schema=schema)["constrained_columns"]
+        for table in tables
+    }
+
+
+async def test_upgrading_makes_a_store_and_doing_it_again_changes_nothing(empty_url: str) -> None:
+    before = await check(empty_url)
+
+    first, second = await upgrade(empty_url), await upgrade(empty_url)
+
+    assert (before.current, before.usable) == (None, False)
+    assert first == second == await check(empty_url)
+    assert (first.current, first.up_to_date, first.is_newer) == (first.head, True, False)
+
+
+async def test_the_migrated_schema_is_the_one_that_statements_are_written_against(empty_url: str) -> None:
+    await upgrade(empty_url)
+
+    async with connected(empty_url) as connection:
+        assert await connection.run_sync(differences) == []
+        keys = await connection.run_sync(primary_keys)
+        model = metadata_for(connection.dialect.name)
+    for table in model.sorted_tables:
+        expected = [column.name for column in table.primary_key]
+        if table.name == "group_events" and empty_url.startswith("sqlite"):
+            expected.remove("at")
+        assert keys[table.name] == expected
+
+
+async def test_a_difference_between_model_and_schema_would_be_found(empty_url: str) -> None:
+    await upgrade(empty_url)
+
+    async with connected(empty_url) as connection:
+        schema = "rota." if connection.dialect.name == "postgresql" else ""
+        await connection.execute(text(f"ALTER TABLE {schema}topics ADD COLUMN colour TEXT"))
+        await connection.execute(text(f"DROP INDEX {schema}group_events_of_group"))
+        found = [str(difference) for difference in await connection.run_sync(differences)]
+
+    assert len(found) == 2
+    assert any("colour" in difference for difference in found)
+
+
+async def test_down_takes_every_table_away_and_up_makes_a_working_store_again(empty_url: str) -> None:
+    await upgrade(empty_url)
+    await downgrade(empty_url)
+
+    async with connected(empty_url) as connection:
+        assert await connection.run_sync(table_names) == {"alembic_version"}
+    assert (await check(empty_url)).current is None
+
+    await upgrade(empty_url)
+    store = SqlStore(empty_url)
+    await store.open(SHARD_COUNT)
+    assert len(await store.claim([0], "r-1", "http://one", 1_000)) == 1
+    await store.close()
+
+
+async def test_a_migration_that_fails_leaves_nothing_behind(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from alembic import op
+
+    def fail_late(_name: str, *_columns: object, **_options: object) -> None:
+        raise RuntimeError("no more")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(op, "create_index", fail_late)
+        with pytest.raises(RuntimeError, match="no more"):
+            await upgrade(empty_url)
+
+    assert (await check(empty_url)).current is None
+    async with connected(empty_url) as connection:
+        assert await connection.run_sync(table_names) <= {"alembic_version"}
+    assert (await upgrade(empty_url)).up_to_date
+
+
+async def test_a_store_without_the_schema_is_refused_with_the_command_that_makes_it(empty_url: str) -> None:
+    store = SqlStore(empty_url)
+
+    with pytest.raises(StoreRefused, match="rota db upgrade"):
+        await store.open(SHARD_COUNT)
+
+
+async def test_a_schema_of_before_this_release_is_refused_and_one_of_a_later_release_accepted(empty_url: str) -> None:
+    await upgrade(empty_url)
+    await downgrade(empty_url)
+    old = SqlStore(empty_url)
+    with pytest.raises(StoreRefused, match="rota db upgrade"):
+        await old.open(SHARD_COUNT)
+
+    await upgrade(empty_url)
+    async with connected(empty_url) as connection:
+        schema = "rota." if connection.dialect.name == "postgresql" else ""
+        await connection.execute(text(f"UPDATE {schema}alembic_version SET version_num = 'of-a-later-release'"))
+
+    status = await upgrade(empty_url)
+    assert (status.current, status.is_newer, status.usable) == ("of-a-later-release", True, True)
+    new = SqlStore(empty_url)
+    await new.open(SHARD_COUNT)
+    await new.close()
+
+
+async def test_replicas_that_upgrade_at_the_same_time_wait_for_one_another(postgres_dsn: str) -> None:
+    statuses = await asyncio.gather(*(upgrade(postgres_dsn) for _ in range(4)))
+
+    assert all(status.up_to_date for status in statuses)
+
+
+async def test_users_tables_of_the_same_names_are_left_alone(postgres_dsn: str) -> None:
+    async with connected(postgres_dsn) as connection:
+        await connection.execute(text("CREATE TABLE public.groups (mine TEXT)"))
+        await connection.execute(text("INSERT INTO public.groups VALUES ('still here')"))
+
+    await upgrade(postgres_dsn)
+    store = SqlStore(postgres_dsn)
+    await store.open(SHARD_COUNT)
+    await store.close()
+    await downgrade(postgres_dsn)
+
+    async with connected(postgres_dsn) as connection:
+        assert await connection.scalar(text("SELECT mine FROM public.groups")) == "still here"

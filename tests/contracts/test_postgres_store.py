@@ -1,0 +1,313 @@
+"""What the store on Postgres promises beyond the contract: bounded transactions, honest errors, partitions by day."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from rota.group.rows import RowChanges
+from rota.runtime.ports import ShardClaim, StoreRefused, StoreUnavailable
+from rota.storage import SqlStore, upgrade
+from rota.storage.errors import store_errors
+from tests.contracts.builders import a_batch, a_group, an_event, an_offset
+from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
+from tests.support.postgres import PostgresServer
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+async def store(postgres_url: str) -> AsyncIterator[SqlStore]:
+    store = SqlStore(postgres_url, write_timeout_ms=400)
+    await store.open(SHARD_COUNT)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    """A server that the test may stop."""
+    with PostgresServer(durable=False) as server:
+        yield server
+
+
+async def claim_one(store: SqlStore, replica_id: str = "r-1") -> ShardClaim:
+    (claim,) = await store.claim([0], replica_id, "http://one", 60_000, steal=True)
+    return claim
+
+
+async def scalars(store: SqlStore, statement: str) -> list[Any]:
+    async with store._writing() as connection:
+        return list((await connection.scalars(text(statement))).all())
+
+
+# --- transactions -----------------------------------------------------------------------------
+
+
+async def test_limits_bind_a_transaction_and_nothing_after_it(store: SqlStore) -> None:
+    async with store._writing() as connection:
+        row = await connection.execute(
+            text(
+                "SELECT current_setting('statement_timeout'), current_setting('lock_timeout'),"
+                " current_setting('idle_in_transaction_session_timeout'), pg_backend_pid()"
+            )
+        )
+        *limits, pid = row.one()
+    async with store._connections._opened().connect() as connection:  # type: ignore[attr-defined]
+        after = (await connection.execute(text("SELECT pg_backend_pid(), current_setting('lock_timeout')"))).one()
+
+    assert limits == ["400ms", "400ms", "400ms"]
+    assert tuple(after) == (pid, "0")
+
+
+async def test_a_database_that_answers_before_it_is_durable_is_told_to_wait(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    name = postgres_url.rpartition("/")[2]
+    postgres_server.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+    store = SqlStore(postgres_url)
+    await store.open(SHARD_COUNT)
+
+    assert await scalars(store, "SELECT current_setting('synchronous_commit')") == ["on"]
+    await store.close()
+
+
+async def test_an_append_that_waits_for_a_lock_is_given_up_in_time_and_does_not_land_later(
+    store: SqlStore, postgres_url: str
+) -> None:
+    claim = await claim_one(store)
+    other = SqlStore(postgres_url, write_timeout_ms=10_000)
+    await other.open(SHARD_COUNT)
+    async with other._writing() as connection:
+        await connection.execute(text("LOCK TABLE rota.group_events IN ACCESS EXCLUSIVE MODE"))
+        started = asyncio.get_running_loop().time()
+        with pytest.raises(StoreUnavailable):
+            await store.append([a_batch(claim)])
+        assert asyncio.get_running_loop().time() - started < 2.0
+        waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        async with asyncio.timeout(EVENTUALLY_S):
+            while await connection.scalar(waiting):
+                continue  # the server gives the statement up by itself, too
+    await other.close()
+
+    assert (await store.load(0)).last_seq == 0
+    assert await store.append([a_batch(claim)]) == []
+
+
+async def test_an_owner_that_is_paused_in_mid_transaction_does_not_keep_its_shard_locked(
+    store: SqlStore, postgres_url: str
+) -> None:
+    old = await claim_one(store, "r-1")
+    next_owner = SqlStore(postgres_url, write_timeout_ms=10_000)
+    await next_owner.open(SHARD_COUNT)
+
+    # A paused process does not watch its own deadlines, so this transaction has none: only the server can end it.
+    transaction = store._connections.writing()
+    connection = await transaction.__aenter__()
+    await store._connections.appender.append(connection, [a_batch(old)])
+    taken = await claim_one(next_owner, "r-2")
+    with pytest.raises(StoreUnavailable), store_errors():
+        await transaction.__aexit__(None, None, None)
+
+    assert (taken.epoch, taken.last_seq) == (old.epoch + 1, 0)
+    assert await store.append([a_batch(old)]) == [0]
+    await next_owner.close()
+
+
+async def test_cancelled_appends_land_whole_or_not_at_all_and_nobody_gets_anothers_answer(store: SqlStore) -> None:
+    claim = await claim_one(store)
+    cancelled = 0
+    for steps in range(60):
+        end = (await store.load(0)).last_seq
+        rows = RowChanges(groups=[a_group(generation_id=end + 1)], offsets=[an_offset(0, end + 1)])
+        append = asyncio.create_task(store.append([a_batch(claim, an_event(0), after=end, rows=rows)]))
+        for _ in range(steps * 4):
+            await asyncio.sleep(0)
+        append.cancel()
+        outcome, image = await asyncio.gather(append, store.load(0), return_exceptions=True)
+        cancelled += isinstance(outcome, asyncio.CancelledError)
+        assert not isinstance(image, BaseException)
+        assert {image.last_seq} >= {g.generation_id for g in image.groups} | {o.offset for o in image.offsets}
+        if outcome == []:
+            assert (await store.load(0)).last_seq == end + 1
+    assert cancelled
+
+    end = (await store.load(0)).last_seq
+    assert await store.append([a_batch(claim, after=end)]) == []
+    assert [event.seq for event in await store.read_events(0, 0, 100)] == list(range(1, end + 2))
+
+
+def hang(server: PostgresServer, number: signal.Signals = signal.SIGSTOP) -> None:
+    """Stop the postmaster and all its backends where they are, or let them go on."""
+    pid = server.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for each in (pid, *map(int, children)):
+        os.kill(each, number)
+
+
+# --- a server that is away --------------------------------------------------------------------
+
+
+async def test_a_server_that_is_away_is_unavailable_and_serves_again_when_it_is_back(
+    own_server: PostgresServer,
+) -> None:
+    url = own_server.create_database()
+    await upgrade(url)
+    store = SqlStore(url)
+    await store.open(SHARD_COUNT)
+    claim = await claim_one(store)
+    await store.append([a_batch(claim)])
+
+    own_server.kill9()
+    for call in (store.ping(), store.append([a_batch(claim, after=1)]), store.renew([claim], "r-1", 1_000)):
+        with pytest.raises(StoreUnavailable):
+            await call
+    own_server.start()
+
+    assert (await store.load(0)).last_seq == 1
+    assert await store.append([a_batch(claim, after=1)]) == []
+    await store.close()
+
+
+async def test_a_server_that_hangs_is_unavailable_in_time_and_then_has_the_append_once_or_never(
+    own_server: PostgresServer,
+) -> None:
+    url = own_server.create_database()
+    await upgrade(url)
+    store = SqlStore(url, write_timeout_ms=300)
+    await store.open(SHARD_COUNT)
+    claim = await claim_one(store)
+    await store.append([a_batch(claim)])
+
+    hang(own_server)
+    started = asyncio.get_running_loop().time()
+    with pytest.raises(StoreUnavailable):
+        await store.append([a_batch(claim, after=1)])
+    took_s = asyncio.get_running_loop().time() - started
+    hang(own_server, signal.SIGCONT)
+
+    assert took_s < 1.0
+    again = await claim_one(store)
+    assert again.last_seq in (1, 2)
+    assert [event.seq for event in await store.read_events(0, 0, 9)] == list(range(1, again.last_seq + 1))
+    await store.close()
+
+
+async def test_nobody_listening_is_unavailable_and_a_wrong_database_refused(postgres_dsn: str) -> None:
+    host = postgres_dsn.rpartition("/")[0]
+
+    with pytest.raises(StoreRefused, match="does not exist"):
+        await SqlStore(f"{host}/no_such_database").open(SHARD_COUNT)
+    with pytest.raises(StoreUnavailable):
+        await SqlStore("postgresql://postgres@127.0.0.1:1/rota").open(SHARD_COUNT)
+
+
+async def test_values_that_postgres_cannot_hold_are_unavailability_and_leave_nothing(store: SqlStore) -> None:
+    claim = await claim_one(store)
+
+    for batch in (
+        a_batch(claim, rows=RowChanges(offsets=[an_offset(metadata="\0")])),
+        a_batch(claim, rows=RowChanges(offsets=[an_offset(metadata="\ud800")])),
+        a_batch(claim, rows=RowChanges(offsets=[an_offset(0, 2**63)])),
+        a_batch(claim, an_event(1, payload={"text": "\0"})),
+    ):
+        with pytest.raises(StoreUnavailable):
+            await store.append([batch])
+
+    assert (await store.load(0)).last_seq == 0
+    assert await store.append([a_batch(claim)]) == []
+
+
+# --- partitions -------------------------------------------------------------------------------
+
+PARTITIONS = (
+    "SELECT child.relname FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid"
+    " WHERE inhparent = CAST('rota.group_events' AS regclass) ORDER BY 1"
+)
+LINES = "SELECT tableoid::regclass::text FROM rota.group_events ORDER BY seq"
+
+
+def day_of_the_server(ahead: int) -> str:
+    return f"group_events_{datetime.now(UTC) + timedelta(days=ahead):%Y%m%d}"
+
+
+async def test_partitions_of_today_and_the_next_days_are_there_however_many_look_after_them(
+    store: SqlStore,
+) -> None:
+    today, tomorrow = day_of_the_server(0), day_of_the_server(1)
+    async with store._writing() as connection:
+        await connection.execute(text(f"DROP TABLE rota.{today}, rota.{tomorrow}"))
+
+    await asyncio.gather(*(store.maintain() for _ in range(5)))
+
+    names = await scalars(store, PARTITIONS)
+    assert names == sorted({*(day_of_the_server(n) for n in range(4)), "group_events_default"})
+
+
+async def test_a_line_goes_to_the_partition_of_its_day_or_to_the_default_one(store: SqlStore) -> None:
+    claim = await claim_one(store)
+    now_ms = int(datetime.now(UTC).timestamp() * 1000)
+
+    await store.append([a_batch(claim, an_event(1, at_ms=now_ms), an_event(2, at_ms=now_ms + 40 * DAY_MS))])
+
+    assert await scalars(store, LINES) == [f"rota.{day_of_the_server(0)}", "rota.group_events_default"]
+
+
+async def test_lines_of_a_day_whose_partition_comes_late_move_there(store: SqlStore) -> None:
+    claim = await claim_one(store)
+    now_ms = int(datetime.now(UTC).timestamp() * 1000)
+    today = day_of_the_server(0)
+    async with store._writing() as connection:
+        await connection.execute(text(f"DROP TABLE rota.{today}"))
+    await store.append([a_batch(claim, an_event(1, at_ms=now_ms), an_event(2, at_ms=now_ms - 9 * DAY_MS))])
+    before = await store.read_events(0, 0, 9)
+    assert await scalars(store, LINES) == ["rota.group_events_default"] * 2
+
+    await store.maintain()
+
+    assert await scalars(store, LINES) == [f"rota.{today}", "rota.group_events_default"]
+    assert await store.read_events(0, 0, 9) == before
+
+
+async def test_a_login_that_may_only_read_and_write_serves_without_making_partitions(
+    store: SqlStore, postgres_server: PostgresServer, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, _, name = postgres_url.rpartition("/")
+    async with store._writing() as connection:
+        await connection.execute(text(f"DROP TABLE rota.{day_of_the_server(3)}"))
+    for grant in (
+        "DROP ROLE IF EXISTS servant",
+        "CREATE ROLE servant LOGIN",
+        "GRANT USAGE ON SCHEMA rota TO servant",
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA rota TO servant",
+    ):
+        postgres_server.execute(grant, database=name)
+
+    servant = SqlStore(f"{host.replace('postgres@', 'servant@')}/{name}")
+    with caplog.at_level(logging.WARNING, "rota.storage"):
+        await servant.open(SHARD_COUNT)
+    claim = await claim_one(servant)
+
+    assert await servant.append([a_batch(claim)]) == []
+    assert "rota db upgrade" in caplog.text
+    await servant.close()
+    postgres_server.execute("DROP OWNED BY servant; DROP ROLE servant", database=name)
+
+
+async def test_a_login_without_rights_is_refused(postgres_server: PostgresServer, postgres_url: str) -> None:
+    host, _, name = postgres_url.rpartition("/")
+    postgres_server.execute("DROP ROLE IF EXISTS stranger; CREATE ROLE stranger LOGIN", database=name)
+
+    with pytest.raises(StoreRefused):
+        await SqlStore(f"{host.replace('postgres@', 'stranger@')}/{name}").open(SHARD_COUNT)
+
+    postgres_server.execute("DROP ROLE stranger", database=name)

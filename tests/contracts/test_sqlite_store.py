@@ -1,0 +1,176 @@
+"""What the embedded store promises beyond the contract: one service at a time, and every answered fact on the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rota.group.rows import RowChanges
+from rota.runtime.ports import ShardClaim, StoreRefused, StoreUnavailable
+from rota.storage import SqlStore, check, default_store_url, upgrade
+from rota.storage.urls import PostgresLocation, SqliteLocation, parse_store_url
+from tests.contracts.builders import a_batch, a_group, an_event, an_offset
+from tests.contracts.conftest import SHARD_COUNT
+
+
+@pytest.fixture
+async def store(sqlite_url: str) -> AsyncIterator[SqlStore]:
+    store = SqlStore(sqlite_url, write_timeout_ms=200)
+    await store.open(SHARD_COUNT)
+    yield store
+    await store.close()
+
+
+def path_of(url: str) -> Path:
+    location = parse_store_url(url)
+    assert isinstance(location, SqliteLocation)
+    return location.path
+
+
+async def claim_one(store: SqlStore) -> ShardClaim:
+    (claim,) = await store.claim([0], "r-1", "http://one", 60_000, steal=True)
+    return claim
+
+
+async def test_a_second_service_on_the_same_file_is_refused_until_the_first_has_closed(
+    store: SqlStore, sqlite_url: str
+) -> None:
+    second = SqlStore(sqlite_url)
+
+    with pytest.raises(StoreRefused, match="another service is using this store"):
+        await second.open(SHARD_COUNT)
+    await store.close()
+
+    await second.open(SHARD_COUNT)
+    await second.close()
+
+
+async def test_another_name_of_the_same_file_meets_the_same_lock(
+    store: SqlStore, sqlite_url: str, tmp_path: Path
+) -> None:
+    link = tmp_path / "link.db"
+    link.symlink_to(path_of(sqlite_url))
+
+    with pytest.raises(StoreRefused, match="another service"):
+        await SqlStore(f"sqlite:///{link}").open(SHARD_COUNT)
+
+
+async def test_the_schema_cannot_be_changed_under_a_running_service_but_looked_at(
+    store: SqlStore, sqlite_url: str
+) -> None:
+    with pytest.raises(StoreRefused, match="another service"):
+        await upgrade(sqlite_url)
+
+    assert (await check(sqlite_url)).up_to_date
+
+
+async def test_a_store_that_was_refused_lets_go_of_its_lock(tmp_path: Path) -> None:
+    path = tmp_path / "rota.db"
+    sqlite3.connect(path).close()
+    path.touch()
+    url = f"sqlite:///{path}"
+    with pytest.raises(StoreRefused, match="rota db upgrade"):
+        await SqlStore(url).open(SHARD_COUNT)
+
+    assert (await upgrade(url)).up_to_date
+
+
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rota.db"
+    path.write_text("not a database at all, but long enough to look at " * 100)
+
+    with pytest.raises(StoreRefused, match="not a database"):
+        await SqlStore(f"sqlite:///{path}").open(SHARD_COUNT)
+
+
+async def test_a_missing_file_is_not_made_by_opening_it(tmp_path: Path) -> None:
+    path = tmp_path / "rota.db"
+
+    with pytest.raises(StoreRefused, match="rota db upgrade"):
+        await SqlStore(f"sqlite:///{path}").open(SHARD_COUNT)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_commits_are_synced_to_a_write_ahead_log(store: SqlStore) -> None:
+    async with store._writing() as connection:
+        pragmas = {
+            name: (await connection.exec_driver_sql(f"PRAGMA {name}")).scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys")
+        }
+
+    assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+
+
+async def test_a_file_that_somebody_else_keeps_locked_is_unavailable_and_then_available_again(
+    store: SqlStore, sqlite_url: str
+) -> None:
+    claim = await claim_one(store)
+    intruder = sqlite3.connect(path_of(sqlite_url), isolation_level=None)
+    intruder.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(StoreUnavailable):
+        await store.append([a_batch(claim)])
+    assert (await store.load(0)).last_seq == 0
+    intruder.execute("ROLLBACK")
+    intruder.close()
+
+    assert await store.append([a_batch(claim)]) == []
+
+
+async def test_a_cancelled_append_lands_whole_or_not_at_all_and_the_next_one_works(store: SqlStore) -> None:
+    claim = await claim_one(store)
+    cancelled = 0
+    for steps in range(40):
+        end = (await store.load(0)).last_seq
+        rows = RowChanges(groups=[a_group(generation_id=end + 1)], offsets=[an_offset(0, end + 1)])
+        append = asyncio.create_task(store.append([a_batch(claim, an_event(0), after=end, rows=rows)]))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        append.cancel()
+        outcome = (await asyncio.gather(append, return_exceptions=True))[0]
+        cancelled += isinstance(outcome, asyncio.CancelledError)
+
+        image = await store.load(0)
+        assert image.last_seq == len(await store.read_events(0, 0, 100))
+        assert {image.last_seq} >= {g.generation_id for g in image.groups} | {o.offset for o in image.offsets}
+        if outcome == []:
+            assert image.last_seq == end + 1
+    assert cancelled
+
+
+async def test_a_value_that_the_engine_cannot_hold_is_unavailability_and_leaves_nothing(store: SqlStore) -> None:
+    claim = await claim_one(store)
+
+    for metadata, offset in (("\ud800", 1), ("", 2**70)):
+        with pytest.raises(StoreUnavailable):
+            await store.append([a_batch(claim, rows=RowChanges(offsets=[an_offset(0, offset, metadata=metadata)]))])
+
+    assert (await store.load(0)).last_seq == 0
+    assert await store.append([a_batch(claim)]) == []
+
+
+@pytest.mark.parametrize(
+    "url", ["", "sqlite://", "sqlite:///", "mysql://u:secret@h/db", "/var/rota.db", "postgresql://"]
+)
+def test_what_is_no_url_of_a_store_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(StoreRefused, match="URL is sqlite:///") as refused:
+        SqlStore(url)
+
+    assert "secret" not in str(refused.value)
+
+
+def test_urls_name_files_and_databases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert parse_store_url("sqlite:///a/b.db") == SqliteLocation(tmp_path / "a" / "b.db")
+    assert parse_store_url("sqlite:////var/with%20space.db") == SqliteLocation(Path("/var/with space.db"))
+    assert parse_store_url("postgres://u:secret@a:1,b:2/db?sslmode=require") == PostgresLocation(
+        "postgresql://u:secret@a:1,b:2/db?sslmode=require"
+    )
+    assert str(parse_store_url("postgresql://u:secret@a:1,b:2/db")) == "postgresql://a:1,b:2/db"
+    assert isinstance(parse_store_url(default_store_url()), SqliteLocation)
