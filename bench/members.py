@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from base64 import b64encode
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from bench.connection import Connection
@@ -31,6 +32,17 @@ class Crowd:
         while len(self.members) < size:
             self.members.append(CrowdMember(self, await Connection.open(self.port)))
         self._agreed.clear()
+
+    async def start(self, members: Sequence[CrowdMember]) -> None:
+        """Let these live from now on."""
+        for member in members:
+            member.start()
+
+    async def last_leaves(self) -> None:
+        """The newest member leaves the group; returns when the service has said yes."""
+        member = self.members.pop()
+        self._agreed.clear()
+        await member.leave()
 
     async def all_hold_one_generation(self) -> None:
         """Return when every member has its share of the same generation."""
@@ -70,6 +82,17 @@ class CrowdMember:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._connection.close()
+
+    async def leave(self) -> None:
+        """Leave on a connection of its own, because that of the member is busy with its heartbeat."""
+        connection = await Connection.open(self._crowd.port)
+        status, answer = await connection.post(
+            f"{self._crowd.path}/leave", {"members": [{"member_id": self.member_id}]}
+        )
+        assert status == 200, answer
+        connection.close()
+        await self.end()
+        self._hold(0)
 
     async def enter(self) -> None:
         """Join and sync until this member holds a share."""
