@@ -1,0 +1,115 @@
+"""Rules for our sources that no linter knows, and a planted breach of each to show that it would be found."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+
+from tests.support.sources import (
+    PURE,
+    Source,
+    clocks_and_randomness,
+    functions_longer_than,
+    loops_over_sets,
+    prints,
+    pure_sources,
+    sources,
+    uses_of_wait_for,
+)
+
+Finder = Callable[[ast.Module], Iterator[ast.AST]]
+
+MODULE_MAX_LINES = 600
+PURE_FUNCTION_MAX_LINES = 60
+# Besides the command line: where a server that could not start tells whoever started it, on standard error.
+MAY_PRINT = {"server/lifecycle.py"}
+
+
+def breaches(finder: Finder, looked_at: Iterable[Source]) -> list[str]:
+    """Where the finder found something."""
+    return [source.at(node) for source in looked_at for node in finder(source.tree)]
+
+
+def long_functions(tree: ast.Module) -> Iterator[ast.AST]:
+    return functions_longer_than(PURE_FUNCTION_MAX_LINES, tree)
+
+
+def test_the_sources_looked_at_are_ours() -> None:
+    packages = {source.package for source in sources()}
+
+    assert packages >= {"group", "protocol", "runtime", *PURE} - {"types"}
+    assert "v1" not in packages
+
+
+def test_nothing_waits_with_wait_for() -> None:
+    assert breaches(uses_of_wait_for, sources()) == []  # it swallows cancellations on 3.11: use asyncio.timeout
+
+
+def test_the_cores_have_no_clock_and_no_randomness() -> None:
+    assert breaches(clocks_and_randomness, pure_sources()) == []
+
+
+def test_the_cores_decide_nothing_by_the_order_of_a_set() -> None:
+    assert breaches(loops_over_sets, pure_sources()) == []
+
+
+def test_functions_of_the_cores_fit_on_a_screen() -> None:
+    assert breaches(long_functions, pure_sources()) == []
+
+
+def test_only_the_command_line_prints() -> None:
+    silent = [source for source in sources() if source.package != "cli" and source.name not in MAY_PRINT]
+
+    assert breaches(prints, silent) == []
+
+
+def test_every_module_opens_with_a_docstring() -> None:
+    assert [source.at(source.tree) for source in sources() if not ast.get_docstring(source.tree)] == []
+
+
+def test_no_module_grows_past_six_hundred_lines() -> None:
+    lines = {source.at(source.tree): source.text.count("\n") for source in sources()}
+
+    assert {place: count for place, count in lines.items() if count > MODULE_MAX_LINES} == {}
+
+
+@pytest.mark.parametrize(
+    ("finder", "planted"),
+    [
+        (uses_of_wait_for, "await asyncio.wait_for(call, 1)"),
+        (uses_of_wait_for, "from asyncio import wait_for"),
+        (clocks_and_randomness, "import time"),
+        (clocks_and_randomness, "from datetime import datetime"),
+        (clocks_and_randomness, "slot = hash(member_id) % 7"),
+        (prints, "print('here')"),
+        (long_functions, "def long():\n" + "    step()\n" * PURE_FUNCTION_MAX_LINES),
+        (loops_over_sets, "for one in {a, b}: pass"),
+        (loops_over_sets, "for one in set(a) - set(b): pass"),
+        (loops_over_sets, "seen = set()\nfor one in seen: pass"),
+        (loops_over_sets, "class Group:\n    pending: set[str]\ndef f(group): return [one for one in group.pending]"),
+        (loops_over_sets, "def f(gone: frozenset[str]): return list(gone)"),
+        (loops_over_sets, "def f(gone: set[str]): return {one: 1 for one in gone.union(other)}"),
+        (loops_over_sets, "def f(gone: set[str]): return gone.pop()"),
+        (loops_over_sets, "def f(gone: set[str]): return (*gone,)"),
+        (loops_over_sets, "def f(gone: set[str]): return ','.join(gone)"),
+    ],
+)
+def test_a_planted_breach_is_found(finder: Finder, planted: str) -> None:
+    assert len(list(finder(ast.parse(planted)))) == 1
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        "for one in sorted({a, b}): pass",
+        "late = any(one.late for one in set(a))",
+        "def f(gone: set[str]): return {one for one in gone}",
+        "def f(gone: set[str]): return max(gone), len(gone)",
+        "def f(gone: set[str]): return {'a', *gone}",
+        "for one in [a, b]: pass",
+    ],
+)
+def test_an_order_that_is_given_or_does_not_matter_is_allowed(harmless: str) -> None:
+    assert list(loops_over_sets(ast.parse(harmless))) == []
