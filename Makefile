@@ -1,0 +1,61 @@
+# What one does with Rota, a line or two each. Needs make and Python 3.11 or later; all else goes into .venv.
+
+BIN := .venv/bin
+PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+# What follows the command: make run ARGS='--http 127.0.0.1:9000', make test ARGS='-k heartbeat'.
+ARGS ?=
+# Test processes side by side; each starts its own Postgres and Valkey once a test of it asks for one.
+JOBS ?= 2
+SEEDS ?= 10000
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-all sim torture bench lint docs proto clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+run: .venv/base.stamp ## Install and start the service in the foreground, on a SQLite store
+	$(BIN)/rota serve $(ARGS)
+
+test: .venv/dev.stamp ## Install and run the tests, on real Postgres and Valkey
+	$(PYTEST) $(ARGS)
+
+test-all: .venv/dev.stamp ## The tests and those that take minutes
+	$(PYTEST) -m "not torture" $(ARGS)
+
+sim: .venv/dev.stamp ## Simulate SEEDS=10000 faulty worlds, or replay one with SEED=4711
+	$(BIN)/rota simulate run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
+torture: .venv/dev.stamp ## Everything that is run for as long as one has time
+	$(PYTEST) -m torture $(ARGS)
+
+bench: .venv/dev.stamp ## Measure, beside the floor and the peers, in one run
+	$(BIN)/python bench/run.py $(ARGS)
+
+lint: .venv/dev.stamp ## Style, types and the layers of the architecture
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-logo
+
+docs: .venv/dev.stamp ## Write the generated references again
+	$(BIN)/python docs/generate.py
+
+proto: .venv/dev.stamp ## Write service/rota/v1 again, from proto/
+	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=service --pyi_out=service --grpc_python_out=service proto/rota/v1/*.proto
+
+clean: ## Remove .venv and all that can be made again
+	rm -rf .venv build dist .coverage* htmlcov .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find service tests bench migrations docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Rota needs Python 3.11 or later. None is on the PATH; name it: make PYTHON=/path/to/python3 ..." >&2; exit 1; }
+	$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
+
+# The stamps are older than pyproject.toml when there is something to install.
+.venv/base.stamp: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/dev.stamp: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ .venv/base.stamp
