@@ -73,7 +73,8 @@ def create_ownership() -> None:
     op.create_table(
         "replicas",
         key("replica_id", sa.Text()),
-        required("address", sa.Text()),
+        required("address", sa.Text(), "where clients reach it"),
+        required("peer_address", sa.Text(), "where other replicas reach it"),
         required("seen_until_ms", sa.BigInteger(), "by this store's clock"),
         schema=schema(),
     )

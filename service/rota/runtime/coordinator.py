@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from rota.protocol.errors import ErrorCode
@@ -25,8 +26,8 @@ from rota.protocol.messages import (
 )
 from rota.runtime.clock import Clock, SystemClock
 from rota.runtime.host import ShardHost
-from rota.runtime.ownership import Ownership
-from rota.runtime.ports import Answer, JournalEvent, ShardOwner, ShardStore
+from rota.runtime.ownership import Notify, Ownership
+from rota.runtime.ports import Answer, JournalEvent, Replica, ShardOwner, ShardStore, StoreUnavailable
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.timer_task import TimerTask
 from rota.runtime.watch import watch_group
@@ -38,7 +39,7 @@ DRAINING = "this replica is stopping; ask again, another one takes over"
 
 
 class LocalCoordinator:
-    """Every shard of a store, served by this process.
+    """The shards of a store that this process owns: all of them where it is alone.
 
     Use as an async context manager: entering starts the tasks, leaving stops them and releases the shards.
     """
@@ -55,6 +56,7 @@ class LocalCoordinator:
         address: str = "",
         lease_ms: int = 5_000,
         steal: bool = False,
+        notify: Notify | None = None,
     ) -> None:
         self.shard_count = shard_count
         self.limits = limits or Limits()
@@ -70,12 +72,12 @@ class LocalCoordinator:
             self.limits,
             self._telemetry,
             self._timers,
-            replica_id=self.replica_id,
-            address=address,
+            replica=Replica(self.replica_id, address),
             shard_count=shard_count,
             lease_ms=lease_ms,
             steal=steal,
             on_events=self._telemetry.on_events,
+            notify=notify,
         )
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -115,11 +117,17 @@ class LocalCoordinator:
         """Drain, release the shards, end the tasks."""
         if not self._draining:
             await self.drain()
+        if all(task.done() for task in self._tasks):
+            return
         renewing, committing, *others = self._tasks
         await _end([renewing, *others])
         await self._flush()
         await _end([committing])
         await self._ownership.release_all()
+
+    async def crash(self) -> None:
+        """End the tasks and release nothing, as a killed process would. For tests of those who remain."""
+        await _end(self._tasks)
 
     def ready(self) -> tuple[bool, str]:
         """Can this process serve? Never "is it the leader of something"."""
@@ -129,8 +137,8 @@ class LocalCoordinator:
             if task.done():
                 return False, f"a task of the runtime ended: {task.get_name()}"
         hosts = self._ownership.hosts
-        usable = sum(host.may_answer() for host in hosts.values())
-        return usable == self.shard_count, f"{usable} of {self.shard_count} shards are served"
+        usable, due = sum(host.may_answer() for host in hosts.values()), self._ownership.due()
+        return 0 < due <= usable, f"{usable} shards are served, {due} are due to this replica"
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -169,13 +177,44 @@ class LocalCoordinator:
         return await self._store.read_events(shard_id, after_seq, limit)
 
     def locate(self, namespace: str, group_id: str) -> ShardOwner:
-        """Who owns the group's shard: this replica, once it is loaded."""
+        """Who owns the group's shard, as far as this replica knows; an empty replica_id where nobody does."""
         shard_id = shard_of(namespace, group_id, self.shard_count)
         host = self._ownership.hosts.get(shard_id)
         if host is None:
-            return ShardOwner(shard_id, "", "", 0, 0)
+            known = self._ownership.peer_of(shard_id) and self._ownership.directory.get(shard_id)
+            return known or ShardOwner(shard_id, "", "", 0, 0)
         left_ms = host.lease_until_ms - self._clock.monotonic_ms()
         return ShardOwner(shard_id, self.replica_id, self._address, host.claim.epoch, left_ms, host.durable_seq)
+
+    def reached_by_peers_at(self, peer_address: str) -> None:
+        """Where other replicas reach this one; before `start`, as the port is known only once it is bound."""
+        self._ownership.replica = Replica(self.replica_id, self._address, peer_address)
+
+    @property
+    def draining(self) -> bool:
+        """It takes no new calls."""
+        return self._draining
+
+    def hosts_shard(self, shard_id: int) -> bool:
+        """Is the shard in memory here?"""
+        return shard_id in self._ownership.hosts
+
+    def peers(self) -> list[Replica]:
+        """The other replicas that are up."""
+        return self._ownership.peers()
+
+    def peer_of(self, shard_id: int) -> Replica | None:
+        """The peer that holds a shard."""
+        return self._ownership.peer_of(shard_id)
+
+    async def refresh_directory(self) -> None:
+        """Look again who holds what; a store that does not answer leaves what was known."""
+        with suppress(StoreUnavailable):
+            await self._ownership.refresh_directory()
+
+    def nudge(self) -> None:
+        """A peer says that shards have become free."""
+        self._ownership.nudge()
 
     def owners(self) -> Sequence[ShardOwner]:
         """Every shard that this replica serves."""
@@ -199,12 +238,19 @@ class LocalCoordinator:
     # --- inside ------------------------------------------------------------------------------------
 
     async def _submit(self, request: Request) -> Answer:
-        host = self._host(request.namespace, getattr(request, "group_id", "") or getattr(request, "topic", ""))
+        name = getattr(request, "group_id", "") or getattr(request, "topic", "")
+        host = self._host(request.namespace, name)
         if self._draining:
             return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, DRAINING))
         if host is None:
-            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being loaded"))
+            return self._not_here(request, shard_of(request.namespace, name, self.shard_count))
         return await _answered(host, request)
+
+    def _not_here(self, request: Request, shard_id: int) -> Answer:
+        peer = self._ownership.peer_of(shard_id)
+        if peer is None:
+            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being loaded"))
+        return Answer(refuse(request, ErrorCode.NOT_COORDINATOR, f"the owner is {peer.address}"), owner=peer.address)
 
     def _host(self, namespace: str, name: str) -> ShardHost | None:
         return self._ownership.hosts.get(shard_of(namespace, name, self.shard_count))
@@ -240,19 +286,15 @@ class LocalCoordinator:
 
     async def _list_groups(self, request: ListGroups) -> Answer:
         replies = [reply for reply in await self._ask_all(request) if isinstance(reply, ListReply) and _ok(reply)]
-        if len(replies) < self.shard_count:
+        if len(replies) < self._ownership.due():
             return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "not every shard is loaded"))
-        groups = sorted((g for reply in replies for g in reply.groups), key=lambda group: group.group_id)
-        more = len(groups) > request.limit or any(reply.more for reply in replies)
-        return Answer(ListReply(groups=tuple(groups[: request.limit]), more=more))
+        return Answer(merge_groups(replies, request.limit))
 
     async def _list_topics(self, request: ListTopics) -> Answer:
         replies = [reply for reply in await self._ask_all(request) if isinstance(reply, ListTopicsReply) and _ok(reply)]
-        if len(replies) < self.shard_count:
+        if len(replies) < self._ownership.due():
             return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "not every shard is loaded"))
-        topics = sorted((t for reply in replies for t in reply.topics), key=lambda topic: topic.topic)
-        more = len(topics) > request.limit or any(reply.more for reply in replies)
-        return Answer(ListTopicsReply(topics=tuple(topics[: request.limit]), more=more))
+        return Answer(merge_topics(replies, request.limit))
 
     async def _ask_all(self, request: Request) -> list[Reply]:
         """Every shard's part of a listing, each as durable as any other answer."""
@@ -272,6 +314,20 @@ class LocalCoordinator:
             for host in list(self._ownership.hosts.values()):
                 host.sweep()
                 await asyncio.sleep(0)
+
+
+def merge_groups(replies: Sequence[ListReply], limit: int) -> ListReply:
+    """One page of several shards' pages."""
+    groups = sorted((g for reply in replies for g in reply.groups), key=lambda group: group.group_id)
+    more = len(groups) > limit or any(reply.more for reply in replies)
+    return ListReply(groups=tuple(groups[:limit]), more=more)
+
+
+def merge_topics(replies: Sequence[ListTopicsReply], limit: int) -> ListTopicsReply:
+    """One page of several shards' pages."""
+    topics = sorted((t for reply in replies for t in reply.topics), key=lambda topic: topic.topic)
+    more = len(topics) > limit or any(reply.more for reply in replies)
+    return ListTopicsReply(topics=tuple(topics[:limit]), more=more)
 
 
 async def _answered(host: ShardHost, request: Request) -> Answer:

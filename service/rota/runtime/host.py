@@ -67,6 +67,7 @@ class ShardHost:
         self.lease_until_ms = lease_until_ms
         """By the monotonic clock, counted from before the claim was sent: earlier than the store's own."""
         self.dropped = False
+        self._closed = False
         self._clock = clock
         self._set_timer = set_timer
         self._want_commit = want_commit
@@ -100,13 +101,15 @@ class ShardHost:
 
     def submit(self, request: Request) -> Answer | Call:
         """Decide a request: its answer where that is known and durable, else the call that will have it."""
+        if self._closed:
+            return Answer(refuse(request, ErrorCode.NOT_COORDINATOR, "the shard moves to another replica"))
         if not self.may_answer():
             return Answer(refuse(request, NOT_AVAILABLE, "this replica's lease on the shard is over"))
         number, self._next_call = self._next_call, self._next_call + 1
         result = self._decide(lambda now_ms: self.shard.handle(request, number, now_ms))
         if result is None:
             return Answer(refuse(request, NOT_AVAILABLE, "the shard is being loaded again"))
-        if len(result.replies) == 1 and not result.records and self._is_settled() and result.replies[0][0] == number:
+        if len(result.replies) == 1 and not result.records and self.is_settled() and result.replies[0][0] == number:
             self._set_timers(result.timers)
             return self._answer(result.replies[0][1])
         call = self._calls[number] = Call(number, request, asyncio.get_running_loop().create_future())
@@ -117,7 +120,7 @@ class ShardHost:
 
     def try_heartbeat(self, request: Heartbeat) -> Answer | None:
         """The hot path: a heartbeat that can be answered at once, without a future or a task."""
-        if request.wait_ms or not self._is_settled():
+        if request.wait_ms or not self.is_settled():
             return None
         answer = self.submit(request)
         return answer if isinstance(answer, Answer) else None
@@ -129,13 +132,21 @@ class ShardHost:
 
     def ring(self, timer: Timer) -> None:
         """A timer that one of our results asked for has rung."""
-        if self.may_answer():
+        if self.may_answer() and not self._closed:
             self._take(self._decide(lambda now_ms: self.shard.on_timer(timer, now_ms)))
 
     def sweep(self) -> None:
         """Expire offsets and what is empty."""
         if self.may_answer():
             self._take(self._decide(lambda now_ms: self.shard.sweep(now_ms)[0]))
+
+    def close(self) -> None:
+        """Decide nothing more; what is decided still becomes durable and is answered."""
+        self._closed = True
+
+    def is_settled(self) -> bool:
+        """Everything that memory says is durable."""
+        return self._seq == self._durable_seq
 
     def may_answer(self) -> bool:
         """Only while the lease cannot be over: after that, somebody else may know better."""
@@ -160,23 +171,26 @@ class ShardHost:
             self._set_timers(held.timers)
             self._release(held.replies)
 
-    def drop(self, reason: str) -> None:
-        """Throw the memory away: the store has, or may have, something else."""
+    def drop(self, reason: str, code: ErrorCode = NOT_AVAILABLE) -> None:
+        """Throw the memory away: the store has, or may have, something else.
+
+        Who waits is answered with `code`: `NOT_COORDINATOR` only where nothing that it waits for was decided.
+        """
         if self.dropped:
             return
         self.dropped = True
         self._held.clear()
         self._events.clear()
-        self.answer_parked(reason)
+        self.answer_parked(reason, code)
         for queues in self.watchers.values():
             for queue in queues:
                 queue.put_nowait(None)
 
-    def answer_parked(self, reason: str) -> None:
+    def answer_parked(self, reason: str, code: ErrorCode = NOT_AVAILABLE) -> None:
         """Answer every waiting call with a retriable error, so that its client goes on elsewhere at once."""
         calls, self._calls = self._calls, {}
         for call in calls.values():
-            call.finish(Answer(refuse(call.request, NOT_AVAILABLE, reason)))
+            call.finish(Answer(refuse(call.request, code, reason)))
 
     def _decide(self, decide: Callable[[int], Result]) -> Result | None:
         """Let the core decide. A broken invariant costs the shard's memory, not the process: it is loaded again."""
@@ -195,16 +209,12 @@ class ShardHost:
             self._events.append(JournalEvent(seq=self._seq, epoch=self.claim.epoch, **encode_entry(entry)))
         if result.records:
             self._want_commit(self)
-        if self._is_settled():
+        if self.is_settled():
             self._set_timers(result.timers)
             self._release(result.replies)
         elif result.replies or result.timers:
             # Not its own facts alone: a reply also shows those that others are still waiting for.
             self._held.append(_Held(self._seq, result.replies, result.timers))
-
-    def _is_settled(self) -> bool:
-        """Everything that memory says is durable."""
-        return self._seq == self._durable_seq
 
     def _release(self, replies: list[tuple[int, Reply]]) -> None:
         for number, reply in replies:

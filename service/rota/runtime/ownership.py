@@ -1,27 +1,49 @@
-"""Claiming shards, loading them, keeping their leases, and letting go of them."""
+"""Which shards are in memory here: registering, claiming, loading, keeping leases, handing over, letting go.
+
+Every replica registers in the store and computes from the same list who should own what (`placement.py`). A replica
+takes what should be its own and nobody holds, and hands over what should be another's. Only the store's clock judges a
+lease; this side counts on its own monotonic clock from before it asked, so it stops answering first.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.runtime.clock import Clock
 from rota.runtime.committer import Committer
 from rota.runtime.host import ShardHost
-from rota.runtime.ports import JournalEvent, ShardClaim, ShardStore, StoreUnavailable
+from rota.runtime.placement import shards_of
+from rota.runtime.ports import (
+    JournalEvent,
+    Replica,
+    ShardClaim,
+    ShardOwner,
+    ShardStore,
+    StoreUnavailable,
+)
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.timer_task import TimerTask
 
 logger = logging.getLogger(__name__)
 
 LOADING_AT_ONCE = 8
+HANDING_OVER_AT_ONCE = 8
+"""A new replica gets its share in small portions, so that nobody's clients all come back at once."""
+RETRY_S = 0.02
+SLACK_MS = 5
+FLUSH_S = 0.5
+
+Notify = Callable[[Sequence[Replica]], Awaitable[None]]
+"""Tells these replicas that shards have become free."""
 
 
 class Ownership:
-    """Which shards are in memory here. `run()` keeps the leases and takes what is free, until cancelled."""
+    """The shards of this replica. `run()` keeps them and takes what is due to it, until cancelled."""
 
     def __init__(
         self,
@@ -31,81 +53,108 @@ class Ownership:
         telemetry: Telemetry,
         timers: TimerTask,
         *,
-        replica_id: str,
-        address: str,
+        replica: Replica,
         shard_count: int,
         lease_ms: int,
         steal: bool,
         on_events: Callable[[int, list[JournalEvent]], None],
+        notify: Notify | None = None,
     ) -> None:
         self.hosts: dict[int, ShardHost] = {}
+        self.directory: dict[int, ShardOwner] = {}
+        """What this replica last knew of every shard's owner."""
         self.committer = Committer(store, telemetry, self.give_up)
+        self.complete = asyncio.Event()
+        """Set while every shard that is due to this replica is in memory here."""
+        self._due: list[int] = []
+        self._peers: list[Replica] = []
         self._store = store
         self._clock = clock
         self._limits = limits
         self._telemetry = telemetry
         self._timers = timers
-        self._replica_id = replica_id
-        self._address = address
+        self.replica = replica
         self._shard_count = shard_count
         self._lease_ms = lease_ms
         self._steal = steal
         self._on_events = on_events
+        self._notify = notify
         self._wake = asyncio.Event()
-        self.complete = asyncio.Event()
-        """Set while every shard is in memory here."""
-
-    def is_complete(self) -> bool:
-        return len(self.hosts) == self._shard_count
 
     def give_up(self, host: ShardHost, reason: str) -> None:
         """Stop answering for a shard whose memory cannot be trusted; it is claimed and loaded again."""
-        if self.hosts.get(host.shard_id) is host:
-            del self.hosts[host.shard_id]
-            self.complete.clear()
+        if self._remove(host):
             logger.warning("shard dropped", extra={"shard_id": host.shard_id, "reason": reason})
             self._telemetry.on_shard_dropped(host.shard_id, host.claim.epoch, reason)
         host.drop(reason)
         self._wake.set()
 
+    def nudge(self) -> None:
+        """Shards may have become free: look now."""
+        self._wake.set()
+
     async def run(self) -> None:
-        """Renew and acquire, a few times a lease, and at once after a shard was dropped."""
+        """Register, renew, hand over and acquire: a few times a lease, and at once when there is a reason."""
         while True:
+            pause_ms = self._lease_ms // 3
             try:
+                await self._survey()
                 await self._renew()
+                await self._hand_over()
                 await self._acquire()
+                pause_ms = min(pause_ms, self._next_lease_end_ms())
             except StoreUnavailable as error:
                 logger.warning("the store does not answer", extra={"error": str(error)})
-            self._wake.clear()
-            await self._pause()
+                pause_ms = min(pause_ms, 200)
+            await self._pause(pause_ms)
+
+    def peers(self) -> list[Replica]:
+        """The other replicas that are up, as of the last look."""
+        return list(self._peers)
+
+    def peer_of(self, shard_id: int) -> Replica | None:
+        """The peer that holds a shard, if it is up and its lease was not over at the last look."""
+        owner = self.directory.get(shard_id)
+        if owner is None or owner.lease_left_ms <= 0:
+            return None
+        return next((peer for peer in self._peers if peer.replica_id == owner.replica_id), None)
+
+    async def refresh_directory(self) -> None:
+        """Look at the store again for who holds what."""
+        self.directory = {owner.shard_id: owner for owner in await self._store.owners()}
 
     async def release_all(self) -> None:
         """Let go of everything at once, so that nobody has to wait for a lease to run out."""
-        claims = [host.claim for host in self.hosts.values()]
-        for host in list(self.hosts.values()):
+        await self._store.deregister(self.replica.replica_id)
+        hosts = list(self.hosts.values())
+        for host in hosts:
+            self._remove(host)
             host.drop("this replica is stopping")
-        self.hosts.clear()
-        if claims:
-            await self._store.release(claims, self._replica_id)
+        await self._release(hosts)
 
-    async def _pause(self) -> None:
-        interval_s = self._lease_ms / 3 / 1000
-        if not self.is_complete():
-            interval_s = min(interval_s, 0.2)
-        try:
-            async with asyncio.timeout(interval_s):
-                await self._wake.wait()
-                # A store that keeps failing is asked again after a breath, not in a tight loop.
-                await asyncio.sleep(0.02)
-        except TimeoutError:
-            pass
+    def due(self) -> int:
+        """How many shards this replica should hold."""
+        return len(self._due)
+
+    # --- one round ---------------------------------------------------------------------------------
+
+    async def _survey(self) -> None:
+        """Who is up, who owns what, and what should therefore be ours."""
+        # A registration lives as long as a lease: who cannot renew one cannot renew the other.
+        replicas = await self._store.register(self.replica, self._lease_ms)
+        await self.refresh_directory()
+        self._peers = [replica for replica in replicas if replica != self.replica]
+        self._due = shards_of(self.replica.replica_id, (r.replica_id for r in replicas), self._shard_count)
+        self._note_completeness()
 
     async def _renew(self) -> None:
-        if not self.hosts:
-            return
         hosts = dict(self.hosts)
+        if not hosts:
+            return
         sent_ms = self._clock.monotonic_ms()
-        kept = set(await self._store.renew([h.claim for h in hosts.values()], self._replica_id, self._lease_ms))
+        kept = set(
+            await self._store.renew([h.claim for h in hosts.values()], self.replica.replica_id, self._lease_ms)
+        )
         for shard_id, host in hosts.items():
             # A host that was dropped meanwhile stays dropped: this answer is about its old claim (R2).
             if shard_id not in kept:
@@ -116,16 +165,52 @@ class Ownership:
             else:
                 host.lease_until_ms = sent_ms + self._lease_ms
 
+    async def _hand_over(self) -> None:
+        """Let go of some of what is due to another replica that is up."""
+        due = set(self._due)
+        moving = [host for shard_id, host in self.hosts.items() if shard_id not in due][:HANDING_OVER_AT_ONCE]
+        if not moving:
+            return
+        for host in moving:
+            host.close()
+        await self.flush()
+        for host in moving:
+            self._remove(host)
+            self._telemetry.on_shard_dropped(host.shard_id, host.claim.epoch, "handed over")
+            # What was decided is durable by now, unless the store hangs; what is parked has decided nothing.
+            code = ErrorCode.NOT_COORDINATOR if host.is_settled() else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            host.drop("the shard moves to another replica", code)
+        await self._release(moving)
+        self._wake.set()
+
     async def _acquire(self) -> None:
-        missing = [shard_id for shard_id in range(self._shard_count) if shard_id not in self.hosts]
+        missing = [shard_id for shard_id in self._due if shard_id not in self.hosts]
         if not missing:
             return
         sent_ms = self._clock.monotonic_ms()
-        claims = await self._store.claim(missing, self._replica_id, self._address, self._lease_ms, steal=self._steal)
+        claims = await self._store.claim(
+            missing, self.replica.replica_id, self.replica.address, self._lease_ms, steal=self._steal
+        )
         for some in _chunks(claims, LOADING_AT_ONCE):
             async with asyncio.TaskGroup() as group:
                 for claim in some:
                     group.create_task(self._load(claim, sent_ms + self._lease_ms))
+
+    async def flush(self) -> None:
+        """Let what is decided become durable; a store that hangs is not waited for."""
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                await self.committer.flush()
+        except TimeoutError:
+            pass
+
+    # --- steps -------------------------------------------------------------------------------------
+
+    async def _release(self, hosts: list[ShardHost]) -> None:
+        if hosts:
+            await self._store.release([host.claim for host in hosts], self.replica.replica_id)
+        if hosts and self._notify is not None:
+            await self._notify(self._peers)
 
     async def _load(self, claim: ShardClaim, lease_until_ms: int) -> None:
         started = time.perf_counter()
@@ -139,7 +224,7 @@ class Ownership:
             image,
             self._limits,
             self._clock,
-            replica_id=self._replica_id,
+            replica_id=self.replica.replica_id,
             lease_until_ms=lease_until_ms,
             set_timer=self._timers.set,
             want_commit=self.committer.want,
@@ -147,10 +232,45 @@ class Ownership:
             on_events=self._on_events,
         )
         self.hosts[claim.shard_id] = host
-        if self.is_complete():
-            self.complete.set()
+        self._note_completeness()
         seconds = time.perf_counter() - started
         self._telemetry.on_shard_loaded(claim.shard_id, claim.epoch, len(host.shard.groups), seconds)
+
+    def _remove(self, host: ShardHost) -> bool:
+        if self.hosts.get(host.shard_id) is not host:
+            return False
+        del self.hosts[host.shard_id]
+        self._note_completeness()
+        return True
+
+    def _note_completeness(self) -> None:
+        if self._due and all(shard_id in self.hosts for shard_id in self._due):
+            self.complete.set()
+        else:
+            self.complete.clear()
+
+    def _next_lease_end_ms(self) -> int:
+        """How long until a lease ends that nobody will renew, or that stands between us and what is due to us."""
+        alive, due = self._alive(), set(self._due) - set(self.hosts)
+        ends = [
+            owner.lease_left_ms + SLACK_MS
+            for shard_id, owner in self.directory.items()
+            if owner.lease_left_ms > 0 and (shard_id in due or owner.replica_id not in alive)
+        ]
+        return min(ends, default=self._lease_ms)
+
+    def _alive(self) -> set[str]:
+        return {self.replica.replica_id, *(peer.replica_id for peer in self._peers)}
+
+    async def _pause(self, pause_ms: int) -> None:
+        try:
+            async with asyncio.timeout(pause_ms / 1000):
+                await self._wake.wait()
+                # A store that keeps failing is asked again after a breath, not in a tight loop.
+                await asyncio.sleep(RETRY_S if not self.complete.is_set() else 0)
+        except TimeoutError:
+            pass
+        self._wake.clear()
 
 
 def _chunks(claims: list[ShardClaim], size: int) -> Iterable[list[ShardClaim]]:

@@ -69,6 +69,15 @@ class ShardOwner:
     last_seq: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A process that serves this store: where clients reach it, and where its peers do."""
+
+    replica_id: str
+    address: str
+    peer_address: str = ""
+
+
 class ShardStore(Protocol):
     """Durable state of all shards, with leases that only the store's own clock judges.
 
@@ -82,6 +91,12 @@ class ShardStore(Protocol):
 
     async def ping(self) -> None:
         """One round trip, for readiness."""
+
+    async def register(self, replica: Replica, ttl_ms: int) -> list[Replica]:
+        """Say that `replica` is up for `ttl_ms` more, by the store's clock; returns all that are, ordered by id."""
+
+    async def deregister(self, replica_id: str) -> None:
+        """This replica is going: nobody should leave shards to it."""
 
     async def claim(
         self, shard_ids: Sequence[int], replica_id: str, address: str, lease_ms: int, *, steal: bool = False
@@ -129,6 +144,8 @@ class Answer:
     reply: Reply
     revision: int = 0
     epoch: int = 0
+    owner: str = ""
+    """With `NOT_COORDINATOR`: where the owner is, as far as is known."""
 
 
 class Coordinator(Protocol):

@@ -6,15 +6,21 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rota.api.http.app import HttpApi, create_app
 from rota.observability.metrics import Metrics
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.ports import StoreUnavailable
-from rota.server.settings import Settings
+from rota.runtime.routing import RoutedCoordinator
+from rota.server.settings import Address, Settings
 from rota.server.telemetry import ServerTelemetry
 from rota.storage import SqlStore, upgrade
 from rota.storage.urls import SqliteLocation, parse_store_url
+
+if TYPE_CHECKING:
+    # gRPC is not in the base install, which serves the embedded store only.
+    from rota.api.peer.client import GrpcPeers
 
 _log = logging.getLogger(__name__)
 
@@ -37,25 +43,62 @@ async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]
     release may be running on it: `StoreRefused` names the command. `url` is where others reach this replica.
     """
     store = await _open_store(settings)
-    metrics = Metrics()
-    coordinator = LocalCoordinator(
-        store,
-        shard_count=settings.shard_count,
-        limits=settings.limits,
-        telemetry=ServerTelemetry(metrics),
-        address=settings.advertise or url,
-        lease_ms=settings.lease_ms,
-        # The file lock that the open store holds proves that no former owner is left.
-        steal=isinstance(store.location, SqliteLocation),
-    )
     try:
-        await coordinator.start()
-        try:
-            yield Services(store, coordinator, create_app(coordinator, settings.limits, metrics=metrics), metrics)
-        finally:
-            await _stop(coordinator)
+        metrics = Metrics()
+        embedded = isinstance(store.location, SqliteLocation)
+        async with _peers(embedded=embedded) as peers:
+            coordinator = LocalCoordinator(
+                store,
+                shard_count=settings.shard_count,
+                limits=settings.limits,
+                telemetry=ServerTelemetry(metrics),
+                address=settings.advertise or url,
+                lease_ms=settings.lease_ms,
+                # The file lock that the open store holds proves that no former owner is left.
+                steal=embedded,
+                notify=peers.tell_released if peers else None,
+            )
+            async with _peer_server(coordinator, settings, embedded=embedded):
+                served = RoutedCoordinator(coordinator, peers, forward=settings.forward) if peers else coordinator
+                await coordinator.start()
+                try:
+                    yield Services(store, coordinator, create_app(served, settings.limits, metrics=metrics), metrics)
+                finally:
+                    await _stop(coordinator)
     finally:
         await store.close()
+
+
+@asynccontextmanager
+async def _peers(*, embedded: bool) -> AsyncIterator[GrpcPeers | None]:
+    """The way to the other replicas of a shared store; an embedded one has a single process."""
+    if embedded:
+        yield None
+        return
+    from rota.api.peer.client import GrpcPeers
+
+    peers = GrpcPeers()
+    try:
+        yield peers
+    finally:
+        await peers.close()
+
+
+@asynccontextmanager
+async def _peer_server(coordinator: LocalCoordinator, settings: Settings, *, embedded: bool) -> AsyncIterator[None]:
+    """The other replicas' way to this one. It answers until the shards are given up."""
+    if embedded:
+        yield
+        return
+    from rota.api.peer.server import PeerServer
+
+    server = PeerServer(coordinator, settings.peer.host, settings.peer.port)
+    coordinator.reached_by_peers_at(str(Address(settings.peer.host, server.port)))
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop()
 
 
 async def _open_store(settings: Settings) -> SqlStore:

@@ -51,6 +51,12 @@ class Settings(BaseSettings):
     grpc: str | None = Field(default=None, description="Where gRPC listens. Not in this release.")
     redis: str | None = Field(default=None, description="Where deadlines are shared. Not in this release.")
     workers: int = Field(default=1, ge=1, description="Processes on this machine. One in this release.")
+    peer: _Address = Field(
+        default=Address("127.0.0.1", 0), description="Where other replicas of the same store reach this one: `HOST:PORT`."
+    )
+    forward: bool = Field(
+        default=True, description="Answer for any group by asking its owner; otherwise NOT_COORDINATOR names the owner."
+    )
     advertise: str | None = Field(default=None, description="The URL others reach this replica at.")
     shard_count: int = Field(default=64, ge=1, le=4_096, description="Fixed when the store is created.")
     lease_ms: int = Field(

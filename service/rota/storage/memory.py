@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rota.group.rows import GroupRow, MemberRow, OffsetRow, RowChanges, ShardImage, TopicRow
-from rota.runtime.ports import JournalEvent, ShardBatch, ShardClaim, ShardOwner, StoreRefused
+from rota.runtime.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreRefused
 from rota.storage.batches import check_batches, last_seq
 
 
@@ -56,12 +56,21 @@ class MemoryTables:
         self.incarnation = incarnation
         self._shard_count: int | None = None
         self._shards: dict[int, _Shard] = {}
+        self._replicas: dict[str, tuple[Replica, int]] = {}
 
     def open(self, shard_count: int) -> None:
         if self._shard_count is None:
             self._shard_count = shard_count
         if self._shard_count != shard_count:
             raise StoreRefused(f"the store was made with shard_count {self._shard_count}, not {shard_count}")
+
+    def register(self, replica: Replica, ttl_ms: int) -> list[Replica]:
+        now_ms = self._clock_ms()
+        self._replicas[replica.replica_id] = (replica, now_ms + ttl_ms)
+        return [up for _, (up, until_ms) in sorted(self._replicas.items()) if until_ms > now_ms]
+
+    def deregister(self, replica_id: str) -> None:
+        self._replicas.pop(replica_id, None)
 
     def claim(
         self, shard_ids: Sequence[int], replica_id: str, address: str, lease_ms: int, *, steal: bool = False
@@ -168,6 +177,12 @@ class MemoryStore:
 
     async def ping(self) -> None:
         """Always there."""
+
+    async def register(self, replica: Replica, ttl_ms: int) -> list[Replica]:
+        return self.tables.register(replica, ttl_ms)
+
+    async def deregister(self, replica_id: str) -> None:
+        self.tables.deregister(replica_id)
 
     async def claim(
         self, shard_ids: Sequence[int], replica_id: str, address: str, lease_ms: int, *, steal: bool = False

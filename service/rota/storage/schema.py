@@ -111,7 +111,8 @@ replicas = Table(
     "replicas",
     metadata,
     Column("replica_id", Text, primary_key=True),
-    Column("address", Text, nullable=False),
+    Column("address", Text, nullable=False, comment="where clients reach it"),
+    Column("peer_address", Text, nullable=False, comment="where other replicas reach it"),
     Column("seen_until_ms", BigInteger, nullable=False, comment="by this store's clock"),
 )
 

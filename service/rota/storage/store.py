@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.group.rows import ShardImage
-from rota.runtime.ports import JournalEvent, ShardBatch, ShardClaim, ShardOwner, StoreRefused
+from rota.runtime.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreRefused
 from rota.storage.batches import check_batches
 from rota.storage.connections import connections_to
 from rota.storage.errors import UPGRADE_HINT, store_errors
@@ -18,6 +18,7 @@ from rota.storage.identity import fix_identity
 from rota.storage.journal import read_events
 from rota.storage.leases import Leases
 from rota.storage.migrate import read_status
+from rota.storage.replicas import Replicas
 from rota.storage.rows import load_image
 from rota.storage.urls import parse_store_url
 
@@ -49,6 +50,7 @@ class SqlStore:
             read_timeout_ms=read_timeout_ms,
             prepared_statements=prepared_statements,
         )
+        self._replicas = Replicas(self._connections.dialect)
         self._leases = Leases(self._connections.dialect)
 
     # --- opening and closing ------------------------------------------------------------------
@@ -87,7 +89,15 @@ class SqlStore:
                 f"the schema of {self.location} {stands}, this release needs {status.head}: {UPGRADE_HINT}"
             )
 
-    # --- leases -------------------------------------------------------------------------------
+    # --- replicas and leases --------------------------------------------------------------------
+
+    async def register(self, replica: Replica, ttl_ms: int) -> list[Replica]:
+        async with self._writing() as connection:
+            return await self._replicas.register(connection, replica, ttl_ms)
+
+    async def deregister(self, replica_id: str) -> None:
+        async with self._writing() as connection:
+            await self._replicas.deregister(connection, replica_id)
 
     async def claim(
         self, shard_ids: Sequence[int], replica_id: str, address: str, lease_ms: int, *, steal: bool = False

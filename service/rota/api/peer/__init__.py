@@ -1,0 +1,1 @@
+"""Replicas among themselves: forwarded requests over one gRPC channel a peer. Not a public interface."""

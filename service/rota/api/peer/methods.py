@@ -1,0 +1,55 @@
+"""The rpcs between replicas: their names, and how journal events travel. Bodies are envelopes, not protobuf."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from rota.runtime.ports import JournalEvent
+
+SERVICE = "rota.internal.v1.Peer"
+CALL = f"/{SERVICE}/Call"
+WATCH = f"/{SERVICE}/Watch"
+RELEASED = f"/{SERVICE}/Released"
+
+MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+"""A request of 8 MiB, as JSON with base64, and room to spare."""
+
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 2_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A restarted peer is back at once; the default back-off grows to minutes.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+)
+SERVER_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+
+def pack_event(event: JournalEvent) -> bytes:
+    return json.dumps(dataclasses.asdict(event)).encode()
+
+
+def unpack_event(data: bytes) -> JournalEvent:
+    return JournalEvent(**json.loads(data))
+
+
+def pack_document(document: dict[str, Any]) -> bytes:
+    return json.dumps(document).encode()
+
+
+def unpack_document(data: bytes) -> dict[str, Any]:
+    document = json.loads(data)
+    assert isinstance(document, dict)
+    return document

@@ -1,0 +1,169 @@
+"""Any replica answers any request: what is another's is forwarded, once, to whoever owns the shard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Protocol
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.ids import shard_of
+from rota.protocol.messages import (
+    Heartbeat,
+    ListGroups,
+    ListReply,
+    ListTopics,
+    ListTopicsReply,
+    Reply,
+    Request,
+    refuse,
+)
+from rota.runtime.coordinator import LocalCoordinator, merge_groups, merge_topics
+from rota.runtime.ports import Answer, JournalEvent, Replica, ShardOwner
+
+MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+"""Nothing was decided: the same request may be asked of the next owner."""
+MOVE_S = 1.0
+"""How long a request waits for its shard to arrive somewhere: a hand-over takes some tens of milliseconds."""
+LOOK_AGAIN_S = 0.02
+
+
+class PeerUnreachable(Exception):
+    """The peer did not answer. Whether it acted on the request is not known."""
+
+
+class Peers(Protocol):
+    """The other replicas, over one connection each."""
+
+    async def call(self, peer: Replica, request: Request) -> Answer:
+        """Ask a peer about a shard of its own; raises `PeerUnreachable`."""
+
+    def watch(
+        self, peer: Replica, namespace: str, group_id: str, after_revision: int | None
+    ) -> AsyncIterator[JournalEvent]:
+        """Follow a group at its owner; ends when the peer or the shard goes."""
+
+    async def tell_released(self, peers: Sequence[Replica]) -> None:
+        """Let these know that shards have become free. Best effort: leases run out anyway."""
+
+    async def close(self) -> None: ...
+
+
+class RoutedCoordinator:
+    """`LocalCoordinator` for the shards of this replica, its peers for the others.
+
+    There are no loops: a peer answers from its own shards only. A request that meets a move is asked once more of
+    the new owner; a call whose peer died may have been acted on, so its client is told to try again.
+    """
+
+    def __init__(self, local: LocalCoordinator, peers: Peers, *, forward: bool = True) -> None:
+        self.local = local
+        self.shard_count = local.shard_count
+        self.replica_id = local.replica_id
+        self._peers = peers
+        self._forward = forward
+
+    # --- requests --------------------------------------------------------------------------------
+
+    async def call(self, request: Request) -> Answer:
+        """Answer a request wherever its shard lives; see `rota.runtime.ports.Coordinator`."""
+        if isinstance(request, ListGroups | ListTopics):
+            return await self._list(request)
+        answer = await self._ask_owner(request)
+        if answer.reply.error not in MOVED or not self._forward or self.local.draining:
+            return answer
+        if await self._owner_appears(self._shard_of(request)):
+            answer = await self._ask_owner(request)
+        return answer
+
+    def try_heartbeat(self, request: Heartbeat) -> Answer | None:
+        """The answer, where this replica has it at hand."""
+        return self.local.try_heartbeat(request)
+
+    async def watch(
+        self, namespace: str, group_id: str, after_revision: int | None = None
+    ) -> AsyncIterator[JournalEvent]:
+        """The group's journal from `after_revision` on, then live, wherever the shard lives."""
+        shard_id = shard_of(namespace, group_id, self.shard_count)
+        peer = None if self.local.hosts_shard(shard_id) else self.local.peer_of(shard_id)
+        if peer is None:
+            stream = self.local.watch(namespace, group_id, after_revision)
+        else:
+            stream = self._peers.watch(peer, namespace, group_id, after_revision)
+        async with aclosing(stream) as events:  # type: ignore[type-var]
+            async for event in events:
+                yield event
+
+    async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:
+        return await self.local.events(shard_id, after_seq, limit)
+
+    def locate(self, namespace: str, group_id: str) -> ShardOwner:
+        return self.local.locate(namespace, group_id)
+
+    def owners(self) -> Sequence[ShardOwner]:
+        return self.local.owners()
+
+    def parked(self) -> int:
+        return self.local.parked()
+
+    def ready(self) -> tuple[bool, str]:
+        return self.local.ready()
+
+    async def wait_until_ready(self) -> None:
+        await self.local.wait_until_ready()
+
+    async def drain(self) -> None:
+        await self.local.drain()
+
+    async def stop(self) -> None:
+        await self.local.stop()
+
+    # --- inside ------------------------------------------------------------------------------------
+
+    async def _ask_owner(self, request: Request) -> Answer:
+        shard_id = self._shard_of(request)
+        peer = self.local.peer_of(shard_id)
+        if not self._forward or peer is None or self.local.hosts_shard(shard_id):
+            return await self.local.call(request)
+        try:
+            return await self._peers.call(peer, request)
+        except PeerUnreachable as error:
+            detail = f"the shard's owner {peer.replica_id} does not answer: {error}"
+            return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, detail))
+
+    async def _owner_appears(self, shard_id: int) -> bool:
+        """Wait until somebody who is up holds the shard."""
+        try:
+            async with asyncio.timeout(MOVE_S):
+                while True:
+                    await self.local.refresh_directory()
+                    if self.local.hosts_shard(shard_id) or self.local.peer_of(shard_id) is not None:
+                        return True
+                    await asyncio.sleep(LOOK_AGAIN_S)
+        except TimeoutError:
+            return False
+
+    async def _list(self, request: ListGroups | ListTopics) -> Answer:
+        """Every replica lists its own shards; a page is complete only if all of them answered."""
+        peers = self.local.peers() if self._forward else []
+        answers = [await self.local.call(request)]
+        for peer in peers:
+            try:
+                answers.append(await self._peers.call(peer, request))
+            except PeerUnreachable as error:
+                detail = f"replica {peer.replica_id} does not answer: {error}"
+                return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, detail))
+        replies = [answer.reply for answer in answers]
+        failed = next((reply for reply in replies if reply.error is not ErrorCode.NONE), None)
+        return Answer(failed or _merged(request, replies))
+
+    def _shard_of(self, request: Request) -> int:
+        name = getattr(request, "group_id", "") or getattr(request, "topic", "")
+        return shard_of(request.namespace, name, self.shard_count)
+
+
+def _merged(request: ListGroups | ListTopics, replies: list[Reply]) -> Reply:
+    if isinstance(request, ListGroups):
+        return merge_groups([r for r in replies if isinstance(r, ListReply)], request.limit)
+    return merge_topics([r for r in replies if isinstance(r, ListTopicsReply)], request.limit)

@@ -1,0 +1,190 @@
+"""Several replicas on one store: any of them answers anything, also while shards move."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from rota.api.peer.client import GrpcPeers
+from rota.api.peer.server import PeerServer
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import (
+    CommitOffsets,
+    DescribeGroup,
+    FetchOffsets,
+    FetchReply,
+    JoinReply,
+    ListGroups,
+    ListReply,
+    OffsetToCommit,
+)
+from rota.runtime.coordinator import LocalCoordinator
+from rota.runtime.routing import RoutedCoordinator
+from rota.storage.memory import MemoryTables
+from tests.runtime.conftest import NOW, FaultyStore, a_join, a_stable_member, until
+
+SHARDS = 16
+
+
+@dataclass
+class RunningReplica:
+    local: LocalCoordinator
+    routed: RoutedCoordinator
+
+
+@asynccontextmanager
+async def a_replica(tables: MemoryTables, name: str, *, forward: bool = True) -> AsyncIterator[RunningReplica]:
+    """A replica that others reach over real gRPC."""
+    store = FaultyStore(tables)
+    await store.open(SHARDS)
+    peers = GrpcPeers()
+    local = LocalCoordinator(
+        store,
+        shard_count=SHARDS,
+        limits=NOW,
+        replica_id=name,
+        address=f"http://{name}",
+        lease_ms=2_000,
+        notify=peers.tell_released,
+    )
+    server = PeerServer(local, "127.0.0.1")
+    local.reached_by_peers_at(f"127.0.0.1:{server.port}")
+    await server.start()
+    try:
+        async with local:
+            yield RunningReplica(local, RoutedCoordinator(local, peers, forward=forward))
+    finally:
+        await server.stop()
+        await peers.close()
+
+
+@pytest.fixture
+async def fleet(tables: MemoryTables) -> AsyncIterator[list[RunningReplica]]:
+    async with AsyncExitStack() as stack:
+        replicas = [await stack.enter_async_context(a_replica(tables, name)) for name in ("r1", "r2", "r3")]
+        await settled(replicas)
+        yield replicas
+
+
+async def settled(replicas: list[RunningReplica]) -> None:
+    """Every shard is held, and each replica knows by whom."""
+
+    def complete() -> bool:
+        held = [len(r.local.owners()) for r in replicas]
+        return sum(held) == SHARDS and (min(held) > 0 or len(held) == 1)
+
+    await until(complete)
+    for replica in replicas:
+        replica.local.nudge()
+    for replica in replicas:
+        await replica.local.refresh_directory()
+
+
+def a_group_of(replica: RunningReplica) -> str:
+    names = (f"g{n}" for n in range(1_000))
+    return next(n for n in names if replica.local.locate("default", n).replica_id == replica.local.replica_id)
+
+
+async def test_each_replica_holds_a_share_and_no_shard_has_two_owners(fleet: list[RunningReplica]) -> None:
+    held = [owner.shard_id for replica in fleet for owner in replica.local.owners()]
+
+    assert sorted(held) == list(range(SHARDS))
+
+
+async def test_any_replica_answers_for_any_group(fleet: list[RunningReplica]) -> None:
+    first, second, _ = fleet
+    group = a_group_of(first)
+
+    committed = await second.routed.call(CommitOffsets("default", group, -1, (OffsetToCommit("t", 0, 7),)))
+    fetched = await first.routed.call(FetchOffsets("default", group))
+
+    assert committed.reply.error is ErrorCode.NONE
+    assert isinstance(fetched.reply, FetchReply)
+    assert [o.offset for o in fetched.reply.offsets] == [7]
+    assert committed.epoch == fetched.epoch
+
+
+async def test_a_parked_call_is_forwarded_too(fleet: list[RunningReplica]) -> None:
+    first, second, third = fleet
+    group = a_group_of(first)
+    leader = await a_stable_member(second.routed, group)  # type: ignore[arg-type]
+    parked = asyncio.create_task(third.routed.call(a_join(group, instance="i2")))
+    await until(lambda: first.local.parked() == 1)
+
+    rejoined = (await second.routed.call(a_join(group, instance="i1", member_id=leader.member_id))).reply
+    joined = (await parked).reply
+
+    assert isinstance(rejoined, JoinReply)
+    assert isinstance(joined, JoinReply)
+    assert joined.generation_id == rejoined.generation_id == leader.generation_id + 1
+
+
+async def test_a_forwarded_client_that_hangs_up_is_unparked_at_the_owner(fleet: list[RunningReplica]) -> None:
+    first, second, _ = fleet
+    group = a_group_of(first)
+    await a_stable_member(first.routed, group)  # type: ignore[arg-type]
+    parked = asyncio.create_task(second.routed.call(a_join(group, instance="i2")))
+    await until(lambda: first.local.parked() == 1)
+
+    parked.cancel()
+
+    await until(lambda: first.local.parked() == 0)
+
+
+async def test_a_listing_has_the_groups_of_all_replicas(fleet: list[RunningReplica]) -> None:
+    groups = sorted(a_group_of(replica) for replica in fleet)
+    for group in groups:
+        await fleet[0].routed.call(CommitOffsets("default", group, -1, (OffsetToCommit("t", 0, 1),)))
+
+    reply = (await fleet[2].routed.call(ListGroups("default"))).reply
+
+    assert isinstance(reply, ListReply)
+    assert [group.group_id for group in reply.groups] == groups
+
+
+async def test_without_forwarding_the_client_is_told_the_owner(tables: MemoryTables) -> None:
+    async with a_replica(tables, "r1", forward=False) as first, a_replica(tables, "r2", forward=False) as second:
+        await settled([first, second])
+
+        answer = await second.routed.call(DescribeGroup("default", a_group_of(first)))
+
+    assert answer.reply.error is ErrorCode.NOT_COORDINATOR
+    assert answer.owner == "http://r1"
+
+
+async def test_a_replica_that_stops_costs_its_groups_no_generation_and_its_clients_no_error(
+    tables: MemoryTables,
+) -> None:
+    async with a_replica(tables, "r2") as staying:
+        async with a_replica(tables, "r1") as going:
+            await settled([going, staying])
+            group = a_group_of(going)
+            leader = await a_stable_member(staying.routed, group)  # type: ignore[arg-type]
+            stopping = asyncio.create_task(going.local.stop())
+            answers = []
+            while not stopping.done() or len(answers) < 20:
+                answers.append((await staying.routed.call(FetchOffsets("default", group))).reply.error)
+            await stopping
+        described = (await staying.routed.call(DescribeGroup("default", group))).reply
+
+    assert set(answers) == {ErrorCode.NONE}
+    assert described.generation_id == leader.generation_id  # type: ignore[union-attr]
+
+
+async def test_the_shards_of_a_replica_that_died_are_taken_when_its_leases_are_over(tables: MemoryTables) -> None:
+    async with a_replica(tables, "r2") as staying:
+        async with a_replica(tables, "r1") as dying:
+            await settled([dying, staying])
+            group = a_group_of(dying)
+            await staying.routed.call(CommitOffsets("default", group, -1, (OffsetToCommit("t", 0, 7),)))
+            await dying.local.crash()
+
+            await until(lambda: len(staying.local.owners()) == SHARDS)
+            fetched = (await staying.routed.call(FetchOffsets("default", group))).reply
+
+    assert isinstance(fetched, FetchReply)
+    assert [o.offset for o in fetched.offsets] == [7]
