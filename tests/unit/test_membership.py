@@ -655,6 +655,16 @@ def test_leaving_gives_up_after_three_tries() -> None:
     assert Left() in bench.unanswered()
 
 
+def test_leaving_after_a_long_outage_does_not_wait_for_the_pauses_of_the_outage() -> None:
+    bench = a_stable_follower()
+    for _ in range(10):
+        bench.unanswered(after_ms=10)
+    bench.membership.leave(bench.now_ms, "closing")
+    assert bench.pause_ms() == 0
+    bench.unanswered()
+    assert bench.pause_ms() == 100
+
+
 def test_a_static_member_may_go_without_telling() -> None:
     bench = a_stable_follower()
     assert bench.membership.abandon() == [Left()]

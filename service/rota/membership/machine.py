@@ -230,6 +230,7 @@ class Membership:
             return self.abandon()
         self.state = State.LEAVING
         self._reason = reason
+        self._backoff.reset()  # Whoever closes waits for this: a long outage before must not make it slow.
         self._not_before_ms = now_ms
         return []
 
