@@ -1,0 +1,54 @@
+"""Calls that anybody may make, member or not: repeated while that may help, then raised as typed errors."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from rota.client.errors import CoordinatorError, CoordinatorUnreachable, error_for
+from rota.client.transports.port import Transport
+from rota.membership.backoff import Backoff
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import Reply, Request
+
+AnyReply = TypeVar("AnyReply", bound=Reply)
+
+_ATTEMPT_TIMEOUT_MS = 5_000
+_BACKOFF_FIRST_MS = 50
+_BACKOFF_CAP_MS = 2_000
+
+
+class Caller:
+    """Sends requests that do no harm when they arrive twice, and tries for `patience_ms` before it gives up."""
+
+    def __init__(
+        self, transport: Transport, *, patience_ms: int = 10_000, jitter: Callable[[], float] = random.random
+    ) -> None:
+        self._transport = transport
+        self._patience_ms = patience_ms
+        self._jitter = jitter
+
+    async def ask(self, request: Request, reply_type: type[AnyReply]) -> AnyReply:
+        """The reply to `request`; its error, or that nobody answers, is raised."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self._patience_ms / 1000
+        backoff = Backoff(_BACKOFF_FIRST_MS, _BACKOFF_CAP_MS)
+        while True:
+            try:
+                return await self._ask_once(request, reply_type)
+            except CoordinatorError as error:
+                pause_s = backoff.next_ms(self._jitter()) / 1000
+                if not error.retriable or loop.time() + pause_s >= give_up_at:
+                    raise
+            await asyncio.sleep(pause_s)
+
+    async def _ask_once(self, request: Request, reply_type: type[AnyReply]) -> AnyReply:
+        parked_ms = getattr(request, "wait_ms", None) or 0
+        answer = await self._transport.send(request, timeout_ms=_ATTEMPT_TIMEOUT_MS + parked_ms)
+        if answer.reply.error is not ErrorCode.NONE:
+            raise error_for(answer.reply.error, answer.reply.detail)
+        if not isinstance(answer.reply, reply_type):
+            raise CoordinatorUnreachable(f"the answer to {type(request).__name__} is none")
+        return answer.reply

@@ -1,0 +1,287 @@
+"""The way in: a client of one namespace, from which members come, and with which groups and topics are looked after."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from rota.assignors import TopicPartition
+from rota.client.callbacks import Assign, Listener, Listeners
+from rota.client.calls import Caller
+from rota.client.consumer_protocol import (
+    PROTOCOL_TYPE,
+    PartitionCounts,
+    TopicLeader,
+    decode_partitions,
+    subscription_protocol,
+)
+from rota.client.errors import CoordinatorUnreachable
+from rota.client.member import Member
+from rota.client.transports.http import HttpTransport
+from rota.client.transports.port import GroupEvent, Transport
+from rota.membership import MembershipSettings
+from rota.protocol.ids import check_group_id, check_namespace
+from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
+from rota.protocol.messages import (
+    DeleteGroup,
+    DeleteGroupReply,
+    DeleteTopic,
+    DescribeGroup,
+    DescribeReply,
+    FetchedOffset,
+    FetchOffsets,
+    FetchReply,
+    ListedGroup,
+    ListGroups,
+    ListReply,
+    ListTopics,
+    ListTopicsReply,
+    Protocol,
+    PutTopic,
+    TopicReply,
+)
+
+_WATCH_PAUSE_S = 0.5
+
+
+def connect(
+    url: str | Sequence[str],
+    namespace: str = "default",
+    *,
+    client_id: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    patience_ms: int = 10_000,
+) -> Client:
+    """A client of the coordinator at `url`, for the time of an `async with` block. Nothing is sent yet.
+
+    Args:
+        url: Where the coordinator is; several addresses are tried in turn.
+        namespace: The tenant whose groups and topics are meant.
+        client_id: A name for people; member ids begin with it. By default the name of this machine.
+        headers: Sent with every request, for example `{"Authorization": "Bearer …"}`.
+        patience_ms: How long calls other than a member's are repeated while nobody answers.
+
+    Raises:
+        ValueError: An address is no `http://` or `https://` URL.
+    """
+    urls = [url] if isinstance(url, str) else list(url)
+    for each in urls:
+        parts = urlsplit(each)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{each!r} is no http:// or https:// URL")
+    return Client(HttpTransport(urls, headers=headers), namespace, client_id=client_id, patience_ms=patience_ms)
+
+
+class Client:
+    """Speaks for one namespace over one transport, which it closes at the end of its `async with` block."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        namespace: str = "default",
+        *,
+        client_id: str | None = None,
+        patience_ms: int = 10_000,
+    ) -> None:
+        check_namespace(namespace)
+        self.namespace = namespace
+        self.client_id = socket.gethostname() if client_id is None else client_id
+        self._transport = transport
+        self._caller = Caller(transport, patience_ms=patience_ms)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._transport.close()
+
+    # --- members ------------------------------------------------------------------------------
+
+    def member(
+        self,
+        group_id: str,
+        *,
+        protocol_type: str,
+        protocols: Mapping[str, bytes],
+        assign: Assign,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
+        group_instance_id: str | None = None,
+        on_assigned: Listener[bytes] | None = None,
+        on_revoked: Listener[bytes] | None = None,
+        on_lost: Listener[bytes] | None = None,
+        leave_on_close: bool | None = None,
+    ) -> Member[bytes]:
+        """A member of any kind of group, whose metadata and assignments are the user's own bytes.
+
+        Args:
+            group_id: The group; it comes to be with its first member.
+            protocol_type: What the group is for; the same for all its members.
+            protocols: Metadata by protocol name, the preferred one first.
+            assign: Called when this member leads; see `rota.client.Assign`.
+            session_timeout_ms: Silence after which the coordinator removes this member.
+            rebalance_timeout_ms: How long `on_revoked` may take at most.
+            group_instance_id: Makes the member static: it takes its place again after a restart.
+            on_assigned: Starts work; plain or async. Returns soon.
+            on_revoked: Stops work and commits; it is waited for.
+            on_lost: Stops work at once, without a commit.
+            leave_on_close: Whether the end of the block tells the group; by default not for static members.
+        """
+        settings = self._settings(
+            group_id,
+            protocol_type,
+            tuple(Protocol(name, metadata) for name, metadata in protocols.items()),
+            session_timeout_ms,
+            rebalance_timeout_ms,
+            group_instance_id,
+        )
+        return Member(
+            self._transport,
+            settings,
+            assign=assign,
+            decode=bytes,
+            listeners=Listeners(on_assigned, on_revoked, on_lost),
+            leave_on_close=leave_on_close,
+        )
+
+    def member_of_topics(
+        self,
+        group_id: str,
+        topics: Sequence[str] | Mapping[str, int],
+        strategy: str = "range",
+        *,
+        partitions_per_topic: PartitionCounts | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
+        group_instance_id: str | None = None,
+        on_assigned: Listener[tuple[TopicPartition, ...]] | None = None,
+        on_revoked: Listener[tuple[TopicPartition, ...]] | None = None,
+        on_lost: Listener[tuple[TopicPartition, ...]] | None = None,
+        leave_on_close: bool | None = None,
+    ) -> Member[tuple[TopicPartition, ...]]:
+        """A member that shares the partitions of topics with the others of its group.
+
+        Args:
+            group_id: The group; it comes to be with its first member.
+            topics: What to subscribe to. As a mapping it also says how many partitions each topic has.
+            strategy: `range`, `roundrobin` or `sticky`. (`cooperative-sticky` needs a member that revokes in
+                steps; this one gives everything up at each rebalance.)
+            partitions_per_topic: The counts, or a function that the leader asks. Without it, and without a mapping
+                in `topics`, the topics registered with the coordinator count.
+
+        The other arguments are those of `member`.
+        """
+        counts: PartitionCounts = self._registered_counts
+        if partitions_per_topic is not None:
+            counts = partitions_per_topic
+        elif isinstance(topics, Mapping):
+            counts = topics
+        settings = self._settings(
+            group_id,
+            PROTOCOL_TYPE,
+            (subscription_protocol(strategy, tuple(topics)),),
+            session_timeout_ms,
+            rebalance_timeout_ms,
+            group_instance_id,
+        )
+        return Member(
+            self._transport,
+            settings,
+            assign=TopicLeader(strategy, counts).assign,
+            decode=decode_partitions,
+            listeners=Listeners(on_assigned, on_revoked, on_lost),
+            leave_on_close=leave_on_close,
+        )
+
+    def _settings(
+        self,
+        group_id: str,
+        protocol_type: str,
+        protocols: tuple[Protocol, ...],
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        group_instance_id: str | None,
+    ) -> MembershipSettings:
+        check_group_id(group_id)
+        return MembershipSettings(
+            self.namespace,
+            group_id,
+            protocol_type,
+            protocols,
+            session_timeout_ms,
+            rebalance_timeout_ms,
+            group_instance_id,
+            self.client_id,
+        )
+
+    async def _registered_counts(self, topics: Sequence[str]) -> dict[str, int]:
+        wanted = set(topics)
+        return {topic.topic: topic.partitions for topic in await self.topics() if topic.topic in wanted}
+
+    # --- groups -------------------------------------------------------------------------------
+
+    async def list_groups(self, *, states: Sequence[str] = (), protocol_types: Sequence[str] = ()) -> list[ListedGroup]:
+        """All groups of the namespace, or those in these states and of these protocol types."""
+        groups: list[ListedGroup] = []
+        more = True
+        while more:
+            after = groups[-1].group_id if groups else ""
+            request = ListGroups(self.namespace, tuple(states), (), tuple(protocol_types), after)
+            page = await self._caller.ask(request, ListReply)
+            groups += page.groups
+            more = page.more and bool(page.groups)
+        return groups
+
+    async def describe_group(self, group_id: str) -> DescribeReply:
+        """A group as it stands; `GroupIdNotFound` if there is none."""
+        return await self._caller.ask(DescribeGroup(self.namespace, group_id), DescribeReply)
+
+    async def delete_group(self, group_id: str) -> None:
+        """Delete a group that has no members, with its offsets; `NonEmptyGroup` otherwise."""
+        await self._caller.ask(DeleteGroup(self.namespace, group_id), DeleteGroupReply)
+
+    async def offsets(self, group_id: str) -> tuple[FetchedOffset, ...]:
+        """All offsets that a group has committed."""
+        return (await self._caller.ask(FetchOffsets(self.namespace, group_id), FetchReply)).offsets
+
+    async def watch(self, group_id: str, after_revision: int | None = None) -> AsyncIterator[GroupEvent]:
+        """A group's journal: lines after `after_revision` (None: from now on), then live, without end.
+
+        When the coordinator goes away it is waited for, and what happened meanwhile is not missed, provided that
+        there was a revision to go on from: the one given, or that of an event seen.
+        """
+        while True:
+            try:
+                async for event in self._transport.watch(self.namespace, group_id, after_revision):
+                    after_revision = event.revision
+                    yield event
+            except CoordinatorUnreachable:
+                await asyncio.sleep(_WATCH_PAUSE_S)
+
+    # --- topics -------------------------------------------------------------------------------
+
+    async def topics(self) -> list[TopicReply]:
+        """All registered topics with their partition counts."""
+        topics: list[TopicReply] = []
+        more = True
+        while more:
+            after = topics[-1].topic if topics else ""
+            page = await self._caller.ask(ListTopics(self.namespace, after), ListTopicsReply)
+            topics += page.topics
+            more = page.more and bool(page.topics)
+        return topics
+
+    async def put_topic(self, topic: str, partitions: int, attributes: Mapping[str, str] | None = None) -> TopicReply:
+        """Register a topic, or let it grow; `InvalidPartitions` if it would shrink."""
+        pairs = tuple(sorted((attributes or {}).items()))
+        return await self._caller.ask(PutTopic(self.namespace, topic, partitions, pairs), TopicReply)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Forget a topic; `UnknownTopic` if there is none."""
+        await self._caller.ask(DeleteTopic(self.namespace, topic), TopicReply)

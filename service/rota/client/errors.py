@@ -1,0 +1,265 @@
+"""The one tree of errors that the SDK raises; the names are Kafka's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from rota.protocol.errors import ErrorCode
+from rota.wire.status import STATUS, Remedy
+
+
+class CoordinatorError(Exception):
+    """Whatever goes wrong between a client and its coordinator.
+
+    Each leaf has the `code` that the coordinator answered (or the nearest one, where nobody answered), `retriable`
+    (the very same call may succeed later) and `remedy` (what to do about it). A `Member` does by itself what a
+    remedy asks of it; what it raises is for the program to decide.
+
+        CoordinatorError
+        ├── Unavailable                     nothing is decided: try again later
+        │   ├── CoordinatorUnreachable      no answer at all; the call may or may not have been carried out
+        │   ├── CoordinatorNotAvailable
+        │   ├── CoordinatorLoadInProgress
+        │   ├── NotCoordinator
+        │   ├── Throttled
+        │   └── GroupMaxSizeReached
+        ├── MembershipLost                  what was held may be somebody else's: stop, do not commit
+        │   ├── UnknownMemberId
+        │   ├── IllegalGeneration
+        │   └── FencedInstanceId            somebody took over this instance id: give up
+        ├── Rebalancing                     the member joins again by itself; wait for its next assignment
+        │   ├── RebalanceInProgress
+        │   ├── AssignmentFailed
+        │   └── MemberIdRequired
+        ├── NotFound
+        │   ├── GroupIdNotFound
+        │   └── UnknownTopic
+        ├── AccessDenied
+        │   ├── Unauthenticated
+        │   └── GroupAuthorizationFailed
+        └── Refused                         the request itself cannot succeed: mend it
+            ├── InvalidRequest
+            ├── InvalidGroupId
+            ├── InvalidSessionTimeout
+            ├── InvalidPartitions
+            ├── InconsistentGroupProtocol
+            ├── NonEmptyGroup
+            ├── GroupSubscribedToTopic
+            ├── PayloadTooLarge
+            └── OffsetMetadataTooLarge
+    """
+
+    code: ClassVar[ErrorCode] = ErrorCode.INVALID_REQUEST
+
+    def __init__(self, detail: str = "") -> None:
+        super().__init__(detail or STATUS[self.code].title)
+        self.detail = detail
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the very same call, unchanged, may succeed later."""
+        return STATUS[self.code].retriable
+
+    @property
+    def remedy(self) -> Remedy:
+        """What to do about it, in the words of the protocol."""
+        return STATUS[self.code].remedy
+
+
+# --- nothing is decided: try again later ------------------------------------------------------
+
+
+class Unavailable(CoordinatorError):
+    """The coordinator cannot answer now. Try again later."""
+
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+class CoordinatorUnreachable(Unavailable):
+    """No answer came. The call may have been carried out: repeat it only if that does no harm."""
+
+
+class CoordinatorNotAvailable(Unavailable):
+    """The coordinator's store is away, or it is stopping. Try again later."""
+
+
+class CoordinatorLoadInProgress(Unavailable):
+    """The coordinator is loading the group. Try again in a moment."""
+
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+class NotCoordinator(Unavailable):
+    """Another replica coordinates this group. Try again; the next call goes to another address."""
+
+    code = ErrorCode.NOT_COORDINATOR
+
+
+class Throttled(Unavailable):
+    """Too many requests. Try again later, and less often."""
+
+    code = ErrorCode.THROTTLED
+
+
+class GroupMaxSizeReached(Unavailable):
+    """The group is full. Try again when somebody has left."""
+
+    code = ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+# --- what was held is not ours any more -------------------------------------------------------
+
+
+class MembershipLost(CoordinatorError):
+    """This member holds nothing (any more). Stop work that rests on it; the member joins again by itself."""
+
+    code = ErrorCode.UNKNOWN_MEMBER_ID
+
+
+class UnknownMemberId(MembershipLost):
+    """The coordinator removed this member. Stop; the member joins again as a new one."""
+
+
+class IllegalGeneration(MembershipLost):
+    """The group has moved to another generation. Stop what belongs to the old one, and do not commit it."""
+
+    code = ErrorCode.ILLEGAL_GENERATION
+
+
+class FencedInstanceId(MembershipLost):
+    """Another process took over this instance id. Stop for good: joining again would only fence the other."""
+
+    code = ErrorCode.FENCED_INSTANCE_ID
+
+
+# --- the group is between two generations -----------------------------------------------------
+
+
+class Rebalancing(CoordinatorError):
+    """The group is between two generations. The member joins the next by itself: wait for its assignment."""
+
+    code = ErrorCode.REBALANCE_IN_PROGRESS
+
+
+class RebalanceInProgress(Rebalancing):
+    """The group rebalances. Wait for the next assignment; what was not committed is done again by its new owner."""
+
+
+class AssignmentFailed(Rebalancing):
+    """The leader could not assign. Look at its detail; the members join again after a pause."""
+
+    code = ErrorCode.ASSIGNMENT_FAILED
+
+
+class MemberIdRequired(Rebalancing):
+    """A newcomer must join again with the member id that it was given. `Member` does."""
+
+    code = ErrorCode.MEMBER_ID_REQUIRED
+
+
+# --- not there, not allowed, not possible -----------------------------------------------------
+
+
+class NotFound(CoordinatorError):
+    """What the call names is not there."""
+
+    code = ErrorCode.GROUP_ID_NOT_FOUND
+
+
+class GroupIdNotFound(NotFound):
+    """There is no such group. Groups come to be when a member joins or an offset is committed."""
+
+
+class UnknownTopic(NotFound):
+    """There is no such topic. Register it, or check its name."""
+
+    code = ErrorCode.UNKNOWN_TOPIC
+
+
+class AccessDenied(CoordinatorError):
+    """The coordinator does not allow it."""
+
+    code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+class Unauthenticated(AccessDenied):
+    """The coordinator does not know who asks. Bring a valid token."""
+
+    code = ErrorCode.UNAUTHENTICATED
+
+
+class GroupAuthorizationFailed(AccessDenied):
+    """Who asks may not do this to this group. Ask its administrator."""
+
+
+class Refused(CoordinatorError):
+    """The request cannot succeed as it is. Mend it."""
+
+
+class InvalidRequest(Refused):
+    """A field is missing, malformed or out of bounds; the detail says which."""
+
+
+class InvalidGroupId(Refused):
+    """Group ids are 1 to 249 of `A-Z a-z 0-9 . _ - :`."""
+
+    code = ErrorCode.INVALID_GROUP_ID
+
+
+class InvalidSessionTimeout(Refused):
+    """The session timeout is outside the coordinator's bounds; the detail says which they are."""
+
+    code = ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+class InvalidPartitions(Refused):
+    """Partition counts are at least 1 and only grow."""
+
+    code = ErrorCode.INVALID_PARTITIONS
+
+
+class InconsistentGroupProtocol(Refused):
+    """The group's members share no protocol with this one. Give all the same protocol type, and one name in common."""
+
+    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+class NonEmptyGroup(Refused):
+    """The group has members. Stop them first."""
+
+    code = ErrorCode.NON_EMPTY_GROUP
+
+
+class GroupSubscribedToTopic(Refused):
+    """Members of the group are subscribed to the topic. Stop them first."""
+
+    code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+
+
+class PayloadTooLarge(Refused):
+    """Larger than the coordinator admits; the detail says what is."""
+
+    code = ErrorCode.PAYLOAD_TOO_LARGE
+
+
+class OffsetMetadataTooLarge(Refused):
+    """An offset's metadata is too long; its partition was not committed, the others were."""
+
+    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+
+
+def _leaves(kind: type[CoordinatorError]) -> Iterator[type[CoordinatorError]]:
+    for child in kind.__subclasses__():
+        if child.__subclasses__():
+            yield from _leaves(child)
+        else:
+            yield child
+
+
+_LEAF_OF = {leaf.code: leaf for leaf in _leaves(CoordinatorError) if leaf is not CoordinatorUnreachable}
+
+
+def error_for(code: ErrorCode, detail: str = "") -> CoordinatorError:
+    """The error that stands for an answer's code. `NONE` is no error and must not be asked for."""
+    return _LEAF_OF[code](detail)

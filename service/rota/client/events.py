@@ -1,0 +1,97 @@
+"""What a member tells those who watch it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+from rota.membership.events import AssignmentFailed
+
+Share = TypeVar("Share")
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned(Generic[Share]):
+    """The member holds `share` in generation `generation_id`, which is its fencing token."""
+
+    generation_id: int
+    share: Share
+    is_leader: bool
+    leader_id: str
+    protocol_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalancing:
+    """The group moves on; `on_revoked` is being called, and the share is held until it returns."""
+
+    generation_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked(Generic[Share]):
+    """The member has given `share` up; its work had stopped before."""
+
+    generation_id: int
+    share: Share
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(Generic[Share]):
+    """`share` may be somebody else's already. `reason` is "deadline" where nobody could be reached in time."""
+
+    generation_id: int
+    share: Share
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """The coordinator does not answer since then (monotonic seconds); what is held stays held to the deadline."""
+
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reachable:
+    """The coordinator answers again."""
+
+
+MemberEvent: TypeAlias = (
+    Assigned[Share] | Rebalancing | Revoked[Share] | Lost[Share] | AssignmentFailed | Unreachable | Reachable
+)
+
+
+class Broadcast(Generic[Share]):
+    """Hands every event to every listener. Members have few events, so that nobody is ever made to wait."""
+
+    def __init__(self) -> None:
+        self._queues: list[asyncio.Queue[MemberEvent[Share] | None]] = []
+        self._is_over = False
+
+    def publish(self, event: MemberEvent[Share]) -> None:
+        for queue in self._queues:
+            queue.put_nowait(event)
+
+    def end(self) -> None:
+        """No more events: who listens comes to its end."""
+        self._is_over = True
+        for queue in self._queues:
+            queue.put_nowait(None)
+
+    async def listen(self, first: MemberEvent[Share] | None) -> AsyncIterator[MemberEvent[Share]]:
+        """All events from now on, after `first`."""
+        queue: asyncio.Queue[MemberEvent[Share] | None] = asyncio.Queue()
+        if first is not None:
+            queue.put_nowait(first)
+        if self._is_over:
+            queue.put_nowait(None)
+        self._queues.append(queue)
+        try:
+            while (event := await queue.get()) is not None:
+                yield event
+        finally:
+            self._queues.remove(queue)

@@ -1,0 +1,437 @@
+"""One member of one group: joins, leads, syncs, heartbeats, rejoins and leaves in the background.
+
+Two tasks matter. The driver does what the state machine of `rota.membership` plans: one call at a time, with the
+deadline as an alarm that rings whether or not a call is under way. The user's callbacks run beside it, so that slow
+work never keeps a heartbeat waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from rota.client.callbacks import Assign, CallbackQueue, Listener, Listeners, call
+from rota.client.calls import Caller
+from rota.client.errors import CoordinatorError, CoordinatorUnreachable, MembershipLost, error_for
+from rota.client.events import Assigned, Broadcast, Lost, MemberEvent, Reachable, Rebalancing, Revoked, Unreachable
+from rota.client.transports.port import Answer, Transport
+from rota.membership import Membership, MembershipSettings, Planned
+from rota.membership import events as core
+from rota.membership.backoff import Backoff
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import (
+    CommitOffsets,
+    CommitReply,
+    FenceReply,
+    FetchedOffset,
+    FetchOffsets,
+    FetchReply,
+    OffsetToCommit,
+    Request,
+    TopicPartitions,
+    VerifyFence,
+)
+
+Share = TypeVar("Share")
+
+_COMMIT_TIMEOUT_MS = 5_000
+_CLOSE_TIMEOUT_S = 5.0
+_log = logging.getLogger(__name__)
+
+
+class Member(Generic[Share]):
+    """A membership, for the time of an `async with` block.
+
+    Leaving the block is two-phase: `on_revoked` finishes first, then the group is left. If the coordinator refuses
+    this member for good (`FencedInstanceId`, `InconsistentGroupProtocol`, …) or a callback raises, the block is
+    cancelled and that error comes out of it.
+
+    `Share` is what an assignment means to the user: bytes, or what `decode` makes of them.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        settings: MembershipSettings,
+        *,
+        assign: Assign,
+        decode: Callable[[bytes], Share],
+        listeners: Listeners[Share] | None = None,
+        leave_on_close: bool | None = None,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """`leave_on_close` is whether closing tells the group; by default static members do not, they come back."""
+        self._transport = transport
+        self._caller = Caller(transport, jitter=jitter)
+        self._machine = Membership(settings)
+        self._assign = assign
+        self._decode = decode
+        self._listeners = listeners or Listeners()
+        self._leaves = settings.group_instance_id is None if leave_on_close is None else leave_on_close
+        self._jitter = jitter
+        self._tasks = asyncio.TaskGroup()
+        self._callbacks = CallbackQueue(self._tasks, self._fail)
+        self._broadcast: Broadcast[Share] = Broadcast()
+        self._wake = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._held: Assigned[Share] | None = None
+        self._failure: Exception | None = None
+        self._closing = False
+
+    # --- where it stands ----------------------------------------------------------------------
+
+    @property
+    def group_id(self) -> str:
+        return self._machine.settings.group_id
+
+    @property
+    def member_id(self) -> str:
+        """Given by the coordinator; empty before the first answer."""
+        return self._machine.member_id
+
+    @property
+    def generation_id(self) -> int:
+        """The generation, which is the fencing token; -1 while in none."""
+        return self._machine.generation_id
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads the generation that it is in."""
+        return self._machine.is_leader
+
+    @property
+    def assignment(self) -> Share | None:
+        """What this member may act on at this moment; None where it holds nothing.
+
+        The clock is asked each time, so the answer is right even where the event loop was blocked past the deadline.
+        """
+        return self._held.share if self._held is not None and self._machine.holds(self._now_ms()) else None
+
+    @property
+    def valid_until(self) -> float | None:
+        """When `assignment` ends unless it is renewed, in seconds of the event loop's clock; None if nothing is held.
+
+        Always earlier than the moment from which the coordinator may give it to somebody else.
+        """
+        deadline_ms = self._machine.deadline_ms
+        return None if deadline_ms is None else deadline_ms / 1000
+
+    @property
+    def unreachable_since(self) -> float | None:
+        """Since when the coordinator has not answered; None while it does. Unreachable is not lost."""
+        since_ms = self._machine.unreachable_since_ms
+        return None if since_ms is None else since_ms / 1000
+
+    # --- waiting and watching -----------------------------------------------------------------
+
+    async def wait_assigned(self) -> Assigned[Share]:
+        """Return as soon as this member holds something (which may be nothing at all to do).
+
+        Raises:
+            MembershipLost: The member was closed meanwhile.
+            CoordinatorError: The coordinator refuses this member for good.
+        """
+        while self._held is None or self.assignment is None:
+            if self._failure is not None:
+                raise self._failure
+            if self._machine.is_final:
+                raise MembershipLost("the member is closed")
+            await self._changed.wait()
+        return self._held
+
+    async def events(self) -> AsyncIterator[MemberEvent[Share]]:
+        """What happens to this member, beginning with what it holds now. For watching: work is stopped by callbacks."""
+        async for event in self._broadcast.listen(self._held):
+            yield event
+        if self._failure is not None:
+            raise self._failure
+
+    # --- progress and fences ------------------------------------------------------------------
+
+    async def commit(self, offsets: Iterable[OffsetToCommit]) -> None:
+        """Record progress, fenced by the generation that is held now.
+
+        Repeated while the coordinator cannot be reached and the assignment is still held.
+
+        Raises:
+            MembershipLost: Nothing is held, or the generation is over: nothing was committed.
+            RebalanceInProgress: The group is between two generations: nothing was committed.
+            CoordinatorUnreachable: It is not known whether it was committed, and nothing is held any more.
+            OffsetMetadataTooLarge: The partitions in its detail were not committed, all others were.
+        """
+        request = self._fenced(tuple(offsets))
+        backoff = Backoff(self._machine.settings.backoff_first_ms, self._machine.settings.heartbeat_backoff_cap_ms)
+        while (error := await self._commit_once(request)) is not None:
+            if not error.retriable or not self._holds_generation(request.generation_id):
+                raise error
+            await asyncio.sleep(backoff.next_ms(self._jitter()) / 1000)
+            if not self._holds_generation(request.generation_id):
+                raise error
+
+    async def fetch_offsets(self, topics: Sequence[TopicPartitions] | None = None) -> tuple[FetchedOffset, ...]:
+        """The group's committed offsets; an offset of -1 where nothing was committed."""
+        settings = self._machine.settings
+        wanted = None if topics is None else tuple(topics)
+        reply = await self._caller.ask(FetchOffsets(settings.namespace, settings.group_id, wanted), FetchReply)
+        return reply.offsets
+
+    async def verify_fence(self) -> FenceReply:
+        """Ask the coordinator whether this member's generation is still the current one.
+
+        Raises:
+            MembershipLost: It is not, or nothing is held.
+        """
+        settings = self._machine.settings
+        if self.assignment is None:
+            raise MembershipLost("this member holds nothing")
+        request = VerifyFence(settings.namespace, settings.group_id, self.generation_id, self.member_id)
+        return await self._caller.ask(request, FenceReply)
+
+    def rejoin(self, reason: str) -> None:
+        """Have the group rebalance (as the leader), or bring this member's part of it up to date."""
+        self._react(self._machine.request_rejoin(self._now_ms(), reason))
+        self._wake.set()
+
+    def _fenced(self, offsets: tuple[OffsetToCommit, ...]) -> CommitOffsets:
+        if self.assignment is None:
+            raise MembershipLost("this member holds nothing, so it cannot commit")
+        settings, machine = self._machine.settings, self._machine
+        return CommitOffsets(
+            settings.namespace,
+            settings.group_id,
+            machine.generation_id,
+            offsets,
+            machine.member_id,
+            settings.group_instance_id,
+        )
+
+    def _holds_generation(self, generation_id: int) -> bool:
+        return self.assignment is not None and self.generation_id == generation_id
+
+    async def _commit_once(self, request: CommitOffsets) -> CoordinatorError | None:
+        sent_at_ms = self._now_ms()
+        answer = await self._try_send(request, _COMMIT_TIMEOUT_MS)
+        if isinstance(answer, CoordinatorUnreachable):
+            self._react(self._machine.on_failure(request, sent_at_ms, self._now_ms(), self._jitter()))
+            return answer
+        reply = answer.reply
+        self._react(self._machine.on_reply(request, reply, sent_at_ms, self._now_ms(), self._jitter()))
+        self._wake.set()
+        if reply.error is not ErrorCode.NONE:
+            return error_for(reply.error, reply.detail)
+        assert isinstance(reply, CommitReply)
+        refused = [partition for partition in reply.partitions if partition.error is not ErrorCode.NONE]
+        if not refused:
+            return None
+        names = ", ".join(f"{partition.topic}/{partition.partition}" for partition in refused)
+        return error_for(refused[0].error, f"not committed: {names}")
+
+    # --- the block ----------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._driver = self._tasks.create_task(self._drive(), name=f"rota member of {self.group_id}")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._close()
+        except asyncio.CancelledError as cancelled:
+            error = cancelled
+            raise
+        finally:
+            self._machine.abandon()
+            self._wake.set()
+            await self._end_tasks(error)
+
+    async def _close(self) -> None:
+        """Let work stop, then tell the group; the driver heartbeats until then, and ends once we have left."""
+        self._closing = True
+        if self._driver.done():
+            return
+        self._callbacks.add(self._revoke)
+        await self._callbacks.drain()
+        self._leave("the member was closed")
+        await asyncio.wait((self._driver,), timeout=_CLOSE_TIMEOUT_S)
+
+    def _leave(self, reason: str) -> None:
+        self._react(self._machine.leave(self._now_ms(), reason) if self._leaves else self._machine.abandon())
+        self._wake.set()
+
+    async def _end_tasks(self, error: BaseException | None) -> None:
+        """Every task is over when this returns. An error of the block goes its own way; one of the tasks is raised."""
+        cancelled = error if isinstance(error, asyncio.CancelledError) else None
+        try:
+            await self._tasks.__aexit__(type(cancelled) if cancelled else None, cancelled, None)
+        except BaseExceptionGroup as group:
+            raise _first_leaf(group) from None
+        finally:
+            self._broadcast.end()
+            self._changed.set()
+
+    # --- the driver ---------------------------------------------------------------------------
+
+    async def _drive(self) -> None:
+        while (planned := self._machine.next_request(self._now_ms())) is not None:
+            if planned.send_at_ms > self._now_ms():
+                await self._rest(planned.send_at_ms)
+            else:
+                await self._exchange(planned)
+            self._react(self._machine.on_time(self._now_ms()))
+        if self._failure is not None:
+            await self._callbacks.drain(_CLOSE_TIMEOUT_S)
+            raise self._failure
+
+    async def _rest(self, until_ms: int | None) -> None:
+        """Wait until then, until the deadline, or until something wakes the driver."""
+        deadline_ms = self._machine.deadline_ms
+        alarms = [at_ms for at_ms in (until_ms, deadline_ms) if at_ms is not None]
+        try:
+            async with asyncio.timeout_at(min(alarms) / 1000 if alarms else None):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+    async def _exchange(self, planned: Planned) -> None:
+        """One call, unless what happens meanwhile makes it pointless: then it is hung up."""
+        request, sent_at_ms = planned.request, self._now_ms()
+        call_task = self._tasks.create_task(self._try_send(request, planned.timeout_ms))
+        call_task.add_done_callback(lambda _: self._wake.set())
+        try:
+            while not call_task.done() and self._machine.wants(request, self._now_ms()):
+                await self._rest(None)
+                if not call_task.done():
+                    self._react(self._machine.on_time(self._now_ms()))
+        finally:
+            call_task.cancel()
+        if not call_task.done() or call_task.cancelled():
+            return
+        answer, now_ms = call_task.result(), self._now_ms()
+        if isinstance(answer, CoordinatorUnreachable):
+            self._react(self._machine.on_failure(request, sent_at_ms, now_ms, self._jitter()))
+        else:
+            self._react(self._machine.on_reply(request, answer.reply, sent_at_ms, now_ms, self._jitter()))
+
+    async def _try_send(self, request: Request, timeout_ms: int) -> Answer | CoordinatorUnreachable:
+        """That nobody answers is an outcome here, not an exception: it must not end the tasks beside it."""
+        try:
+            return await self._transport.send(request, timeout_ms=timeout_ms)
+        except CoordinatorUnreachable as error:
+            return error
+
+    def _now_ms(self) -> int:
+        # Loops ring timers up to their clock's resolution too soon: what is due must not read as not yet.
+        return int(asyncio.get_running_loop().time() * 1000 + 1e-3)
+
+    # --- what the state machine says ----------------------------------------------------------
+
+    def _react(self, happened: list[core.Event]) -> None:
+        for event in happened:
+            self._react_to(event)
+        if self._machine.is_final:
+            self._changed.set()
+
+    def _react_to(self, event: core.Event) -> None:
+        _log.debug("member %s of group %s: %s", self.member_id, self.group_id, event)
+        match event:
+            case core.JoinedAsLeader():
+                self._tasks.create_task(self._lead(event))
+            case core.Assigned():
+                self._hold(event)
+            case core.RebalanceStarted():
+                self._broadcast.publish(Rebalancing(event.generation_id, event.reason))
+                self._callbacks.add(self._revoke)
+            case core.Lost():
+                self._lose(event)
+            case core.Failed():
+                self._failure = error_for(event.code, event.detail)
+            case core.Unreachable():
+                self._broadcast.publish(Unreachable(event.since_ms / 1000))
+            case core.Reachable():
+                self._broadcast.publish(Reachable())
+            case core.AssignmentFailed():
+                _log.warning("group %s could not be assigned: %s", self.group_id, event.detail)
+                self._broadcast.publish(event)
+
+    async def _lead(self, event: core.JoinedAsLeader) -> None:
+        """Assign, and tell all if that fails: an exception here is news for the group, not the end of its leader."""
+        try:
+            assignments = await call(self._assign, event.members, event.generation_id)
+            self._machine.assign(event.generation_id, assignments)
+        except Exception as error:
+            _log.exception("group %s: the assignment failed", self.group_id)
+            self._machine.assignment_failed(event.generation_id, f"{type(error).__name__}: {error}")
+        self._wake.set()
+
+    def _hold(self, event: core.Assigned) -> None:
+        if self._held is not None:
+            self._callbacks.add(partial(self._give_up, self._held))
+        try:
+            share = self._decode(event.assignment)
+        except Exception as error:
+            self._fail(error)
+            return
+        self._held = Assigned(event.generation_id, share, event.is_leader, event.leader_id, event.protocol_name)
+        self._callbacks.add(partial(self._take_up, self._held))
+        self._changed.set()
+        self._changed.clear()
+
+    def _lose(self, event: core.Lost) -> None:
+        _log.warning("member %s of group %s lost its assignment: %s", self.member_id, self.group_id, event.reason)
+        self._drop(event.reason)
+
+    def _drop(self, reason: str) -> None:
+        """Stop work at once: it does not wait for what is being called."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._broadcast.publish(Lost(held.generation_id, held.share, reason))
+            self._callbacks.interrupt(partial(_notify, self._listeners.on_lost, held.share))
+
+    def _fail(self, error: Exception) -> None:
+        """The user's code raised: this member can do no more than stop work and leave."""
+        if self._failure is None:
+            self._failure = error
+        self._closing = True
+        self._drop(f"{type(error).__name__}: {error}")
+        self._callbacks.add(self._leave_broken)
+
+    async def _leave_broken(self) -> None:
+        self._leave("its callback raised")
+
+    async def _take_up(self, held: Assigned[Share]) -> None:
+        self._broadcast.publish(held)
+        await _notify(self._listeners.on_assigned, held.share)
+
+    async def _revoke(self) -> None:
+        """Stop work, give up what is held, and join the next generation, unless this member is about to leave."""
+        if self._held is not None:
+            await self._give_up(self._held)
+            self._held = None
+        if not self._closing:
+            self._machine.rejoin(self._now_ms())
+            self._wake.set()
+
+    async def _give_up(self, held: Assigned[Share]) -> None:
+        await _notify(self._listeners.on_revoked, held.share)
+        self._broadcast.publish(Revoked(held.generation_id, held.share))
+
+
+async def _notify(listener: Listener[Share] | None, share: Share) -> None:
+    if listener is not None:
+        await call(listener, share)
+
+
+def _first_leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """A member has one reason to end; that it comes in a group is the task group's business."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

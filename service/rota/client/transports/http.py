@@ -1,0 +1,160 @@
+"""HTTP/1.1 with kept-alive connections, to any of several addresses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import httpx
+
+from rota.client.errors import CoordinatorUnreachable, error_for
+from rota.client.transports.port import GroupEvent
+from rota.client.transports.sse import ServerSentEvent, events_of
+from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.messages import JoinReply, Reply, Request, refuse
+from rota.wire.documents import dump_document, parse_document
+from rota.wire.problems import Problem, decode_problem
+from rota.wire.replies import MalformedReply, Received, decode_reply
+from rota.wire.routes import PREFIX, ROUTES, Target, encode_request
+
+_CONNECT_TIMEOUT_S = 2.0
+_STREAM_SILENCE_S = 45.0
+"""The server pings a stream every 15 seconds: one that is silent for three pings is dead."""
+_ELSEWHERE = frozenset(
+    {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
+)
+_JSON = {"content-type": "application/json"}
+
+
+class HttpTransport:
+    """Speaks to one address until it fails, then to the next.
+
+    Connections that cannot be opened are tried at each address within the same call, for then nothing was
+    sent. Once a request may have arrived the call fails, and the next one goes elsewhere.
+    """
+
+    def __init__(
+        self,
+        base_urls: Sequence[str],
+        *,
+        headers: Mapping[str, str] | None = None,
+        inner: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """`inner` replaces the network, as httpx allows: an ASGI application in the same process, a proxy."""
+        if not base_urls:
+            raise ValueError("at least one base URL is needed")
+        self._base_urls = [url.rstrip("/") for url in base_urls]
+        self._current = 0
+        # Every member of the process parks one call, so the pool must not make them queue for connections.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0)
+        self._http = httpx.AsyncClient(limits=limits, headers=dict(headers or {}), transport=inner, trust_env=False)
+
+    async def send(self, request: Request, *, timeout_ms: int) -> Received:
+        """As `Transport.send`."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                response = await self._exchange(encode_request(request), timeout_ms / 1000)
+        except TimeoutError as error:
+            self._go_elsewhere()
+            raise CoordinatorUnreachable(f"no answer within {timeout_ms} ms") from error
+        received = _decode(request, response)
+        if received.reply.error in _ELSEWHERE:
+            self._go_elsewhere()
+        return received
+
+    async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
+        """As `Transport.watch`."""
+        path = f"{PREFIX.format(namespace=namespace)}/groups/{group_id}/events"
+        query = {} if after_revision is None else {"after": str(after_revision)}
+        no_end = httpx.Timeout(_STREAM_SILENCE_S, connect=_CONNECT_TIMEOUT_S)
+        url = self._base_urls[self._current] + path
+        try:
+            async with self._http.stream("GET", url, params=query, timeout=no_end) as response:
+                if response.status_code != httpx.codes.OK:
+                    await response.aread()
+                    problem = _problem(response)
+                    raise error_for(problem.code, problem.detail)
+                async for event in events_of(response.aiter_lines()):
+                    if event.event_id:
+                        yield _group_event(event)
+        except httpx.TransportError as error:
+            self._go_elsewhere()
+            raise CoordinatorUnreachable(_describe(error)) from error
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _exchange(self, target: Target, timeout_s: float) -> httpx.Response:
+        """One request, at the first address that can be connected to."""
+        content = None if target.body is None else dump_document(target.body)
+        timeout = httpx.Timeout(timeout_s, connect=min(_CONNECT_TIMEOUT_S, timeout_s))
+        problems: list[str] = []
+        for _ in self._base_urls:
+            url = self._base_urls[self._current] + target.path
+            try:
+                return await self._http.request(
+                    target.method,
+                    url,
+                    params=target.query or None,
+                    content=content,
+                    headers=_JSON if content else None,
+                    timeout=timeout,
+                )
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                problems.append(f"{self._base_urls[self._current]}: {_describe(error)}")
+                self._go_elsewhere()
+            except httpx.TransportError as error:
+                self._go_elsewhere()
+                raise CoordinatorUnreachable(_describe(error)) from error
+        raise CoordinatorUnreachable("; ".join(problems))
+
+    def _go_elsewhere(self) -> None:
+        self._current = (self._current + 1) % len(self._base_urls)
+
+
+def _describe(error: httpx.TransportError) -> str:
+    return str(error) or type(error).__name__
+
+
+def _document(response: httpx.Response) -> dict[str, Any] | None:
+    try:
+        return parse_document(response.content)
+    except RejectedRequest:
+        return None
+
+
+def _problem(response: httpx.Response) -> Problem:
+    return decode_problem(response.status_code, _document(response) or {})
+
+
+def _decode(request: Request, response: httpx.Response) -> Received:
+    """The reply in a response. What is no answer of a coordinator counts as none: nobody knows what it did."""
+    if not response.is_success:
+        problem = _problem(response)
+        return Received(_refused(request, problem), problem.revision, problem.epoch)
+    document = _document(response)
+    if document is None:
+        raise CoordinatorUnreachable("the answer is no JSON object; is this a Rota server?")
+    try:
+        return decode_reply(ROUTES[type(request)].reply, document)
+    except MalformedReply as error:
+        raise CoordinatorUnreachable(f"the answer is no reply: {error}") from error
+
+
+def _refused(request: Request, problem: Problem) -> Reply:
+    reply = refuse(request, problem.code, problem.detail)
+    return replace(reply, member_id=problem.member_id) if isinstance(reply, JoinReply) else reply
+
+
+def _group_event(event: ServerSentEvent) -> GroupEvent:
+    document = parse_document(event.data.encode())
+    return GroupEvent(
+        revision=int(event.event_id),
+        at_ms=document["at_ms"],
+        generation_id=document["generation_id"],
+        kind=document["kind"],
+        reason=document["reason"],
+        payload=document["payload"],
+    )

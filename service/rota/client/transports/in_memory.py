@@ -1,0 +1,42 @@
+"""A coordinator in the same process: for tests, and for programs that embed one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+from rota.client.errors import CoordinatorUnreachable
+from rota.client.transports.port import Answer, GroupEvent
+from rota.protocol.messages import Request
+
+
+class Coordinator(Protocol):
+    """What it takes; the server's `LocalCoordinator` fits, without the SDK having to know it."""
+
+    async def call(self, request: Request) -> Answer: ...
+
+    def watch(self, namespace: str, group_id: str, after: int | None = None) -> AsyncIterator[Any]: ...
+
+
+class InMemoryTransport:
+    """Calls the coordinator directly. Closing it leaves the coordinator alone, which is its owner's."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    async def send(self, request: Request, *, timeout_ms: int) -> Answer:
+        """As `Transport.send`."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await self._coordinator.call(request)
+        except TimeoutError as error:
+            raise CoordinatorUnreachable(f"no answer within {timeout_ms} ms") from error
+
+    async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
+        """As `Transport.watch`."""
+        async for line in self._coordinator.watch(namespace, group_id, after_revision):
+            yield GroupEvent(line.seq, line.at_ms, line.generation_id, line.kind, line.reason, line.payload)
+
+    async def close(self) -> None:
+        """Nothing to close."""

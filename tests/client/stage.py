@@ -1,0 +1,155 @@
+"""What the member tests play on: the real coordinator on a store in memory, and cables that can be pulled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from rota.client import Client, CoordinatorUnreachable, InMemoryTransport, Member, TopicPartition
+from rota.client.transports import Answer, GroupEvent
+from rota.protocol.limits import Limits
+from rota.protocol.messages import Request
+from rota.runtime.coordinator import LocalCoordinator
+from rota.storage import MemoryStore
+
+Partitions = tuple[TopicPartition, ...]
+GROUP = "indexers"
+TOPICS = {"work": 12}
+SESSION_MS = 3_000
+
+
+class LoopClock:
+    """The event loop's time, so that the coordinator lives in virtual time, too."""
+
+    def monotonic_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def now_ms(self) -> int:
+        return self.monotonic_ms()
+
+
+class Cable(InMemoryTransport):
+    """A way to the coordinator that can be pulled out (`pull`), or go silent (`is_silent`): nothing ever comes back."""
+
+    def __init__(self, coordinator: LocalCoordinator) -> None:
+        super().__init__(coordinator)
+        self.is_silent = False
+        self.is_pulled = False
+        self.requests: list[Request] = []
+        self._under_way: set[asyncio.Task[Answer]] = set()
+
+    async def send(self, request: Request, *, timeout_ms: int) -> Answer:
+        self.requests.append(request)
+        if self.is_pulled:
+            raise CoordinatorUnreachable("the cable is pulled")
+        if self.is_silent:
+            await asyncio.sleep(timeout_ms / 1000)
+            raise CoordinatorUnreachable("silence")
+        call = asyncio.ensure_future(super().send(request, timeout_ms=timeout_ms))
+        self._under_way.add(call)
+        try:
+            return await call
+        except asyncio.CancelledError:
+            if self.is_pulled:
+                raise CoordinatorUnreachable("the cable was pulled") from None
+            call.cancel()
+            raise
+        finally:
+            self._under_way.discard(call)
+
+    async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
+        if self.is_pulled:
+            raise CoordinatorUnreachable("the cable is pulled")
+        async for event in super().watch(namespace, group_id, after_revision):
+            yield event
+
+    def pull(self) -> None:
+        self.is_pulled = True
+        for call in self._under_way:
+            call.cancel()
+
+    def plug_in(self) -> None:
+        self.is_pulled = False
+
+
+@dataclass
+class Worker:
+    """A member with a diary: what happened to it and when."""
+
+    cable: Cable
+    client: Client
+    diary: list[tuple[float, str, Partitions]] = field(default_factory=list)
+    drain_s: float = 0.0
+    """How long its `on_revoked` takes."""
+
+    def member(
+        self,
+        *,
+        session_timeout_ms: int = SESSION_MS,
+        rebalance_timeout_ms: int = 60_000,
+        group_instance_id: str | None = None,
+        strategy: str = "range",
+    ) -> Member[Partitions]:
+        return self.client.member_of_topics(
+            GROUP,
+            TOPICS,
+            strategy,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            group_instance_id=group_instance_id,
+            on_assigned=lambda share: self.note("assigned", share),
+            on_revoked=self.on_revoked,
+            on_lost=lambda share: self.note("lost", share),
+        )
+
+    def note(self, what: str, share: Partitions) -> None:
+        self.diary.append((asyncio.get_running_loop().time(), what, share))
+
+    async def on_revoked(self, share: Partitions) -> None:
+        await asyncio.sleep(self.drain_s)
+        self.note("revoked", share)
+
+    @property
+    def deeds(self) -> list[str]:
+        return [what for _, what, _ in self.diary]
+
+    def when(self, what: str) -> float:
+        """When that happened last."""
+        return next(at for at, deed, _ in reversed(self.diary) if deed == what)
+
+
+@asynccontextmanager
+async def a_coordinator() -> AsyncIterator[LocalCoordinator]:
+    """The real one, in the time of the loop. Rebalances start at once."""
+    clock = LoopClock()
+    store = MemoryStore(clock.monotonic_ms)
+    await store.open(1)
+    limits = Limits(initial_rebalance_delay_ms=50)
+    async with LocalCoordinator(store, shard_count=1, limits=limits, clock=clock) as coordinator:
+        await coordinator.wait_until_ready()
+        yield coordinator
+
+
+def a_worker(coordinator: LocalCoordinator, name: str = "w", *, drain_s: float = 0.0) -> Worker:
+    cable = Cable(coordinator)
+    return Worker(cable, Client(cable, client_id=name), drain_s=drain_s)
+
+
+async def all_partitions_are_shared(members: Sequence[Member[Partitions]]) -> None:
+    """Wait until all members are in one generation and hold the topic between them, each partition once."""
+    await until(lambda: _shared(members))
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Let virtual time pass until something is so."""
+    while not is_so():  # noqa: ASYNC110 — a condition on the outside of a member has no event; the time is not real
+        await asyncio.sleep(0.01)
+
+
+def _shared(members: Sequence[Member[Partitions]]) -> bool:
+    shares = [member.assignment for member in members]
+    held = [partition for share in shares if share is not None for partition in share]
+    one_generation = len({member.generation_id for member in members}) == 1
+    return one_generation and None not in shares and sorted(held) == [("work", number) for number in range(12)]

@@ -1,0 +1,106 @@
+"""The SDK against a real server over real sockets: work is split, a member falls silent, the rest take over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import httpx
+
+import rota
+from rota.api.http.app import create_app
+from rota.client import Client, HttpTransport, Member, OffsetToCommit
+from rota.protocol.limits import Limits
+from rota.runtime.clock import SystemClock
+from rota.runtime.coordinator import LocalCoordinator
+from rota.storage import MemoryStore
+from tests.client.stage import GROUP, TOPICS, Partitions, all_partitions_are_shared
+from tests.http.serving import serving
+
+SESSION_MS = 1_000
+
+
+class Wire(httpx.AsyncHTTPTransport):
+    """The network of one process; once cut, it neither sends nor receives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_cut = asyncio.Event()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self._is_cut.is_set():
+            raise httpx.ConnectError("the wire is cut", request=request)
+        call = asyncio.ensure_future(super().handle_async_request(request))
+        cut = asyncio.ensure_future(self._is_cut.wait())
+        try:
+            await asyncio.wait((call, cut), return_when=asyncio.FIRST_COMPLETED)
+            if not call.done():
+                raise httpx.ReadError("the wire was cut", request=request)
+            return call.result()
+        finally:
+            call.cancel()
+            cut.cancel()
+            await asyncio.wait((call, cut))
+
+    def cut(self) -> None:
+        """Everything under way breaks off, and the server hears nothing more of the membership."""
+        self._is_cut.set()
+
+
+@asynccontextmanager
+async def a_server() -> AsyncIterator[str]:
+    """The URL of a real server."""
+    clock = SystemClock()
+    store = MemoryStore(clock.monotonic_ms)
+    await store.open(4)
+    limits = Limits(initial_rebalance_delay_ms=50)
+    async with LocalCoordinator(store, shard_count=4, limits=limits, clock=clock) as coordinator:
+        await coordinator.wait_until_ready()
+        async with serving(create_app(coordinator, limits)) as http:
+            yield str(http.base_url)
+
+
+def a_member(client: Client, lost: asyncio.Event | None = None) -> Member[Partitions]:
+    return client.member_of_topics(
+        GROUP, TOPICS, session_timeout_ms=SESSION_MS, on_lost=lambda _: lost.set() if lost else None
+    )
+
+
+async def test_three_members_split_the_work_one_falls_silent_and_the_rest_take_over() -> None:
+    lost = asyncio.Event()
+    async with a_server() as url, AsyncExitStack() as stack, asyncio.timeout(20):
+        wire = Wire()
+        doomed_client = await stack.enter_async_context(Client(HttpTransport([url], inner=wire), client_id="doomed"))
+        client = await stack.enter_async_context(rota.connect(url))
+        doomed = await stack.enter_async_context(a_member(doomed_client, lost))
+        others = [await stack.enter_async_context(a_member(client)) for _ in range(2)]
+        await all_partitions_are_shared([doomed, *others])
+        await doomed.commit([OffsetToCommit(*partition, 1) for partition in doomed.assignment or ()])
+        wire.cut()
+        await all_partitions_are_shared(others)
+        assert lost.is_set()
+        assert doomed.assignment is None
+        assert len(await client.offsets(GROUP)) == 4
+
+
+async def test_a_member_that_leaves_in_order_is_replaced_without_waiting_for_its_session() -> None:
+    async with a_server() as url, rota.connect(url) as client, asyncio.timeout(20):
+        async with client.member_of_topics(GROUP, TOPICS, session_timeout_ms=60_000) as stays:
+            async with client.member_of_topics(GROUP, TOPICS, session_timeout_ms=60_000) as leaves:
+                await all_partitions_are_shared([stays, leaves])
+            await all_partitions_are_shared([stays])
+        assert (await client.describe_group(GROUP)).state == "Empty"
+
+
+async def test_the_journal_can_be_watched_from_its_beginning() -> None:
+    async with a_server() as url, rota.connect(url) as client, asyncio.timeout(20):
+        async with a_member(client) as member:
+            await member.wait_assigned()
+        kinds = []
+        async for event in client.watch(GROUP, after_revision=0):
+            kinds.append(event.kind)
+            if event.kind == "group_emptied":
+                break
+        assert "generation_completed" in kinds
+        assert "assignment_synced" in kinds

@@ -1,0 +1,165 @@
+"""The HTTP transport: what becomes of every kind of answer, and of none."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from rota.client import CoordinatorUnreachable, GroupIdNotFound, HttpTransport
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import (
+    DescribeGroup,
+    DescribeReply,
+    FetchOffsets,
+    Heartbeat,
+    HeartbeatReply,
+    JoinGroup,
+    JoinReply,
+    Protocol,
+    TopicPartitions,
+)
+
+JOIN = JoinGroup("default", "a:b", "worker", (Protocol("even", b"\xff"),), 3_000, 6_000, wait_ms=1_000)
+DESCRIBE = DescribeGroup("default", "g")
+BEAT = Heartbeat("default", "g", "m-1", 3, wait_ms=100)
+BEATING = {"generation_id": 3, "state": "Stable", "revision": 7, "epoch": 2}
+
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+def a_transport(*handlers: Handler) -> HttpTransport:
+    """One address per handler: `http://replica-0`, `http://replica-1`, …"""
+
+    def route(request: httpx.Request) -> httpx.Response:
+        return handlers[int(request.url.host.removeprefix("replica-"))](request)
+
+    addresses = [f"http://replica-{index}" for index in range(len(handlers))]
+    return HttpTransport(addresses, inner=httpx.MockTransport(route))
+
+
+def answering(status: int, document: object) -> Handler:
+    return lambda request: httpx.Response(status, json=document)
+
+
+def refusing_connections(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("connection refused", request=request)
+
+
+def breaking_off(request: httpx.Request) -> httpx.Response:
+    raise httpx.ReadError("connection reset", request=request)
+
+
+async def test_a_request_goes_where_the_protocol_says() -> None:
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(202, json={"status": "pending", "member_id": "m-1"})
+
+    answered = await a_transport(answer).send(JOIN, timeout_ms=1_000)
+    assert answered.reply == JoinReply(pending=True, member_id="m-1")
+    assert (seen[0].method, seen[0].url.raw_path) == ("POST", b"/v1/namespaces/default/groups/a%3Ab/join")
+    assert b'"metadata":"/w=="' in seen[0].content
+
+
+async def test_a_query_is_sent_as_one() -> None:
+    seen: list[httpx.URL] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url)
+        return httpx.Response(200, json={"offsets": []})
+
+    await a_transport(answer).send(FetchOffsets("default", "g", (TopicPartitions("t", (0, 1)),)), timeout_ms=1_000)
+    assert seen[0].params["topic"] == "t/0,1"
+
+
+async def test_an_answer_brings_its_place_in_history() -> None:
+    answered = await a_transport(answering(200, BEATING)).send(BEAT, timeout_ms=1_000)
+    assert answered.reply == HeartbeatReply(generation_id=3, state="Stable")
+    assert (answered.revision, answered.epoch) == (7, 2)
+
+
+async def test_a_problem_becomes_a_reply_with_its_code() -> None:
+    problem = {"code": "MEMBER_ID_REQUIRED", "detail": "join again", "member_id": "m-1"}
+    answered = await a_transport(answering(428, problem)).send(JOIN, timeout_ms=1_000)
+    assert answered.reply == JoinReply(ErrorCode.MEMBER_ID_REQUIRED, "join again", member_id="m-1")
+
+
+async def test_an_error_of_a_proxy_counts_as_not_available() -> None:
+    transport = a_transport(lambda request: httpx.Response(502, text="<html>Bad Gateway</html>"))
+    answered = await transport.send(DESCRIBE, timeout_ms=1_000)
+    assert isinstance(answered.reply, DescribeReply)
+    assert answered.reply.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>welcome</html>", b'["a list"]', b'{"generation_id": "three"}'])
+async def test_what_is_no_answer_of_a_coordinator_counts_as_none(body: bytes) -> None:
+    transport = a_transport(lambda request: httpx.Response(200, content=body))
+    with pytest.raises(CoordinatorUnreachable):
+        await transport.send(BEAT, timeout_ms=1_000)
+
+
+async def test_an_address_that_refuses_connections_is_passed_over_within_the_call() -> None:
+    transport = a_transport(refusing_connections, answering(200, BEATING))
+    assert (await transport.send(BEAT, timeout_ms=1_000)).reply.error is ErrorCode.NONE
+
+
+async def test_when_all_addresses_refuse_each_is_named() -> None:
+    transport = a_transport(refusing_connections, refusing_connections)
+    with pytest.raises(CoordinatorUnreachable, match=r"replica-0.*replica-1"):
+        await transport.send(BEAT, timeout_ms=1_000)
+
+
+async def test_a_call_that_breaks_off_is_not_sent_twice_but_the_next_goes_elsewhere() -> None:
+    transport = a_transport(breaking_off, answering(200, BEATING))
+    with pytest.raises(CoordinatorUnreachable):
+        await transport.send(BEAT, timeout_ms=1_000)
+    assert (await transport.send(BEAT, timeout_ms=1_000)).reply.error is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("code", ["COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS"])
+async def test_after_an_address_that_cannot_help_the_next_call_goes_elsewhere(code: str) -> None:
+    transport = a_transport(answering(503, {"code": code}), answering(200, BEATING))
+    assert (await transport.send(BEAT, timeout_ms=1_000)).reply.error is ErrorCode(code)
+    assert (await transport.send(BEAT, timeout_ms=1_000)).reply.error is ErrorCode.NONE
+
+
+async def test_silence_ends_with_the_timeout() -> None:
+    """A socket whose connections nobody ever accepts."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        transport = HttpTransport([f"http://127.0.0.1:{silent.getsockname()[1]}"])
+        with pytest.raises(CoordinatorUnreachable, match="within 50 ms"):
+            await transport.send(BEAT, timeout_ms=50)
+        await transport.close()
+
+
+STREAM = (
+    b": ping\n\n"
+    b'event: member_joined\nid: 7\ndata: {"at_ms":1,"generation_id":0,"kind":"member_joined","reason":"new",'
+    b'"payload":{"member_id":"m"}}\n\n'
+    b"event: server-drain\nretry: 100\ndata: {}\n\n"
+    b"event: cut\nid: 8\ndata: {"
+)
+
+
+async def test_watching_yields_events_and_passes_over_what_concerns_the_stream() -> None:
+    seen: list[httpx.URL] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url)
+        return httpx.Response(200, content=STREAM)
+
+    events = [event async for event in a_transport(answer).watch("default", "g", 6)]
+    assert [(event.revision, event.kind, event.payload) for event in events] == [
+        (7, "member_joined", {"member_id": "m"})
+    ]
+    assert seen[0].params["after"] == "6"
+
+
+async def test_watching_that_is_refused_raises_why() -> None:
+    transport = a_transport(answering(404, {"code": "GROUP_ID_NOT_FOUND", "detail": "no such group"}))
+    with pytest.raises(GroupIdNotFound, match="no such group"):
+        await anext(transport.watch("default", "g", None))

@@ -1,0 +1,477 @@
+"""A member against the real coordinator, in virtual time: what it holds, when it lets go, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from rota.client import (
+    CoordinatorUnreachable,
+    FencedInstanceId,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
+    Member,
+    MembershipLost,
+    OffsetMetadataTooLarge,
+    OffsetToCommit,
+    TopicPartitions,
+)
+from rota.client.events import Assigned, Lost, MemberEvent, Reachable, Rebalancing, Revoked, Unreachable
+from rota.membership import AssignmentFailed
+from rota.protocol.messages import Heartbeat, JoinGroup, LeaveGroup
+from tests.client.stage import (
+    GROUP,
+    SESSION_MS,
+    Partitions,
+    Worker,
+    a_coordinator,
+    a_worker,
+    all_partitions_are_shared,
+    until,
+)
+from tests.client.virtual_time import in_virtual_time
+
+
+@in_virtual_time
+async def test_a_lone_member_leads_itself_and_holds_everything() -> None:
+    async with a_coordinator() as coordinator, a_worker(coordinator).member() as member:
+        assigned = await member.wait_assigned()
+        assert assigned.share == tuple(("work", number) for number in range(12))
+        assert (assigned.generation_id, assigned.is_leader, member.is_leader) == (1, True, True)
+        assert member.member_id.startswith("w-")
+
+
+@in_virtual_time
+async def test_three_members_split_twelve_partitions() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        workers = [a_worker(coordinator) for _ in range(3)]
+        members = [await stack.enter_async_context(worker.member()) for worker in workers]
+        await all_partitions_are_shared(members)
+        assert [len(member.assignment or ()) for member in members] == [4, 4, 4]
+
+
+@in_virtual_time
+async def test_when_a_member_is_cut_off_it_lets_go_before_the_others_take_over() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        workers = [a_worker(coordinator, f"w{index}") for index in range(3)]
+        members = [await stack.enter_async_context(worker.member()) for worker in workers]
+        await all_partitions_are_shared(members)
+        workers[0].cable.pull()
+        await all_partitions_are_shared(members[1:])
+        assert members[0].assignment is None
+        assert workers[0].deeds[-1] == "lost"
+        assert workers[0].when("lost") < min(workers[1].when("assigned"), workers[2].when("assigned"))
+
+
+@in_virtual_time
+async def test_a_coordinator_that_goes_silent_costs_no_more_than_the_session() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with worker.member() as member:
+            await member.wait_assigned()
+            worker.cable.is_silent = True
+            silent_at = asyncio.get_running_loop().time()
+            valid_until = member.valid_until
+            await until(lambda: "lost" in worker.deeds)
+            assert member.assignment is None
+            assert valid_until is not None
+            assert valid_until - 0.001 < worker.when("lost") < silent_at + SESSION_MS / 1000
+            worker.cable.is_silent = False
+
+
+@in_virtual_time
+async def test_a_member_whose_task_is_cancelled_stops_work_leaves_and_is_replaced_at_once() -> None:
+    async with a_coordinator() as coordinator:
+        doomed, heir = a_worker(coordinator, "doomed", drain_s=0.5), a_worker(coordinator, "heir")
+
+        async def run() -> None:
+            async with doomed.member(session_timeout_ms=60_000):
+                await asyncio.Event().wait()
+
+        async with heir.member() as member:
+            task = asyncio.create_task(run())
+            await until(lambda: len(member.assignment or ()) == 6)
+            task.cancel()
+            cancelled_at = asyncio.get_running_loop().time()
+            await asyncio.wait((task,))
+            assert task.cancelled()
+            await all_partitions_are_shared([member])
+            assert doomed.deeds == ["assigned", "revoked"]
+            assert cancelled_at + 0.5 <= doomed.when("revoked") <= heir.when("assigned") < cancelled_at + 1
+
+
+@in_virtual_time
+async def test_slow_work_is_waited_for_while_heartbeats_and_commits_go_on() -> None:
+    """The rebalance timeout bounds the work, not the session: a live worker is not evicted for being slow."""
+    async with a_coordinator() as coordinator:
+        slow, newcomer = a_worker(coordinator, "slow", drain_s=20), a_worker(coordinator, "new")
+        async with slow.member() as member:
+            await member.wait_assigned()
+            async with newcomer.member() as other:
+                await until(lambda: any(isinstance(request, JoinGroup) for request in newcomer.cable.requests))
+                await asyncio.sleep(15)
+                assert member.assignment is not None
+                await member.commit([OffsetToCommit("work", 3, 7)])
+                await all_partitions_are_shared([member, other])
+                assert slow.deeds == ["assigned", "revoked", "assigned"]
+                assert member.generation_id == 2
+
+
+@in_virtual_time
+async def test_work_that_outlasts_the_rebalance_timeout_is_lost_before_anybody_else_gets_it() -> None:
+    async with a_coordinator() as coordinator:
+        stuck, newcomer = a_worker(coordinator, "stuck", drain_s=3_600), a_worker(coordinator, "new")
+        async with stuck.member(rebalance_timeout_ms=10_000) as member:
+            await member.wait_assigned()
+            async with newcomer.member(rebalance_timeout_ms=10_000) as other:
+                await other.wait_assigned()
+                assert stuck.deeds == ["assigned", "lost"]
+                assert stuck.when("lost") <= newcomer.when("assigned")
+                stuck.drain_s = 0
+                await all_partitions_are_shared([member, other])
+
+
+@in_virtual_time
+async def test_the_rebalance_is_learnt_at_once_and_not_at_the_next_interval() -> None:
+    async with a_coordinator() as coordinator, a_worker(coordinator).member(session_timeout_ms=45_000) as member:
+        await member.wait_assigned()
+        await asyncio.sleep(5)
+        started_at = asyncio.get_running_loop().time()
+        async with a_worker(coordinator).member(session_timeout_ms=45_000) as other:
+            await all_partitions_are_shared([member, other])
+            assert asyncio.get_running_loop().time() - started_at < 0.2
+
+
+@in_virtual_time
+async def test_a_short_outage_is_unreachable_but_not_lost() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with worker.member() as member:
+            await member.wait_assigned()
+            events = member.events()
+            assert isinstance(await anext(events), Assigned)
+            worker.cable.pull()
+            assert isinstance(await anext(events), Unreachable)
+            assert member.unreachable_since is not None
+            await asyncio.sleep(1)
+            assert member.assignment is not None
+            worker.cable.plug_in()
+            assert isinstance(await anext(events), Reachable)
+            assert (worker.deeds, member.generation_id) == (["assigned"], 1)
+
+
+@in_virtual_time
+async def test_after_a_long_outage_the_member_holds_its_share_again() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with worker.member() as member:
+            await member.wait_assigned()
+            worker.cable.pull()
+            await asyncio.sleep(60)
+            with pytest.raises(MembershipLost):
+                await member.commit([OffsetToCommit("work", 0, 1)])
+            worker.cable.plug_in()
+            await member.wait_assigned()
+            await until(lambda: worker.deeds == ["assigned", "lost", "assigned"])
+            assert member.generation_id > 1
+
+
+@in_virtual_time
+async def test_events_tell_the_whole_story_in_order() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+
+        async def all_events() -> list[type]:
+            return [type(event) async for event in member.events()]
+
+        async with worker.member() as member:
+            watcher = asyncio.create_task(all_events())
+            await member.wait_assigned()
+            async with a_worker(coordinator).member() as other:
+                await all_partitions_are_shared([member, other])
+            await all_partitions_are_shared([member])
+        assert await watcher == [Assigned, Rebalancing, Revoked, Assigned, Rebalancing, Revoked, Assigned, Revoked]
+
+
+# --- commits and fences -----------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_commit_can_be_fetched() -> None:
+    async with a_coordinator() as coordinator, a_worker(coordinator).member() as member:
+        await member.wait_assigned()
+        await member.commit([OffsetToCommit("work", 3, 42, metadata="m")])
+        (offset,) = await member.fetch_offsets([TopicPartitions("work", (3,))])
+        assert (offset.offset, offset.metadata) == (42, "m")
+
+
+@in_virtual_time
+async def test_a_commit_is_repeated_while_the_coordinator_is_away_for_a_moment() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with worker.member() as member:
+            await member.wait_assigned()
+            worker.cable.pull()
+            asyncio.get_running_loop().call_later(1, worker.cable.plug_in)
+            await member.commit([OffsetToCommit("work", 0, 5)])
+            (offset,) = await member.fetch_offsets()
+            assert (offset.partition, offset.offset) == (0, 5)
+
+
+@in_virtual_time
+async def test_a_commit_that_cannot_be_delivered_in_time_says_that_nobody_answered() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with worker.member() as member:
+            await member.wait_assigned()
+            worker.cable.pull()
+            with pytest.raises(CoordinatorUnreachable):
+                await member.commit([OffsetToCommit("work", 0, 5)])
+            assert member.assignment is None
+            worker.cable.plug_in()
+
+
+@in_virtual_time
+async def test_a_partition_with_too_much_metadata_is_named_and_the_others_are_committed() -> None:
+    async with a_coordinator() as coordinator, a_worker(coordinator).member() as member:
+        await member.wait_assigned()
+        with pytest.raises(OffsetMetadataTooLarge, match="work/1"):
+            await member.commit([OffsetToCommit("work", 0, 5), OffsetToCommit("work", 1, 6, metadata="x" * 5_000)])
+        assert [offset.partition for offset in await member.fetch_offsets()] == [0]
+
+
+@in_virtual_time
+async def test_the_fence_holds_in_the_current_generation_only() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator, drain_s=1)
+        async with worker.member() as member:
+            await member.wait_assigned()
+            reply = await member.verify_fence()
+            assert (reply.generation_id, reply.is_leader, reply.is_member) == (1, True, True)
+            worker.cable.pull()
+            await asyncio.sleep(60)
+            with pytest.raises(MembershipLost):
+                await member.verify_fence()
+            worker.cable.plug_in()
+
+
+# --- leading ----------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_an_exception_of_the_leader_is_news_for_all_and_the_next_try_succeeds() -> None:
+    async with a_coordinator() as coordinator:
+        tries = []
+
+        def assign(members: object, generation_id: int) -> dict[str, bytes]:
+            tries.append(generation_id)
+            if len(tries) == 1:
+                raise LookupError("no shards yet")
+            return {member.member_id: b"share"}
+
+        client = a_worker(coordinator).client
+        async with client.member("g", protocol_type="worker", protocols={"even": b""}, assign=assign) as member:
+            failed = await anext(member.events())
+            assert isinstance(failed, AssignmentFailed)
+            assert "no shards yet" in failed.detail
+            assigned = await member.wait_assigned()
+            assert (assigned.share, tries) == (b"share", [1, 2])
+
+
+@in_virtual_time
+async def test_a_leader_that_thinks_longer_than_its_session_stays_alive() -> None:
+    async with a_coordinator() as coordinator:
+
+        async def assign(members: object, generation_id: int) -> dict[str, bytes]:
+            await asyncio.sleep(20)
+            return {member.member_id: b"share"}
+
+        member = a_worker(coordinator).client.member(
+            "g", protocol_type="worker", protocols={"even": b""}, assign=assign, session_timeout_ms=SESSION_MS
+        )
+        async with member:
+            assert (await member.wait_assigned()).generation_id == 1
+
+
+@in_virtual_time
+async def test_without_counts_the_registered_topics_are_shared() -> None:
+    async with a_coordinator() as coordinator:
+        client = a_worker(coordinator).client
+        await client.put_topic("documents", 3)
+        async with client.member_of_topics("g", ["documents"], "roundrobin") as member:
+            assert len((await member.wait_assigned()).share) == 3
+
+
+# --- how it ends ------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_leaving_the_block_stops_work_first_and_then_leaves() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator, drain_s=10)
+        async with worker.member() as member:
+            await member.wait_assigned()
+        assert worker.deeds == ["assigned", "revoked"]
+        assert isinstance(worker.cable.requests[-1], LeaveGroup)
+        assert isinstance(worker.cable.requests[-2], Heartbeat)
+        assert (await worker.client.describe_group(GROUP)).state == "Empty"
+        with pytest.raises(MembershipLost):
+            await member.wait_assigned()
+
+
+@in_virtual_time
+async def test_closing_does_not_hang_when_nobody_answers() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with worker.member() as member:
+            await member.wait_assigned()
+            worker.cable.is_silent = True
+            left_at = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - left_at < 6
+
+
+@in_virtual_time
+async def test_an_exception_in_the_block_comes_out_as_it_is_after_an_orderly_leave() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        with pytest.raises(ZeroDivisionError):
+            await fail_in_a_block(worker)
+        assert worker.deeds == ["assigned", "revoked"]
+        assert isinstance(worker.cable.requests[-1], LeaveGroup)
+
+
+async def fail_in_a_block(worker: Worker) -> None:
+    async with worker.member() as member:
+        await member.wait_assigned()
+        raise ZeroDivisionError
+
+
+@in_virtual_time
+async def test_an_exception_in_a_callback_ends_the_block_after_work_was_stopped_and_the_group_left() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        stopped: list[Partitions] = []
+
+        def broken(share: object) -> None:
+            raise ZeroDivisionError
+
+        member = worker.client.member_of_topics(GROUP, {"work": 1}, on_assigned=broken, on_lost=stopped.append)
+        with pytest.raises(ZeroDivisionError):
+            async with member:
+                await asyncio.Event().wait()
+        assert stopped == [(("work", 0),)]
+        assert (await worker.client.describe_group(GROUP)).state == "Empty"
+
+
+@in_virtual_time
+async def test_a_member_whose_instance_id_is_taken_over_is_told_and_ended() -> None:
+    async with a_coordinator() as coordinator:
+        old, new = a_worker(coordinator, "old"), a_worker(coordinator, "new")
+
+        async def be_the_old_one() -> None:
+            async with old.member(group_instance_id="pod-0"):
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(be_the_old_one())
+        await until(lambda: old.deeds == ["assigned"])
+        async with new.member(group_instance_id="pod-0") as heir:
+            with pytest.raises(FencedInstanceId):
+                await task
+            assert old.deeds == ["assigned", "lost"]
+            assert (await heir.wait_assigned()).generation_id == 1
+
+
+@in_virtual_time
+async def test_a_static_member_comes_back_to_its_share_without_a_rebalance() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        workers = [a_worker(coordinator, f"w{index}") for index in range(3)]
+        others = [await stack.enter_async_context(worker.member()) for worker in workers[:2]]
+        async with workers[2].member(group_instance_id="pod-0") as member:
+            await all_partitions_are_shared([*others, member])
+            share, generation_id = member.assignment, member.generation_id
+        assert workers[2].deeds[-1] == "revoked"
+        async with workers[2].member(group_instance_id="pod-0") as member:
+            assigned = await member.wait_assigned()
+            assert (assigned.share, assigned.generation_id) == (share, generation_id)
+
+
+@in_virtual_time
+async def test_a_member_that_shares_no_protocol_with_the_group_is_refused() -> None:
+    async with a_coordinator() as coordinator, a_worker(coordinator).member() as member:
+        await member.wait_assigned()
+        with pytest.raises(InconsistentGroupProtocol):
+            async with a_worker(coordinator).member(strategy="roundrobin") as other:
+                await other.wait_assigned()
+
+
+@in_virtual_time
+async def test_no_task_outlives_its_block() -> None:
+    async with a_coordinator() as coordinator:
+        before = asyncio.all_tasks()
+        worker = a_worker(coordinator)
+        async with worker.member() as member:
+            await member.wait_assigned()
+            worker.cable.pull()
+            await asyncio.sleep(5)
+        assert asyncio.all_tasks() == before
+
+
+@in_virtual_time
+async def test_lost_is_told_though_the_revocation_refuses_to_be_cancelled() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        lost = asyncio.Event()
+        free = asyncio.Event()
+
+        async def stubborn(share: object) -> None:
+            while not free.is_set():
+                try:
+                    await free.wait()
+                except asyncio.CancelledError:
+                    continue
+
+        member = worker.client.member_of_topics(
+            GROUP, {"work": 1}, session_timeout_ms=SESSION_MS, on_revoked=stubborn, on_lost=lambda share: lost.set()
+        )
+        async with member:
+            await member.wait_assigned()
+            member.rejoin("for the test")
+            await asyncio.sleep(1)
+            worker.cable.pull()
+            await lost.wait()
+            assert member.assignment is None
+            free.set()
+            worker.cable.plug_in()
+
+
+@in_virtual_time
+async def test_a_generation_that_was_left_behind_cannot_commit() -> None:
+    async with a_coordinator() as coordinator, a_worker(coordinator).member() as member:
+        await member.wait_assigned()
+        request = member._fenced((OffsetToCommit("work", 0, 1),))
+        async with a_worker(coordinator).member() as other:
+            await all_partitions_are_shared([member, other])
+            error = await member._commit_once(request)
+            assert isinstance(error, IllegalGeneration)
+
+
+@in_virtual_time
+async def test_lost_events_name_what_was_lost_and_why() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with worker.member() as member:
+            await member.wait_assigned()
+            worker.cable.pull()
+            (lost,) = [event async for event in until_lost(member) if isinstance(event, Lost)]
+            assert (lost.generation_id, len(lost.share), lost.reason) == (1, 12, "deadline")
+            worker.cable.plug_in()
+
+
+async def until_lost(member: Member[Partitions]) -> AsyncIterator[MemberEvent[Partitions]]:
+    async for event in member.events():
+        yield event
+        if isinstance(event, Lost):
+            return
