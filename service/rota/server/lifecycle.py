@@ -54,18 +54,20 @@ async def _serve_until(stop: asyncio.Event, services: Services, bound: socket.so
     async with asyncio.TaskGroup() as tasks:
         stopped = tasks.create_task(stop.wait())
         serving = tasks.create_task(server.run_until_stopped())
+        # A server whose timers or commits have ended would look alive and do nothing.
+        running = tasks.create_task(services.coordinator.watch_over())
         upkeep = [
             tasks.create_task(watch_loop_lag(services.metrics)),
             tasks.create_task(_maintain(services)),
             tasks.create_task(_tell_ready(services)),
         ]
         _log.info("listening", extra={"url": url_of(bound), "replica_id": services.coordinator.replica_id})
-        await asyncio.wait((stopped, serving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((stopped, serving, running), return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
             await _drain(services, settings)
             server.stop()
             await serving
-        for task in (*upkeep, stopped):
+        for task in (*upkeep, stopped, running):
             task.cancel()
     if not stop.is_set():
         raise ServerFailed("the HTTP server ended by itself; see the log")
