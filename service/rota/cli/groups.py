@@ -11,8 +11,8 @@ import typer
 
 from rota.cli.options import Group, Namespace, OutputFormat, Url, shared
 from rota.cli.output import Output, as_line, print_item, print_items, print_table, tell
-from rota.cli.timeline import timeline_line, why
 from rota.cli.times import ago
+from rota.observability.timeline import timeline_line, why
 
 if TYPE_CHECKING:
     from rota.protocol.messages import DescribeReply

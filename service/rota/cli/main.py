@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from rota.cli import db, groups, offsets, topics
+from rota.cli.demo import demo
 from rota.cli.exits import EXIT_MEANINGS, CommandFailed, Exit
 from rota.cli.options import DEFAULT_URL, OutputFormat, Shared
 from rota.cli.serve import serve
@@ -20,6 +21,7 @@ app = typer.Typer(
     epilog="Exit codes: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in EXIT_MEANINGS.items()) + ".",
 )
 app.command()(serve)
+app.command()(demo)
 app.add_typer(groups.app, name="groups")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(topics.app, name="topics")
@@ -35,7 +37,7 @@ def rota(
 ) -> None:
     """Rota: processes join a group, agree on one generation, split the work, and take over from those that die.
 
-    `rota serve` starts a server. Results go to standard output, all else to standard error.
+    `rota demo` shows it, `rota serve` starts a server. Results go to standard output, all else to standard error.
     """
     context.obj = Shared(url, namespace, output)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
@@ -15,8 +14,3 @@ def ago(at_ms: int) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit} ago"
     return f"{seconds}s ago"
-
-
-def clock_time(at_ms: int) -> str:
-    """The local time of day, to the millisecond."""
-    return datetime.fromtimestamp(at_ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")[11:23]

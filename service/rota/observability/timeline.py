@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
-
-from rota.cli.times import clock_time
 
 Event = Mapping[str, Any]
 
@@ -28,6 +27,11 @@ def why(reason: str, by: str) -> str:
     if not by or by in reason:
         return reason
     return f"{reason} (because of {by})" if reason else f"because of {by}"
+
+
+def clock_time(at_ms: int) -> str:
+    """The local time of day, to the millisecond."""
+    return datetime.fromtimestamp(at_ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")[11:23]
 
 
 def _told(kind: str, payload: Mapping[str, Any]) -> str:

@@ -1,0 +1,55 @@
+"""`rota demo`: see it work, and see it survive a kill -9."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rota.cli.exits import CommandFailed, Exit
+from rota.cli.options import Namespace, Url, shared
+
+
+def demo(
+    context: typer.Context,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            help="Count the words of all files below this folder. [the project's README and sources]",
+            show_default=False,
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, max=100, help="How many processes share the work.")] = 3,
+    partitions: Annotated[int, typer.Option(min=1, max=1_000, help="Into how many parts the work is cut.")] = 12,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each file is counted: more makes it last longer.")] = 2,
+    session_timeout_ms: Annotated[
+        int, typer.Option(min=1_000, help="How long a worker may be silent before its share goes to the others.")
+    ] = 2_000,
+    kill: Annotated[bool, typer.Option(help="Kill a worker in the middle of its work.")] = True,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> None:
+    """Watch processes split real work, lose one of them to kill -9, and carry on.
+
+    Starts a server on a temporary store if none is running at --url, and as many worker processes as asked. They count
+    words, commit their progress, and one is killed. Ends with 0 only if every file was counted exactly once all the
+    same, the totals agree with a direct count, and nothing in the dead one's name was accepted after its fence.
+    """
+    from rota.demo.children import ChildFailed
+    from rota.demo.story import Options, run_demo
+
+    if kill and workers < 2:
+        raise CommandFailed("somebody must be left to carry on: --workers 2 or more, or --no-kill", Exit.USAGE)
+    options = shared(context, url, namespace)
+    chosen = Options(options.url, options.namespace, folder, workers, partitions, rounds, session_timeout_ms, kill)
+    try:
+        all_hold = run_demo(chosen)
+    except ChildFailed as failed:
+        raise CommandFailed(str(failed)) from failed
+    if not all_hold:
+        raise CommandFailed("a check has failed")

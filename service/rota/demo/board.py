@@ -1,0 +1,163 @@
+"""The state of the demo as its journal tells it: who holds which partition, how far each is, who was lost."""
+
+from __future__ import annotations
+
+import re
+import time
+from base64 import b64decode
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rota.client import GroupEvent
+from rota.demo.work import TOPIC, Work
+from rota.observability.timeline import why
+from rota.types.consumer import decode_assignment
+
+_UUID = re.compile("-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Something to tell, and the colour that suits it."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass
+class Loss:
+    """A worker that was killed: when, in which generation, and what it had not finished."""
+
+    worker: str
+    member_id: str
+    generation_id: int
+    unfinished: dict[int, int]
+    """Offset by partition."""
+    at: float = field(default_factory=time.monotonic)
+    expired_revision: int | None = None
+    handed_over: float | None = None
+    """How many seconds after the kill the others had been given its partitions."""
+    taken_over: dict[int, tuple[str, float]] = field(default_factory=dict)
+    """By partition, who went on with it and how many seconds after the kill."""
+    late_commits: list[int] = field(default_factory=list)
+    """Revisions of its commits that landed after it was expired: there must be none."""
+
+
+class Board:
+    """Folds the group's journal. `tell` gives the lines to show for an event."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.done = [0] * len(work.partitions)
+        self.holders: dict[int, str] = {}
+        """Member id by partition, in the current generation."""
+        self.members: tuple[str, ...] = ()
+        self.generation_id = 0
+        self.loss: Loss | None = None
+        self.events: list[GroupEvent] = []
+
+    @property
+    def is_complete(self) -> bool:
+        """Every partition's offset is at its end."""
+        return all(done == self.work.end(partition) for partition, done in enumerate(self.done))
+
+    def tell(self, event: GroupEvent) -> Iterator[Line]:
+        """Take an event in."""
+        self.events.append(event)
+        payload = event.payload
+        match event.kind:
+            case "rebalance_started":
+                yield Line(f"rebalance: {with_names(why(event.reason, payload['by']))}", "yellow")
+            case "generation_completed":
+                self.members, self.generation_id = tuple(payload["member_ids"]), event.generation_id
+            case "assignment_synced":
+                yield from self._assigned(event)
+            case "member_expired":
+                yield from self._expired(event)
+            case "offsets_committed":
+                yield from self._committed(event)
+
+    def share_of(self, member_id: str) -> list[int]:
+        """The partitions that a member holds."""
+        return sorted(partition for partition, holder in self.holders.items() if holder == member_id)
+
+    def lose(self, member_id: str) -> Loss:
+        """Note that a member was killed just now."""
+        unfinished = {p: self.done[p] for p in self.share_of(member_id) if self.done[p] < self.work.end(p)}
+        self.loss = Loss(name_of(member_id), member_id, self.generation_id, unfinished)
+        return self.loss
+
+    def someone_in_the_middle(self) -> str | None:
+        """A member that has done a third of its share, and has a partition that it has begun and not finished."""
+        for member_id in self.members:
+            share = self.share_of(member_id)
+            done, total = sum(self.done[p] for p in share), sum(self.work.end(p) for p in share)
+            begun = any(0 < self.done[p] < self.work.end(p) for p in share)
+            if begun and total <= 3 * done:
+                return member_id
+        return None
+
+    def _assigned(self, event: GroupEvent) -> Iterator[Line]:
+        self.holders = {
+            partition: member_id
+            for member_id, assignment in event.payload["assignments"]
+            for _, partition in decode_assignment(b64decode(assignment)).partitions
+        }
+        shares = (f"{name_of(member_id)} has {_ranges(self.share_of(member_id))}" for member_id in self.members)
+        leader = name_of(event.payload["leader_id"])
+        yield Line(f"generation {event.generation_id}: {', '.join(shares)} (as {leader}, its leader, assigned)", "cyan")
+        if self.loss is not None and self.loss.handed_over is None and self.loss.member_id not in self.members:
+            self.loss.handed_over = time.monotonic() - self.loss.at
+
+    def _expired(self, event: GroupEvent) -> Iterator[Line]:
+        loss, member_id = self.loss, event.payload["member_id"]
+        if loss is not None and loss.member_id == member_id:
+            loss.expired_revision = event.revision
+            seconds = time.monotonic() - loss.at
+            yield Line(f"{loss.worker} is given up, {seconds:.1f} s after the kill: {event.reason}", "yellow")
+        else:
+            yield Line(f"{name_of(member_id)} is given up: {event.reason}", "red")
+
+    def _committed(self, event: GroupEvent) -> Iterator[Line]:
+        member_id = event.payload["member_id"]
+        for topic, partition, offset, *_ in event.payload["offsets"]:
+            if topic != TOPIC:
+                continue
+            self.done[partition] = offset
+            yield from self._taken_over(member_id, partition)
+        if self.loss is not None and self.loss.expired_revision and member_id == self.loss.member_id:
+            self.loss.late_commits.append(event.revision)
+
+    def _taken_over(self, member_id: str, partition: int) -> Iterator[Line]:
+        loss = self.loss
+        if loss is None or member_id == loss.member_id or partition not in loss.unfinished.keys() - loss.taken_over:
+            return
+        seconds = time.monotonic() - loss.at
+        loss.taken_over[partition] = (name_of(member_id), seconds)
+        place = f"file {loss.unfinished[partition]} of {self.work.end(partition)}"
+        yield Line(
+            f"partition {partition}: {name_of(member_id)} goes on for {loss.worker} at {place}, "
+            f"{seconds:.1f} s after the kill",
+            "green",
+        )
+
+
+def name_of(member_id: str) -> str:
+    """The worker's name, with which its member id begins."""
+    return with_names(member_id)
+
+
+def with_names(text: str) -> str:
+    """A text with workers' names in place of their member ids."""
+    return _UUID.sub("", text)
+
+
+def _ranges(numbers: list[int]) -> str:
+    """`0-3, 7`; `nothing` for an empty list."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return " ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs) or "nothing"

@@ -1,0 +1,108 @@
+"""The demo's processes: started with a pipe that ends with us, watched, killed, and always cleaned up."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_START_DEADLINE_S = 30.0
+_STOP_DEADLINE_S = 10.0
+_POLL_S = 0.02
+
+
+class ChildFailed(Exception):
+    """A process of the demo ended by itself; the message has the end of what it printed."""
+
+
+class Child:
+    """One process: `python -m MODULE`. Its standard input is a pipe of ours, so that it notices when we are gone."""
+
+    def __init__(self, module: str, arguments: list[str], log: Path) -> None:
+        self.name = log.stem
+        self._log = log
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def kill9(self) -> None:
+        """SIGKILL: no goodbye, no last commit."""
+        self._process.kill()
+        self._process.wait()
+
+    def check(self) -> None:
+        """Raise `ChildFailed` if it has ended."""
+        if not self.is_running:
+            last = self._log.read_text(errors="replace").strip().splitlines()[-3:]
+            raise ChildFailed(f"{self.name} ended with {self._process.returncode}: {' | '.join(last)}")
+
+    def log_lines(self) -> list[str]:
+        return self._log.read_text(errors="replace").splitlines()
+
+    def end(self) -> None:
+        """Ask it to stop; then make it stop."""
+        if self.is_running:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(_STOP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.kill9()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+class Children:
+    """All processes of one demo; leaving the block ends them, the workers first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[Child] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for child in reversed(self._started):
+            child.end()
+
+    def start(self, name: str, module: str, *arguments: str) -> Child:
+        child = Child(module, list(arguments), self._folder / f"{name}.log")
+        self._started.append(child)
+        return child
+
+    def start_server(self) -> str:
+        """A server on a new store in our folder; returns its URL once it listens."""
+        server = self.start("server", "rota.demo.server", f"sqlite:///{self._folder / 'rota.db'}")
+        give_up_at = time.monotonic() + _START_DEADLINE_S
+        while (url := _listening_url(server.log_lines())) is None:
+            server.check()
+            if time.monotonic() > give_up_at:
+                raise ChildFailed("the server does not start")
+            time.sleep(_POLL_S)
+        return url
+
+
+def _listening_url(lines: list[str]) -> str | None:
+    for line in lines:
+        if '"listening"' in line:
+            return str(json.loads(line)["url"])
+    return None

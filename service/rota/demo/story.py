@@ -1,0 +1,194 @@
+"""The demo from start to end: start everything, kill somebody in the middle, wait until all is done, check."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import httpx
+
+from rota.client import Client, connect
+from rota.demo.board import Board, Line, name_of, with_names
+from rota.demo.checks import Check, check_loss, check_work
+from rota.demo.children import Child, ChildFailed, Children
+from rota.demo.results import Results
+from rota.demo.screen import Screen, partition_table
+from rota.demo.work import Work, default_work
+from rota.observability.timeline import timeline_line
+
+_LOOK_INTERVAL_S = 0.2
+_SILENCE_S = 60.0
+"""Nothing happened for so long: something is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What can be chosen. `folder` is None for the project's own files."""
+
+    url: str
+    namespace: str
+    folder: Path | None = None
+    workers: int = 3
+    partitions: int = 12
+    rounds: int = 2
+    session_timeout_ms: int = 2_000
+    kill: bool = True
+
+
+def run_demo(options: Options) -> bool:
+    """Show it; returns whether every check holds. Raises `ChildFailed` if a process of ours ends by itself."""
+    with tempfile.TemporaryDirectory(prefix="rota-demo-") as folder, Children(Path(folder)) as children:
+        return asyncio.run(_Demo(options, Path(folder), children).run())
+
+
+class _Demo:
+    """One run."""
+
+    def __init__(self, options: Options, folder: Path, children: Children) -> None:
+        self._options = options
+        self._folder = folder
+        self._children = children
+        self._screen = Screen()
+        self._group_id = f"demo-{uuid.uuid4().hex[:8]}"
+        self._work = self._choose_work().copied_to(folder / "input")
+        self._board = Board(self._work)
+        self._last_event_at = time.monotonic()
+
+    async def run(self) -> bool:
+        expected_words = await asyncio.to_thread(self._work.count_directly)
+        url = await self._find_server()
+        with Results.create(self._folder / "results.db", len(self._work.partitions)) as results:
+            workers = self._start_workers(url)
+            async with connect(url, self._options.namespace) as client:
+                await self._until_complete(client, workers)
+                checks = await check_work(self._work, results, expected_words, self._group_id, client)
+                checks += await self._check_loss(results, url)
+        self._conclude(checks)
+        return all(check.holds for check in checks)
+
+    # --- starting -----------------------------------------------------------------------------
+
+    def _choose_work(self) -> Work:
+        options = self._options
+        if options.folder is None:
+            return default_work(options.partitions, options.rounds)
+        return Work.of_folder(options.folder.resolve(), options.partitions, options.rounds)
+
+    async def _find_server(self) -> str:
+        options = self._options
+        if await _is_ready(options.url):
+            self._say(f"a server is running at {options.url}: we use it")
+            return options.url
+        self._say(f"no server is running at {options.url}: we start one on a temporary store")
+        url = await asyncio.to_thread(self._children.start_server)
+        self._say(f"it listens at {url}")
+        return url
+
+    def _start_workers(self, url: str) -> dict[str, Child]:
+        options, work = self._options, self._work
+        list_of_work = self._folder / "work.json"
+        work.save(list_of_work)
+        workers = {}
+        for number in range(1, options.workers + 1):
+            name = f"worker-{number}"
+            settings: Mapping[str, str] = {
+                "name": name,
+                "url": url,
+                "namespace": options.namespace,
+                "group": self._group_id,
+                "session-timeout-ms": str(options.session_timeout_ms),
+                "work": str(list_of_work),
+                "results": str(self._folder / "results.db"),
+            }
+            arguments = [text for key, value in settings.items() for text in (f"--{key}", value)]
+            workers[name] = self._children.start(name, "rota.demo.worker", *arguments)
+        pids = ", ".join(f"{name} is process {worker.pid}" for name, worker in workers.items())
+        self._say(f"{pids}; their group is {self._group_id}")
+        times = f", {work.rounds} times over" if work.rounds > 1 else ""
+        self._say(f"the work: the words of {work.files} files in {len(work.partitions)} partitions{times}")
+        return workers
+
+    # --- the middle ---------------------------------------------------------------------------
+
+    async def _until_complete(self, client: Client, workers: dict[str, Child]) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(self._watch_workers(workers))
+            with self._screen.live(self._board):
+                async for event in client.watch(self._group_id, after_revision=0):
+                    self._last_event_at = time.monotonic()
+                    for line in self._board.tell(event):
+                        self._screen.say(line)
+                    self._maybe_kill(workers)
+                    if self._board.is_complete and self._loss_is_over():
+                        break
+            watching.cancel()
+        self._say("every partition is done", "green")
+
+    def _maybe_kill(self, workers: dict[str, Child]) -> None:
+        """Kill -9 the first worker that is in the middle of its share, once all are in one generation."""
+        board = self._board
+        if not self._options.kill or board.loss is not None or len(board.members) < len(workers):
+            return
+        member_id = board.someone_in_the_middle()
+        if member_id is None:
+            return
+        victim = workers[name_of(member_id)]
+        loss = board.lose(member_id)
+        victim.kill9()
+        left = ", ".join(f"partition {p} at file {done} of {self._work.end(p)}" for p, done in loss.unfinished.items())
+        self._say(f"kill -9 {victim.pid}: {loss.worker} is dead and leaves {left}", "bold red")
+
+    def _loss_is_over(self) -> bool:
+        loss = self._board.loss
+        return loss is None or loss.expired_revision is not None
+
+    async def _watch_workers(self, workers: dict[str, Child]) -> None:
+        """Raise if a worker that nobody killed is gone, or nothing happens any more."""
+        while True:
+            for name, worker in workers.items():
+                loss = self._board.loss
+                if loss is None or loss.worker != name:
+                    worker.check()
+            if time.monotonic() > self._last_event_at + _SILENCE_S:
+                raise ChildFailed(f"nothing has happened for {_SILENCE_S:.0f} s")
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def _check_loss(self, results: Results, url: str) -> list[Check]:
+        if not self._options.kill:
+            return []
+        loss = self._board.loss
+        if loss is None:
+            return [Check("somebody was killed (there was too little work for that: raise --rounds)", holds=False)]
+        options = self._options
+        return await check_loss(loss, self._board, results, url, options.namespace, self._group_id)
+
+    def _conclude(self, checks: list[Check]) -> None:
+        screen = self._screen
+        screen.show()
+        screen.show(partition_table(self._board))
+        screen.show("\nWhat the journal says (without the commits):")
+        for event in self._board.events:
+            if event.kind != "offsets_committed":
+                screen.show(f"  {with_names(timeline_line(asdict(event)))}")
+        screen.show("\nChecks:")
+        for check in checks:
+            mark, style = ("ok    ", "green") if check.holds else ("FAILED", "bold red")
+            screen.mark(mark, style, check.claim)
+
+    def _say(self, text: str, style: str = "") -> None:
+        self._screen.say(Line(text, style))
+
+
+async def _is_ready(url: str) -> bool:
+    async with httpx.AsyncClient(trust_env=False, timeout=2.0) as http:
+        try:
+            return (await http.get(f"{url.rstrip('/')}/readyz")).is_success
+        except (httpx.TransportError, httpx.InvalidURL):
+            return False

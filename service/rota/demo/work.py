@@ -1,0 +1,111 @@
+"""The demo's work: which files are counted, cut into partitions, and what counting one means."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from zlib import crc32
+
+import rota
+
+TOPIC = "words"
+_WORD = re.compile(rb"\w+")
+_SKIPPED = frozenset({"__pycache__", "node_modules"})
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Files by partition. Each partition's list is worked through `rounds` times; an offset is a place in that."""
+
+    root: str
+    partitions: tuple[tuple[str, ...], ...]
+    rounds: int
+
+    @classmethod
+    def of_folder(cls, root: Path, partitions: int, rounds: int) -> Work:
+        """All files below a folder that are not hidden, each in the partition that its name's checksum says."""
+        names: list[list[str]] = [[] for _ in range(partitions)]
+        for name in sorted(_names(root)):
+            names[crc32(name.encode()) % partitions].append(name)
+        return cls(str(root), tuple(map(tuple, names)), rounds)
+
+    @classmethod
+    def load(cls, path: Path) -> Work:
+        """What `save` wrote."""
+        document = json.loads(path.read_text())
+        return cls(document["root"], tuple(map(tuple, document["partitions"])), document["rounds"])
+
+    def save(self, path: Path) -> None:
+        """Write it down for the workers, so that all of them work on the same list."""
+        path.write_text(json.dumps(asdict(self)))
+
+    def copied_to(self, folder: Path) -> Work:
+        """The same work on a copy of the files, so that what happens to them meanwhile makes no difference."""
+        for name in (name for names in self.partitions for name in names):
+            copy = folder / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(Path(self.root, name), copy)
+        return replace(self, root=str(folder))
+
+    @property
+    def files(self) -> int:
+        """How many files there are."""
+        return sum(map(len, self.partitions))
+
+    @property
+    def total(self) -> int:
+        """How many files are counted in all rounds together."""
+        return self.files * self.rounds
+
+    def end(self, partition: int) -> int:
+        """The offset at which a partition is done."""
+        return len(self.partitions[partition]) * self.rounds
+
+    def name_at(self, partition: int, offset: int) -> str:
+        """The file that stands at an offset."""
+        names = self.partitions[partition]
+        return names[offset % len(names)]
+
+    def count_at(self, partition: int, offset: int) -> int:
+        """Count the words of the file at an offset."""
+        return count_words(Path(self.root, self.name_at(partition, offset)))
+
+    def count_directly(self) -> int:
+        """All words of all rounds, counted here and now: what the workers must come to."""
+        return self.rounds * sum(count_words(Path(self.root, name)) for names in self.partitions for name in names)
+
+
+def count_words(path: Path) -> int:
+    """How many words a file has, whatever its encoding."""
+    return len(_WORD.findall(path.read_bytes()))
+
+
+def default_folder() -> Path:
+    """The checkout that this package is part of, or the package itself where it was installed."""
+    package = Path(rota.__file__).parent
+    checkout = package.parents[1]
+    return checkout if (checkout / "README.md").is_file() else package
+
+
+def default_work(partitions: int, rounds: int) -> Work:
+    """The project's README and sources."""
+    folder = default_folder()
+    everything = Work.of_folder(folder, partitions, rounds)
+    chosen = (tuple(filter(_is_ours, names)) for names in everything.partitions)
+    return Work(everything.root, tuple(chosen), rounds)
+
+
+def _is_ours(name: str) -> bool:
+    return name.endswith(".py") or name == "README.md"
+
+
+def _names(root: Path) -> list[str]:
+    paths = (path.relative_to(root) for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    return [path.as_posix() for path in paths if not any(_is_hidden(part) for part in path.parts)]
+
+
+def _is_hidden(part: str) -> bool:
+    return part.startswith(".") or part in _SKIPPED

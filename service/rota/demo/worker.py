@@ -1,0 +1,117 @@
+"""One worker of the demo, a process of its own: holds a share of the partitions and works through it, file by file."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rota.assignors import TopicPartition
+from rota.client import CoordinatorError, Member, OffsetToCommit, connect
+from rota.demo.orphans import set_when_orphaned
+from rota.demo.results import Fenced, Results
+from rota.demo.work import TOPIC, Work
+
+Share = tuple[TopicPartition, ...]
+
+
+@dataclass
+class Worker:
+    """Works on what it holds. One task at a time; `stop` lets it finish its file, `abandon` does not."""
+
+    name: str
+    work: Work
+    results: Results
+    member: Member[Share] | None = None
+    _task: asyncio.Task[None] | None = None
+    _stopping: bool = False
+
+    def start(self, share: Share) -> None:
+        """It holds `share` from now on."""
+        assert self.member is not None
+        self._stopping = False
+        self._task = asyncio.create_task(self._work_through(share, self.member.generation_id))
+
+    async def stop(self, _share: Share) -> None:
+        """The group wants the share back: finish the file at hand and commit it, then let go."""
+        self._stopping = True
+        if self._task is not None:
+            await self._task
+
+    def abandon(self, _share: Share) -> None:
+        """The share may be somebody else's already: nothing more is written."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _work_through(self, share: Share, generation_id: int) -> None:
+        try:
+            for _, partition in share:
+                # The results know how far they are. The offset may be one behind, if its commit died with its worker.
+                position = self.results.take(partition, generation_id)
+                while position < self.work.end(partition) and not self._stopping:
+                    await asyncio.to_thread(self._count, partition, position, generation_id)
+                    position += 1
+                    await self._commit(partition, position)
+        except (Fenced, CoordinatorError) as fenced:
+            # The member learns the same from its next heartbeat, and comes back with what it then holds.
+            print(f"{self.name} stops in generation {generation_id}: {fenced}", file=sys.stderr, flush=True)
+
+    def _count(self, partition: int, position: int, generation_id: int) -> None:
+        words = self.work.count_at(partition, position)
+        file = self.work.name_at(partition, position)
+        self.results.add(partition, position, file, words, self.name, generation_id)
+
+    async def _commit(self, partition: int, offset: int) -> None:
+        assert self.member is not None
+        await self.member.commit([OffsetToCommit(TOPIC, partition, offset)])
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Be a member until SIGTERM, or until whoever started us is gone."""
+    stopped = _stop_signal()
+    work = Work.load(options.work)
+    with Results(options.results) as results:
+        worker = Worker(options.name, work, results)
+        async with connect(options.url, options.namespace, client_id=options.name) as client:
+            worker.member = client.member_of_topics(
+                options.group,
+                {TOPIC: len(work.partitions)},
+                "range",
+                session_timeout_ms=options.session_timeout_ms,
+                rebalance_timeout_ms=max(10_000, options.session_timeout_ms),
+                on_assigned=worker.start,
+                on_revoked=worker.stop,
+                on_lost=worker.abandon,
+            )
+            async with worker.member:
+                await stopped.wait()
+
+
+def _stop_signal() -> asyncio.Event:
+    """Set by SIGTERM, and by the end of standard input: nobody who started us is left to stop us."""
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    set_when_orphaned(stopped)
+    return stopped
+
+
+def main() -> None:
+    """The process that `rota demo` starts for each worker."""
+    # Ctrl-C goes to all processes of a terminal; who started us decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--namespace", required=True)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--session-timeout-ms", type=int, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--results", type=Path, required=True)
+    asyncio.run(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

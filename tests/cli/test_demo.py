@@ -1,0 +1,169 @@
+"""`rota demo`: it shows what it claims, its checks can fail, and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from base64 import b64encode
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rota.assignors import TopicPartition
+from rota.client import GroupEvent
+from rota.demo.board import Board
+from rota.demo.results import Fenced, Results
+from rota.demo.work import Work
+from rota.types.consumer import Assignment, encode_assignment
+from tests.support.processes import Process, Processes
+
+UUID = "52dfdb5b-daf7-44a0-b782-57f31fc0e97b"
+
+
+@pytest.fixture
+def some_files(tmp_path: Path) -> Path:
+    """A folder with 40 files of 5 words, in two levels, and what does not count: hidden files."""
+    folder = tmp_path / "input"
+    for number in range(40):
+        file = folder / f"level-{number % 2}" / f"{number}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("one two, three: four\nfünf\n")
+    (folder / ".hidden").write_text("not this")
+    return folder
+
+
+def start_demo(processes: Processes, folder: Path, *options: str) -> Process:
+    url = ("--url", "http://127.0.0.1:1")
+    return processes.rota("demo", "--input", folder, *url, "--session-timeout-ms", "1000", *options)
+
+
+def alive_in_session(session_id: int) -> list[psutil.Process]:
+    """The processes that a demo has started, and that still run."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == session_id and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+    return found
+
+
+@pytest.mark.processes
+def test_the_demo_loses_a_worker_and_finishes_all_work_exactly_once(processes: Processes, some_files: Path) -> None:
+    demo = start_demo(processes, some_files, "--rounds", "6")
+
+    exit_code = demo.wait_for_exit(90)
+
+    told = demo.output()
+    assert exit_code == 0, told
+    assert "FAILED" not in told
+    assert "kill -9" in told
+    assert "no heartbeat within its session timeout of 1000 ms" in told
+    assert "every file was counted exactly once: 240 of 240" in told
+    # \w+ in bytes: the ü of fünf parts it in two words.
+    assert "the words agree: 1440 counted by the workers, 1440 counted directly" in told
+    assert "a commit in its name is refused by the coordinator: UNKNOWN_MEMBER_ID" in told
+    assert "a result in its name is refused by the fence" in told
+    assert "\x1b" not in told
+    assert not alive_in_session(demo.pid)
+
+
+@pytest.mark.processes
+def test_a_demo_that_is_killed_takes_its_processes_along(processes: Processes, some_files: Path) -> None:
+    demo = start_demo(processes, some_files, "--rounds", "100000", "--no-kill", "--workers", "2")
+    demo.wait_for_line("generation 1:")
+    started = psutil.Process(demo.pid).children(recursive=True)
+    assert len(started) == 3
+
+    demo.send(signal.SIGKILL)
+
+    assert demo.wait_for_exit() == -signal.SIGKILL
+    gone, left = psutil.wait_procs(started, timeout=30)
+    assert (len(gone), left) == (3, [])
+
+
+@pytest.mark.processes
+def test_too_little_work_to_lose_anybody_in_is_a_failure_that_says_so(processes: Processes, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "one.txt").write_text("one")
+
+    demo = start_demo(processes, tmp_path / "input", "--workers", "2", "--rounds", "1")
+
+    assert demo.wait_for_exit(60) == 1
+    assert "FAILED  somebody was killed" in demo.output()
+
+
+# --- the parts ---------------------------------------------------------------------------------------
+
+
+def test_a_result_of_an_older_generation_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    with Results.create(tmp_path / "results.db", 1) as results:
+        results.take(0, 1)
+        results.add(0, 0, "a", 5, "worker-1", 1)
+        assert results.take(0, 2) == 1
+
+        with pytest.raises(Fenced):
+            results.add(0, 1, "b", 7, "worker-1", 1)
+
+        assert results.totals() == (1, 5)
+
+
+def test_every_file_is_in_one_partition_and_the_same_one_each_time(some_files: Path) -> None:
+    work = Work.of_folder(some_files, 12, rounds=2)
+
+    names = [name for partition in work.partitions for name in partition]
+    assert (len(names), len(set(names)), work.total) == (40, 40, 80)
+    assert work == Work.of_folder(some_files, 12, rounds=2)
+    assert work.count_directly() == 2 * 40 * 6
+
+
+class Journal:
+    """Feeds a board with events as a coordinator writes them."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.revision = 0
+
+    def tell(self, kind: str, generation_id: int = 1, reason: str = "", **payload: Any) -> list[str]:
+        self.revision += 1
+        event = GroupEvent(self.revision, 0, generation_id, kind, reason, payload)
+        return [line.text for line in self.board.tell(event)]
+
+    def generation(self, generation_id: int, shares: dict[str, list[int]]) -> list[str]:
+        """A completed generation in which the first member leads."""
+        ids = {name: f"{name}-{UUID}" for name in shares}
+        self.tell("generation_completed", generation_id, member_ids=list(ids.values()))
+        encoded = [
+            [ids[name], b64encode(encode_assignment(Assignment(tuple(TopicPartition("words", n) for n in share))))]
+            for name, share in shares.items()
+        ]
+        leader_id = next(iter(ids.values()))
+        return self.tell("assignment_synced", generation_id, leader_id=leader_id, assignments=encoded)
+
+    def commit(self, name: str, partition: int, offset: int) -> list[str]:
+        return self.tell("offsets_committed", member_id=f"{name}-{UUID}", offsets=[["words", partition, offset]])
+
+
+def test_the_board_tells_who_takes_over_what_and_sees_a_commit_that_comes_too_late() -> None:
+    board = Board(Work("", (("a", "b", "c"), ("d", "e", "f"), ("g",)), rounds=1))
+    journal = Journal(board)
+    told = journal.generation(1, {"worker-1": [0, 1], "worker-2": [2]})
+    assert told == ["generation 1: worker-1 has 0-1, worker-2 has 2 (as worker-1, its leader, assigned)"]
+
+    journal.commit("worker-1", 0, 1)
+    assert board.someone_in_the_middle() is None
+    journal.commit("worker-1", 0, 2)
+    assert board.someone_in_the_middle() == f"worker-1-{UUID}"
+    loss = board.lose(f"worker-1-{UUID}")
+    journal.tell("member_expired", member_id=loss.member_id, reason="silent")
+    journal.generation(2, {"worker-2": [0, 1, 2]})
+    taken = journal.commit("worker-2", 0, 3)
+    journal.commit("worker-1", 1, 3)
+
+    assert loss.unfinished == {0: 2, 1: 0}
+    assert taken[0].startswith("partition 0: worker-2 goes on for worker-1 at file 2 of 3")
+    assert loss.taken_over.keys() == {0}
+    assert loss.late_commits == [journal.revision]
