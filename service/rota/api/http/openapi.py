@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections import defaultdict
 from importlib.metadata import version
 from typing import Any
@@ -63,7 +65,9 @@ def _operation(operation: Operation, route: Route, limits: Limits) -> Json:
     else:
         described["parameters"] += parts.query_parameters(route.shape, limits)
     codes = (*operation.errors, *parts.COORDINATOR_ERRORS)
-    described["responses"] = _successes(operation) | parts.error_responses(codes, reads_body=reads_body)
+    described["responses"] = _successes(operation) | parts.error_responses(
+        codes, reads_body=reads_body, bounded=bool(route.shape.entries)
+    )
     return described
 
 
@@ -93,3 +97,12 @@ def _successes(operation: Operation) -> Json:
 
 def _ref(title: str) -> Json:
     return {"$ref": f"#/components/schemas/{title}"}
+
+
+def dump_openapi() -> str:
+    """The document of a server with the default limits, as `docs/reference/openapi.json` holds it."""
+    return json.dumps(build_openapi(Limits()), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(dump_openapi())

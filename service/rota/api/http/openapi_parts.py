@@ -140,8 +140,11 @@ def pending_response(with_member_id: bool) -> Json:
     }
 
 
-def error_responses(codes: Iterable[ErrorCode], *, reads_body: bool) -> Json:
-    """One response per status, naming its codes. Any request may be malformed, any server may fail."""
+def error_responses(codes: Iterable[ErrorCode], *, reads_body: bool, bounded: bool = False) -> Json:
+    """One response per status, naming its codes. Any request may be malformed, any server may fail.
+
+    `bounded`: the query has texts or lists that may be too long.
+    """
     by_status: dict[int, list[ErrorCode]] = defaultdict(list)
     for code in dict.fromkeys((*codes, ErrorCode.INVALID_REQUEST)):
         by_status[STATUS[code].http].append(code)
@@ -149,8 +152,9 @@ def error_responses(codes: Iterable[ErrorCode], *, reads_body: bool) -> Json:
     responses["500"] = _error_response(500, [ErrorCode.COORDINATOR_NOT_AVAILABLE])
     if reads_body:
         responses["408"] = _error_response(408, [ErrorCode.INVALID_REQUEST])
-        responses["413"] = _error_response(413, [ErrorCode.PAYLOAD_TOO_LARGE])
         responses["415"] = _error_response(415, [ErrorCode.INVALID_REQUEST])
+    if reads_body or bounded:
+        responses["413"] = _error_response(413, [ErrorCode.PAYLOAD_TOO_LARGE])
     return responses
 
 

@@ -93,7 +93,7 @@ def _remove_member(limits: Limits) -> Json:
             *parts.path_parameters((*_GROUP_PARAMETERS, "member_id")),
             *parts.query_parameters(REMOVE_MEMBER_QUERY, limits),
         ],
-        _json(LEAVE_REPLY.title, example) | parts.error_responses(codes, reads_body=False),
+        _json(LEAVE_REPLY.title, example) | parts.error_responses(codes, reads_body=False, bounded=True),
     )
 
 

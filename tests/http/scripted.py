@@ -1,0 +1,128 @@
+"""A coordinator that answers what a test told it to: the API's port, without anything behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import Heartbeat, HeartbeatReply, Reply, Request, refuse
+from rota.runtime.ports import Answer, JournalEvent, ShardOwner
+
+REVISION, EPOCH = 42, 3
+
+
+class ScriptedCoordinator:
+    """Set `reply` to what the next calls are answered; None parks them until `answer_one_parked` or `drain`."""
+
+    def __init__(self) -> None:
+        self.shard_count = 4
+        self.changed = asyncio.Condition()
+        self.parked: dict[asyncio.Future[Answer], Request] = {}
+        self.watchers = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """As new, for the next test."""
+        self.requests: list[Request] = []
+        stable = HeartbeatReply(generation_id=7, state="Stable")
+        self.reply: Reply | Exception | Callable[[Request], Reply | None] | None = stable
+        self.heartbeats_at_once = True
+        self.cancelled: list[Request] = []
+        self.journal: list[JournalEvent] = []
+        self.journal_ends = False
+        self.is_ready = (True, "")
+
+    async def call(self, request: Request) -> Answer:
+        await self._note(request)
+        if isinstance(self.reply, Exception):
+            raise self.reply
+        reply = self.reply(request) if callable(self.reply) else self.reply
+        return await self._park(request) if reply is None else Answer(reply, REVISION, EPOCH)
+
+    def try_heartbeat(self, request: Heartbeat) -> Answer | None:
+        if not self.heartbeats_at_once or request.wait_ms or not isinstance(self.reply, HeartbeatReply):
+            return None
+        self.requests.append(request)
+        return Answer(self.reply, REVISION, EPOCH)
+
+    async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:
+        seen = self.journal[-1].seq if after_revision is None and self.journal else after_revision or 0
+        self.watchers += 1
+        await self._tell()
+        try:
+            while True:
+                for event in [event for event in self.journal if event.seq > seen]:
+                    seen = event.seq
+                    yield event
+                if self.journal_ends:
+                    return
+                async with self.changed:
+                    await self.changed.wait()
+        finally:
+            self.watchers -= 1
+            await self._tell()
+
+    async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:
+        return [event for event in self.journal if event.seq > after_seq][:limit]
+
+    def locate(self, namespace: str, group_id: str) -> ShardOwner:
+        return ShardOwner(2, "replica-1", "http://10.0.0.7:8080", EPOCH, 4_200, REVISION)
+
+    def ready(self) -> tuple[bool, str]:
+        return self.is_ready
+
+    async def drain(self) -> None:
+        for future, request in list(self.parked.items()):
+            future.set_result(Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "draining")))
+
+    async def stop(self) -> None:
+        await self.drain()
+
+    # --- what tests say and ask ---------------------------------------------------------------------
+
+    async def append(self, *events: JournalEvent) -> None:
+        self.journal += events
+        await self._tell()
+
+    async def end_journal(self) -> None:
+        self.journal_ends = True
+        await self._tell()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Return once `holds()`; everything that changes here is told."""
+        async with asyncio.timeout(5), self.changed:
+            await self.changed.wait_for(holds)
+
+    async def until_parked(self, calls: int) -> None:
+        await self.until(lambda: len(self.parked) == calls)
+
+    async def until_cancelled(self, calls: int) -> None:
+        await self.until(lambda: len(self.cancelled) == calls and not self.parked)
+
+    async def until_watched(self, streams: int) -> None:
+        await self.until(lambda: self.watchers == streams)
+
+    def answer_one_parked(self, reply: Reply) -> None:
+        next(iter(self.parked)).set_result(Answer(reply, REVISION, EPOCH))
+
+    async def _park(self, request: Request) -> Answer:
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.parked[future] = request
+        await self._tell()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.cancelled.append(request)
+            raise
+        finally:
+            del self.parked[future]
+            await self._tell()
+
+    async def _note(self, request: Request) -> None:
+        self.requests.append(request)
+        await self._tell()
+
+    async def _tell(self) -> None:
+        async with self.changed:
+            self.changed.notify_all()

@@ -1,0 +1,251 @@
+"""Every call of the protocol over HTTP: what was asked reaches the coordinator, what it replies reaches the caller."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from rota.api.http.operations import OPERATIONS, Operation
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import (
+    GetLeader,
+    Heartbeat,
+    HeartbeatReply,
+    JoinGroup,
+    JoinReply,
+    LeaveGroup,
+    LeaveReply,
+    LeavingMember,
+    LeftMember,
+    Request,
+    SyncGroup,
+    SyncReply,
+)
+from rota.runtime.ports import JournalEvent, StoreUnavailable
+from rota.wire.problems import decode_problem
+from rota.wire.replies import decode_reply
+from rota.wire.routes import encode_request
+from rota.wire.status import STATUS
+from tests.http.scripted import EPOCH, REVISION, ScriptedCoordinator
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+GROUP = "/v1/namespaces/default/groups/indexers"
+JOIN = {"protocol_type": "worker", "protocols": [{"name": "range"}]}
+HEARTBEAT = {"member_id": "m-1", "generation_id": 7}
+
+
+async def send(client: httpx.AsyncClient, request: Request) -> httpx.Response:
+    target = encode_request(request)
+    return await client.request(target.method, target.path, params=list(target.query), json=target.body)
+
+
+def as_received(request: Request) -> Request:
+    """What the server makes of a request: the host is the caller's, waits have their defaults."""
+    if isinstance(request, JoinGroup):
+        return replace(request, host="127.0.0.1", wait_ms=request.wait_ms or 0)
+    if isinstance(request, SyncGroup):
+        return replace(request, wait_ms=30_000 if request.wait_ms is None else request.wait_ms)
+    if isinstance(request, (Heartbeat, GetLeader)):
+        return replace(request, wait_ms=request.wait_ms or 0)
+    return request
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.operation_id)
+async def test_a_call_goes_there_and_back(
+    operation: Operation, scripted: ScriptedCoordinator, client: httpx.AsyncClient
+) -> None:
+    scripted.reply = operation.reply
+    response = await send(client, operation.request)
+
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "application/json"
+    assert scripted.requests == [as_received(operation.request)]
+    received = decode_reply(type(operation.reply), response.json())
+    assert (received.reply, received.revision, received.epoch) == (operation.reply, REVISION, EPOCH)
+
+
+@pytest.mark.parametrize("code", [code for code in ErrorCode if code is not ErrorCode.NONE])
+async def test_every_error_is_a_problem_document_with_its_status(
+    code: ErrorCode, scripted: ScriptedCoordinator, client: httpx.AsyncClient
+) -> None:
+    scripted.reply = JoinReply(code, detail="why", member_id="m-1")
+    response = await client.post(f"{GROUP}/join", json=JOIN)
+
+    assert response.status_code == STATUS[code].http
+    assert response.headers["content-type"] == "application/problem+json"
+    retry_after_s = STATUS[code].retry_after_s
+    assert response.headers.get("retry-after") == (None if retry_after_s is None else str(retry_after_s))
+    document = response.json()
+    assert document["status"] == response.status_code
+    assert document["retriable"] == STATUS[code].retriable
+    problem = decode_problem(response.status_code, document)
+    assert (problem.code, problem.detail, problem.member_id) == (code, "why", "m-1")
+    assert (problem.revision, problem.epoch) == (REVISION, EPOCH)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_heartbeats_fail_like_all_other_calls(
+    code: ErrorCode, at_once: bool, scripted: ScriptedCoordinator, client: httpx.AsyncClient
+) -> None:
+    scripted.heartbeats_at_once = at_once
+    scripted.reply = HeartbeatReply(code, "why")
+    response = await client.post(f"{GROUP}/heartbeat", json=HEARTBEAT)
+
+    assert response.status_code == STATUS[code].http
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["code"] == code
+
+
+async def test_both_roads_of_a_heartbeat_say_the_same(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
+    quick = await client.post(f"{GROUP}/heartbeat", json=HEARTBEAT)
+    scripted.heartbeats_at_once = False
+    slow = await client.post(f"{GROUP}/heartbeat", json=HEARTBEAT)
+
+    assert quick.content == slow.content
+    assert quick.json() == {"generation_id": 7, "state": "Stable", "revision": REVISION, "epoch": EPOCH}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "reply", "document"),
+    [
+        ("join", JOIN, JoinReply(pending=True, member_id="m-1"), {"status": "pending", "member_id": "m-1"}),
+        ("sync", HEARTBEAT, SyncReply(pending=True), {"status": "pending"}),
+    ],
+)
+async def test_what_is_not_over_yet_is_202(
+    path: str,
+    body: dict[str, object],
+    reply: JoinReply | SyncReply,
+    document: dict[str, object],
+    scripted: ScriptedCoordinator,
+    client: httpx.AsyncClient,
+) -> None:
+    scripted.reply = reply
+    response = await client.post(f"{GROUP}/{path}", json=body)
+    assert response.status_code == 202
+    assert response.json() == {**document, "revision": REVISION, "epoch": EPOCH}
+
+
+async def test_several_members_heartbeat_in_one_message(
+    scripted: ScriptedCoordinator, client: httpx.AsyncClient
+) -> None:
+    members = [HEARTBEAT, {"member_id": "m-2", "generation_id": 7, "group_instance_id": "pod-2"}]
+    response = await client.post(f"{GROUP}/heartbeat", json={"members": members})
+
+    assert response.status_code == 200
+    document = response.json()
+    line = {"error": "NONE", "generation_id": 7, "state": "Stable", "revision": REVISION, "epoch": EPOCH}
+    assert document["members"] == [{"member_id": "m-1", **line}, {"member_id": "m-2", **line}]
+    assert (document["revision"], document["epoch"]) == (REVISION, EPOCH)
+    assert scripted.requests == [
+        Heartbeat("default", "indexers", "m-1", 7, wait_ms=0),
+        Heartbeat("default", "indexers", "m-2", 7, "pod-2", wait_ms=0),
+    ]
+
+
+async def test_a_member_in_a_batch_fails_alone(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
+    scripted.reply = HeartbeatReply(ErrorCode.UNKNOWN_MEMBER_ID)
+    response = await client.post(f"{GROUP}/heartbeat", json={"members": [HEARTBEAT], "wait_ms": 30_000})
+    assert response.status_code == 200
+    assert response.json()["members"][0]["error"] == "UNKNOWN_MEMBER_ID"
+
+
+async def test_an_empty_batch_is_answered_at_once(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
+    response = await client.post(f"{GROUP}/heartbeat", json={"members": [], "wait_ms": 30_000})
+    assert (response.status_code, response.json()["members"]) == (200, [])
+
+
+async def test_an_administrator_removes_a_member(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
+    scripted.reply = LeaveReply(members=(LeftMember("team/app-1", None, ErrorCode.NONE),))
+    response = await client.delete(f"{GROUP}/members/team%2Fapp-1", params={"reason": "stuck"})
+
+    assert response.status_code == 200
+    leaving = LeavingMember("team/app-1", None, "stuck")
+    assert scripted.requests == [LeaveGroup("default", "indexers", (leaving,), by_admin=True)]
+
+
+async def test_removing_an_unknown_member_is_404(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
+    scripted.reply = LeaveReply(members=(LeftMember("m-9", None, ErrorCode.UNKNOWN_MEMBER_ID),))
+    response = await client.delete(f"{GROUP}/members/m-9")
+    assert (response.status_code, response.json()["code"]) == (404, "UNKNOWN_MEMBER_ID")
+
+
+async def test_the_coordinator_of_a_group_can_be_found(client: httpx.AsyncClient) -> None:
+    response = await client.get(f"{GROUP}/coordinator")
+    assert response.json() == {
+        "shard_id": 2,
+        "replica_id": "replica-1",
+        "address": "http://10.0.0.7:8080",
+        "epoch": EPOCH,
+        "lease_left_ms": 4_200,
+        "revision": REVISION,
+    }
+
+
+async def test_the_journal_is_read_in_pages(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
+    scripted.journal = [
+        JournalEvent(seq, 1_000 + seq, "default", "indexers", 7, "member_joined", "new", {"n": seq}, EPOCH)
+        for seq in range(1, 6)
+    ]
+    page = (await client.get("/v1/events", params={"shard": 2, "after": 1, "limit": 2})).json()
+    assert [event["revision"] for event in page["events"]] == [2, 3]
+    assert (page["revision"], page["epoch"]) == (3, EPOCH)
+    assert page["events"][0] == {
+        "revision": 2,
+        "epoch": EPOCH,
+        "at_ms": 1_002,
+        "namespace": "default",
+        "group_id": "indexers",
+        "generation_id": 7,
+        "kind": "member_joined",
+        "reason": "new",
+        "payload": {"n": 2},
+    }
+    empty = (await client.get("/v1/events", params={"shard": 2, "after": 5})).json()
+    assert empty == {"events": [], "revision": 5, "epoch": 0}
+
+
+async def test_a_shard_that_is_none_is_refused(client: httpx.AsyncClient) -> None:
+    response = await client.get("/v1/events", params={"shard": 4})
+    assert (response.status_code, response.json()["detail"]) == (400, "shard must be from 0 to 3")
+
+
+async def test_a_store_that_is_gone_is_503_and_a_bug_of_ours_500_and_both_are_problems(
+    scripted: ScriptedCoordinator, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    scripted.reply = StoreUnavailable("password=secret")
+    gone = await client.get(GROUP)
+    scripted.reply = KeyError("secret")
+    bug = await client.get(GROUP)
+
+    for response, status in ((gone, 503), (bug, 500)):
+        assert (response.status_code, response.json()["code"]) == (status, "COORDINATOR_NOT_AVAILABLE")
+        assert "secret" not in response.text
+    assert [record.message for record in caplog.records] == ["a request failed"]
+
+
+async def test_probes_tell_alive_from_ready(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
+    assert (await client.get("/readyz")).json() == {"status": "ready"}
+    scripted.is_ready = (False, "3 of 4 shards are served")
+    unready = await client.get("/readyz")
+    assert (unready.status_code, unready.json()["detail"]) == (503, "3 of 4 shards are served")
+    assert (await client.get("/healthz")).json() == {"status": "ok"}
+    assert (await client.head("/healthz")).status_code == 200
+
+
+async def test_metrics_count_what_was_answered(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
+    async def counted(line: str) -> float:
+        lines = (await client.get("/metrics")).text.splitlines()
+        return float(next((each.split()[-1] for each in lines if each.startswith(line)), "0"))
+
+    heartbeats = 'rota_heartbeats_total{result="NONE"}'
+    failures = 'rota_requests_total{code="UNKNOWN_TOPIC",operation="topicsGet"}'
+    before = await counted(heartbeats), await counted(failures)
+    await client.post(f"{GROUP}/heartbeat", json={"members": [HEARTBEAT, HEARTBEAT]})
+    scripted.reply = JoinReply(ErrorCode.UNKNOWN_TOPIC)
+    await client.get("/v1/namespaces/default/topics/nothing")
+    assert (await counted(heartbeats), await counted(failures)) == (before[0] + 2, before[1] + 1)

@@ -1,0 +1,169 @@
+"""A group's life over HTTP, with the real coordinator behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode, b64encode
+from typing import Any
+
+import httpx
+import pytest
+
+from rota.protocol.messages import GetLeader
+from rota.runtime.clock import SystemClock
+from rota.runtime.coordinator import LocalCoordinator
+from rota.storage import MemoryStore
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+NAMESPACE = "/v1/namespaces/default"
+
+
+def join_body(instance: str, **more: Any) -> dict[str, Any]:
+    metadata = b64encode(instance.encode()).decode()
+    protocols = [{"name": "range", "metadata": metadata}]
+    return {"protocol_type": "worker", "protocols": protocols, "group_instance_id": instance, **more}
+
+
+async def posted(client: httpx.AsyncClient, path: str, body: dict[str, Any], status: int = 200) -> dict[str, Any]:
+    response = await client.post(f"{NAMESPACE}/groups/{path}", json=body)
+    assert response.status_code == status, response.text
+    document: dict[str, Any] = response.json()
+    return document
+
+
+async def test_a_group_of_two_lives_from_the_first_join_to_its_deletion(real_client: httpx.AsyncClient) -> None:
+    alone = await posted(real_client, "life/join", join_body("pod-0", member_id=""))
+    assert (alone["status"], alone["generation_id"], alone["leader_id"]) == ("joined", 1, alone["member_id"])
+
+    second = asyncio.create_task(posted(real_client, "life/join", join_body("pod-1")))
+    heartbeat = {"member_id": alone["member_id"], "generation_id": 1, "group_instance_id": "pod-0", "wait_ms": 10_000}
+    told = await posted(real_client, "life/heartbeat", heartbeat, 409)
+    assert told["code"] == "REBALANCE_IN_PROGRESS"
+
+    leader = await posted(real_client, "life/join", join_body("pod-0", member_id=alone["member_id"]))
+    follower = await second
+    assert leader["generation_id"] == follower["generation_id"] == 2
+    assert [b64decode(member["metadata"]) for member in leader["members"]] == [b"pod-0", b"pod-1"]
+    assert follower["members"] == []
+
+    ids = {"pod-0": leader["member_id"], "pod-1": follower["member_id"]}
+    shares = [{"member_id": ids[pod], "assignment": b64encode(pod.encode()).decode()} for pod in ids]
+    waiting = asyncio.create_task(posted(real_client, "life/sync", {"member_id": ids["pod-1"], "generation_id": 2}))
+    synced = await posted(
+        real_client, "life/sync", {"member_id": ids["pod-0"], "generation_id": 2, "assignments": shares}
+    )
+    assert (b64decode(synced["assignment"]), b64decode((await waiting)["assignment"])) == (b"pod-0", b"pod-1")
+
+    members = [{"member_id": ids[pod], "generation_id": 2} for pod in ids]
+    batch = await posted(real_client, "life/heartbeat", {"members": members})
+    assert [line["error"] for line in batch["members"]] == ["NONE", "NONE"]
+
+    fence = await posted(real_client, "life/fence", {"generation_id": 1}, 412)
+    assert fence["code"] == "ILLEGAL_GENERATION"
+    leading = (await real_client.get(f"{NAMESPACE}/groups/life/leader")).json()
+    assert (leading["leader_id"], leading["generation_id"]) == (ids["pod-0"], 2)
+
+    progress = {"topic": "documents", "partition": 3, "offset": 12}
+    commit = {"generation_id": 2, "member_id": ids["pod-1"], "offsets": [progress]}
+    committed = await posted(real_client, "life/offsets", commit)
+    fetched = (await real_client.get(f"{NAMESPACE}/groups/life/offsets", params={"topic": "documents/3,4"})).json()
+    assert committed["partitions"] == [{"topic": "documents", "partition": 3, "error": "NONE"}]
+    assert [offset["offset"] for offset in fetched["offsets"]] == [12, -1]
+    assert fetched["revision"] >= committed["revision"] > synced["revision"]
+
+    left = await posted(real_client, "life/leave", {"members": [{"group_instance_id": pod} for pod in ids]})
+    assert [member["error"] for member in left["members"]] == ["NONE", "NONE"]
+    assert (await real_client.delete(f"{NAMESPACE}/groups/life")).status_code == 200
+    assert (await real_client.get(f"{NAMESPACE}/groups/life")).json()["code"] == "GROUP_ID_NOT_FOUND"
+
+
+async def test_a_newcomer_gets_its_member_id_first(real_client: httpx.AsyncClient) -> None:
+    body = {"protocol_type": "worker", "protocols": [{"name": "range"}], "client_id": "app"}
+    asked = await posted(real_client, "newcomers/join", body, 428)
+    assert asked["code"] == "MEMBER_ID_REQUIRED"
+    assert asked["member_id"].startswith("app-")
+    joined = await posted(real_client, "newcomers/join", {**body, "member_id": asked["member_id"]})
+    assert joined["member_id"] == asked["member_id"]
+
+
+async def test_a_join_that_does_not_wait_is_pending_and_goes_on_later(real_client: httpx.AsyncClient) -> None:
+    first = await posted(real_client, "pending/join", join_body("pod-0"))
+    pending = await posted(real_client, "pending/join", join_body("pod-1", wait_ms=1), 202)
+    assert pending["status"] == "pending"
+    again = join_body("pod-1", member_id=pending["member_id"])
+    waiting = asyncio.create_task(posted(real_client, "pending/join", again))
+    await posted(real_client, "pending/join", join_body("pod-0", member_id=first["member_id"]))
+    assert (await waiting)["generation_id"] == 2
+
+
+async def test_groups_are_listed_in_pages(real_client: httpx.AsyncClient) -> None:
+    groups = "/v1/namespaces/pages/groups"
+    names = [f"g-{number}" for number in range(5)]
+    for name in names:
+        await real_client.post(f"{groups}/{name}/join", json=join_body("pod-0"))
+    seen: list[str] = []
+    token: str | None = ""
+    while token is not None:
+        parameters = {"page_size": "2", "page_token": token, "protocol_types": "worker"}
+        page = (await real_client.get(groups, params=parameters)).json()
+        seen += [group["group_id"] for group in page["groups"]]
+        token = page["next_page_token"]
+    assert seen == names
+    assert (await real_client.get(groups, params={"states": "Dead"})).json()["groups"] == []
+
+
+async def test_topics_come_grow_and_go(real_client: httpx.AsyncClient) -> None:
+    topic = f"{NAMESPACE}/topics/documents"
+    assert (await real_client.get(topic)).json()["code"] == "UNKNOWN_TOPIC"
+    body = {"partitions": 4, "attributes": {"owner": "search"}}
+    assert (await real_client.put(topic, json=body)).status_code == 200
+    assert (await real_client.put(topic, json={"partitions": 3})).json()["code"] == "INVALID_PARTITIONS"
+    grown = (await real_client.put(topic, json={**body, "partitions": 8})).json()
+    assert (grown["partitions"], grown["attributes"]) == (8, {"owner": "search"})
+    listed = (await real_client.get(f"{NAMESPACE}/topics")).json()
+    assert [(each["topic"], each["partitions"]) for each in listed["topics"]] == [("documents", 8)]
+    assert (await real_client.delete(topic)).status_code == 200
+    assert (await real_client.get(topic)).status_code == 404
+
+
+async def test_a_watcher_sees_the_group_form_and_resumes_where_it_left(real_client: httpx.AsyncClient) -> None:
+    events = f"{NAMESPACE}/groups/watched/events"
+    async with real_client.stream("GET", events) as live:
+        lines = live.aiter_lines()
+        assert await anext(lines) == ": ping"
+        await posted(real_client, "watched/join", join_body("pod-0"))
+        first = [line async for line in _until(lines, "event: generation_completed")]
+        last_id = int((await anext(lines)).removeprefix("id: "))
+    assert any(line.startswith("event: member_joined") for line in first)
+
+    async with real_client.stream("GET", events, headers={"Last-Event-ID": str(last_id - 1)}) as resumed:
+        again = [line async for line in _until(resumed.aiter_lines(), f"id: {last_id}")]
+    assert [line for line in again if line.startswith("event: ")] == ["event: generation_completed"]
+
+
+async def test_the_journal_of_a_shard_has_no_gaps(real_client: httpx.AsyncClient) -> None:
+    await posted(real_client, "journal/join", join_body("pod-0"))
+    shard = (await real_client.get(f"{NAMESPACE}/groups/journal/coordinator")).json()
+    page = (await real_client.get("/v1/events", params={"shard": shard["shard_id"], "limit": 1_000})).json()
+    assert [event["revision"] for event in page["events"]] == list(range(1, shard["revision"] + 1))
+
+
+async def test_a_drain_ends_the_wait_for_a_leader() -> None:
+    clock = SystemClock()
+    store = MemoryStore(clock.monotonic_ms)
+    await store.open(4)
+    async with LocalCoordinator(store, shard_count=4, clock=clock) as coordinator:
+        await coordinator.wait_until_ready()
+        waiting = asyncio.create_task(coordinator.call(GetLeader("default", "nobody", wait_ms=30_000)))
+        await asyncio.sleep(0)
+        await coordinator.drain()
+        async with asyncio.timeout(5):
+            await waiting
+
+
+async def _until(lines: Any, last: str) -> Any:
+    async for line in lines:
+        yield line
+        if line == last:
+            return
