@@ -12,6 +12,7 @@ import pytest
 from rota.protocol.messages import GetLeader
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
+from rota.runtime.ports import Replica
 from rota.storage import MemoryStore
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -160,6 +161,17 @@ async def test_a_drain_ends_the_wait_for_a_leader() -> None:
         await coordinator.drain()
         async with asyncio.timeout(5):
             await waiting
+
+
+@pytest.mark.xfail(reason="with steal=True, Ownership still leaves shards to a dead registration", strict=True)
+async def test_an_embedded_server_that_was_killed_serves_all_shards_once_it_is_ready_again() -> None:
+    clock = SystemClock()
+    store = MemoryStore(clock.monotonic_ms)
+    await store.open(16)
+    await store.register(Replica("killed", "http://127.0.0.1:1"), ttl_ms=5_000)
+    async with LocalCoordinator(store, shard_count=16, clock=clock, steal=True) as coordinator:
+        await coordinator.wait_until_ready()
+        assert len(coordinator.owners()) == 16
 
 
 async def _until(lines: Any, last: str) -> Any:
