@@ -26,7 +26,7 @@ test-all: .venv/dev.stamp ## The tests and those that take minutes
 	$(PYTEST) -m "not torture" $(ARGS)
 
 sim: .venv/dev.stamp ## Simulate SEEDS=10000 faulty worlds, or replay one with SEED=4711
-	$(BIN)/rota simulate run $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+	$(BIN)/python -m rota.testing.sim $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)
 
 torture: .venv/dev.stamp ## Everything that is run for as long as one has time
 	$(PYTEST) -m torture $(ARGS)

@@ -40,6 +40,11 @@ class Source:
         """The package below `rota` that it belongs to; its own name for a module directly in `rota`."""
         return self.name.partition("/")[0]
 
+    @property
+    def is_run(self) -> bool:
+        """Whether it is a program: it has a part for when it is run, with `python -m`."""
+        return any(isinstance(node, ast.If) and "__main__" in ast.unparse(node.test) for node in self.tree.body)
+
     def at(self, node: ast.AST) -> str:
         """Where a node stands, so that an editor finds it."""
         return f"{self.path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
