@@ -30,6 +30,20 @@ def serve(
     workers: Annotated[
         int | None, typer.Option(envvar="ROTA_WORKERS", metavar="N", help=f"Processes; more than one: {LATER.lower()}")
     ] = None,
+    peer: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROTA_PEER", metavar="HOST:PORT", help="Where other servers of the same store reach this one."
+        ),
+    ] = None,
+    forward: Annotated[
+        bool | None,
+        typer.Option(
+            envvar="ROTA_FORWARD",
+            help="Answer for any group by asking its owner, or say who that is.",
+            show_default=False,
+        ),
+    ] = None,
     advertise: Annotated[
         str | None, typer.Option(envvar="ROTA_ADVERTISE", metavar="URL", help="Where others reach this server.")
     ] = None,
@@ -42,6 +56,9 @@ def serve(
     drain_delay_ms: Annotated[
         int | None,
         typer.Option(envvar="ROTA_DRAIN_DELAY_MS", help="From not ready to draining, for load balancers [0]."),
+    ] = None,
+    drain_timeout_ms: Annotated[
+        int | None, typer.Option(envvar="ROTA_DRAIN_TIMEOUT_MS", help="Most time for open connections to end [5000].")
     ] = None,
     log_format: Annotated[
         str | None,

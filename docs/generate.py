@@ -1,0 +1,198 @@
+"""Writes the generated references under docs/reference, or says with --check which of them are out of date.
+
+A page is a function without arguments that returns its text; `PAGES` names the file of each.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+REFERENCE = Path(__file__).parent / "reference"
+_NOTE = "<!-- Written by docs/generate.py (make docs): change the code instead. -->"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def page(title: str, *parts: str) -> str:
+    """A page in Markdown."""
+    return "\n\n".join((f"# {title}", _NOTE, *parts)) + "\n"
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+def cli() -> str:
+    """Every command with its arguments and options, as Typer knows them."""
+    import typer
+
+    from rota.cli.exits import EXIT_MEANINGS
+    from rota.cli.main import app
+
+    root = typer.main.get_command(app)
+    exits = table(("code", "meaning"), ((int(code), meaning) for code, meaning in EXIT_MEANINGS.items()))
+    commands = (_command(names, command) for names, command in _walk(("rota",), root))
+    return page("The command line", *commands, "## Exit codes", exits)
+
+
+def _walk(names: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield names, command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from _walk((*names, name), child)
+
+
+def _command(names: tuple[str, ...], command: Any) -> str:
+    arguments = [parameter.metavar for parameter in command.params if parameter.param_type_name == "argument"]
+    usage = " ".join((*names, "[OPTIONS]", *arguments, *["COMMAND"] * hasattr(command, "commands")))
+    parts = [f"## {' '.join(names)}", f"```\n{usage}\n```", _unwrapped(command.help or "")]
+    parameters = [parameter for parameter in command.params if parameter.help and not _is_completion(parameter)]
+    if parameters:
+        parts.append(table(("parameter", "meaning", "environment"), map(_parameter, parameters)))
+    return "\n\n".join(parts)
+
+
+def _is_completion(parameter: Any) -> bool:
+    return parameter.name in ("install_completion", "show_completion", "help")
+
+
+def _parameter(parameter: Any) -> tuple[str, str, str]:
+    is_argument = parameter.param_type_name == "argument"
+    names = [parameter.metavar] if is_argument else [*parameter.opts, *parameter.secondary_opts]
+    default = "" if is_argument or parameter.default in (None, False, "") else f" Default: {_plain(parameter.default)}."
+    return (
+        ", ".join(f"`{name}`" for name in names),
+        parameter.help + default,
+        f"`{parameter.envvar}`" * bool(parameter.envvar),
+    )
+
+
+def _plain(default: Any) -> str:
+    return "on" if default is True else str(default)
+
+
+def _unwrapped(text: str) -> str:
+    """Help is wrapped for terminals; a page wraps by itself."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+def settings() -> str:
+    """What a server can be told, by the environment and by options of `rota serve`."""
+    from rota.protocol.limits import Limits
+    from rota.server.settings import Settings
+
+    server = (
+        (f"`ROTA_{name.upper()}`", _default_of(name, field), field.description or "")
+        for name, field in Settings.model_fields.items()
+        if name != "limits"
+    )
+    limits = ((f"`ROTA_LIMITS__{limit.name.upper()}`", limit.default) for limit in fields(Limits))
+    return page(
+        "Settings",
+        "Each of the server's settings is also an option of `rota serve`, which wins over the environment: "
+        "`ROTA_LEASE_MS` is `--lease-ms`.",
+        table(("variable", "default", "meaning"), server),
+        "## Bounds of the protocol",
+        "By the environment only; the default of each is what protocol.md says.",
+        table(("variable", "default"), limits),
+    )
+
+
+def _default_of(name: str, field: Any) -> str:
+    if name == "store":
+        return "`rota.db` in the user's data folder"
+    return "none" if field.default is None else f"`{str(field.default).lower()}`"
+
+
+# --- errors, states, metrics, HTTP -----------------------------------------------------------------
+
+
+def errors() -> str:
+    """The one table from error code to what each transport says and what a caller does about it."""
+    from rota.wire.status import STATUS
+
+    rows = (
+        (f"`{code}`", status.title, status.http, status.grpc, "yes" if status.retriable else "no", status.remedy)
+        for code, status in STATUS.items()
+    )
+    headings = ("code", "meaning", "HTTP", "gRPC", "the same call may succeed later", "what to do")
+    return page(
+        "Errors", "An HTTP error is a problem document (RFC 9457) with the code as `code`.", table(headings, rows)
+    )
+
+
+def states() -> str:
+    """The states of a group and the moves between them."""
+    from rota.group.state import TRANSITIONS, GroupState
+
+    start, end = "    [*] --> Empty", "    Dead --> [*]"
+    moves = [f"    {before} --> {after}: {event}" for (before, after), event in TRANSITIONS.items()]
+    diagram = "\n".join(("```mermaid", "stateDiagram-v2", start, *moves, end, "```"))
+    told = "\n".join(line.removeprefix("    ") for line in (GroupState.__doc__ or "").splitlines())
+    summary, _, answers = told.strip().partition("\n")
+    rows = ((before, after, event) for (before, after), event in TRANSITIONS.items())
+    moves_table = table(("from", "to", "when"), rows)
+    return page("States of a group", diagram, summary, f"```\n{answers.strip()}\n```", "## Moves", moves_table)
+
+
+def metrics() -> str:
+    """What `/metrics` tells."""
+    from rota.observability.metrics import Metrics
+
+    # Metrics with labels have no samples yet, so the labels are asked for where they are kept.
+    registered: Iterable[Any] = Metrics().registry._collector_to_names
+    rows = []
+    for metric in registered:
+        name = metric._name + ("_total" if metric._type == "counter" else "")
+        rows.append((f"`{name}`", metric._type, ", ".join(metric._labelnames) or "-", metric._documentation))
+    return page("Metrics", table(("name", "type", "labels", "meaning"), sorted(rows)))
+
+
+def openapi() -> str:
+    """The OpenAPI document, as `/openapi.json` serves it with the default limits."""
+    from rota.api.http.openapi import dump_openapi
+
+    return dump_openapi()
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "cli.md": cli,
+    "settings.md": settings,
+    "errors.md": errors,
+    "states.md": states,
+    "metrics.md": metrics,
+    "openapi.json": openapi,
+}
+
+
+def write(folder: Path) -> None:
+    """Write every page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, make in PAGES.items():
+        (folder / name).write_text(make(), encoding="utf-8")
+
+
+def out_of_date(folder: Path) -> list[str]:
+    """The pages that are missing, or not what would be written now."""
+    return [
+        name
+        for name, make in PAGES.items()
+        if not (folder / name).is_file() or (folder / name).read_text(encoding="utf-8") != make()
+    ]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        if stale := out_of_date(REFERENCE):
+            sys.exit(f"out of date, run `make docs`: {', '.join(stale)}")
+    else:
+        write(REFERENCE)

@@ -1,0 +1,68 @@
+"""The README's code blocks run, in their order, against one server."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes.server import Server
+from tests.support.processes import Processes
+
+pytestmark = pytest.mark.processes
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DOCUMENTED_URL = "http://127.0.0.1:8080"
+BIN = Path(sys.executable).parent
+
+
+def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Path) -> None:
+    server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
+    server.start_and_wait()
+
+    printed = "".join(_run(language, text, server.url) for language, text in BLOCK.findall(README))
+
+    assert "every file was counted exactly once" in printed
+    assert printed.count("mine: documents") == 12
+    assert re.search(r'"leader_id":"host-1-[0-9a-f-]+"', printed)
+    assert re.search(r"billing-writer.*Stable", printed)
+    assert re.search(r"documents.*42", printed)
+
+
+def test_the_two_commands_are_targets_of_the_makefile() -> None:
+    targets = re.findall(r"^make (\w+)", README, re.MULTILINE)
+
+    makefile = (ROOT / "Makefile").read_text()
+    assert targets == ["run", "test"]
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+
+
+def _run(language: str, text: str, url: str) -> str:
+    """Run one block as a reader would, on this test's server and with this environment's programs."""
+    text = text.replace(DOCUMENTED_URL, url).replace(".venv/bin/", f"{BIN}/")
+    match language:
+        case "sh":
+            command = ["bash", "-euo", "pipefail", "-c", text]
+        case "python":
+            command = [sys.executable, "-c", text]
+        case "text":
+            return ""
+        case _:
+            raise AssertionError(f"a block in {language} that nobody runs")
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "ROTA_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
