@@ -20,10 +20,8 @@ pytestmark = pytest.mark.processes
 
 FACTS_PER_ROUND = (20, 250)
 
-
-def rounds(default: int) -> int:
-    """`ROTA_KILL_ROUNDS` sets how often the server is killed: `make torture` takes 50."""
-    return int(os.environ.get("ROTA_KILL_ROUNDS", default))
+# How often the server is killed. `make torture` does it 50 times, or as often as ROTA_KILL_ROUNDS says.
+TORTURE = pytest.param(int(os.environ.get("ROTA_KILL_ROUNDS", "50")), marks=pytest.mark.torture, id="torture")
 
 
 def seed() -> int:
@@ -31,23 +29,25 @@ def seed() -> int:
     return int(os.environ.get("ROTA_SEED") or random.SystemRandom().randrange(2**32))
 
 
+@pytest.mark.parametrize("kills", [8, TORTURE])
 async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_on_sqlite(
-    processes: Processes, tmp_path: Path
+    processes: Processes, tmp_path: Path, kills: int
 ) -> None:
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
 
-    await kill_and_check(server, rounds(8))
+    await kill_and_check(server, kills)
 
     assert_verified(processes, server.store_url)
 
 
+@pytest.mark.parametrize("kills", [5, TORTURE])
 async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_on_postgres(
-    processes: Processes, postgres_dsn: str
+    processes: Processes, postgres_dsn: str, kills: int
 ) -> None:
     server = Server(processes, postgres_dsn)
     assert processes.rota("db", "upgrade", "--store", postgres_dsn).wait_for_exit() == 0
 
-    await kill_and_check(server, rounds(5))
+    await kill_and_check(server, kills)
 
     assert_verified(processes, server.store_url)
 
