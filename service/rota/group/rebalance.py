@@ -128,7 +128,9 @@ def fail_parked_syncs(result: Result, group: Group, reply: SyncReply) -> None:
         if member.sync_call is not None:
             result.reply(member.sync_call, reply)
             member.sync_call = None
-            result.renew_session(group, member)
+            # Whoever moved on to join again before this answer came is parked, and so alive, already.
+            if member.join_call is None:
+                result.renew_session(group, member)
 
 
 def release_heartbeats(result: Result, group: Group) -> None:

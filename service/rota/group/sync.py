@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rota.group.membership_checks import check_generation, report_fenced
-from rota.group.rebalance import release_heartbeats, start_rebalance
+from rota.group.rebalance import REBALANCE_IN_PROGRESS, release_heartbeats, start_rebalance
 from rota.group.records import AssignmentFailed, AssignmentSynced
 from rota.group.result import Result
 from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE, Group, Member
@@ -25,7 +25,7 @@ def sync_group(result: Result, group: Group, request: SyncGroup, call: int, limi
     leads = group.is_leader(member.member_id)
     match group.state:
         case state if state is PREPARING_REBALANCE:
-            result.reply(call, SyncReply(ErrorCode.REBALANCE_IN_PROGRESS, detail=group.rebalance_reason))
+            result.reply(call, SyncReply(REBALANCE_IN_PROGRESS, detail=group.rebalance_reason))
         case state if state is COMPLETING_REBALANCE and leads and request.leader_error is not None:
             _fail_assignment(result, group, member, request.leader_error, call, limits)
         case state if state is COMPLETING_REBALANCE:
@@ -33,7 +33,7 @@ def sync_group(result: Result, group: Group, request: SyncGroup, call: int, limi
             if leads:
                 _store_assignment(result, group, request)
         case state if state is STABLE and leads and _is_resync(member, request):
-            _resync(result, group, member, request, call)
+            _resync(result, group, member, request, call, limits)
         case state if state is STABLE:
             _mark_synced(group, member)
             member.skip_assignment = False
@@ -74,7 +74,7 @@ def _check(group: Group, request: SyncGroup) -> SyncReply | None:
 def _park(result: Result, group: Group, member: Member, call: int) -> None:
     """Hold the answer until the leader has synced; being parked proves life."""
     if member.sync_call is not None:
-        superseded = SyncReply(ErrorCode.REBALANCE_IN_PROGRESS, detail="a later sync took its place")
+        superseded = SyncReply(REBALANCE_IN_PROGRESS, detail="a later sync took its place")
         result.reply(member.sync_call, superseded)
     member.sync_call = call
     member.session_deadline_ms = None
@@ -117,11 +117,18 @@ def _is_resync(member: Member, request: SyncGroup) -> bool:
     return bool(request.assignments) and not member.skip_assignment
 
 
-def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, call: int) -> None:
+def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, call: int, limits: Limits) -> None:
     given = dict(request.assignments)
     # A retry, because the first answer was lost: nothing changes.
     if all(given.get(m.member_id, b"") == m.assignment for m in group.members.values()):
         result.reply(call, sync_reply(group, leader))
+        return
+    # It assigns to an id that a static member has given up since: the one that came back would lose its share.
+    # So they agree anew, and the leader learns who is who.
+    if stranger := next((m for m, a in given.items() if a and m not in group.members), None):
+        reason = f"leader {leader.member_id} assigned to {stranger}, which is no member any more"
+        result.reply(call, SyncReply(REBALANCE_IN_PROGRESS, detail=reason))
+        start_rebalance(result, group, limits, reason, leader.member_id)
         return
     result.record(group, _synced(group, request, group.generation_id + 1, resync=True))
     result.reason = f"leader {leader.member_id} assigned anew, generation {group.generation_id}"
