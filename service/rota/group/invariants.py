@@ -1,0 +1,131 @@
+"""What must hold of a group and of a shard between any two commands; pure, and cheap enough to ask often.
+
+Each function returns the rules that are broken, in words; an empty list is the normal case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from rota.group.shard import Shard
+from rota.group.state import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
+
+
+def check_shard(shard: Shard) -> list[str]:
+    """The broken rules of all groups, each with its group's name, and of the shard itself."""
+    broken = [f"{group.group_id}: {rule}" for group in shard.groups.values() for rule in check_group(group)]
+    for key, group in shard.groups.items():
+        if group.key != key:
+            broken.append(f"{key}: holds the group {group.key}")
+        if group.generation_id < shard.tombstones.get(key, 0):
+            broken.append(f"{group.group_id}: generation {group.generation_id} is below that of its tombstone")
+    return broken
+
+
+def check_group(group: Group) -> list[str]:
+    """The broken rules of one group."""
+    broken = list(_members_and_counts(group))
+    broken += _state_and_timers(group)
+    broken += _settled_side(group)
+    for member in group.members.values():
+        broken += (f"{member.member_id}: {rule}" for rule in _member(group, member))
+    return broken
+
+
+def _members_and_counts(group: Group) -> Iterator[str]:
+    members = group.members
+    joined = sum(member.joined for member in members.values())
+    if group.joined_count != joined:
+        yield f"joined_count is {group.joined_count}, but {joined} have joined"
+    support: dict[str, int] = {}
+    for member in members.values():
+        for protocol in member.image.protocols:
+            support[protocol.name] = support.get(protocol.name, 0) + 1
+    if group.support != support:
+        yield f"support is {group.support}, but the members list {support}"
+    static = {m.image.group_instance_id: i for i, m in members.items() if m.image.group_instance_id is not None}
+    if group.static_members != static:
+        yield f"static members are {group.static_members}, but the members say {static}"
+    if any(key != member.member_id for key, member in members.items()):
+        yield "a member stands under another's id"
+    positions = [member.position for member in members.values()]
+    if any(earlier >= later for earlier, later in pairwise(positions)):
+        yield f"positions {positions} do not follow the order of joining"
+    if positions and positions[-1] >= group.next_position:
+        yield f"next_position {group.next_position} is taken"
+    if (group.leader_id in members) != bool(members):
+        yield f"leader {group.leader_id!r} of members {list(members)}"
+    if both := [member_id for member_id in group.pending if member_id in members]:
+        yield f"{both} are pending and members at once"
+
+
+def _state_and_timers(group: Group) -> Iterator[str]:
+    state = group.state
+    in_generation = state in (COMPLETING_REBALANCE, STABLE)
+    if state is DEAD:
+        yield "a deleted group is kept"
+    if state is EMPTY and group.members:
+        yield f"Empty with members {list(group.members)}"
+    if in_generation and not group.members:
+        yield f"{state} without members"
+    if state in (COMPLETING_REBALANCE, STABLE) and group.support.get(group.protocol_name or "", 0) != len(
+        group.members
+    ):
+        yield f"protocol {group.protocol_name!r} is not listed by all members"
+    if (state is PREPARING_REBALANCE) != (group.join_deadline_ms is not None):
+        yield f"{state} with join deadline {group.join_deadline_ms}"
+    if group.initial and state is not PREPARING_REBALANCE:
+        yield f"an initial join phase in {state}"
+    if strangers := [member_id for member_id in group.pending_sync if member_id not in group.members]:
+        yield f"{strangers} are awaited to sync but are no members"
+    if in_generation:
+        if bool(group.pending_sync) != (group.sync_deadline_ms is not None):
+            yield f"{len(group.pending_sync)} have not synced, with sync deadline {group.sync_deadline_ms}"
+    elif group.sync_deadline_ms is not None:
+        yield f"{state} with a sync deadline"
+    if group.join_generation_id > group.generation_id:
+        yield f"the last join phase made {group.join_generation_id}, above generation {group.generation_id}"
+
+
+def _settled_side(group: Group) -> Iterator[str]:
+    row = group.settled
+    if row is None:
+        if group.offsets or any(member.settled is not None for member in group.members.values()):
+            yield "the store knows its members or offsets, but not the group"
+        if group.state not in (EMPTY, PREPARING_REBALANCE):
+            yield f"{group.state}, but the store does not know it"
+        return
+    if row.generation_id != group.generation_id:
+        yield f"generation {group.generation_id}, but {row.generation_id} is settled"
+    if group.state is not PREPARING_REBALANCE and row.state != group.state.value:
+        yield f"{group.state}, but {row.state} is settled"
+    settled = [member for member in group.members.values() if member.settled is not None]
+    if (row.leader_id is not None) != bool(settled) and row.state != EMPTY.value:
+        yield f"the settled leader is {row.leader_id!r} of {len(settled)} settled members"
+    if row.leader_id is not None and row.leader_id not in {member.member_id for member in settled}:
+        yield f"the settled leader {row.leader_id} is no settled member"
+
+
+def _member(group: Group, member: Member) -> Iterator[str]:
+    state = group.state
+    if member.joined and state is not PREPARING_REBALANCE:
+        yield f"has joined in {state}"
+    if member.join_call is not None and not member.joined:
+        yield "parks a join without having joined"
+    if member.sync_call is not None and state is not COMPLETING_REBALANCE:
+        yield f"parks a sync in {state}"
+    if member.heartbeat_call is not None and state not in (COMPLETING_REBALANCE, STABLE):
+        yield f"parks a heartbeat in {state}"
+    if member.settled is not None and member.settled.member_id != member.member_id:
+        yield f"is settled as {member.settled.member_id}"
+    if state in (COMPLETING_REBALANCE, STABLE) and member.settled != member.image:
+        yield f"is not settled in {state}"
+    parked = member.join_call is not None or member.sync_call is not None
+    deadline_ms, armed_ms = member.session_deadline_ms, member.session_armed_ms
+    if parked and deadline_ms is not None:
+        yield "has a session deadline although a parked call proves that it lives"
+    if not parked and deadline_ms is None:
+        yield "is not parked and has no session deadline: it could stay for ever"
+    if deadline_ms is not None and (armed_ms is None or armed_ms > deadline_ms):
+        yield f"its session ends at {deadline_ms}, its timer rings at {armed_ms}"

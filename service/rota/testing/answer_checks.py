@@ -1,0 +1,122 @@
+"""What an answer says must be what the journal says at the answer's revision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rota.protocol import messages as m
+from rota.protocol.errors import ErrorCode
+from rota.testing.history import Call
+from rota.testing.ledger import GroupAccount, Ledger
+
+_NONE = ErrorCode.NONE
+
+
+def check_answer(ledger: Ledger, call: Call) -> Iterator[str]:
+    """Compare one answer with the ledger as of its revision (S2, S3, S4, S5, S12, S15)."""
+    request, reply = call.request, call.reply
+    key = (request.namespace, getattr(request, "group_id", ""))
+    account = ledger.groups.get(key) or GroupAccount(ledger.floors.get(key, 0))
+    if reply is None:
+        return
+    match request, reply:
+        case m.JoinGroup(), m.JoinReply(error=ErrorCode.NONE, pending=False):
+            problems = _join(account, reply)
+        case m.SyncGroup(), m.SyncReply(error=ErrorCode.NONE, pending=False) if request.leader_error is None:
+            problems = _sync(account, request, reply)
+        case m.Heartbeat(), m.HeartbeatReply():
+            problems = _heartbeat(account, request, reply)
+        case m.LeaveGroup(), m.LeaveReply():
+            problems = _leave(account, reply)
+        case m.FetchOffsets(), m.FetchReply():
+            problems = _fetch(account, reply)
+        case m.DescribeGroup(), m.DescribeReply(error=ErrorCode.NONE):
+            problems = _describe(account, reply)
+        case m.VerifyFence(), m.FenceReply():
+            problems = _fence(account, request, reply)
+        case m.DeleteGroup(), m.DeleteGroupReply(error=ErrorCode.NONE):
+            problems = iter(["S12 is still there"] if key in ledger.groups else [])
+        case _:
+            return
+    yield from (f"{problem}: {request} was answered {reply} as of {call.revision}" for problem in problems)
+
+
+def _join(account: GroupAccount, reply: m.JoinReply) -> Iterator[str]:
+    """S2, S3, S4: everybody is told the durable generation, leader and protocol; the leader the durable members."""
+    told = (reply.generation_id, reply.leader_id, reply.protocol_name, reply.protocol_type)
+    durable = (account.generation_id, account.leader_id, account.protocol_name, account.protocol_type)
+    if told != durable:
+        yield f"S2 told {told}, durable is {durable}"
+    if reply.member_id not in account.members:
+        yield "S3 told a generation that it is not in"
+    if account.state not in ("CompletingRebalance", "Stable"):
+        yield f"S4 joined a generation in {account.state}"
+    if reply.leader_id == reply.member_id:
+        listed = {member.member_id: (member.group_instance_id, member.metadata) for member in reply.members}
+        name = account.protocol_name
+        durable_list = {i: (x.group_instance_id, x.metadata_for(name)) for i, x in account.members.items()}
+        if listed != durable_list:
+            yield f"S3 leader's list {listed}, durable is {durable_list}"
+    elif reply.members:
+        yield "S3 a follower got the list of members"
+
+
+def _sync(account: GroupAccount, request: m.SyncGroup, reply: m.SyncReply) -> Iterator[str]:
+    """S5: the assignment is the one in the journal."""
+    if account.state != "Stable" or reply.generation_id != account.generation_id:
+        yield f"S5 assigned for {reply.generation_id} in {account.state} {account.generation_id}"
+    elif account.assignments.get(request.member_id, b"") != reply.assignment:
+        yield f"S5 durable is {account.assignments.get(request.member_id)!r}"
+
+
+def _heartbeat(account: GroupAccount, request: m.Heartbeat, reply: m.HeartbeatReply) -> Iterator[str]:
+    """S15: a heartbeat's answer is true of the group at its revision."""
+    is_member = request.member_id in account.members
+    match reply.error:
+        case ErrorCode.NONE:
+            if not is_member or reply.generation_id != account.generation_id or account.state == "PreparingRebalance":
+                yield f"S15 group is {account.state} {account.generation_id}, member: {is_member}"
+        case ErrorCode.REBALANCE_IN_PROGRESS:
+            # A parked one may be told of a join phase that began and ended in the same instant.
+            if account.state != "PreparingRebalance" and account.generation_id <= reply.generation_id:
+                yield f"S15 group is {account.state}"
+        case ErrorCode.UNKNOWN_MEMBER_ID:
+            if is_member:
+                yield "S15 it is a member"
+        case ErrorCode.ILLEGAL_GENERATION:
+            if request.generation_id == account.generation_id:
+                yield "S15 it is the generation"
+
+
+def _leave(account: GroupAccount, reply: m.LeaveReply) -> Iterator[str]:
+    """S12: who was told that it has left is gone."""
+    for member in reply.members:
+        gone_id = member.member_id or member.group_instance_id
+        if member.error is _NONE and (gone_id in account.members or gone_id in account.static_members()):
+            yield f"S12 {gone_id} is still a member"
+
+
+def _fetch(account: GroupAccount, reply: m.FetchReply) -> Iterator[str]:
+    """S10, S15: progress as the journal has it."""
+    for found in reply.offsets:
+        durable = account.offsets.get((found.topic, found.partition))
+        if found.offset != (durable.offset if durable is not None else -1):
+            yield f"S10 durable is {durable}"
+
+
+def _describe(account: GroupAccount, reply: m.DescribeReply) -> Iterator[str]:
+    """S15: the description is true at its revision."""
+    described = (reply.state, reply.generation_id, {member.member_id for member in reply.members})
+    durable = (account.state, account.generation_id, set(account.members))
+    if described != durable:
+        yield f"S15 durable is {durable}"
+
+
+def _fence(account: GroupAccount, request: m.VerifyFence, reply: m.FenceReply) -> Iterator[str]:
+    """S15: a fence holds exactly while the generation is current and the member in it."""
+    if reply.error is ErrorCode.GROUP_ID_NOT_FOUND:
+        return
+    current = request.generation_id == account.generation_id and account.state != "Empty"
+    holds = current and (not request.member_id or request.member_id in account.members)
+    if holds != (reply.error is _NONE):
+        yield f"S15 generation {account.generation_id} in {account.state}"

@@ -1,0 +1,64 @@
+"""What must hold of every run: one linear scan over the journal and the answers, one small function for each rule.
+
+The ids in the docstrings (S1 to S16 safety, D1 to D3 durability and honest errors, L1 to L7 liveness) are those of the
+reports. What can be seen only while it happens (D1, L6, L7, S14) the world notes by itself.
+"""
+
+from __future__ import annotations
+
+from rota.testing.answer_checks import check_answer
+from rota.testing.history import Call, History, Landed
+from rota.testing.history_checks import HISTORY_RULES
+from rota.testing.journal_checks import LINE_RULES, check_members_after
+from rota.testing.ledger import Ledger
+from rota.testing.profiles import Profile
+from rota.testing.scan import Scan, scan_of
+
+
+def check(history: History, profile: Profile) -> list[str]:
+    """Everything that is wrong with a run: what the world noted, and what the scan finds."""
+    scan = scan_of(history, profile)
+    found = list(history.violations)
+    for shard_id, lines in history.journal.items():
+        found += _walk(scan, shard_id, lines)
+    for rule in HISTORY_RULES:
+        found += rule(scan)
+    return found
+
+
+def _walk(scan: Scan, shard_id: int, lines: list[Landed]) -> list[str]:
+    """Move through one shard's journal; the answers are looked at where their revision is."""
+    found: list[str] = []
+    ledger = Ledger()
+    answers = _answers(scan.history, shard_id)
+    position = 0
+    for line in lines:
+        while position < len(answers) and answers[position].revision < line.seq:
+            found += check_answer(ledger, answers[position])
+            position += 1
+        found += _take_in(scan, ledger, line)
+    for call in answers[position:]:
+        if call.revision > len(lines):
+            found.append(f"S12 {call.request} was answered with revision {call.revision}, which the journal lacks")
+        else:
+            found += check_answer(ledger, call)
+    return found
+
+
+def _answers(history: History, shard_id: int) -> list[Call]:
+    answers = [call for call in history.calls if call.epoch and call.shard_id == shard_id]
+    answers.sort(key=lambda call: call.revision)
+    return answers
+
+
+def _take_in(scan: Scan, ledger: Ledger, line: Landed) -> list[str]:
+    if not line.entry.group_id:
+        ledger.move(line)
+        return []
+    key = (line.entry.namespace, line.entry.group_id)
+    account = ledger.account(key)
+    found = [text for rule in LINE_RULES for text in rule(scan, account, line)]
+    ledger.move(line)
+    if key in ledger.groups:
+        found += check_members_after(ledger.groups[key], line)
+    return [f"{text} (seq {line.seq}, {line.landed_ms} ms)" for text in found]

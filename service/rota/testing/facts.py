@@ -1,0 +1,55 @@
+"""The facts of a shard as plain values, so that a live shard, a loaded one and a folded journal can be compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rota.group.rows import ShardImage
+from rota.group.shard import Shard
+from rota.group.state import Group
+
+
+def facts_of(shard: Shard) -> dict[str, Any]:
+    """Everything that a restart must find again. Groups that hold nothing but pending ids are no facts."""
+    groups = {group.group_id: _group_facts(group) for group in shard.groups.values() if _is_fact(group)}
+    return {
+        "groups": groups,
+        "tombstones": {key: value for key, value in shard.tombstones.items() if not _lives(shard, key)},
+        "topics": dict(shard.topics),
+    }
+
+
+def rows_of(image: ShardImage) -> dict[str, Any]:
+    """The rows of an image without regard to their order or to `last_seq`."""
+    return {
+        "groups": {(row.namespace, row.group_id): row for row in image.groups},
+        "members": {(row.namespace, row.group_id, row.image.member_id): row for row in image.members},
+        "offsets": {(row.namespace, row.group_id, row.topic, row.partition): row for row in image.offsets},
+        "topics": {(row.namespace, row.topic): row for row in image.topics},
+    }
+
+
+def _is_fact(group: Group) -> bool:
+    return bool(group.settled is not None or group.members)
+
+
+def _lives(shard: Shard, key: tuple[str, str]) -> bool:
+    group = shard.groups.get(key)
+    return group is not None and group.settled is not None
+
+
+def _group_facts(group: Group) -> dict[str, Any]:
+    return {
+        "state": group.state,
+        "generation_id": group.generation_id,
+        "join_generation_id": group.join_generation_id,
+        "protocol": (group.protocol_type, group.protocol_name),
+        "leader_id": group.leader_id,
+        "rebalance": (group.rebalance_reason, group.rebalance_by),
+        "settled": group.settled,
+        "members": [(m.position, m.image, m.settled, m.assignment) for m in group.members.values()],
+        "static_members": dict(group.static_members),
+        "support": dict(group.support),
+        "next_position": group.next_position,
+        "offsets": dict(group.offsets),
+    }

@@ -1,0 +1,130 @@
+"""Rules about each line of the journal, given how its group stood before that line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from rota.group import records as r
+from rota.protocol.messages import CommitOffsets
+from rota.testing.history import Landed
+from rota.testing.ledger import GroupAccount
+from rota.testing.scan import Scan
+
+
+def check_generations(_scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
+    """S1, S8: a generation is the one before plus one, over crashes, failovers, deletion and re-creation."""
+    record = line.entry.record
+    match record:
+        case r.GenerationCompleted() | r.GroupEmptied() | r.AssignmentSynced(resync=True):
+            expected = account.generation_id + 1
+        case r.GroupDeleted() | r.AssignmentSynced():
+            expected = account.generation_id
+        case _:
+            return
+    if record.generation_id != expected:
+        yield f"S1 {line.entry.group_id}: {record.kind} with {record.generation_id} after {account.generation_id}"
+
+
+def check_completed(_scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
+    """S2, S3: one leader, who is a member; a protocol that every member offered; exactly the members there are."""
+    record = line.entry.record
+    if not isinstance(record, r.GenerationCompleted):
+        return
+    if record.leader_id not in account.members:
+        yield f"S2 {line.entry.group_id}: leader {record.leader_id} is no member"
+    if set(record.member_ids) != set(account.members):
+        yield f"S3 {line.entry.group_id}: generation of {record.member_ids}, members are {list(account.members)}"
+    offered = [{protocol.name for protocol in image.protocols} for image in account.members.values()]
+    if any(record.protocol_name not in names for names in offered):
+        yield f"S3 {line.entry.group_id}: protocol {record.protocol_name} is not offered by all"
+
+
+def check_assignment(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
+    """S5, S6, S7a: once a generation, from its leader, what the leader sent, for everybody, each partition once."""
+    record, key = line.entry.record, (line.entry.namespace, line.entry.group_id)
+    if not isinstance(record, r.AssignmentSynced):
+        return
+    sent_for = record.generation_id - 1 if record.resync else record.generation_id
+    if sent_for != account.generation_id or account.state != ("Stable" if record.resync else "CompletingRebalance"):
+        yield f"S6 {key[1]}: assignment for {sent_for} in {account.state}, generation {account.generation_id}"
+    if record.leader_id != account.leader_id:
+        yield f"S6 {key[1]}: assignment from {record.leader_id}, leader is {account.leader_id}"
+    given = dict(record.assignments)
+    sent = [payload for payload in scan.payloads.get((key, sent_for), ()) if payload.member_id == record.leader_id]
+    if not any(all(dict(p.assignments).get(m) == a for m, a in given.items()) for p in sent):
+        yield f"S5 {key[1]}: the assignment of {record.generation_id} is not one that its leader sent"
+    # A static member that had nothing may come back between two assignments without its leader's knowing.
+    left_out = [m for m in account.members if m not in given and not (record.resync and not account.assignments.get(m))]
+    if left_out:
+        yield f"S16 {key[1]}: assignment for {list(given)}, {left_out} are members, too"
+    partitions = [partition for share in given.values() for partition in share.split(b",") if partition]
+    if len(partitions) != len(set(partitions)):
+        yield f"S7a {key[1]}: a partition is assigned twice in {record.generation_id}"
+
+
+def check_commit(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
+    """S9, S10: a commit is from a current member of the current generation; progress goes back only if told to."""
+    record = line.entry.record
+    if not isinstance(record, r.OffsetsCommitted):
+        return
+    (item,) = record.offsets
+    call = scan.commits[item.metadata]
+    assert isinstance(call.request, CommitOffsets)
+    if record.member_id:
+        if call.request.generation_id != account.generation_id or record.member_id not in account.members:
+            yield f"S9 {line.entry.group_id}: {call.request} landed in generation {account.generation_id}"
+        if account.state == "CompletingRebalance":
+            yield f"S9 {line.entry.group_id}: commit while the assignment was awaited"
+        former = account.offsets.get((item.topic, item.partition))
+        if former is not None and item.offset < former.offset and call.ret_ms >= 0:
+            yield f"S10 {line.entry.group_id}: offset {former.offset} of {former.metadata} went back by {item}"
+    elif account.state != "Empty":
+        yield f"S9 {line.entry.group_id}: an administrator's commit landed in {account.state}"
+
+
+def check_expiry(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
+    """L1: who sent an acknowledged heartbeat or commit is not expired before its session has passed since."""
+    record = line.entry.record
+    if isinstance(record, r.MemberExpired) and record.reason.startswith("no heartbeat"):
+        image = account.members.get(record.member_id)
+        last_ms = max((ms for ms in scan.renewals.get(record.member_id, ()) if ms <= line.decided_ms), default=0)
+        if image is not None and last_ms and line.decided_ms < last_ms + image.session_timeout_ms:
+            yield (
+                f"L1 {line.entry.group_id}: {record.member_id} was expired at {line.decided_ms} although its "
+                f"heartbeat of {last_ms} was acknowledged, session {image.session_timeout_ms}"
+            )
+
+
+def check_join_phase(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
+    """L3: a join phase that nothing disturbs ends within its rebalance timeout."""
+    record, since_ms = line.entry.record, account.rebalance_since_ms
+    ends = isinstance(record, r.GenerationCompleted | r.GroupEmptied)
+    if not ends or since_ms is None or account.state != "PreparingRebalance":
+        return
+    # Where only static members are left and none is here, the phase is armed again until their sessions end.
+    bound_ms = 2 * scan.profile.rebalance_ms[1] + scan.profile.session_ms[1] + scan.profile.lease_ms * 5
+    if line.decided_ms - since_ms > bound_ms:
+        yield f"L3 {line.entry.group_id}: the join phase took {line.decided_ms - since_ms} ms"
+
+
+def check_members_after(account: GroupAccount, line: Landed) -> Iterator[str]:
+    """S13, S16: a process is one member at a time, an instance id belongs to one."""
+    if line.entry.record.kind not in ("member_joined", "member_fenced"):
+        return
+    for instance_id, member_ids in account.static_members().items():
+        if len(member_ids) > 1:
+            yield f"S16 {line.entry.group_id}: {instance_id} is {member_ids}"
+    clients = [image.client_id for image in account.members.values()]
+    if len(set(clients)) != len(clients):
+        yield f"S13 {line.entry.group_id}: one client is two of {list(account.members)}"
+
+
+LINE_RULES: tuple[Callable[[Scan, GroupAccount, Landed], Iterator[str]], ...] = (
+    check_generations,
+    check_completed,
+    check_assignment,
+    check_commit,
+    check_expiry,
+    check_join_phase,
+)
+"""Each is asked before the line is taken in."""

@@ -1,0 +1,154 @@
+"""What the journal says about each group, told a second time: the checks do not trust the core's own folding.
+
+A `Ledger` is moved forward line by line and can be asked how things stood at that revision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from rota.group import records as r
+from rota.group.rows import MemberImage
+from rota.testing.history import GroupKey, Landed
+
+
+@dataclass(slots=True)
+class GroupAccount:
+    """One group at one revision. `settled` is what a new owner would still know."""
+
+    generation_id: int = 0
+    state: str = "Empty"
+    leader_id: str = ""
+    protocol_type: str = ""
+    protocol_name: str = ""
+    members: dict[str, MemberImage] = field(default_factory=dict)
+    settled: dict[str, MemberImage] = field(default_factory=dict)
+    settled_state: str | None = None
+    assignments: dict[str, bytes] = field(default_factory=dict)
+    offsets: dict[tuple[str, int], r.CommittedOffset] = field(default_factory=dict)
+    rebalance_since_ms: int | None = None
+
+    def static_members(self) -> dict[str, list[str]]:
+        """Member ids by instance id; more than one id is an error (S16)."""
+        found: dict[str, list[str]] = {}
+        for member_id, image in self.members.items():
+            if image.group_instance_id is not None:
+                found.setdefault(image.group_instance_id, []).append(member_id)
+        return found
+
+    def settle(self, state: str) -> None:
+        self.settled_state = state
+
+    def forget_unsettled(self, at_ms: int) -> None:
+        self.members = dict(self.settled)
+        self.state = self.settled_state or "Empty"
+        self.rebalance_since_ms = at_ms if self.state == "PreparingRebalance" else None
+
+
+class Ledger:
+    """All groups of one shard."""
+
+    def __init__(self) -> None:
+        self.groups: dict[GroupKey, GroupAccount] = {}
+        self.floors: dict[GroupKey, int] = {}
+        """The generation at which a group was last deleted."""
+
+    def account(self, key: GroupKey) -> GroupAccount:
+        account = self.groups.get(key)
+        if account is None:
+            account = self.groups[key] = GroupAccount(self.floors.get(key, 0))
+        return account
+
+    def move(self, line: Landed) -> None:
+        """Take one line in."""
+        entry = line.entry
+        record = entry.record
+        if isinstance(record, r.ShardAcquired):
+            self._new_owner(line.decided_ms)
+        elif isinstance(record, r.GroupDeleted):
+            account = self.groups.pop((entry.namespace, entry.group_id))
+            self.floors[(entry.namespace, entry.group_id)] = account.generation_id
+        elif not isinstance(record, r.ShardReleased | r.TopicChanged):
+            _move(self.account((entry.namespace, entry.group_id)), record, line.decided_ms)
+
+    def _new_owner(self, at_ms: int) -> None:
+        for key, account in list(self.groups.items()):
+            if account.settled_state is None:
+                del self.groups[key]
+            else:
+                account.forget_unsettled(at_ms)
+
+
+def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
+    match record:
+        case r.RebalanceStarted():
+            account.state = "PreparingRebalance"
+            account.rebalance_since_ms = at_ms
+        case r.MemberJoined():
+            if not account.members:
+                account.protocol_type = record.protocol_type
+            account.members[record.member.member_id] = record.member
+        case r.MemberUpdated():
+            account.members[record.member.member_id] = record.member
+            if record.settle:
+                account.settled[record.member.member_id] = record.member
+        case r.MemberLeft() | r.MemberExpired() | r.MemberRemoved():
+            _go(account, record.member_id)
+        case r.MemberFenced():
+            _rename(account, record)
+        case r.GenerationCompleted():
+            _complete(account, record)
+        case r.AssignmentSynced():
+            account.generation_id = record.generation_id
+            account.state = "Stable"
+            account.rebalance_since_ms = None
+            account.assignments = dict(record.assignments)
+            account.settle("Stable")
+        case r.AssignmentFailed():
+            account.settle("PreparingRebalance")
+        case r.OffsetsCommitted():
+            account.offsets.update({(item.topic, item.partition): item for item in record.offsets})
+            account.settled_state = account.settled_state or "Empty"
+        case r.OffsetsDeleted():
+            for partition in record.partitions:
+                del account.offsets[partition]
+        case r.GroupEmptied():
+            account.generation_id = record.generation_id
+            account.state = "Empty"
+            account.rebalance_since_ms = None
+            account.settle("Empty")
+
+
+def _complete(account: GroupAccount, record: r.GenerationCompleted) -> None:
+    account.generation_id = record.generation_id
+    account.state = "CompletingRebalance"
+    account.leader_id = record.leader_id
+    account.protocol_name = record.protocol_name
+    account.settled = dict(account.members)
+    account.settle("CompletingRebalance")
+
+
+def _go(account: GroupAccount, member_id: str) -> None:
+    account.members.pop(member_id, None)
+    if account.settled.pop(member_id, None) is not None:
+        account.settle("PreparingRebalance")
+
+
+def _rename(account: GroupAccount, record: r.MemberFenced) -> None:
+    old, new = record.member_id, record.new_member_id
+    account.members = _renamed(account.members, old, new)
+    if old in account.settled:
+        account.settled = _renamed(account.settled, old, new)
+        if account.settled_state == "CompletingRebalance":
+            account.settle("PreparingRebalance")
+    if old in account.assignments:
+        account.assignments[new] = account.assignments.pop(old)
+    if account.leader_id == old:
+        account.leader_id = new
+
+
+def _renamed(members: dict[str, MemberImage], old: str, new: str) -> dict[str, MemberImage]:
+    return {
+        new if member_id == old else member_id: replace(image, member_id=new) if member_id == old else image
+        for member_id, image in members.items()
+    }

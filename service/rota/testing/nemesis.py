@@ -1,0 +1,270 @@
+"""Who makes trouble: members that come and go, administrators, replicas that fall over, cut networks, a slow store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from rota.protocol.messages import (
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    DescribeGroup,
+    FetchOffsets,
+    GetLeader,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    OffsetToCommit,
+    Protocol,
+    Request,
+    TopicPartitions,
+    VerifyFence,
+)
+from rota.testing.history import GroupKey
+from rota.testing.member import TOPIC, Member
+from rota.testing.network import Client
+from rota.testing.replica import Replica
+
+if TYPE_CHECKING:
+    from rota.testing.world import World
+
+FAULT_SHARE = 0.6
+"""How likely a seed has each kind of fault at all."""
+
+
+class Nemesis:
+    """Draws what happens next, from the world's one source of randomness."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.slots: dict[tuple[GroupKey, int], Member | None] = {
+            (group, slot): None for group in world.groups for slot in range(world.profile.slots)
+        }
+        self.elders: list[Member] = []
+        """Those whose slot somebody else has taken: dead, fenced, or not yet aware of it."""
+        self.admin = Client("admin")
+        self.active = True
+        self._started = 0
+        kinds: list[Callable[[], None]] = [
+            self._crash_replica,
+            self._pause_replica,
+            self._cut_replica_off,
+            self._cut_store_off,
+            self._slow_store,
+            self._stop_store,
+            self._hand_over,
+        ]
+        if world.profile.churn_every_ms:
+            kinds.append(self._cut_member_off)
+        self._faults = [kind for kind in kinds if world.chance(FAULT_SHARE)] or [self._crash_replica]
+
+    def members(self) -> Iterator[Member]:
+        """Everybody who was ever started, in order of the slots."""
+        yield from self.elders
+        yield from (member for member in self.slots.values() if member is not None)
+
+    # --- the two phases --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        world, profile = self.world, self.world.profile
+        for group, slot in self.slots:
+            if not profile.churn_every_ms or world.chance(0.6):
+                world.scheduler.after(int(world.rng.random() * 800), None, self._start_member, group, slot)
+        if not profile.churn_every_ms:
+            world.troublesome = False
+        self._again(profile.churn_every_ms, self._churn)
+        self._again(profile.admin_every_ms, self._administer)
+        if profile.quiet_ms:
+            world.network.faulty = world.store.faulty = False
+        world.scheduler.after(profile.quiet_ms, None, self._start_faults)
+
+    def _start_faults(self) -> None:
+        self.world.network.faulty = self.world.store.faulty = True
+        self._again(self.world.profile.fault_every_ms, self._fault)
+
+    def stop(self) -> None:
+        """From here on there are no faults; what is dead stays dead, except for replicas."""
+        self.active = False
+        self.world.troublesome = False
+        self.world.network.faulty = False
+        self.world.network.cut_to.clear()
+        self.world.network.cut_from.clear()
+        self.world.store.faulty = False
+        self.world.store.down_until_ms = 0
+        for replica in self.world.replicas.values():
+            replica.cut_off_from_store_until_ms = 0
+
+    def _again(self, every_ms: int, act: Callable[[], None]) -> None:
+        if every_ms and self.active:
+            delay_ms = 1 + int(self.world.rng.expovariate(1 / every_ms))
+            self.world.scheduler.after(delay_ms, None, self._act, every_ms, act)
+
+    def _act(self, every_ms: int, act: Callable[[], None]) -> None:
+        if self.active:
+            act()
+            self._again(every_ms, act)
+
+    def _fault(self) -> None:
+        self.world.rng.choice(self._faults)()
+
+    # --- members ---------------------------------------------------------------------------------
+
+    def _start_member(self, group: GroupKey, slot: int) -> None:
+        if not self.active:
+            return
+        former = self.slots[(group, slot)]
+        if former is not None:
+            self.elders.append(former)
+        instance_id = f"i{slot}" if slot < self.world.profile.static_slots else None
+        self._started += 1
+        name = f"{group[1]}.{slot}.{self._started}"
+        self.slots[(group, slot)] = Member(self.world, name, group, instance_id)
+
+    def _churn(self) -> None:
+        world = self.world
+        (group, slot), member = world.rng.choice(list(self.slots.items()))
+        if member is None or not member.is_live:
+            self._start_member(group, slot)
+            return
+        whim = world.rng.random()
+        if whim < 0.04:
+            self._retire(group)
+        elif whim < 0.2:
+            member.leave()
+        elif whim < 0.4:
+            self._crash_member(member)
+        elif whim < 0.6:
+            until_ms = world.scheduler.now_ms + int(world.rng.random() * 3_500)
+            member.paused_until_ms = max(member.paused_until_ms, until_ms)
+        elif whim < 0.7:
+            member.change_metadata()
+        elif whim < 0.85:
+            self._restart(group, slot, member)
+        else:
+            self._resync(group)
+
+    def _crash_member(self, member: Member) -> None:
+        if self.world.chance(0.5):
+            self.world.network.cut_from[member.name] = self.world.scheduler.now_ms + 1_000_000
+            # Its host is gone: nobody even hears that the connections are closed.
+        member.crash()
+
+    def _restart(self, group: GroupKey, slot: int, member: Member) -> None:
+        """A process is replaced at once; a static one sometimes while the old one still runs."""
+        if member.group_instance_id is None or self.world.chance(0.5):
+            member.crash()
+        else:
+            self.world.sometimes("static member started twice")
+        self._start_member(group, slot)
+        if member.group_instance_id is not None and self.world.chance(0.4):
+            self.world.scheduler.after(300, None, self._resync, group)
+
+    def _retire(self, group: GroupKey) -> None:
+        """Everybody goes, and the group is deleted; whoever comes next makes it anew."""
+        for member in list(self.members()):
+            if member.group == group and member.is_live:
+                member.leave()
+        for delay_ms in (200, 600):
+            self.world.scheduler.after(delay_ms, None, self._ask, DeleteGroup(*group))
+
+    def _resync(self, group: GroupKey) -> None:
+        if not self.active:
+            return
+        for member in self.members():
+            if member.group == group and member.is_live and member.resync():
+                self.world.sometimes("resync asked for")
+                return
+
+    def _cut_member_off(self) -> None:
+        live = [member for member in self.members() if member.is_live]
+        if live:
+            self._cut(self.world.rng.choice(live).name)
+
+    # --- administrators --------------------------------------------------------------------------
+
+    def _administer(self) -> None:
+        world = self.world
+        if world.chance(0.15):
+            world.rng.choice(list(world.replicas.values())).sweep()
+            return
+        self._ask(self._admin_request())
+
+    def _ask(self, request: Request) -> None:
+        self.admin.owner_of.clear()
+        self.world.network.call(self.admin, request, 2_000, lambda _reply: None)
+
+    def _admin_request(self) -> Request:
+        world = self.world
+        group = world.rng.choice(world.groups)
+        known = [member.core for member in self.members() if member.group == group and member.core.member_id]
+        someone = world.rng.choice(known) if known else None
+        reads: list[Request] = [DescribeGroup(*group), GetLeader(*group), FetchOffsets(*group)]
+        if someone is not None:
+            reads.append(VerifyFence(*group, someone.generation_id, someone.member_id))
+        if not world.troublesome or world.chance(0.6):
+            return world.rng.choice(reads)
+        writes: list[Request] = [
+            DeleteGroup(*group),
+            CommitOffsets(*group, -1, (OffsetToCommit(TOPIC, 0, 0, metadata=f"reset/{world.next_commit()}"),)),
+            DeleteOffsets(*group, (TopicPartitions(TOPIC, (0, 1)),)),
+            JoinGroup(*group, "stranger", (Protocol("even"),), 2_000, 2_000, group_instance_id="stranger"),
+            JoinGroup(*group, "stranger", (Protocol("even"),), 2_000, 2_000, member_id="nobody"),
+        ]
+        if someone is not None:
+            instance_id = someone.settings.group_instance_id
+            by_instance = instance_id is not None and world.chance(0.5)
+            leaving = LeavingMember("" if by_instance else someone.member_id, instance_id, "removed")
+            writes.append(LeaveGroup(*group, (leaving,), by_admin=True))
+        return world.rng.choice(writes)
+
+    # --- the machinery ---------------------------------------------------------------------------
+
+    def _some_replica(self) -> Replica:
+        """Mostly one that owns something: the others' troubles matter less."""
+        replicas = list(self.world.replicas.values())
+        owners = [replica for replica in replicas if replica.owned]
+        return self.world.rng.choice(owners if owners and self.world.chance(0.8) else replicas)
+
+    def _crash_replica(self) -> None:
+        replica = self._some_replica()
+        if not replica.dead:
+            replica.crash()
+            back_ms = 50 + int(self.world.rng.random() * 2_500)
+            self.world.scheduler.after(back_ms, None, self._start_replica, replica.replica_id)
+
+    def _start_replica(self, replica_id: str) -> None:
+        self.world.replicas[replica_id] = Replica(self.world, replica_id)
+
+    def _pause_replica(self) -> None:
+        replica = self._some_replica()
+        replica.paused_until_ms = max(replica.paused_until_ms, self.world.scheduler.now_ms + self._while_ms())
+
+    def _cut_replica_off(self) -> None:
+        self._cut(self._some_replica().replica_id)
+
+    def _cut(self, name: str) -> None:
+        network, until_ms = self.world.network, self.world.scheduler.now_ms + self._while_ms()
+        direction = self.world.rng.random()
+        if direction < 0.6:
+            network.cut_to[name] = until_ms
+        if direction > 0.4:
+            network.cut_from[name] = until_ms
+
+    def _cut_store_off(self) -> None:
+        self._some_replica().cut_off_from_store_until_ms = self.world.scheduler.now_ms + self._while_ms()
+
+    def _slow_store(self) -> None:
+        self.world.store.slow_until_ms = self.world.scheduler.now_ms + self._while_ms()
+
+    def _stop_store(self) -> None:
+        self.world.store.down_until_ms = self.world.scheduler.now_ms + self._while_ms()
+
+    def _hand_over(self) -> None:
+        replica = self._some_replica()
+        if not replica.dead:
+            replica.keeper.release()
+
+    def _while_ms(self) -> int:
+        """How long a fault lasts: mostly around the length of a lease."""
+        return 50 + int(self.world.rng.random() * 2 * self.world.profile.lease_ms)

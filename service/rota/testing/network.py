@@ -1,0 +1,183 @@
+"""The network between clients and replicas: delays, losses, duplicates, cuts in one direction or both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import CommitOffsets, JoinGroup, Reply, Request
+from rota.testing.history import Call
+from rota.testing.scheduler import Process
+
+if TYPE_CHECKING:
+    from rota.testing.world import World
+
+MAX_HOPS = 3
+
+
+class Client(Process):
+    """Anything that calls the service. It remembers which replica answered for a shard last."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.owner_of: dict[int, str] = {}
+        self.exchanges: dict[int, Exchange] = {}
+
+
+class Delivery:
+    """One request at one replica, with the way back for its answer."""
+
+    __slots__ = ("call", "exchange", "replica_id")
+
+    def __init__(self, exchange: Exchange | None, call: Call, replica_id: str) -> None:
+        self.exchange = exchange
+        """None for a duplicate: nobody hears its answer."""
+        self.call = call
+        self.replica_id = replica_id
+
+    def answer(self, reply: Reply, *, hint: str | None = None, revision: int = 0, epoch: int = 0) -> None:
+        """Send the answer; it may get lost, too."""
+        if self.exchange is not None:
+            self.exchange.network.carry_back(self, reply, hint, revision, epoch)
+
+    def break_off(self) -> None:
+        """The replica is gone, and the connection with it."""
+        if self.exchange is not None:
+            self.exchange.network.break_off(self)
+
+
+class Exchange:
+    """One call of a client, over as many hops as it takes."""
+
+    __slots__ = ("call", "client", "delivery", "done", "hops", "network")
+
+    def __init__(self, network: Network, client: Client, call: Call, done: Callable[[Reply | None], None]) -> None:
+        self.network = network
+        self.client = client
+        self.call = call
+        self.done: Callable[[Reply | None], None] | None = done
+        self.hops = 0
+        self.delivery: Delivery | None = None
+
+    def settle(self, reply: Reply | None) -> None:
+        """The first outcome counts: an answer, a broken connection, or the client's own timeout."""
+        done, self.done = self.done, None
+        if done is not None:
+            del self.client.exchanges[self.call.number]
+            done(reply)
+
+    def time_out(self) -> None:
+        if self.done is not None:
+            self.network.hang_up(self)
+            self.settle(None)
+
+    def cancel(self) -> None:
+        """The client does not want the answer any more."""
+        if self.done is not None:
+            self.done = None
+            del self.client.exchanges[self.call.number]
+            self.network.hang_up(self)
+
+
+class Network:
+    """Carries calls. Who is cut off is kept by name, for each direction, with the time when it heals."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.faulty = True
+        self.cut_to: dict[str, int] = {}
+        self.cut_from: dict[str, int] = {}
+
+    def call(self, client: Client, request: Request, timeout_ms: int, done: Callable[[Reply | None], None]) -> Exchange:
+        """Send a request; `done` gets the reply, or None where none came in time."""
+        call = self._world.new_call(client.name, request)
+        exchange = Exchange(self, client, call, done)
+        client.exchanges[call.number] = exchange
+        self._world.scheduler.after(timeout_ms, client, exchange.time_out)
+        self._forward(exchange, client.owner_of.get(call.shard_id))
+        return exchange
+
+    def hang_up(self, exchange: Exchange) -> None:
+        """Tell the replica that the client has gone; the word may get lost like any other."""
+        delivery = exchange.delivery
+        if delivery is not None and not self._lost(exchange.client.name, delivery.replica_id):
+            self._world.scheduler.after(self._delay_ms(), None, self._hung_up, delivery)
+
+    def carry_back(self, delivery: Delivery, reply: Reply, hint: str | None, revision: int, epoch: int) -> None:
+        exchange = delivery.exchange
+        assert exchange is not None
+        if not self._lost(delivery.replica_id, exchange.client.name):
+            delay_ms = self._delay_ms()
+            self._world.scheduler.after(delay_ms, exchange.client, self._arrive, delivery, reply, hint, revision, epoch)
+
+    def break_off(self, delivery: Delivery) -> None:
+        exchange = delivery.exchange
+        if exchange is not None and not self._lost(delivery.replica_id, exchange.client.name):
+            exchange.client.owner_of.pop(exchange.call.shard_id, None)
+            self._world.scheduler.after(self._delay_ms(), exchange.client, exchange.settle, None)
+
+    def _forward(self, exchange: Exchange, replica_id: str | None) -> None:
+        world = self._world
+        replica_id = replica_id or world.some_replica_id()
+        delivery = exchange.delivery = Delivery(exchange, exchange.call, replica_id)
+        exchange.hops += 1
+        if not self._lost(exchange.client.name, replica_id):
+            world.scheduler.after(self._delay_ms(), None, self._deliver, delivery)
+        if (
+            self.faulty
+            and world.profile.loss
+            and _may_repeat(exchange.call.request)
+            and world.chance(world.profile.loss)
+        ):
+            twin = Delivery(None, exchange.call, replica_id)
+            world.scheduler.after(self._delay_ms() + int(world.rng.random() * 300), None, self._deliver, twin)
+            world.sometimes("request delivered twice")
+
+    def _deliver(self, delivery: Delivery) -> None:
+        replica = self._world.replicas.get(delivery.replica_id)
+        if replica is None or replica.dead:
+            delivery.break_off()
+        else:
+            self._world.scheduler.after(0, replica, replica.receive, delivery)
+
+    def _hung_up(self, delivery: Delivery) -> None:
+        replica = self._world.replicas.get(delivery.replica_id)
+        if replica is not None and not replica.dead:
+            self._world.scheduler.after(0, replica, replica.hang_up, delivery)
+
+    def _arrive(self, delivery: Delivery, reply: Reply, hint: str | None, revision: int, epoch: int) -> None:
+        exchange = delivery.exchange
+        assert exchange is not None
+        if exchange.done is None or exchange.delivery is not delivery:
+            return
+        owner_of, shard_id = exchange.client.owner_of, exchange.call.shard_id
+        if reply.error is ErrorCode.NOT_COORDINATOR:
+            owner_of.pop(shard_id, None)
+            if hint is not None and hint != delivery.replica_id and exchange.hops < MAX_HOPS:
+                self._forward(exchange, hint)
+                return
+        elif epoch:
+            owner_of[shard_id] = delivery.replica_id
+        self._world.note_reply(exchange.call, reply, revision, epoch)
+        exchange.settle(reply)
+
+    def _delay_ms(self) -> int:
+        rng = self._world.rng
+        if self.faulty and rng.random() < self._world.profile.slow_answers:
+            return 1 + int(rng.random() * 400)
+        return 1 + int(rng.random() * 8)
+
+    def _lost(self, sender: str, receiver: str) -> bool:
+        now_ms = self._world.scheduler.now_ms
+        if now_ms < self.cut_from.get(sender, 0) or now_ms < self.cut_to.get(receiver, 0):
+            return True
+        return self.faulty and self._world.chance(self._world.profile.loss)
+
+
+def _may_repeat(request: Request) -> bool:
+    """What a careful proxy may send twice: not a static newcomer's join, which would fence its own twin."""
+    if isinstance(request, JoinGroup):
+        return bool(request.member_id) or request.group_instance_id is None
+    return not isinstance(request, CommitOffsets)

@@ -1,0 +1,72 @@
+"""What kind of trouble a simulated world makes, and how much of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A world's size and its troubles. An interval of 0 means never; all times are milliseconds.
+
+    Intervals are means, per world. Which of the faults a seed really has is drawn anew for each seed, because
+    worlds that have every fault at once never get to the states behind quieter ones.
+    """
+
+    name: str
+    replicas: int = 3
+    shards: int = 2
+    groups: int = 2
+    slots: int = 4
+    """Places for members in each group; the first `static_slots` of them have instance ids."""
+    static_slots: int = 1
+    safety_ms: int = 14_000
+    converge_ms: int = 40_000
+    lease_ms: int = 1_000
+    session_ms: tuple[int, int] = (1_200, 2_400)
+    rebalance_ms: tuple[int, int] = (1_500, 3_500)
+    initial_rebalance_delay_ms: int = 250
+    churn_every_ms: int = 500
+    """Somebody starts, leaves, dies, is paused, changes its metadata …"""
+    admin_every_ms: int = 1_500
+    fault_every_ms: int = 1_200
+    """A replica crashes or is paused, a network is cut, the store is slow …"""
+    loss: float = 0.01
+    slow_answers: float = 0.02
+    stalled_statements: float = 0.02
+    lost_statements: float = 0.01
+    work_every_ms: int = 500
+    quiet_ms: int = 0
+    """So long nothing fails at first."""
+
+
+CHURN = Profile(
+    "churn",
+    slots=5,
+    churn_every_ms=300,
+    fault_every_ms=9_000,
+    loss=0.0,
+    slow_answers=0.005,
+    stalled_statements=0.0,
+    lost_statements=0.0,
+)
+FAULTS = Profile("faults")
+FAILOVER = Profile(
+    "failover",
+    groups=2,
+    slots=3,
+    session_ms=(9_000, 9_000),
+    rebalance_ms=(9_000, 9_000),
+    churn_every_ms=0,
+    admin_every_ms=3_000,
+    fault_every_ms=1_500,
+    quiet_ms=4_000,
+)
+"""Only the coordinators fail: their members, who keep heartbeating, must not notice (L5)."""
+
+PROFILES = {profile.name: profile for profile in (CHURN, FAULTS, FAILOVER)}
+
+
+def profile_of(seed: int) -> Profile:
+    """Which profile a seed runs where none is named: mostly faults."""
+    return (FAULTS, CHURN, FAULTS, FAILOVER, FAULTS, CHURN, FAULTS, FAULTS)[seed % 8]

@@ -1,0 +1,55 @@
+"""What the checks share: the history of a run, and a few indexes made once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import CommitOffsets, Heartbeat, SyncGroup
+from rota.testing.history import Call, GroupKey, History
+from rota.testing.profiles import Profile
+
+_NONE = ErrorCode.NONE
+
+
+@dataclass(slots=True)
+class Scan:
+    """A history with its indexes."""
+
+    history: History
+    profile: Profile
+    renewals: dict[str, list[int]] = field(default_factory=dict)
+    """When each member sent those calls that were acknowledged and renew a session."""
+    commits: dict[str, Call] = field(default_factory=dict)
+    """Commit calls by the mark in their metadata."""
+    payloads: dict[tuple[GroupKey, int], list[SyncGroup]] = field(default_factory=dict)
+    """What was sent as the assignment of a generation, by whomever."""
+    renewed_all: list[tuple[str, int]] = field(default_factory=list)
+    """When every session of a group began afresh: a generation was completed, or (without a group) a shard taken."""
+
+
+def scan_of(history: History, profile: Profile) -> Scan:
+    """Index a history, in one pass over its calls."""
+    scan = Scan(history, profile)
+    for call in history.calls:
+        match call.request:
+            case SyncGroup() as sync if sync.assignments:
+                key = (sync.namespace, sync.group_id)
+                scan.payloads.setdefault((key, sync.generation_id), []).append(sync)
+            case CommitOffsets() as commit:
+                scan.commits[commit.offsets[0].metadata] = call
+                _note_renewal(scan, call, commit.member_id, (_NONE,))
+            case Heartbeat() as heartbeat:
+                _note_renewal(scan, call, heartbeat.member_id, (_NONE, ErrorCode.REBALANCE_IN_PROGRESS))
+    for lines in history.journal.values():
+        scan.renewed_all += (
+            (line.entry.group_id, line.landed_ms)
+            for line in lines
+            if line.entry.record.kind in ("shard_acquired", "generation_completed")
+        )
+    return scan
+
+
+def _note_renewal(scan: Scan, call: Call, member_id: str, alive: tuple[ErrorCode, ...]) -> None:
+    if call.reply is not None and call.epoch and call.reply.error in alive:
+        scan.renewals.setdefault(member_id, []).append(call.sent_ms)

@@ -1,0 +1,180 @@
+"""The store as a simulated replica meets it: slow, cut off, and with statements that land after everybody gave up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, TypeVar
+
+from rota.group.journal import decode_entry, encode_entry
+from rota.group.records import Entry
+from rota.group.rows import RowChanges
+from rota.group.shard import Shard
+from rota.protocol.limits import Limits
+from rota.runtime.ports import JournalEvent, ShardBatch
+from rota.storage.memory import MemoryTables
+from rota.testing.facts import facts_of
+from rota.testing.history import History, Landed
+from rota.testing.profiles import Profile
+from rota.testing.scheduler import Process, Scheduler
+from rota.testing.situations import note_landing
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a replica wants appended for one shard, with the times at which it decided each entry."""
+
+    shard_id: int
+    epoch: int
+    first_seq: int
+    entries: tuple[Entry, ...]
+    decided_ms: tuple[int, ...]
+    rows: RowChanges
+
+
+class Tables(MemoryTables):
+    """The store's twin, less the way of each journal line through JSON: the simulator keeps entries as they are."""
+
+    def append(self, batches: Sequence[ShardBatch]) -> list[int]:
+        """Append by the twin's own rule: the epoch is the store's, and the journal has no gap."""
+        refused = []
+        for batch in batches:
+            shard = self._shards.get(batch.shard_id)
+            if shard is None or not shard.accepts(batch):
+                refused.append(batch.shard_id)
+                continue
+            shard.events.extend(batch.events)
+            shard.apply(batch.rows)
+        return refused
+
+    def owner_of(self, shard_id: int) -> str:
+        """Whose claim was the last to land."""
+        return self._shards[shard_id].replica_id
+
+    def lease_left_ms(self, shard_id: int) -> int:
+        """By the store's clock; 0 or less where the lease is over."""
+        return self._shards[shard_id].lease_until_ms - self._clock_ms()
+
+
+class SimulatedStore:
+    """One database for all replicas. It keeps W, and a shard folded from W to compare the live ones with (S14)."""
+
+    def __init__(self, scheduler: Scheduler, rng: Random, profile: Profile, limits: Limits, history: History) -> None:
+        self._scheduler = scheduler
+        self._rng = rng
+        self._profile = profile
+        self._history = history
+        self.tables = Tables(lambda: scheduler.now_ms)
+        self.tables.open(profile.shards)
+        self.folded = {shard_id: Shard(shard_id, limits) for shard_id in range(profile.shards)}
+        self.loaded_facts: dict[tuple[int, int], Any] = {}
+        """What an owner found when it loaded the shard, by shard and epoch, until its first line lands."""
+        self.faulty = True
+        self.slow_until_ms = 0
+        self.down_until_ms = 0
+        history.journal = {shard_id: [] for shard_id in range(profile.shards)}
+
+    # --- the way of a statement ------------------------------------------------------------------
+
+    def submit(
+        self,
+        client: Process,
+        statement: Callable[[], Answer],
+        timeout_ms: int,
+        done: Callable[[Answer | None], None],
+        *,
+        cut_off: bool = False,
+    ) -> None:
+        """Run `statement` some time soon; `done` gets its answer, or None after `timeout_ms`.
+
+        A statement whose answer did not come in time has run, will run, or never runs: nobody can tell.
+        """
+        rng, faulty, profile = self._rng, self.faulty, self._profile
+        settled = _Once(done)
+        self._scheduler.after(timeout_ms, client, settled.give_up)
+        there_ms = 1 + int(rng.random() * 3)
+        if faulty and self._scheduler.now_ms < self.slow_until_ms:
+            there_ms += int(rng.random() * profile.lease_ms)
+        if faulty and rng.random() < profile.stalled_statements:
+            there_ms += int(rng.random() * 3 * profile.lease_ms)
+        broken = cut_off or (faulty and rng.random() < profile.lost_statements)
+        if broken and rng.random() < 0.5:
+            return
+        there_ms = max(there_ms, self.down_until_ms - self._scheduler.now_ms)
+
+        def run() -> None:
+            answer = statement()
+            if not broken:
+                self._scheduler.after(1 + int(rng.random() * 3), client, settled.answer, answer)
+
+        self._scheduler.after(there_ms, None, run)
+
+    # --- statements ------------------------------------------------------------------------------
+
+    def append(self, replica_id: str, batches: Sequence[Batch], gave_up: Callable[[], bool]) -> list[int]:
+        """The ids of the shards that were refused. `gave_up`: does the sender still wait for the answer?"""
+        refused = []
+        for batch in batches:
+            if self._append(replica_id, batch):
+                self._history.sometimes["unknown append landed"] += gave_up()
+            else:
+                refused.append(batch.shard_id)
+                self._history.sometimes["stale append refused"] += 1
+        return refused
+
+    def _append(self, replica_id: str, batch: Batch) -> bool:
+        events = tuple(_event(batch.first_seq + i, entry, batch.epoch) for i, entry in enumerate(batch.entries))
+        sent = ShardBatch(batch.shard_id, batch.epoch, batch.first_seq, events, batch.rows)
+        if self.tables.append([sent]):
+            return False
+        now_ms = self._scheduler.now_ms
+        if self.tables.lease_left_ms(batch.shard_id) <= 0:
+            self._history.sometimes["append landed after the lease was over"] += 1
+        journal = self._history.journal[batch.shard_id]
+        folded = self.folded[batch.shard_id]
+        for event, entry, decided_ms in zip(events, batch.entries, batch.decided_ms, strict=True):
+            journal.append(Landed(event.seq, batch.epoch, entry, decided_ms, now_ms, replica_id))
+            note_landing(self._history, folded, entry)
+            folded.replay(entry)
+            if entry.record.kind == "shard_acquired":
+                self._compare_with_loaded(batch.shard_id, batch.epoch)
+        return True
+
+    def _compare_with_loaded(self, shard_id: int, epoch: int) -> None:
+        """S14: load(rows) == fold(journal), then forget what was not settled."""
+        loaded = self.loaded_facts.pop((shard_id, epoch), None)
+        folded = facts_of(self.folded[shard_id])
+        if loaded is not None and loaded != folded:
+            self._history.violations.append(f"S14 shard {shard_id}: loaded {loaded}, folded {folded}")
+
+
+class _Once:
+    """Passes on whichever comes first: the answer, or giving up."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: Callable[[Any], None]) -> None:
+        self._done: Callable[[Any], None] | None = done
+
+    def answer(self, value: Any) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(value)
+
+    def give_up(self) -> None:
+        self.answer(None)
+
+
+def _event(seq: int, entry: Entry, epoch: int) -> JournalEvent:
+    reason = getattr(entry.record, "reason", "")
+    return JournalEvent(
+        seq, entry.at_ms, entry.namespace, entry.group_id, entry.generation_id, entry.record.kind, reason, {}, epoch
+    )
+
+
+def through_json(entry: Entry) -> Entry:
+    """The entry as a reader of a real journal gets it."""
+    return decode_entry(encode_entry(entry))

@@ -1,0 +1,236 @@
+"""A whole service in one process: replicas, a store, a network and members, all drawn from one seed.
+
+world = World(seed)
+history = world.run()
+assert not check(history, world.profile)
+"""
+
+from __future__ import annotations
+
+import traceback
+from random import Random
+
+from rota.group.state import STABLE, GroupState
+from rota.protocol.ids import shard_of
+from rota.protocol.limits import Limits
+from rota.protocol.messages import Reply, Request
+from rota.runtime.ports import ShardClaim
+from rota.testing.facts import facts_of
+from rota.testing.history import Call, Effect, GroupKey, History
+from rota.testing.nemesis import Nemesis
+from rota.testing.network import Network
+from rota.testing.owned import OwnedShard, image_differences
+from rota.testing.profiles import Profile, profile_of
+from rota.testing.replica import Replica
+from rota.testing.scheduler import Scheduler
+from rota.testing.situations import note_reply_situation, note_takeover
+from rota.testing.store import SimulatedStore
+
+NAMESPACE = "sim"
+
+
+class World:
+    """Everything there is. `run` plays the safety phase, then takes the faults away and waits for peace (L7)."""
+
+    def __init__(self, seed: int, profile: Profile | None = None) -> None:
+        self.seed = seed
+        self.profile = profile or profile_of(seed)
+        self.rng = Random(seed)
+        self.scheduler = Scheduler()
+        self.history = History()
+        self.check_invariants = self.chance(0.25)
+        full = self.chance(0.1)
+        self.limits = Limits(
+            initial_rebalance_delay_ms=self.profile.initial_rebalance_delay_ms,
+            group_max_size=2 if full else 100,
+            offsets_retention_ms=5_000,
+        )
+        self.store = SimulatedStore(self.scheduler, self.rng, self.profile, self.limits, self.history)
+        self.network = Network(self)
+        self.troublesome = True
+        self.working = not self.chance(0.2)
+        """In some worlds nobody commits: an owner that has lost its lease is not found out by its next write."""
+        self.hung_up: set[int] = set()
+        self.partitions: dict[GroupKey, int] = {}
+        self.shares: dict[tuple[GroupKey, int], dict[str, tuple[int, ...]]] = {}
+        """What the leaders gave to whom, by generation."""
+        self.acked: dict[int, int] = dict.fromkeys(range(self.profile.shards), 0)
+        self._tokens: dict[tuple[GroupKey, int], int] = {}
+        self._numbers = 0
+        self._clock_offsets: dict[str, int] = {}
+        self.groups: list[GroupKey] = [(NAMESPACE, f"g{number}") for number in range(self.profile.groups)]
+        self.partitions = dict.fromkeys(self.groups, 4)
+        self.replica_ids = [f"r{number}" for number in range(self.profile.replicas)]
+        self.replicas = {replica_id: Replica(self, replica_id) for replica_id in self.replica_ids}
+        self.nemesis = Nemesis(self)
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def run(self) -> History:
+        """Both phases. What went wrong while it happened is in the history; `checks` finds the rest."""
+        try:
+            self.nemesis.start()
+            self.scheduler.run_until(self.profile.safety_ms)
+            self.nemesis.stop()
+            self._wait_for_peace()
+        except Exception as crash:  # Whatever the core dies of is found with its seed, like any other violation.
+            self.violation(f"crash: {crash!r} {traceback.format_exc(limit=-3)}")
+        for member in self.nemesis.members():
+            if not member.dead:
+                member.paused_until_ms = 0
+                member.close_hold()
+        return self.history
+
+    def _wait_for_peace(self) -> None:
+        """L7: without faults, every group with live members gets Stable, and all of them agree."""
+        end_ms = self.scheduler.now_ms + self.profile.converge_ms
+        while self.scheduler.now_ms < end_ms:
+            self.scheduler.run_until(self.scheduler.now_ms + 250)
+            if not any(self._unrest(group) for group in self.groups):
+                self._check_quiet()
+                return
+        for group in self.groups:
+            self.violation(f"L7 {group[1]}: {self._unrest(group)}")
+
+    def _check_quiet(self) -> None:
+        """L6: nobody waits for an answer longer than it asked to."""
+        self.working = False
+        limit_ms = 5_000
+        for member in self.nemesis.members():
+            for exchange in member.exchanges.values():
+                wait_ms = getattr(exchange.call.request, "wait_ms", None) or 0
+                if self.scheduler.now_ms - exchange.call.sent_ms > wait_ms + limit_ms and not member.dead:
+                    self.violation(f"L6 {exchange.call.request} has waited since {exchange.call.sent_ms}")
+
+    def _unrest(self, key: GroupKey) -> str:
+        """Why a group is not at peace; empty where it is."""
+        live = [member for member in self.nemesis.members() if member.group == key and member.is_live]
+        owned = self.owner(shard_of(*key, self.profile.shards))
+        if owned is None:
+            return "nobody owns its shard"
+        group = owned.shard.groups.get(key)
+        members = set(group.members) if group is not None else set()
+        state = group.state if group is not None else GroupState.EMPTY
+        if self.limits.group_max_size < 100:
+            live = [member for member in live if member.core.member_id in members]
+        wanted = {member.core.member_id for member in live}
+        if members != wanted:
+            return f"{state} with members {sorted(members)}, alive are {sorted(wanted)}"
+        if group is not None and members and state is not STABLE:
+            return f"{state} since {group.state_since_ms}: {group.rebalance_reason}"
+        if late := [m.name for m in live if group is not None and m.core.generation_id != group.generation_id]:
+            return f"{late} are not in generation {group.generation_id if group else 0}"
+        if lost := [m.name for m in live if m.core.assignment is None]:
+            return f"{lost} hold no assignment"
+        return ""
+
+    def owner(self, shard_id: int) -> OwnedShard | None:
+        """The shard at the replica whose epoch is the store's."""
+        for row in self.store.tables.owners():
+            replica = self.replicas.get(row.replica_id)
+            if row.shard_id == shard_id and replica is not None and not replica.dead:
+                owned = replica.owned.get(shard_id)
+                return owned if owned is not None and owned.epoch == row.epoch else None
+        return None
+
+    # --- draws and numbers -----------------------------------------------------------------------
+
+    def chance(self, probability: float) -> bool:
+        return self.rng.random() < probability
+
+    def next_call(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    next_commit = next_call
+
+    def new_member_id(self, client: str) -> str:
+        self._numbers += 1
+        return f"{client}-{self._numbers}"
+
+    def some_replica_id(self) -> str:
+        return self.rng.choice(self.replica_ids)
+
+    def clock_offset_of(self, replica_id: str) -> int:
+        """Wall clocks are wrong by up to an hour, each in its own way (T1)."""
+        if replica_id not in self._clock_offsets:
+            self._clock_offsets[replica_id] = self.rng.randint(0, 7_200_000)
+        return self._clock_offsets[replica_id]
+
+    def grow(self, group: GroupKey) -> int:
+        """The topic gets one more partition; returns its number."""
+        self.partitions[group] += 1
+        return self.partitions[group] - 1
+
+    # --- notes -----------------------------------------------------------------------------------
+
+    def new_call(self, client: str, request: Request) -> Call:
+        shard_id = shard_of(request.namespace, getattr(request, "group_id", ""), self.profile.shards)
+        call = Call(self.next_call(), client, request, shard_id, self.scheduler.now_ms, self.acked[shard_id])
+        self.history.calls.append(call)
+        return call
+
+    def note_reply(self, call: Call, reply: Reply, revision: int, epoch: int) -> None:
+        call.ret_ms = self.scheduler.now_ms
+        call.reply, call.revision, call.epoch = reply, revision, epoch
+        if epoch:
+            self.acked[call.shard_id] = max(self.acked[call.shard_id], revision)
+        note_reply_situation(self.history, call)
+
+    def note_release(self, replica: Replica, owned: OwnedShard, revision: int) -> None:
+        """D1: nothing is answered that the store does not have. S15: nobody answers who is not the owner any more."""
+        shard_id = owned.shard.shard_id
+        self.history.releases[(shard_id, owned.epoch)] = self.scheduler.now_ms
+        if self.store.tables.owner_of(shard_id) != replica.replica_id:
+            self.violation(f"S15 shard {shard_id}: {replica.replica_id} answers after another has taken it")
+        journal = self.history.journal[shard_id]
+        if len(journal) < revision or (revision and journal[revision - 1].epoch > owned.epoch):
+            self.violation(f"D1 shard {shard_id}: revision {revision} of epoch {owned.epoch} is answered, not durable")
+
+    def note_claims(self, claims: list[ShardClaim], replica_id: str) -> None:
+        for claim in claims:
+            former = [line for line in self.history.epochs if line[0] == claim.shard_id]
+            if former and former[-1][2] == replica_id:
+                self.sometimes("same replica takes a shard again")
+            self.history.epochs.append((claim.shard_id, claim.epoch, replica_id, self.scheduler.now_ms))
+
+    def note_owner(self, replica: Replica, shard_id: int) -> None:
+        former = [
+            other.owned[shard_id].shard
+            for other in self.replicas.values()
+            if other is not replica and not other.dead and shard_id in other.owned
+        ]
+        if former:
+            self.sometimes("two replicas believe that they own a shard")
+        note_takeover(self.history, self.store.folded[shard_id])
+
+    def compare_with_store(self, owned: OwnedShard) -> None:
+        """S14 at random points: the live shard, the store's rows and the folded journal say the same."""
+        if not self.chance(0.04):
+            return
+        shard_id = owned.shard.shard_id
+        journal = self.history.journal[shard_id]
+        if not journal or journal[-1].epoch != owned.epoch:
+            return
+        for difference in image_differences(owned, self.store.tables.load(shard_id)):
+            self.violation(f"S14 shard {shard_id}: {difference}")
+        live, folded = facts_of(owned.shard), facts_of(self.store.folded[shard_id])
+        if live != folded:
+            self.violation(f"S14 shard {shard_id}: live {live}, folded {folded}")
+
+    def fenced_write(self, group: GroupKey, partition: int, token: int) -> None:
+        """The user's own data: it takes no token that is older than one it has seen."""
+        key = (group, partition)
+        accepted = token >= self._tokens.get(key, 0)
+        if accepted:
+            self._tokens[key] = token
+        else:
+            self.sometimes("fenced resource refused an old token")
+        self.history.effects.append(Effect(group, partition, token, accepted, self.scheduler.now_ms))
+
+    def sometimes(self, situation: str) -> None:
+        self.history.sometimes[situation] += 1
+
+    def violation(self, text: str) -> None:
+        if len(self.history.violations) < 20:
+            self.history.violations.append(f"{text} (at {self.scheduler.now_ms} ms)")

@@ -1,0 +1,1 @@
+"""The deterministic simulation: seeds, planted bugs, and seeds that once found something."""

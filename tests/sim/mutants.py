@@ -1,0 +1,358 @@
+"""Planted bugs: each breaks one rule on purpose, so that the checks can show that they would notice.
+
+A mutant is a context manager that patches the core, the store's twin or the simulated runtime while it is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+from rota.group import apply, expiry, heartbeat, join, leave, offsets, rebalance, shard, state, sync
+from rota.group.membership_checks import check_member
+from rota.group.records import AssignmentSynced, GenerationCompleted, MemberLeft
+from rota.group.result import Result
+from rota.group.rows import RowChanges
+from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import SyncGroup
+from rota.storage import memory
+from rota.testing import keeper, replica
+from rota.testing import owned as owned_shard
+
+Mutant = Callable[[], AbstractContextManager[None]]
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(plant: Callable[[Callable[[Any, str, Any], None]], None]) -> None:
+    """Register `plant`, which gets a function that patches an attribute until the mutant is closed."""
+
+    @contextmanager
+    def planted() -> Iterator[None]:
+        with ExitStack() as stack:
+
+            def patch(target: Any, name: str, replacement: Any) -> None:
+                former = getattr(target, name)
+                own = name in vars(target)
+                setattr(target, name, replacement)
+                stack.callback(setattr, target, name, former) if own else stack.callback(delattr, target, name)
+
+            plant(patch)
+            yield
+
+    MUTANTS[plant.__name__] = planted
+
+
+Patch = Callable[[Any, str, Any], None]
+
+
+def _member_only(group: Any, member_id: str, group_instance_id: str | None, _generation_id: int) -> ErrorCode:
+    """`check_generation` without the generation."""
+    return check_member(group, member_id, group_instance_id)
+
+
+# --- the order of commit and answer -------------------------------------------------------------------
+
+
+@mutant
+def reply_before_commit(patch: Patch) -> None:
+    """D1: answers leave as soon as they are decided."""
+    original = replica.Replica.take
+
+    def take(self: Any, owned: Any, result: Result, **cause: bool) -> None:
+        replies, result.replies = result.replies, []
+        original(self, owned, result, **cause)
+        self.let_go(owned, owned_shard.Outcome(owned.revision, replies, []))
+
+    patch(replica.Replica, "take", take)
+
+
+@mutant
+def unknown_outcome_is_failure(patch: Patch) -> None:
+    """D3: a write without an answer is taken to have failed; the owner goes on with its epoch."""
+
+    def unknown_outcome(self: Any, owned: Any) -> None:
+        self.world.history.unknown_appends.append((owned.shard.shard_id, owned.epoch, self.world.scheduler.now_ms))
+        outcomes, owned.sent = owned.sent or [], None
+        for outcome in outcomes:
+            for number, _ in outcome.replies:
+                self._answer_unavailable(number)
+
+    patch(replica.Replica, "unknown_outcome", unknown_outcome)
+
+
+@mutant
+def lease_is_not_watched(patch: Patch) -> None:
+    """S15: an owner answers on although its lease is over."""
+    patch(replica.Replica, "serving", lambda self, shard_id: self.owned.get(shard_id))
+
+
+@mutant
+def stale_renewal_reinstalls(patch: Patch) -> None:
+    """R2: the late answer to a renewal brings back a shard that was dropped meanwhile."""
+    original = keeper.ShardKeeper.renewed
+
+    def renewed(self: Any, sent: Any, held: Any, lease_until_ms: int) -> None:
+        ours = self._replica.owned
+        for shard_id, owned in sent.items():
+            if owned.dropped and shard_id in (held or ()) and shard_id not in ours:
+                owned.dropped, owned.sent, owned.lease_until_ms = False, None, lease_until_ms
+                owned.unsent.clear()
+                owned.decided_ms.clear()
+                owned.outcomes.clear()
+                ours[shard_id] = owned
+        original(self, sent, held, lease_until_ms)
+
+    patch(keeper.ShardKeeper, "renewed", renewed)
+
+
+# --- the store ------------------------------------------------------------------------------------------
+
+
+@mutant
+def reacquire_keeps_epoch(patch: Patch) -> None:
+    """R1: a replica that takes its own shard again keeps the epoch, so its stalled writes still land."""
+    original = memory.MemoryTables.claim
+
+    def claim(self: Any, shard_ids: Any, replica_id: str, address: str, lease_ms: int, *, steal: bool = False) -> Any:
+        own = [
+            shard_id for shard_id in shard_ids if self._shards.get(shard_id, memory._Shard()).replica_id == replica_id
+        ]
+        for shard_id in own:
+            self._shards[shard_id].epoch -= 1
+        return original(self, shard_ids, replica_id, address, lease_ms, steal=steal)
+
+    patch(memory.MemoryTables, "claim", claim)
+
+
+@mutant
+def no_epoch_check(patch: Patch) -> None:
+    """S11: a write lands whatever its epoch is."""
+    patch(memory._Shard, "accepts", lambda self, batch: len(self.events) == batch.first_seq - 1)
+
+
+@mutant
+def no_sequence_check(patch: Patch) -> None:
+    """S11, S12: a write lands wherever the journal ends."""
+    patch(memory._Shard, "accepts", lambda self, batch: self.epoch == batch.epoch)
+    patch(replica.Replica, "unknown_outcome", lambda self, owned: self._landed(owned))
+
+
+# --- generations ----------------------------------------------------------------------------------------
+
+
+@mutant
+def generation_not_bumped(patch: Patch) -> None:
+    """S1: a join phase that changed nobody keeps the generation."""
+    original = GenerationCompleted
+
+    def completed(*, generation_id: int, **fields: Any) -> Any:
+        return original(generation_id=generation_id - (generation_id > 2), **fields)
+
+    patch(rebalance, "GenerationCompleted", completed)
+
+
+@mutant
+def generation_not_persisted(patch: Patch) -> None:
+    """S14: the new generation is in the journal but not in the rows."""
+    original = shard._group_rows
+
+    def group_rows(group: Any, changes: RowChanges) -> None:
+        if group.state is COMPLETING_REBALANCE:
+            group.dirty = False
+        original(group, changes)
+
+    patch(shard, "_group_rows", group_rows)
+
+
+@mutant
+def assignment_not_persisted(patch: Patch) -> None:
+    """S14: a new owner finds the assignment of the generation before."""
+
+    def synced(group: Any, record: Any, at_ms: int) -> None:
+        original(group, record, at_ms)
+        group.dirty_members.clear()
+
+    original = apply._APPLY[AssignmentSynced]
+    patch(apply, "_APPLY", {**apply._APPLY, AssignmentSynced: synced})
+
+
+@mutant
+def tombstone_forgotten(patch: Patch) -> None:
+    """S1: a group that is made again counts from zero."""
+    original = shard.Shard._bury
+
+    def bury(self: Any, namespace: str, group_id: str, record: Any) -> None:
+        original(self, namespace, group_id, record)
+        del self.tombstones[(namespace, group_id)]
+
+    patch(shard.Shard, "_bury", bury)
+
+
+@mutant
+def commit_ignores_generation(patch: Patch) -> None:
+    """S9: a commit of an old generation lands."""
+    patch(
+        offsets,
+        "check_generation",
+        lambda group, member_id, instance_id, _: check_member(group, member_id, instance_id),
+    )
+
+
+@mutant
+def sync_ignores_generation(patch: Patch) -> None:
+    """S6: a leader of an old generation assigns for the new one."""
+    patch(
+        sync, "check_generation", lambda group, member_id, instance_id, _: check_member(group, member_id, instance_id)
+    )
+
+
+@mutant
+def anybody_may_assign(patch: Patch) -> None:
+    """S6: a follower's assignments are taken."""
+    patch(state.Group, "is_leader", lambda self, member_id: member_id in self.members)
+
+
+@mutant
+def generation_completes_without_waiting(patch: Patch) -> None:
+    """S7c: the next generation begins although a member of this one has neither rejoined nor expired."""
+    patch(state.Group, "all_joined", lambda self: self.joined_count >= max(1, len(self.members) - 1))
+
+
+# --- members --------------------------------------------------------------------------------------------
+
+
+@mutant
+def pending_id_ignored(patch: Patch) -> None:
+    """The join phase ends without those who have just been given their id."""
+    patch(state.Group, "all_joined", lambda self: self.joined_count == len(self.members))
+
+
+@mutant
+def parked_reply_dropped(patch: Patch) -> None:
+    """L6: a follower whose join is parked is forgotten when the phase ends."""
+    original = rebalance._answer_joins
+
+    def answer_joins(result: Result, group: Any) -> None:
+        for member in list(group.members.values())[2:]:
+            member.join_call = None
+        original(result, group)
+
+    patch(rebalance, "_answer_joins", answer_joins)
+
+
+@mutant
+def answered_twice(patch: Patch) -> None:
+    """L6: a parked heartbeat is released and kept."""
+    original = rebalance.release_heartbeats
+
+    def release(result: Result, group: Any) -> None:
+        kept = {member: member.heartbeat_call for member in group.members.values()}
+        original(result, group)
+        for member, call in kept.items():
+            member.heartbeat_call = call
+
+    patch(rebalance, "release_heartbeats", release)
+
+
+@mutant
+def leave_not_durable(patch: Patch) -> None:
+    """S12: a leave is answered, but not in the journal."""
+
+    def dismiss(result: Result, group: Any, member_id: str, reason: str, *, by_admin: bool) -> None:
+        member = group.members[member_id]
+        rebalance.drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
+        apply.apply(group, MemberLeft(member_id, member.image.group_instance_id, reason), result.now_ms)
+
+    patch(leave, "_dismiss", dismiss)
+
+
+@mutant
+def static_replacement_in_completing(patch: Patch) -> None:
+    """S16 (KAFKA-9801): a static member comes back while the leader assigns to its old id, and nobody is told."""
+    original = rebalance.start_rebalance
+
+    def start(result: Result, group: Any, limits: Any, reason: str, by: str) -> None:
+        if group.state is not COMPLETING_REBALANCE or not reason.startswith("static member"):
+            original(result, group, limits, reason, by)
+            return
+        member = group.members[by]
+        result.reply(member.join_call, rebalance.join_reply(group, member))
+        member.join_call = None
+        member.joined = False
+        group.joined_count -= 1
+        group.settle_member(member)
+        group.settle(COMPLETING_REBALANCE)
+        result.renew_session(group, member)
+
+    patch(join, "start_rebalance", start)
+
+
+@mutant
+def resync_drops_a_static_return(patch: Patch) -> None:
+    """S16: the leader assigns anew to an id that a static member has given up since, and nobody is told."""
+    original = sync._resync
+
+    def resync(result: Result, group: Any, leader: Any, request: Any, call: int, limits: Any) -> None:
+        known = tuple((member_id, share) for member_id, share in request.assignments if member_id in group.members)
+        original(
+            result,
+            group,
+            leader,
+            SyncGroup(request.namespace, request.group_id, request.member_id, request.generation_id, assignments=known),
+            call,
+            limits,
+        )
+
+    patch(sync, "_resync", resync)
+
+
+# --- sessions -------------------------------------------------------------------------------------------
+
+
+@mutant
+def failover_shortens_sessions(patch: Patch) -> None:
+    """L1: who was heard of by the old owner gets less than its session from the new one."""
+    original = shard._resume
+
+    def resume(result: Result, group: Any) -> None:
+        now_ms = result.now_ms
+        result.now_ms = now_ms - 1_100
+        original(result, group)
+        result.now_ms = now_ms
+
+    patch(shard, "_resume", resume)
+
+
+@mutant
+def heartbeat_in_join_phase_does_not_renew(patch: Patch) -> None:
+    """L1: a heartbeat that is answered REBALANCE_IN_PROGRESS does not count as life."""
+    original = heartbeat.heartbeat
+
+    def beat(result: Result, group: Any, request: Any, call: int) -> None:
+        member = group.members.get(request.member_id)
+        if group.state is not PREPARING_REBALANCE or member is None:
+            original(result, group, request, call)
+            return
+        deadline_ms = member.session_deadline_ms
+        original(result, group, request, call)
+        member.session_deadline_ms = deadline_ms
+
+    patch(shard, "heartbeat", beat)
+
+
+@mutant
+def session_timer_not_rearmed(patch: Patch) -> None:
+    """L2: a session timer that rings early is not set again, so the member never expires."""
+
+    def on_session_timer(result: Result, group: Any, timer: Any, limits: Any) -> None:
+        member = group.members.get(timer.member_id)
+        if (
+            member is not None
+            and member.session_deadline_ms is not None
+            and member.session_deadline_ms <= result.now_ms
+        ):
+            expiry._expire(result, group, member, limits)
+
+    patch(expiry, "_on_session_timer", on_session_timer)

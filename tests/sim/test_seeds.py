@@ -1,0 +1,60 @@
+"""Seeds of simulated worlds: nothing is violated, the rare situations are met, and the same seed is the same world."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rota.testing.profiles import PROFILES
+from rota.testing.sim import Tally, replay_command, run_seed, run_seeds
+
+CHUNK = 512
+SEEDS = int(os.environ.get("ROTA_SIM_SEEDS", "2048"))
+FIRST = int(os.environ.get("ROTA_SIM_FIRST", "0"))
+REGRESSIONS = Path(__file__).parent / "regression_seeds.txt"
+
+SITUATIONS = (Path(__file__).parent / "situations.txt").read_text().splitlines()
+"""What every chunk must have met at least once: a run that never met it has not tested it."""
+
+
+def _told(tally: Tally) -> str:
+    return "\n".join(
+        f"seed {seed}: {found[0]}\n  {replay_command(seed)}" for seed, found in sorted(tally.failures.items())
+    )
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, CHUNK))
+def test_no_seed_violates_anything(first: int) -> None:
+    tally = run_seeds(range(first, first + CHUNK))
+
+    assert not tally.failures, _told(tally)
+    assert tally.rebalances >= 5 * CHUNK, "worlds in which nothing happens prove nothing"
+    assert [situation for situation in SITUATIONS if not tally.sometimes[situation]] == []
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_the_same_seed_twice_is_the_same_world(seed: int) -> None:
+    once, _ = run_seed(seed)
+    again, _ = run_seed(seed)
+
+    assert once.history.trace_hash() == again.history.trace_hash()
+
+
+def test_another_seed_is_another_world() -> None:
+    hashes = {run_seed(seed)[0].history.trace_hash() for seed in (0, 8, 16)}
+
+    assert len(hashes) == 3
+
+
+def _regressions() -> list[tuple[int, str]]:
+    rows = [line.split("#")[0].split() for line in REGRESSIONS.read_text().splitlines()]
+    return [(int(row[0]), row[1]) for row in rows if row]
+
+
+@pytest.mark.parametrize(("seed", "profile"), _regressions())
+def test_a_seed_that_once_found_a_bug_is_quiet(seed: int, profile: str) -> None:
+    _, found = run_seed(seed, PROFILES[profile])
+
+    assert found == []
