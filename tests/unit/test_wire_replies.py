@@ -59,7 +59,8 @@ def test_what_the_server_answers_the_client_reads(reply: m.Reply) -> None:
 
 
 def test_every_reply_of_the_protocol_has_a_sample_here() -> None:
-    assert {type(reply) for reply in REPLIES} == set(m.Reply.__args__)
+    # Over HTTP, several heartbeats are answered one by one.
+    assert {type(reply) for reply in REPLIES} == set(m.Reply.__args__) - {m.HeartbeatManyReply}
 
 
 def test_joins_and_syncs_say_whether_they_are_done() -> None:

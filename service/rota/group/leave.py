@@ -6,7 +6,7 @@ from rota.group.membership_checks import check_member, report_fenced
 from rota.group.rebalance import drop_parked, empty_group, maybe_complete_join, start_rebalance
 from rota.group.records import MemberLeft, MemberRemoved
 from rota.group.result import Result
-from rota.group.state import EMPTY, PREPARING_REBALANCE, Group
+from rota.group.state import EMPTY, PREPARING_REBALANCE, Group, Member
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import LeaveGroup, LeaveReply, LeavingMember, LeftMember
@@ -38,10 +38,21 @@ def _leave(result: Result, group: Group, leaving: LeavingMember, *, by_admin: bo
         current = member_id
         error = check_member(group, member_id, instance_id)
         report_fenced(result, group, "leave", error, member_id, instance_id, -1)
+    if error is ErrorCode.NONE and leaving.silent_for_ms is not None:
+        assert current is not None
+        error = _check_silent(group.members[current], result.now_ms - leaving.silent_for_ms)
     if error is ErrorCode.NONE:
         assert current is not None
         _dismiss(result, group, current, leaving.reason, by_admin=by_admin)
     return LeftMember(member_id, instance_id, error)
+
+
+def _check_silent(member: Member, since_ms: int) -> ErrorCode:
+    """Its session was renewed when it was last heard of; a parked call is somebody who waits for its answer."""
+    if member.session_deadline_ms is None or member.heartbeat_call is not None:
+        return ErrorCode.INVALID_REQUEST
+    heard_ms = member.session_deadline_ms - member.image.session_timeout_ms
+    return ErrorCode.INVALID_REQUEST if heard_ms > since_ms else ErrorCode.NONE
 
 
 def _dismiss(result: Result, group: Group, member_id: str, reason: str, *, by_admin: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from rota.group.apply import apply
 from rota.group.describe import describe_group, get_leader, list_groups, verify_fence
 from rota.group.expiry import on_timer
-from rota.group.heartbeat import heartbeat, unpark_heartbeat
+from rota.group.heartbeat import heartbeat, heartbeat_many, unpark_heartbeat
 from rota.group.join import check_join, join_group, turn_away, unpark_join
 from rota.group.leave import leave_group
 from rota.group.offsets import commit_offsets, delete_offsets, expired_offsets, fetch_offsets
@@ -42,6 +42,9 @@ from rota.protocol.messages import (
     GetLeader,
     GetTopic,
     Heartbeat,
+    HeartbeatError,
+    HeartbeatMany,
+    HeartbeatManyReply,
     HeartbeatReply,
     JoinGroup,
     JoinReply,
@@ -95,6 +98,12 @@ class Shard:
                     result.reply(call, SyncReply(_missing(request)))
                 else:
                     sync_group(result, group, request, call, self.limits)
+            case HeartbeatMany():
+                group = self._group(request)
+                if group is None:
+                    result.reply(call, _all_missing(request))
+                else:
+                    heartbeat_many(result, group, request, call)
             case CommitOffsets():
                 self._commit(result, request, call)
             case LeaveGroup():
@@ -406,6 +415,12 @@ class Shard:
 
 def _missing(request: Heartbeat | SyncGroup) -> ErrorCode:
     return UNKNOWN_MEMBER_ID if request.group_id else ErrorCode.INVALID_GROUP_ID
+
+
+def _all_missing(request: HeartbeatMany) -> HeartbeatManyReply:
+    error = UNKNOWN_MEMBER_ID if request.group_id else ErrorCode.INVALID_GROUP_ID
+    errors = tuple(HeartbeatError(beat.member_id, error) for beat in request.members)
+    return HeartbeatManyReply(state=DEAD.value, errors=errors)
 
 
 def _missing_group(request: DeleteGroup | DeleteOffsets) -> ErrorCode:

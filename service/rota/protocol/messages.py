@@ -125,12 +125,55 @@ class HeartbeatReply:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberHeartbeat:
+    """One member's sign of life among several."""
+
+    member_id: str
+    generation_id: int
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatMany:
+    """Signs of life of several members of one group, who all wait in one process. Never parks."""
+
+    namespace: str
+    group_id: str
+    members: tuple[MemberHeartbeat, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatError:
+    """What `HeartbeatReply.error` is to a single heartbeat."""
+
+    member_id: str
+    error: ErrorCode
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatManyReply:
+    """Where the group stands. Members that are not in `errors` live."""
+
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    generation_id: int = NO_GENERATION
+    state: str = ""
+    errors: tuple[HeartbeatError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LeavingMember:
-    """Who leaves: by member id, or by instance id alone (an administrator's way)."""
+    """Who leaves: by member id, or by instance id alone (an administrator's way).
+
+    `silent_for_ms`: only if the member has not been heard of for that long, and `INVALID_REQUEST` if it has. Set
+    by a transport that lost its connection to the member; not on the wire.
+    """
 
     member_id: str = ""
     group_instance_id: str | None = None
     reason: str = ""
+    silent_for_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,6 +472,7 @@ Request = (
     JoinGroup
     | SyncGroup
     | Heartbeat
+    | HeartbeatMany
     | LeaveGroup
     | CommitOffsets
     | FetchOffsets
@@ -447,6 +491,7 @@ Reply = (
     JoinReply
     | SyncReply
     | HeartbeatReply
+    | HeartbeatManyReply
     | LeaveReply
     | CommitReply
     | FetchReply
@@ -464,6 +509,7 @@ REPLY_OF: dict[type, type] = {
     JoinGroup: JoinReply,
     SyncGroup: SyncReply,
     Heartbeat: HeartbeatReply,
+    HeartbeatMany: HeartbeatManyReply,
     LeaveGroup: LeaveReply,
     CommitOffsets: CommitReply,
     FetchOffsets: FetchReply,

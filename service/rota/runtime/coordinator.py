@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from rota.protocol.limits import MAX_WAIT_MS, Limits
 from rota.protocol.messages import (
     GetLeader,
     Heartbeat,
+    HeartbeatMany,
     JoinGroup,
     LeaderReply,
     ListGroups,
@@ -28,6 +29,7 @@ from rota.runtime.clock import Clock, SystemClock
 from rota.runtime.host import ShardHost
 from rota.runtime.ownership import Notify, Ownership
 from rota.runtime.ports import Answer, JournalEvent, Replica, ShardOwner, ShardStore, StoreUnavailable
+from rota.runtime.subscriptions import Listener, Subscriptions
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.timer_task import TimerTask
 from rota.runtime.watch import watch_group
@@ -76,9 +78,10 @@ class LocalCoordinator:
             shard_count=shard_count,
             lease_ms=lease_ms,
             steal=steal,
-            on_events=self._telemetry.on_events,
+            on_events=self._on_events,
             notify=notify,
         )
+        self._subscriptions = Subscriptions()
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -107,11 +110,15 @@ class LocalCoordinator:
                 task.result()
 
     async def drain(self) -> None:
-        """Answer every parked call with a retriable error and take no new one; what is being written is finished."""
+        """Answer every parked call with a retriable error and take no new one; what is being written is finished.
+
+        Watches end, and so do waits for a leader, with the one that there is.
+        """
         self._draining = True
         await self._flush()
         for host in self._ownership.hosts.values():
             host.answer_parked(DRAINING)
+            host.end_watches()
 
     async def stop(self) -> None:
         """Drain, release the shards, end the tasks."""
@@ -156,7 +163,7 @@ class LocalCoordinator:
             case _:
                 return await self._submit(request)
 
-    def try_heartbeat(self, request: Heartbeat) -> Answer | None:
+    def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """The answer, where it can be given without waiting for anything."""
         host = self._host(request.namespace, request.group_id)
         if host is None or self._draining:
@@ -171,6 +178,13 @@ class LocalCoordinator:
         if host is not None and not self._draining:
             async for event in watch_group(host, self._store, namespace, group_id, after_revision):
                 yield event
+
+    def subscribe(self, namespace: str, group_id: str, listener: Listener) -> Callable[[], None]:
+        """Call `listener` with each of the group's journal lines from now on, until the returned function is called.
+
+        See `Subscriptions`: cheaper than `watch`, and only about what this replica decides.
+        """
+        return self._subscriptions.add(namespace, group_id, listener)
 
     async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:
         """Journal lines of a shard."""
@@ -236,6 +250,10 @@ class LocalCoordinator:
         return sum(host.parked for host in self._ownership.hosts.values())
 
     # --- inside ------------------------------------------------------------------------------------
+
+    def _on_events(self, shard_id: int, events: list[JournalEvent]) -> None:
+        self._telemetry.on_events(shard_id, events)
+        self._subscriptions.tell(events)
 
     async def _submit(self, request: Request) -> Answer:
         name = getattr(request, "group_id", "") or getattr(request, "topic", "")

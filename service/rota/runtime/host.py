@@ -28,7 +28,7 @@ from rota.group.rows import ShardImage
 from rota.group.shard import Shard
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Heartbeat, Reply, Request, refuse
+from rota.protocol.messages import Heartbeat, HeartbeatMany, Reply, Request, refuse
 from rota.runtime.calls import Call, wait_ms
 from rota.runtime.clock import Clock
 from rota.runtime.ports import Answer, JournalEvent, ShardBatch, ShardClaim
@@ -118,9 +118,9 @@ class ShardHost:
         self._take(result)
         return call
 
-    def try_heartbeat(self, request: Heartbeat) -> Answer | None:
-        """The hot path: a heartbeat that can be answered at once, without a future or a task."""
-        if request.wait_ms or not self.is_settled():
+    def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
+        """The hot path: heartbeats that can be answered at once, without a future or a task."""
+        if not self.is_settled() or (isinstance(request, Heartbeat) and request.wait_ms):
             return None
         answer = self.submit(request)
         return answer if isinstance(answer, Answer) else None
@@ -182,15 +182,19 @@ class ShardHost:
         self._held.clear()
         self._events.clear()
         self.answer_parked(reason, code)
-        for queues in self.watchers.values():
-            for queue in queues:
-                queue.put_nowait(None)
+        self.end_watches()
 
     def answer_parked(self, reason: str, code: ErrorCode = NOT_AVAILABLE) -> None:
         """Answer every waiting call with a retriable error, so that its client goes on elsewhere at once."""
         calls, self._calls = self._calls, {}
         for call in calls.values():
             call.finish(Answer(refuse(call.request, code, reason)))
+
+    def end_watches(self) -> None:
+        """Tell whoever follows a group here that nothing more will come."""
+        for queues in self.watchers.values():
+            for queue in queues:
+                queue.put_nowait(None)
 
     def _decide(self, decide: Callable[[int], Result]) -> Result | None:
         """Let the core decide. A broken invariant costs the shard's memory, not the process: it is loaded again."""

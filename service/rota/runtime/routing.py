@@ -11,6 +11,7 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import (
     Heartbeat,
+    HeartbeatMany,
     ListGroups,
     ListReply,
     ListTopics,
@@ -77,7 +78,7 @@ class RoutedCoordinator:
             answer = await self._ask_owner(request)
         return answer
 
-    def try_heartbeat(self, request: Heartbeat) -> Answer | None:
+    def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """The answer, where this replica has it at hand."""
         return self.local.try_heartbeat(request)
 

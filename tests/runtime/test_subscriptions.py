@@ -1,0 +1,111 @@
+"""Being told of a group's journal on the spot, and the batch of heartbeats that is answered on the spot."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from rota.protocol.messages import (
+    GetLeader,
+    HeartbeatMany,
+    HeartbeatManyReply,
+    JoinReply,
+    LeaderReply,
+    LeaveGroup,
+    LeavingMember,
+    MemberHeartbeat,
+)
+from rota.runtime.coordinator import LocalCoordinator
+from rota.runtime.ports import JournalEvent
+from tests.runtime.conftest import FaultyStore, a_join, a_stable_member, until
+
+
+def a_leave(member: JoinReply) -> LeaveGroup:
+    return LeaveGroup("default", "g", (LeavingMember(member.member_id),))
+
+
+async def test_a_listener_is_told_what_its_group_does_before_the_answer_is(coordinator: LocalCoordinator) -> None:
+    told: list[str] = []
+    coordinator.subscribe("default", "g", lambda event: told.append(event.kind))
+    coordinator.subscribe("default", "other", lambda event: told.append("not ours"))
+
+    await coordinator.call(a_join())
+
+    assert told == ["member_joined", "rebalance_started", "generation_completed", "leader_changed"]
+
+
+async def test_a_listener_that_has_ended_is_told_nothing_more(coordinator: LocalCoordinator) -> None:
+    told: list[JournalEvent] = []
+    end = coordinator.subscribe("default", "g", told.append)
+    end()
+
+    await a_stable_member(coordinator)
+
+    assert told == []
+
+
+async def test_a_listener_is_told_of_nothing_that_is_not_durable(
+    coordinator: LocalCoordinator, store: FaultyStore
+) -> None:
+    member = await a_stable_member(coordinator)
+    told: list[str] = []
+    coordinator.subscribe("default", "g", lambda event: told.append(event.kind))
+    store.open_gate.clear()
+
+    leaving = asyncio.create_task(coordinator.call(a_leave(member)))
+    await store.waiting.wait()
+    assert told == []
+    store.open_gate.set()
+    await leaving
+
+    assert told == ["member_left", "group_emptied"]
+
+
+async def test_a_listener_that_fails_harms_nobody(coordinator: LocalCoordinator) -> None:
+    told: list[str] = []
+
+    def fail(event: JournalEvent) -> None:
+        raise ValueError(event.kind)
+
+    coordinator.subscribe("default", "g", fail)
+    coordinator.subscribe("default", "g", lambda event: told.append(event.kind))
+
+    member = await a_stable_member(coordinator)
+
+    assert member.generation_id == 1
+    assert "assignment_synced" in told
+
+
+async def test_many_heartbeats_are_answered_on_the_spot_unless_a_write_is_under_way(
+    coordinator: LocalCoordinator, store: FaultyStore
+) -> None:
+    member = await a_stable_member(coordinator)
+    beats = HeartbeatMany("default", "g", (MemberHeartbeat(member.member_id, member.generation_id),))
+
+    at_once = coordinator.try_heartbeat(beats)
+    assert at_once is not None
+    assert at_once.reply == HeartbeatManyReply(generation_id=member.generation_id, state="Stable")
+
+    store.open_gate.clear()
+    leaving = asyncio.create_task(coordinator.call(a_leave(member)))
+    await store.waiting.wait()
+    assert coordinator.try_heartbeat(beats) is None
+    store.open_gate.set()
+    await leaving
+    gone = await coordinator.call(replace(beats))
+    assert isinstance(gone.reply, HeartbeatManyReply)
+    assert [error.error for error in gone.reply.errors] == ["UNKNOWN_MEMBER_ID"]
+
+
+async def test_a_drain_answers_who_waits_for_a_leader(coordinator: LocalCoordinator) -> None:
+    member = await a_stable_member(coordinator)
+    waiting = asyncio.create_task(
+        coordinator.call(GetLeader("default", "g", after_generation=member.generation_id, wait_ms=30_000))
+    )
+    await until(lambda: any(host.watchers for host in coordinator._ownership.hosts.values()))
+
+    await coordinator.drain()
+
+    async with asyncio.timeout(2):
+        answer = await waiting
+    assert isinstance(answer.reply, LeaderReply)
