@@ -146,11 +146,18 @@ class Boolean:
 
 @dataclass(frozen=True, slots=True)
 class Octets:
-    """Bytes as standard base64 with padding. The size is checked before anything is decoded."""
+    """Bytes: in JSON standard base64 with padding, as they are where the wire knows bytes (`protobuf.py`).
+
+    The size is checked before anything is decoded.
+    """
 
     max_bytes: Bound = "request_max_bytes"
 
     def decode(self, value: Any, limits: Limits) -> bytes:
+        if type(value) is bytes:
+            if len(value) > resolve(self.max_bytes, limits):
+                raise self._too_large(limits)
+            return value
         if type(value) is not str:
             raise invalid("must be a base64 string")
         if len(value) > self._max_chars(limits):

@@ -160,15 +160,15 @@ class Pair:
     """A record of two names that is a plain tuple in memory."""
 
     def __init__(self, first: Entry, second: Entry) -> None:
-        self._names = (first.name, second.name)
+        self.names = (first.name, second.name)
         self._fields = (first.field, second.field)
-        self._record = Record(lambda **values: tuple(values[name] for name in self._names), (first, second))
+        self._record = Record(lambda **values: tuple(values[name] for name in self.names), (first, second))
 
     def decode(self, value: Any, limits: Limits) -> Any:
         return self._record.decode(value, limits)
 
     def encode(self, value: tuple[Any, Any]) -> dict[str, Any]:
-        return {name: kind.encode(item) for name, kind, item in zip(self._names, self._fields, value, strict=True)}
+        return {name: kind.encode(item) for name, kind, item in zip(self.names, self._fields, value, strict=True)}
 
     def schema(self, limits: Limits) -> Schema:
         return self._record.schema(limits)

@@ -1,0 +1,158 @@
+"""Records as protobuf messages, in both directions.
+
+The JSON shapes say which names a message has and what is checked of them; here the same shapes are read from
+and written to protobuf. So HTTP and gRPC cannot differ in what they admit, nor in how they refuse it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from rota.protocol.messages import TopicPartitions
+from rota.wire.fields import Field, Octets, TextMap, invalid
+from rota.wire.records import ListOf, Pair, Record
+from rota.wire.requests import TopicSelector
+
+Read = Callable[[Any], Any]
+"""The value that a message's field stands for in a document; None where it is absent."""
+Write = Callable[[Any, Any], None]
+"""Put a value of ours, which is not None, into a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One entry of a record and one field of a message."""
+
+    name: str
+    attribute: str
+    read: Read
+    write: Write
+
+
+class Shape:
+    """A record's protobuf twin. `lists_may_be_absent`: an empty list counts as none, as in a query string."""
+
+    def __init__(self, record: Record, descriptor: Descriptor, *, lists_may_be_absent: bool = False) -> None:
+        fields = descriptor.fields_by_name
+        self._lines: list[_Line] = []
+        for entry in record.entries:
+            field = fields[entry.name if entry.name in fields else entry.attribute_name]
+            read, write = _codec(entry.field, field, lists_may_be_absent=lists_may_be_absent)
+            self._lines.append(_Line(entry.name, entry.attribute_name, read, write))
+
+    def document(self, message: Any) -> dict[str, Any]:
+        """What `Record.decode` takes: the same names as in JSON, with bytes as they are."""
+        return {line.name: line.read(message) for line in self._lines}
+
+    def fill(self, message: Any, value: Any) -> None:
+        """Write a message of ours; ValueError or TypeError for what protobuf cannot hold."""
+        for line in self._lines:
+            given = getattr(value, line.attribute)
+            if given is not None:
+                line.write(message, given)
+
+
+class _PairShape:
+    """The twin of `Pair`: a message of two fields that is a plain tuple in memory."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._first, self._second = pair.names
+
+    def document(self, message: Any) -> dict[str, Any]:
+        return {self._first: getattr(message, self._first), self._second: getattr(message, self._second)}
+
+    def fill(self, message: Any, value: tuple[Any, Any]) -> None:
+        setattr(message, self._first, value[0])
+        setattr(message, self._second, value[1])
+
+
+class _SelectorShape:
+    """Partitions of a topic, which a query string writes as `orders/0,1,2`."""
+
+    def document(self, message: Any) -> str:
+        return f"{message.topic}/{','.join(map(str, message.partitions))}"
+
+    def fill(self, message: Any, value: TopicPartitions) -> None:
+        message.topic = value.topic
+        message.partitions.extend(value.partitions)
+
+
+def parse(message_type: type[Message], data: bytes) -> Any:
+    """The message in these bytes; `INVALID_REQUEST` if there is none."""
+    try:
+        return message_type.FromString(data)
+    except DecodeError:
+        raise invalid(f"the message is not a valid {message_type.DESCRIPTOR.name}") from None
+
+
+def _codec(kind: Field, field: FieldDescriptor, *, lists_may_be_absent: bool) -> tuple[Read, Write]:
+    match kind:
+        case ListOf(item=Record() | Pair() | TopicSelector() as item):
+            return _messages(_item_shape(item, field), field.name, empty=None if lists_may_be_absent else [])
+        case ListOf(item=item):
+            return _scalars(item, field.name, empty=None if lists_may_be_absent else [])
+        case TextMap():
+            return _map(field.name)
+        case Octets():
+            return _scalar(field, lambda value: value)
+        case _:
+            return _scalar(field, kind.encode)
+
+
+def _item_shape(item: Record | Pair | TopicSelector, field: FieldDescriptor) -> Shape | _PairShape | _SelectorShape:
+    if isinstance(item, Record):
+        assert field.message_type is not None
+        return Shape(item, field.message_type)
+    return _PairShape(item) if isinstance(item, Pair) else _SelectorShape()
+
+
+def _scalar(field: FieldDescriptor, encode: Callable[[Any], Any]) -> tuple[Read, Write]:
+    name = field.name
+
+    def read(message: Any) -> Any:
+        return getattr(message, name)
+
+    def read_if_present(message: Any) -> Any:
+        return getattr(message, name) if message.HasField(name) else None
+
+    def write(message: Any, value: Any) -> None:
+        setattr(message, name, encode(value))
+
+    return read_if_present if field.has_presence else read, write
+
+
+def _messages(shape: Shape | _PairShape | _SelectorShape, name: str, *, empty: Any) -> tuple[Read, Write]:
+    def read(message: Any) -> Any:
+        return [shape.document(item) for item in getattr(message, name)] or empty
+
+    def write(message: Any, value: Any) -> None:
+        add = getattr(message, name).add
+        for item in value:
+            shape.fill(add(), item)
+
+    return read, write
+
+
+def _scalars(item: Field, name: str, *, empty: Any) -> tuple[Read, Write]:
+    def read(message: Any) -> Any:
+        return list(getattr(message, name)) or empty
+
+    def write(message: Any, value: Any) -> None:
+        getattr(message, name).extend(item.encode(each) for each in value)
+
+    return read, write
+
+
+def _map(name: str) -> tuple[Read, Write]:
+    def read(message: Any) -> dict[str, str]:
+        return dict(getattr(message, name))
+
+    def write(message: Any, value: tuple[tuple[str, str], ...] | Mapping[str, str]) -> None:
+        getattr(message, name).update(dict(value))
+
+    return read, write

@@ -1,0 +1,65 @@
+"""Errors as `google.rpc.Status`: what problem documents are to HTTP, in both directions. Knows no gRPC library."""
+
+from __future__ import annotations
+
+from google.rpc.code_pb2 import Code
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
+
+from rota.protocol.errors import ErrorCode
+from rota.wire.problems import Problem
+from rota.wire.status import STATUS
+
+DOMAIN = "rota"
+SHORT_DETAIL_MAX_BYTES = 600
+"""A status message travels percent-encoded in a header, and clients admit 8 KiB of headers in all."""
+
+
+def rpc_status(code: ErrorCode, detail: str, *, revision: int = 0, epoch: int = 0, member_id: str = "") -> Status:
+    """The status of an error: an `ErrorInfo`, and a `RetryInfo` where the table knows how long to wait."""
+    row = STATUS[code]
+    status = Status(code=Code.Value(row.grpc), message=detail or row.title)
+    metadata = {"revision": str(revision), "epoch": str(epoch)}
+    if member_id:
+        metadata["member_id"] = member_id
+    status.details.add().Pack(ErrorInfo(reason=code.value, domain=DOMAIN, metadata=metadata))
+    if row.retry_after_s is not None:
+        retry = RetryInfo()
+        retry.retry_delay.seconds = row.retry_after_s
+        status.details.add().Pack(retry)
+    return status
+
+
+def short_message(status: Status) -> str:
+    """The status's message as far as a header may hold it."""
+    message: str = status.message
+    encoded = message.encode()
+    if len(encoded) <= SHORT_DETAIL_MAX_BYTES:
+        return message
+    return encoded[:SHORT_DETAIL_MAX_BYTES].decode(errors="ignore") + " …"
+
+
+def problem_of(status: Status) -> Problem | None:
+    """What our own server meant by a status; None if it is not one of ours."""
+    for detail in status.details:
+        info = ErrorInfo()
+        if detail.Is(ErrorInfo.DESCRIPTOR) and detail.Unpack(info) and info.domain == DOMAIN:
+            return _problem(info, status.message)
+    return None
+
+
+def _problem(info: ErrorInfo, detail: str) -> Problem:
+    """A code that we do not know is a newer server's; nobody knows what it means for the request."""
+    known = info.reason in ErrorCode.__members__
+    code = ErrorCode(info.reason) if known else ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return Problem(
+        code,
+        detail,
+        info.metadata.get("member_id", ""),
+        _number(info.metadata.get("revision", "")),
+        _number(info.metadata.get("epoch", "")),
+    )
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() else 0

@@ -1,0 +1,141 @@
+"""Which request is which rpc, and how both look in protobuf: the server serves this table, the SDK calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from google.protobuf.message import Message
+
+from rota.protocol import messages as m
+from rota.protocol.errors import RejectedRequest
+from rota.protocol.limits import Limits
+from rota.protocol.messages import Reply, Request
+from rota.v1 import admin_pb2, coordinator_pb2
+from rota.wire.page_token import PageToken
+from rota.wire.protobuf import Shape, parse
+from rota.wire.replies import SHAPES, MalformedReply, Received
+from rota.wire.routes import ROUTES, Carrier, decode_request
+
+COORDINATOR = "rota.v1.GroupCoordinator"
+ADMIN = "rota.v1.Admin"
+
+
+class Rpc:
+    """One unary call. Requests are checked by the shape that checks them over HTTP."""
+
+    def __init__(self, service: str, name: str, request: type[Request], request_message: Any, response_message: Any):
+        self.service = service
+        self.name = name
+        self.request = request
+        self.request_message: type[Message] = request_message
+        self.response_message: type[Message] = response_message
+        self._route = ROUTES[request]
+        in_query = self._route.carrier is Carrier.QUERY
+        self._path = self._route.path_parameters
+        self._request_shape = Shape(self._route.shape, request_message.DESCRIPTOR, lists_may_be_absent=in_query)
+        self._reply_record = SHAPES[self._route.reply]
+        self._reply_shape = Shape(self._reply_record, response_message.DESCRIPTOR)
+
+    @property
+    def path(self) -> str:
+        return f"/{self.service}/{self.name}"
+
+    def read_request(self, message: Any, limits: Limits) -> Any:
+        """The checked request; `RejectedRequest` as over HTTP."""
+        path = {name: getattr(message, name) for name in self._path}
+        return decode_request(self._route, path, self._request_shape.document(message), limits)
+
+    def parse_request(self, data: bytes, limits: Limits) -> Any:
+        return self.read_request(parse(self.request_message, data), limits)
+
+    def write_request(self, request: Request) -> Any:
+        """The message of a request; ValueError or TypeError if protobuf cannot hold it."""
+        message: Any = self.request_message()
+        for name in self._path:
+            setattr(message, name, getattr(request, name))
+        self._request_shape.fill(message, request)
+        return message
+
+    def write_answer(self, reply: Reply, revision: int, epoch: int) -> Any:
+        """The message of a reply without an error."""
+        message: Any = self.response_message(revision=revision, epoch=epoch)
+        match reply:
+            case m.JoinReply(pending=True):
+                message.pending = True
+                message.member_id = reply.member_id
+            case m.SyncReply(pending=True):
+                message.pending = True
+            case _:
+                self._reply_shape.fill(message, reply)
+                _write_next_page(message, reply)
+        return message
+
+    def read_answer(self, message: Any) -> Received:
+        """The reverse, for the SDK; `MalformedReply` if it is no such reply."""
+        return Received(self._read_reply(message), message.revision, message.epoch)
+
+    def _read_reply(self, message: Any) -> Reply:
+        if self.request is m.JoinGroup and message.pending:
+            return m.JoinReply(pending=True, member_id=message.member_id)
+        if self.request is m.SyncGroup and message.pending:
+            return m.SyncReply(pending=True)
+        try:
+            reply: Reply = self._reply_record.decode(self._reply_shape.document(message), Limits())
+        except RejectedRequest as rejected:
+            raise MalformedReply(rejected.detail) from None
+        if isinstance(reply, (m.ListReply, m.ListTopicsReply)):
+            return replace(reply, more=bool(message.next_page_token))
+        return reply
+
+
+def _write_next_page(message: Any, reply: Reply) -> None:
+    match reply:
+        case m.ListReply(more=True, groups=(*_, last)):
+            message.next_page_token = PageToken().encode(last.group_id)
+        case m.ListTopicsReply(more=True, topics=(*_, last_topic)):
+            message.next_page_token = PageToken().encode(last_topic.topic)
+        case _:
+            return
+
+
+def _rpc(service: str, module: Any, name: str, request: type[Request]) -> Rpc:
+    return Rpc(service, name, request, getattr(module, f"{name}Request"), getattr(module, f"{name}Response"))
+
+
+_COORDINATOR_RPCS = {
+    "JoinGroup": m.JoinGroup,
+    "SyncGroup": m.SyncGroup,
+    "Heartbeat": m.Heartbeat,
+    "LeaveGroup": m.LeaveGroup,
+    "CommitOffsets": m.CommitOffsets,
+    "FetchOffsets": m.FetchOffsets,
+    "VerifyFence": m.VerifyFence,
+    "GetLeader": m.GetLeader,
+}
+_ADMIN_RPCS = {
+    "ListGroups": m.ListGroups,
+    "DescribeGroup": m.DescribeGroup,
+    "DeleteGroup": m.DeleteGroup,
+    "DeleteOffsets": m.DeleteOffsets,
+    "PutTopic": m.PutTopic,
+    "GetTopic": m.GetTopic,
+    "DeleteTopic": m.DeleteTopic,
+    "ListTopics": m.ListTopics,
+}
+REMOVE_MEMBERS = _rpc(ADMIN, admin_pb2, "RemoveMembers", m.LeaveGroup)
+"""The same request as `LeaveGroup`, but `by_admin`."""
+
+RPCS: Mapping[type[Request], Rpc] = MappingProxyType(
+    {request: _rpc(COORDINATOR, coordinator_pb2, name, request) for name, request in _COORDINATOR_RPCS.items()}
+    | {request: _rpc(ADMIN, admin_pb2, name, request) for name, request in _ADMIN_RPCS.items()}
+)
+
+
+def rpc_of(request: Request) -> Rpc:
+    """The rpc that carries a request."""
+    if isinstance(request, m.LeaveGroup) and request.by_admin:
+        return REMOVE_MEMBERS
+    return RPCS[type(request)]

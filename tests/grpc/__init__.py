@@ -1,0 +1,1 @@
+"""The gRPC API: the contract, the server on a real port, the session stream."""
