@@ -35,8 +35,11 @@ def some_files(tmp_path: Path) -> Path:
 
 
 def start_demo(processes: Processes, folder: Path, *options: str) -> Process:
-    url = ("--url", "http://127.0.0.1:1")
-    return processes.rota("demo", "--input", folder, *url, "--session-timeout-ms", "1000", *options)
+    """A demo on its own server, whose temporary folder is beside `folder`."""
+    settings = ("--url", "http://127.0.0.1:1", "--session-timeout-ms", "1000")
+    temporary = folder.parent / "temporary"
+    temporary.mkdir()
+    return processes.rota("demo", "--input", folder, *settings, *options, env={"TMPDIR": str(temporary)})
 
 
 def alive_in_session(session_id: int) -> list[psutil.Process]:
@@ -69,6 +72,7 @@ def test_the_demo_loses_a_worker_and_finishes_all_work_exactly_once(processes: P
     assert "a result in its name is refused by the fence" in told
     assert "\x1b" not in told
     assert not alive_in_session(demo.pid)
+    assert not list((some_files.parent / "temporary").iterdir())
 
 
 @pytest.mark.processes
@@ -83,6 +87,18 @@ def test_a_demo_that_is_killed_takes_its_processes_along(processes: Processes, s
     assert demo.wait_for_exit() == -signal.SIGKILL
     gone, left = psutil.wait_procs(started, timeout=30)
     assert (len(gone), left) == (3, [])
+
+
+@pytest.mark.processes
+def test_a_demo_that_is_terminated_cleans_up(processes: Processes, some_files: Path) -> None:
+    demo = start_demo(processes, some_files, "--rounds", "100000", "--no-kill", "--workers", "2")
+    demo.wait_for_line("generation 1:")
+
+    exit_code = demo.terminate()
+
+    assert exit_code == 128 + signal.SIGTERM
+    assert not alive_in_session(demo.pid)
+    assert not list((some_files.parent / "temporary").iterdir())
 
 
 @pytest.mark.processes

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -43,7 +45,17 @@ class Options:
 def run_demo(options: Options) -> bool:
     """Show it; returns whether every check holds. Raises `ChildFailed` if a process of ours ends by itself."""
     with tempfile.TemporaryDirectory(prefix="rota-demo-") as folder, Children(Path(folder)) as children:
-        return asyncio.run(_Demo(options, Path(folder), children).run())
+        try:
+            return asyncio.run(_until_terminated(_Demo(options, Path(folder), children).run()))
+        except asyncio.CancelledError:
+            raise SystemExit(128 + signal.SIGTERM) from None
+
+
+async def _until_terminated(demo: Coroutine[Any, Any, bool]) -> bool:
+    """SIGTERM ends the demo as Ctrl-C does: its processes and its folder are cleaned up."""
+    running = asyncio.ensure_future(demo)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    return await running
 
 
 class _Demo:
