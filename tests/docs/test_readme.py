@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes.server import Server
+from tests.support.curl import put_curl_on_path
 from tests.support.processes import Processes
 
 pytestmark = pytest.mark.processes
@@ -26,7 +27,8 @@ def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Pat
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
     server.start_and_wait()
 
-    printed = "".join(_run(language, text, server.url) for language, text in BLOCK.findall(README))
+    path = f"{put_curl_on_path(tmp_path)}:{os.environ['PATH']}"
+    printed = "".join(_run(language, text, server.url, path) for language, text in BLOCK.findall(README))
 
     assert "every file was counted exactly once" in printed
     assert printed.count("mine: documents") == 12
@@ -43,7 +45,7 @@ def test_the_two_commands_are_targets_of_the_makefile() -> None:
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
 
 
-def _run(language: str, text: str, url: str) -> str:
+def _run(language: str, text: str, url: str, path: str) -> str:
     """Run one block as a reader would, on this test's server and with this environment's programs."""
     text = text.replace(DOCUMENTED_URL, url).replace(".venv/bin/", f"{BIN}/")
     match language:
@@ -58,7 +60,7 @@ def _run(language: str, text: str, url: str) -> str:
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env={**os.environ, "ROTA_URL": url},
+        env={**os.environ, "ROTA_URL": url, "PATH": path},
         capture_output=True,
         text=True,
         timeout=120,
