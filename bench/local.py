@@ -17,7 +17,7 @@ ROUNDS = 50
 
 
 def run(effort: Effort) -> list[Figure]:
-    """Heartbeats of 1,000 members in 100 groups on 64 shards, that do not wait."""
+    """Heartbeats of 1,000 members in 100 groups on 64 shards, that do not wait; per second of CPU."""
     return asyncio.run(_run(effort))
 
 
@@ -36,18 +36,18 @@ async def _run(effort: Effort) -> list[Figure]:
 async def _through_the_coordinator(coordinator: LocalCoordinator, heartbeats: list[Heartbeat], rounds: int) -> float:
     seconds = 0.0
     for _ in range(rounds):
-        started = time.perf_counter()
+        started = time.thread_time()
         for heartbeat in heartbeats:
             assert coordinator.try_heartbeat(heartbeat) is not None
-        seconds += time.perf_counter() - started
+        seconds += time.thread_time() - started
         await asyncio.sleep(0)
     return rounds * len(heartbeats) / seconds
 
 
 def _through_the_core(fleet: Fleet, heartbeats: list[Heartbeat], rounds: int) -> float:
     addressed = [(fleet.shard_of(heartbeat), heartbeat) for heartbeat in heartbeats]
-    started = time.perf_counter()
+    started = time.thread_time()
     for _ in range(rounds):
         for shard, heartbeat in addressed:
             shard.handle(heartbeat, CALL, 0)
-    return rounds * len(heartbeats) / (time.perf_counter() - started)
+    return rounds * len(heartbeats) / (time.thread_time() - started)

@@ -24,6 +24,8 @@ class Crowd:
         self.path = f"/v1/namespaces/{NAMESPACE}/groups/{group_id}"
         self.port = port
         self.members: list[CrowdMember] = []
+        self.messages = 0
+        """How many the members sent."""
         self._holding: Counter[int] = Counter()
         self._agreed = asyncio.Event()
 
@@ -45,9 +47,15 @@ class Crowd:
         await member.leave()
 
     async def all_hold_one_generation(self) -> None:
-        """Return when every member has its share of the same generation."""
-        async with asyncio.timeout(DEADLINE_S):
-            await self._agreed.wait()
+        """Return when every member has its share of the same generation; raise what ended a member."""
+        agreed = asyncio.ensure_future(self._agreed.wait())
+        lives = [member.life for member in self.members if member.life is not None]
+        done, _ = await asyncio.wait((agreed, *lives), timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
+        for ended in done - {agreed}:
+            ended.result()
+        if not agreed.done():
+            agreed.cancel()
+            raise TimeoutError(f"they hold {self._holding} after {DEADLINE_S} s")
 
     def moved(self, former: int, generation_id: int) -> None:
         """A member gave up its share of `former` or got one of `generation_id`; 0 is none."""
@@ -71,16 +79,16 @@ class CrowdMember:
         self.generation_id = 0
         self._crowd = crowd
         self._connection = connection
-        self._task: asyncio.Task[None] | None = None
+        self.life: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Live, as a task that `end` awaits."""
-        self._task = asyncio.create_task(self._live())
+        self.life = asyncio.create_task(self._live())
 
     async def end(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        if self.life is not None:
+            self.life.cancel()
+            await asyncio.gather(self.life, return_exceptions=True)
         self._connection.close()
 
     async def leave(self) -> None:
@@ -145,6 +153,7 @@ class CrowdMember:
         return status, synced
 
     async def _post(self, call: str, document: dict[str, Any]) -> tuple[int, Any]:
+        self._crowd.messages += 1
         return await self._connection.post(f"{self._crowd.path}/{call}", document)
 
     def _hold(self, generation_id: int) -> None:

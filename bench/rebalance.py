@@ -13,7 +13,7 @@ import uvloop
 from bench.connection import Connection
 from bench.figures import Effort, Figure, transposed
 from bench.members import METADATA, WAIT_MS, Crowd
-from bench.servers import bare_server, rota_server
+from bench.servers import Server, bare_server, rota_server
 from rota.storage import upgrade
 from tests.support.postgres import PostgresServer
 
@@ -43,27 +43,29 @@ def _on(effort: Effort, runner: asyncio.Runner, directory: Path, store_url: str,
         for size in SIZES:
             samples = []
             for turn in range(effort.repeats):
-                times = runner.run(_life_of_a_group(f"{store}-{size}-{turn}", ours.port, size))
-                samples.append((*times, runner.run(_as_many_messages(bare.port, size))))
-            forming, joining, leaving, floor = transposed(samples)
+                lived = runner.run(_life_of_a_group(f"{store}-{size}-{turn}", ours, size))
+                samples.append((*lived, *runner.run(_as_many_messages(bare, size))))
+            forming, joining, leaving, cpu, floor, floor_cpu = transposed(samples)
             figures += [
                 Figure("rebalance", f"{size} members form a group, its initial delay included, {store}", "ms", forming),
                 Figure("rebalance", f"one more joins {size} members, {store}", "ms", joining, FLOOR, floor),
                 Figure("rebalance", f"one leaves {size} members, {store}", "ms", leaving, FLOOR, floor),
+                Figure("rebalance", f"server CPU of a message, {size} members, {store}", "ms", cpu, FLOOR, floor_cpu),
             ]
     return figures
 
 
-async def _life_of_a_group(group_id: str, port: int, size: int) -> tuple[float, float, float]:
-    """Milliseconds to form, to take one more in, and to go on without it."""
-    crowd = Crowd(group_id, port)
+async def _life_of_a_group(group_id: str, server: Server, size: int) -> tuple[float, float, float, float]:
+    """Milliseconds to form, to take one more in, to go on without it; and of the server's CPU for each message."""
+    before_ms = server.cpu_ms()
+    crowd = Crowd(group_id, server.port)
     await crowd.grow(size)
     try:
         forming = await _until_agreed(crowd, lambda: crowd.start(crowd.members))
         await crowd.grow(size + 1)
         joining = await _until_agreed(crowd, lambda: crowd.start(crowd.members[-1:]))
         leaving = await _until_agreed(crowd, crowd.last_leaves)
-        return forming, joining, leaving
+        return forming, joining, leaving, (server.cpu_ms() - before_ms) / crowd.messages
     finally:
         await crowd.disperse()
 
@@ -77,9 +79,10 @@ async def _until_agreed(crowd: Crowd, event: Callable[[], Awaitable[None]]) -> f
     return milliseconds
 
 
-async def _as_many_messages(port: int, size: int) -> float:
-    """Milliseconds that the same client takes with as many messages to a server that does nothing."""
-    connections = [await Connection.open(port) for _ in range(size + 1)]
+async def _as_many_messages(server: Server, size: int) -> tuple[float, float]:
+    """Milliseconds of the same client with as many messages to a server that does nothing, and of CPU for each."""
+    before_ms = server.cpu_ms()
+    connections = [await Connection.open(server.port) for _ in range(size + 1)]
     document = {"member_id": "x" * 42, "protocols": [{"name": "range", "metadata": METADATA}], "wait_ms": WAIT_MS}
 
     async def exchange(connection: Connection) -> None:
@@ -91,4 +94,4 @@ async def _as_many_messages(port: int, size: int) -> float:
     milliseconds = (time.perf_counter() - started) * 1_000
     for connection in connections:
         connection.close()
-    return milliseconds
+    return milliseconds, (server.cpu_ms() - before_ms) / (len(connections) * MESSAGES_OF_A_MEMBER)
