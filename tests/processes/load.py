@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from tests.processes.history import AckedJoin, AckedLeave, AckedSync, Event, History, Partition, Progress
+from tests.support.processes import Process
 
 Document = dict[str, Any]
 
@@ -72,12 +73,13 @@ class Load:
             if isinstance(result, Exception):
                 raise result
 
-    async def until_facts(self, more: int, deadline_s: float = 60.0) -> None:
-        """Open the gate and return once `more` facts were acknowledged."""
+    async def until_facts(self, more: int, server: Process, deadline_s: float = 60.0) -> None:
+        """Open the gate and return once `more` facts were acknowledged; fail if the server ends by itself."""
         wanted = self.history.facts + more
         self.gate.set()
         async with asyncio.timeout(deadline_s), self._changed:
-            await self._changed.wait_for(lambda: self.history.facts >= wanted or self._failed())
+            await self._changed.wait_for(lambda: self.history.facts >= wanted or self._failed() or not server.running)
+        assert server.running, f"nobody killed the server, but it ended with {server.exit_code}"
 
     async def until_still(self, deadline_s: float = 60.0) -> None:
         """Close the gate and return once no request is under way."""

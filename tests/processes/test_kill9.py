@@ -68,7 +68,7 @@ async def kill_and_check(server: Server, kills: int) -> None:
     load = Load(server.url, chosen)
     async with load.running():
         for number in range(kills):
-            await load.until_facts(chance.randint(*FACTS_PER_ROUND))
+            await load.until_facts(chance.randint(*FACTS_PER_ROUND), server.process)
             # An answer has just arrived; a moment later the server may be anywhere in its work.
             await asyncio.sleep(chance.uniform(0, 0.03))
             server.process.kill9()
@@ -77,7 +77,7 @@ async def kill_and_check(server: Server, kills: int) -> None:
             found = await check(server.url, load)
             print(f"kill {number + 1}: {load.history.summary()}, lost: {len(found)}")
             assert not found, "\n".join(found)
-        await load.until_facts(FACTS_PER_ROUND[0])
+        await load.until_facts(FACTS_PER_ROUND[0], server.process)
     assert load.history.unanswered >= kills, "the kills hit nothing that was under way"
     assert server.process.terminate() == 0
 
