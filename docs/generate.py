@@ -148,12 +148,13 @@ def metrics() -> str:
     """What `/metrics` tells."""
     from rota.observability.metrics import Metrics
 
-    # Metrics with labels have no samples yet, so the labels are asked for where they are kept.
-    registered: Iterable[Any] = Metrics().registry._collector_to_names
     rows = []
-    for metric in registered:
-        name = metric._name + ("_total" if metric._type == "counter" else "")
-        rows.append((f"`{name}`", metric._type, ", ".join(metric._labelnames) or "-", metric._documentation))
+    for collector in Metrics().registry._collector_to_names:
+        for metric in collector.collect():
+            # Nothing was counted yet, so no sample shows the labels: they are asked for where they are kept.
+            labels = getattr(metric, "_labelnames", ()) or getattr(collector, "_labelnames", ())
+            name = metric.name + ("_total" if metric.type == "counter" else "")
+            rows.append((f"`{name}`", metric.type, ", ".join(labels) or "-", metric.documentation))
     return page("Metrics", table(("name", "type", "labels", "meaning"), sorted(rows)))
 
 
