@@ -17,7 +17,9 @@ from sqlalchemy import text
 from rota.group.rows import RowChanges
 from rota.runtime.ports import ShardClaim, StoreRefused, StoreUnavailable
 from rota.storage import SqlStore, upgrade
+from rota.storage.bulk import TableChange
 from rota.storage.errors import store_errors
+from rota.storage.schema import topics
 from tests.contracts.builders import a_batch, a_group, an_event, an_offset
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
 from tests.support.postgres import PostgresServer
@@ -27,7 +29,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 async def store(postgres_url: str) -> AsyncIterator[SqlStore]:
-    store = SqlStore(postgres_url, write_timeout_ms=400)
+    store = SqlStore(postgres_url, write_timeout_ms=1_000)
     await store.open(SHARD_COUNT)
     yield store
     await store.close()
@@ -65,7 +67,7 @@ async def test_limits_bind_a_transaction_and_nothing_after_it(store: SqlStore) -
     async with store._connections._opened().connect() as connection:  # type: ignore[attr-defined]
         after = (await connection.execute(text("SELECT pg_backend_pid(), current_setting('lock_timeout')"))).one()
 
-    assert limits == ["400ms", "400ms", "400ms"]
+    assert limits == ["1s", "1s", "1s"]
     assert tuple(after) == (pid, "0")
 
 
@@ -92,7 +94,7 @@ async def test_an_append_that_waits_for_a_lock_is_given_up_in_time_and_does_not_
         started = asyncio.get_running_loop().time()
         with pytest.raises(StoreUnavailable):
             await store.append([a_batch(claim)])
-        assert asyncio.get_running_loop().time() - started < 2.0
+        assert asyncio.get_running_loop().time() - started < 2.5
         waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
         async with asyncio.timeout(EVENTUALLY_S):
             while await connection.scalar(waiting):
@@ -183,7 +185,7 @@ async def test_a_server_that_hangs_is_unavailable_in_time_and_then_has_the_appen
 ) -> None:
     url = own_server.create_database()
     await upgrade(url)
-    store = SqlStore(url, write_timeout_ms=300)
+    store = SqlStore(url, write_timeout_ms=1_000)
     await store.open(SHARD_COUNT)
     claim = await claim_one(store)
     await store.append([a_batch(claim)])
@@ -195,7 +197,7 @@ async def test_a_server_that_hangs_is_unavailable_in_time_and_then_has_the_appen
     took_s = asyncio.get_running_loop().time() - started
     hang(own_server, signal.SIGCONT)
 
-    assert took_s < 1.0
+    assert took_s < 2.5
     again = await claim_one(store)
     assert again.last_seq in (1, 2)
     assert [event.seq for event in await store.read_events(0, 0, 9)] == list(range(1, again.last_seq + 1))
@@ -225,6 +227,24 @@ async def test_values_that_postgres_cannot_hold_are_unavailability_and_leave_not
 
     assert (await store.load(0)).last_seq == 0
     assert await store.append([a_batch(claim)]) == []
+
+
+async def test_names_have_the_collation_that_sorts_by_bytes(store: SqlStore) -> None:
+    # A locale that sorts otherwise is not on every machine, so this looks at the catalogue instead.
+    names = await scalars(
+        store,
+        "SELECT DISTINCT attname || ' ' || collname FROM pg_attribute JOIN pg_collation c ON c.oid = attcollation"
+        " JOIN pg_class t ON t.oid = attrelid WHERE relnamespace = CAST('rota' AS regnamespace)"
+        " AND relkind IN ('r', 'p') AND attname IN ('namespace', 'group_id', 'member_id', 'topic') ORDER BY 1",
+    )
+
+    assert names == ["group_id C", "member_id C", "namespace C", "topic C"]
+
+
+def test_no_row_is_both_deleted_and_written_by_the_one_statement() -> None:
+    change = TableChange(topics, rows=[(0, "default", "a", 1, "[]")], gone=[(0, "default", "a"), (0, "default", "b")])
+
+    assert change.gone_for_good() == [(0, "default", "b")]
 
 
 # --- partitions -------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from tests.contracts.conftest import SHARD_COUNT
 
 @pytest.fixture
 async def store(sqlite_url: str) -> AsyncIterator[SqlStore]:
-    store = SqlStore(sqlite_url, write_timeout_ms=200)
+    store = SqlStore(sqlite_url, write_timeout_ms=1_000)
     await store.open(SHARD_COUNT)
     yield store
     await store.close()

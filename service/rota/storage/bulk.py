@@ -70,7 +70,10 @@ class TableChange:
     gone: Sequence[Row] = ()
 
     def gone_for_good(self) -> list[Row]:
-        """The keys in `gone` that `rows` does not write again."""
+        """The keys in `gone` that `rows` does not write again.
+
+        Postgres does not say what becomes of a row that one statement both deletes and writes.
+        """
         if not self.gone:
             return []
         key_size = len(self.table.primary_key)
