@@ -27,6 +27,7 @@ class ScriptedCoordinator:
         self.requests: list[Request] = []
         stable = HeartbeatReply(generation_id=7, state="Stable")
         self.reply: Reply | Exception | Callable[[Request], Reply | None] | None = stable
+        self.owner = ""
         self.heartbeats_at_once = True
         self.cancelled: list[Request] = []
         self.journal: list[JournalEvent] = []
@@ -38,7 +39,7 @@ class ScriptedCoordinator:
         if isinstance(self.reply, Exception):
             raise self.reply
         reply = self.reply(request) if callable(self.reply) else self.reply
-        return await self._park(request) if reply is None else Answer(reply, REVISION, EPOCH)
+        return await self._park(request) if reply is None else Answer(reply, REVISION, EPOCH, self.owner)
 
     def try_heartbeat(self, request: Heartbeat) -> Answer | None:
         if not self.heartbeats_at_once or request.wait_ms or not isinstance(self.reply, HeartbeatReply):

@@ -86,6 +86,16 @@ async def test_every_error_is_a_problem_document_with_its_status(
     assert (problem.revision, problem.epoch) == (REVISION, EPOCH)
 
 
+async def test_who_asks_the_wrong_replica_is_told_the_owner(
+    scripted: ScriptedCoordinator, client: httpx.AsyncClient
+) -> None:
+    scripted.reply, scripted.owner = JoinReply(ErrorCode.NOT_COORDINATOR), "http://10.0.0.7:8080"
+    response = await client.post(f"{GROUP}/join", json=JOIN)
+
+    assert response.status_code == 421
+    assert response.json()["owner"] == "http://10.0.0.7:8080"
+
+
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS])
 @pytest.mark.parametrize("at_once", [True, False])
 async def test_heartbeats_fail_like_all_other_calls(

@@ -117,10 +117,11 @@ def _problem() -> Json:
         **REVISION,
     }
     member_id = {"type": "string", "description": "With MEMBER_ID_REQUIRED: the id to join with."}
+    owner = {"type": "string", "description": "With NOT_COORDINATOR: where the owner of the group is."}
     return {
         "type": "object",
         "required": list(properties),
-        "properties": {**properties, "member_id": member_id},
+        "properties": {**properties, "member_id": member_id, "owner": owner},
     }
 
 

@@ -70,6 +70,8 @@ def render_answer(answer: Answer) -> Rendered:
         extra: dict[str, Any] = {"revision": answer.revision, "epoch": answer.epoch}
         if isinstance(reply, JoinReply) and reply.member_id:
             extra["member_id"] = reply.member_id
+        if answer.owner:
+            extra["owner"] = answer.owner
         return render_problem(reply.error, reply.detail, **extra)
     if isinstance(reply, HeartbeatReply):
         return Rendered(200, (_JSON, _NO_STORE), _heartbeat_document(reply, answer))
