@@ -52,7 +52,8 @@ class Settings(BaseSettings):
     redis: str | None = Field(default=None, description="Where deadlines are shared. Not in this release.")
     workers: int = Field(default=1, ge=1, description="Processes on this machine. One in this release.")
     peer: _Address = Field(
-        default=Address("127.0.0.1", 0), description="Where other replicas of the same store reach this one: `HOST:PORT`."
+        default=Address("127.0.0.1", 0),
+        description="Where other replicas of the same store reach this one: `HOST:PORT`.",
     )
     forward: bool = Field(
         default=True, description="Answer for any group by asking its owner; otherwise NOT_COORDINATOR names the owner."

@@ -17,20 +17,29 @@ _JSON_TYPES = (b"application/json", b"text/json")
 
 async def receive_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
     """The whole body, refused by its headers where they suffice, or as soon as it has more than `max_bytes`."""
-    declared = check_framing(scope)
-    _check_content(scope)
-    body = None if declared > max_bytes else await _read(receive, max_bytes)
-    if body is None:
-        await _discard(receive)
-        detail = f"the body must be at most {max_bytes} bytes"
-        raise HttpRefusal(413, detail, ErrorCode.PAYLOAD_TOO_LARGE, _CLOSE)
-    return body
+    if _check_head(scope) <= max_bytes:
+        message = await receive()
+        body = _chunk(message)
+        if message.get("more_body", False):
+            body = await _read_in_time(body, receive, max_bytes)
+        if len(body) <= max_bytes:
+            return body
+    await _discard(receive)
+    detail = f"the body must be at most {max_bytes} bytes"
+    raise HttpRefusal(413, detail, ErrorCode.PAYLOAD_TOO_LARGE, _CLOSE)
 
 
 def check_framing(scope: Scope) -> int:
-    """The declared length of the body, 0 where none is; refused where two headers disagree about it.
+    """The declared length of the body, 0 where none is; refused where two headers disagree about it."""
+    headers = dict(scope["headers"])
+    return _declared_length(headers.get(b"content-length"), headers.get(b"transfer-encoding"))
 
-    A proxy in front of us might believe the other one, and see two requests where we see one.
+
+def _check_head(scope: Scope) -> int:
+    """The declared length; refuses what is not plain JSON.
+
+    A browser may send text and forms across origins without asking, so any web page could otherwise talk
+    to a server on its visitor's machine. A type that is not given passes: no browser leaves it out.
     """
     length = chunked = None
     for name, value in scope["headers"]:
@@ -38,6 +47,15 @@ def check_framing(scope: Scope) -> int:
             length = value
         elif name == b"transfer-encoding":
             chunked = value
+        elif name == b"content-encoding" and value.lower() != b"identity":
+            raise HttpRefusal(415, "compressed bodies are not accepted")
+        elif name == b"content-type" and not _is_json(value):
+            raise HttpRefusal(415, "the body must be JSON, with Content-Type: application/json")
+    return _declared_length(length, chunked)
+
+
+def _declared_length(length: bytes | None, chunked: bytes | None) -> int:
+    """A proxy in front of us might believe the other header, and see two requests where we see one."""
     if length is None:
         return 0
     if chunked is not None:
@@ -47,19 +65,6 @@ def check_framing(scope: Scope) -> int:
     return int(length)
 
 
-def _check_content(scope: Scope) -> None:
-    """Only plain JSON.
-
-    A browser may send text and forms across origins without asking, so any web page could otherwise talk
-    to a server on its visitor's machine. A type that is not given passes: no browser leaves it out.
-    """
-    for name, value in scope["headers"]:
-        if name == b"content-encoding" and value.lower() != b"identity":
-            raise HttpRefusal(415, "compressed bodies are not accepted")
-        if name == b"content-type" and not _is_json(value):
-            raise HttpRefusal(415, "the body must be JSON, with Content-Type: application/json")
-
-
 def _is_json(content_type: bytes) -> bool:
     if content_type == b"application/json":
         return True
@@ -67,29 +72,23 @@ def _is_json(content_type: bytes) -> bool:
     return media_type in _JSON_TYPES or (media_type.startswith(b"application/") and media_type.endswith(b"+json"))
 
 
-async def _read(receive: Receive, max_bytes: int) -> bytes | None:
-    """The body, None once it has become too long."""
-    message = await receive()
-    body = _chunk(message)
-    if not message.get("more_body", False):
-        return body if len(body) <= max_bytes else None
+async def _read_in_time(first: bytes, receive: Receive, max_bytes: int) -> bytes:
     try:
         async with asyncio.timeout(BODY_DEADLINE_SECONDS):
-            return await _read_rest(body, receive, max_bytes)
+            return await _read_rest(first, receive, max_bytes)
     except TimeoutError:
         raise HttpRefusal(408, "the body did not arrive in time", headers=_CLOSE) from None
 
 
-async def _read_rest(first: bytes, receive: Receive, max_bytes: int) -> bytes | None:
+async def _read_rest(first: bytes, receive: Receive, max_bytes: int) -> bytes:
+    """The whole body, or more than `max_bytes` of it."""
     chunks, size, more = [first], len(first), True
-    while more:
-        if size > max_bytes:
-            return None
+    while more and size <= max_bytes:
         message = await receive()
         chunks.append(_chunk(message))
         size += len(chunks[-1])
         more = message.get("more_body", False)
-    return b"".join(chunks) if size <= max_bytes else None
+    return b"".join(chunks)
 
 
 async def _discard(receive: Receive) -> None:

@@ -18,21 +18,25 @@ _NOBODY_THERE = Rendered(499, (), b"")
 
 async def outcome_of(work: Awaitable[Rendered], operation: str, metrics: Metrics) -> Rendered:
     """Await the answer, or make one of what was raised instead. Counts it."""
-    rendered = await _rendered(work, operation)
+    try:
+        rendered = await work
+    except Exception as error:
+        rendered = _render_failure(error, operation)
     metrics.request_answered(operation, "GONE" if rendered is _NOBODY_THERE else rendered.code)
     return rendered
 
 
-async def _rendered(work: Awaitable[Rendered], operation: str) -> Rendered:
-    try:
-        return await work
-    except RejectedRequest as rejected:
-        return render_rejection(rejected)
-    except CallerGone:
-        return _NOBODY_THERE
-    except StoreUnavailable:
-        return render_problem(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store cannot be reached")
-    except Exception:
-        # A bug of ours. What came of the request is unknown, which is what this code means to a client.
-        _log.exception("a request failed", extra={"operation": operation})
-        return render_problem(ErrorCode.COORDINATOR_NOT_AVAILABLE, "an internal error; see the log", http_status=500)
+def _render_failure(error: Exception, operation: str) -> Rendered:
+    match error:
+        case RejectedRequest():
+            return render_rejection(error)
+        case CallerGone():
+            return _NOBODY_THERE
+        case StoreUnavailable():
+            return render_problem(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store cannot be reached")
+        case _:
+            # A bug of ours. What came of the request is unknown, which is what this code means to a client.
+            _log.error("a request failed", exc_info=error, extra={"operation": operation})
+            return render_problem(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "an internal error; see the log", http_status=500
+            )
