@@ -163,7 +163,6 @@ async def test_a_drain_ends_the_wait_for_a_leader() -> None:
             await waiting
 
 
-@pytest.mark.xfail(reason="with steal=True, Ownership still leaves shards to a dead registration", strict=True)
 async def test_an_embedded_server_that_was_killed_serves_all_shards_once_it_is_ready_again() -> None:
     clock = SystemClock()
     store = MemoryStore(clock.monotonic_ms)

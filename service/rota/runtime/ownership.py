@@ -142,6 +142,9 @@ class Ownership:
         """Who is up, who owns what, and what should therefore be ours."""
         # A registration lives as long as a lease: who cannot renew one cannot renew the other.
         replicas = await self._store.register(self.replica, self._lease_ms)
+        if self._steal:
+            # Whoever else is registered is gone: this process alone can have the store open.
+            replicas = [self.replica]
         await self.refresh_directory()
         self._peers = [replica for replica in replicas if replica != self.replica]
         self._due = shards_of(self.replica.replica_id, (r.replica_id for r in replicas), self._shard_count)
