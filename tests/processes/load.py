@@ -20,6 +20,8 @@ Document = dict[str, Any]
 SESSION_TIMEOUT_MS = 20_000
 REBALANCE_TIMEOUT_MS = 20_000
 _WAIT_MS = 2_000
+_READ_DEADLINE_S = 30.0
+_PAUSE_S = 0.05
 _TOPIC = "work"
 
 
@@ -93,6 +95,8 @@ class Load:
         self._in_flight += 1
         try:
             response = await self.http.request(method, f"/v1/namespaces/default{path}", json=body)
+            if response.status_code in (421, 503):
+                await asyncio.sleep(_PAUSE_S)
             return response.status_code, response.json()
         except httpx.TransportError as error:
             self.history.unanswered += 1
@@ -149,7 +153,7 @@ class Client:
         elif status in (404, 412):
             self._member_id = ""  # Unknown, or fenced by a join of ours that was never answered.
         if status != 200:
-            assert status in (202, 404, 409, 412, 428, 503), document
+            assert status in (202, 404, 409, 412, 421, 428, 503), document
             return None
         self._member_id = document["member_id"]
         return self._joined(document, at_least)
@@ -180,8 +184,8 @@ class Client:
             if status == 200:
                 self._synced(place, document)
                 return True
-            assert status in (202, 404, 409, 412, 503), document
-            if status not in (202, 503):
+            assert status in (202, 404, 409, 412, 421, 503), document
+            if status not in (202, 421, 503):
                 return False
 
     def _assignments(self, place: Place) -> dict[str, str]:
@@ -223,7 +227,7 @@ class Client:
             assert [result["error"] for result in document["partitions"]] == ["NONE"], document
             self._history.committed(self._partition, offset)
             self._history.saw(self.group_id, document["revision"])
-        elif status != 503:
+        elif status not in (421, 503):
             progress.unknown.discard(offset)
             progress.refused.add(offset)
 
@@ -245,8 +249,8 @@ async def read_journal(http: httpx.AsyncClient, shard_id: int) -> list[Event]:
     events: list[Event] = []
     while True:
         after = events[-1]["revision"] if events else 0
-        query: dict[str, int] = {"shard": shard_id, "after": after, "limit": 1_000}
-        page = (await http.get("/v1/events", params=query)).raise_for_status().json()["events"]
+        answer = await _read(http, "/v1/events", shard=shard_id, after=after, limit=1_000)
+        page = answer.raise_for_status().json()["events"]
         if not page:
             return events
         events += page
@@ -254,10 +258,20 @@ async def read_journal(http: httpx.AsyncClient, shard_id: int) -> list[Event]:
 
 async def read_offsets(http: httpx.AsyncClient, group_id: str) -> dict[Partition, int]:
     """What a group has committed."""
-    answer = await http.get(f"/v1/namespaces/default/groups/{group_id}/offsets")
+    answer = await _read(http, f"/v1/namespaces/default/groups/{group_id}/offsets")
     if answer.status_code == httpx.codes.NOT_FOUND:
         return {}
     return {(group_id, entry["partition"]): entry["offset"] for entry in answer.raise_for_status().json()["offsets"]}
+
+
+async def _read(http: httpx.AsyncClient, path: str, **query: int) -> httpx.Response:
+    """The answer to a GET, once the server has one: on a busy machine it may have to load a shard again."""
+    async with asyncio.timeout(_READ_DEADLINE_S):
+        while True:
+            answer = await http.get(path, params=query)
+            if answer.status_code not in (421, 503):
+                return answer
+            await asyncio.sleep(_PAUSE_S)
 
 
 def _base64(text: str) -> str:

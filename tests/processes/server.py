@@ -9,13 +9,14 @@ SHARD_COUNT = 4
 
 
 class Server:
-    """`rota serve` on a store; its URL stays the same across restarts.
+    """`rota serve` on a store, with few shards and a short initial delay; its URL stays the same across restarts.
 
-    Few shards, and a short lease and initial delay, so that a restart on Postgres waits a second at most.
+    With a short lease a restart has less to wait for, but a busy machine may lose it, and then answers 503 for a while.
     """
 
-    def __init__(self, processes: Processes, store_url: str) -> None:
+    def __init__(self, processes: Processes, store_url: str, *, lease_ms: int = 5_000) -> None:
         self.store_url = store_url
+        self._lease_ms = lease_ms
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._processes = processes
@@ -30,7 +31,7 @@ class Server:
         """Start without waiting for anything."""
         options = ("--store", self.store_url, "--http", f"127.0.0.1:{self.port}", "--shard-count", str(SHARD_COUNT))
         environment = {"ROTA_LIMITS__INITIAL_REBALANCE_DELAY_MS": "20", "ROTA_LOG_FORMAT": "text"}
-        self._process = self._processes.rota("serve", *options, "--lease-ms", "1000", env=environment)
+        self._process = self._processes.rota("serve", *options, "--lease-ms", str(self._lease_ms), env=environment)
         return self._process
 
     def start_and_wait(self) -> None:

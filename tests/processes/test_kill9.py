@@ -19,6 +19,7 @@ from tests.support.processes import Processes
 pytestmark = pytest.mark.processes
 
 FACTS_PER_ROUND = (20, 250)
+LEASE_MS = 1_000
 
 # How often the server is killed. `make torture` does it 50 times, or as often as ROTA_KILL_ROUNDS says.
 TORTURE = pytest.param(int(os.environ.get("ROTA_KILL_ROUNDS", "50")), marks=pytest.mark.torture, id="torture")
@@ -33,7 +34,7 @@ def seed() -> int:
 async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_on_sqlite(
     processes: Processes, tmp_path: Path, kills: int
 ) -> None:
-    server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
+    server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}", lease_ms=LEASE_MS)
 
     await kill_and_check(server, kills)
 
@@ -44,7 +45,7 @@ async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_on_sqlite(
 async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_on_postgres(
     processes: Processes, postgres_dsn: str, kills: int
 ) -> None:
-    server = Server(processes, postgres_dsn)
+    server = Server(processes, postgres_dsn, lease_ms=LEASE_MS)
     assert processes.rota("db", "upgrade", "--store", postgres_dsn).wait_for_exit() == 0
 
     await kill_and_check(server, kills)
