@@ -19,6 +19,8 @@ from rota.storage import SqlStore
 from rota.storage.memory import MemoryStore
 
 SHARDS = 64
+LEASE_MS = 60_000
+"""So long that a bench which holds the event loop up on a busy machine loses no shard."""
 
 
 class Fleet:
@@ -59,7 +61,7 @@ class LoadedMemoryStore(MemoryStore):
         self._images = images
 
     async def load(self, shard_id: int) -> ShardImage:
-        return self._images[shard_id]
+        return replace(self._images[shard_id], last_seq=(await super().load(shard_id)).last_seq)
 
 
 class LoadedSqlStore(SqlStore):
@@ -81,7 +83,7 @@ async def coordinator_of(
     await store.open(SHARDS)
     try:
         async with LocalCoordinator(
-            store, shard_count=SHARDS, limits=LIMITS, clock=clock, telemetry=telemetry, steal=True
+            store, shard_count=SHARDS, limits=LIMITS, clock=clock, telemetry=telemetry, lease_ms=LEASE_MS, steal=True
         ) as coordinator:
             await coordinator.wait_until_ready()
             yield coordinator

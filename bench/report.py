@@ -56,6 +56,13 @@ def as_json(figures: Sequence[Figure], where: dict[str, Any]) -> str:
     return json.dumps({"environment": where, "figures": lines}, indent=1)
 
 
+def save(folder: Path, figures: Sequence[Figure], where: dict[str, Any]) -> None:
+    """`figures.json` and `figures.md`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "figures.json").write_text(as_json(figures, where))
+    (folder / "figures.md").write_text(table(figures) + "\n")
+
+
 def publish(page: Path, figures: Sequence[Figure], where: dict[str, Any]) -> None:
     """Put the table between the marks of a page, in place of the last one."""
     before, _, rest = page.read_text().partition(BEGIN)

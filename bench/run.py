@@ -26,9 +26,8 @@ def main() -> None:
     figures: list[Figure] = []
     for name in options.names or BENCHES:
         figures += _run(name, effort)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "figures.json").write_text(report.as_json(figures, where))
-    (options.out / "figures.md").write_text(report.table(figures) + "\n")
+        # Now already, for the next one may fail.
+        report.save(options.out, figures, where)
     print(report.table(figures))
     if options.publish:
         report.publish(options.publish, figures, where)
