@@ -90,7 +90,7 @@ def _generation_completed(group: Group, record: GenerationCompleted, at_ms: int)
     group.generation_id = record.generation_id
     group.join_generation_id = record.generation_id
     group.protocol_name = record.protocol_name
-    group.leader_id = record.leader_id
+    group.leader_id = group.generation_leader_id = record.leader_id
     group.initial = False
     group.fenced_reported.clear()
     assert tuple(group.members) == record.member_ids, "the journal and the group disagree about who is in it"
@@ -173,7 +173,7 @@ def _group_emptied(group: Group, record: GroupEmptied, at_ms: int) -> None:
     group.generation_id = record.generation_id
     group.join_generation_id = record.generation_id
     group.protocol_name = None
-    group.leader_id = None
+    group.leader_id = group.generation_leader_id = None
     group.initial = False
     group.fenced_reported.clear()
     group.settle(EMPTY)

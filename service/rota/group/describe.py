@@ -32,7 +32,7 @@ def describe_group(group: Group | None, request: DescribeGroup) -> DescribeReply
         generation_id=group.generation_id,
         protocol_type=group.protocol_type or "",
         protocol_name=(group.protocol_name or "") if group.state is STABLE else "",
-        leader_id=group.leader_id or "",
+        leader_id=group.generation_leader_id or "",
         members=tuple(_described(group, member) for member in group.members.values()),
         pending_members=len(group.pending),
         rebalance_reason=group.rebalance_reason,
@@ -59,7 +59,9 @@ def verify_fence(group: Group | None, request: VerifyFence) -> FenceReply:
     """Is this generation current, and (where given) is this member in it? The group's answer, in one look."""
     if group is None:
         return FenceReply(ErrorCode.GROUP_ID_NOT_FOUND)
-    is_member = request.member_id in group.members
+    member = group.members.get(request.member_id)
+    # Who has only joined the next generation is not in this one.
+    is_member = member is not None and member.settled is not None
     if request.generation_id != group.generation_id or group.state is EMPTY:
         error = ErrorCode.ILLEGAL_GENERATION
     elif request.member_id and not is_member:
@@ -67,16 +69,15 @@ def verify_fence(group: Group | None, request: VerifyFence) -> FenceReply:
     else:
         error = ErrorCode.NONE
     holds = error is ErrorCode.NONE
-    leads = holds and bool(request.member_id) and group.is_leader(request.member_id)
+    leads = holds and is_member and group.generation_leader_id == request.member_id
     return FenceReply(error, generation_id=group.generation_id, is_leader=leads, is_member=holds and is_member)
 
 
 def get_leader(group: Group | None, _request: GetLeader) -> LeaderReply:
-    """Who leads the current generation. In a join phase the last completed generation still names its leader."""
+    """Who leads the current generation. In a join phase it is that of the last one, as long as it is there."""
     if group is None:
         return LeaderReply(ErrorCode.GROUP_ID_NOT_FOUND)
-    leader_id = group.settled.leader_id if group.settled is not None and group.state is not EMPTY else None
-    leader = group.members.get(leader_id) if leader_id else None
+    leader = group.members.get(group.generation_leader_id or "")
     return LeaderReply(
         generation_id=group.generation_id,
         leader_id=leader.member_id if leader else "",

@@ -56,6 +56,8 @@ def _members_and_counts(group: Group) -> Iterator[str]:
         yield f"next_position {group.next_position} is taken"
     if (group.leader_id in members) != bool(members):
         yield f"leader {group.leader_id!r} of members {list(members)}"
+    if group.state in (COMPLETING_REBALANCE, STABLE) and group.generation_leader_id != group.leader_id:
+        yield f"{group.leader_id} leads, but the generation was given to {group.generation_leader_id!r}"
     if both := [member_id for member_id in group.pending if member_id in members]:
         yield f"{both} are pending and members at once"
 
@@ -101,8 +103,10 @@ def _settled_side(group: Group) -> Iterator[str]:
     if group.state is not PREPARING_REBALANCE and row.state != group.state.value:
         yield f"{group.state}, but {row.state} is settled"
     settled = [member for member in group.members.values() if member.settled is not None]
-    if (row.leader_id is not None) != bool(settled) and row.state != EMPTY.value:
-        yield f"the settled leader is {row.leader_id!r} of {len(settled)} settled members"
+    if row.leader_id != group.generation_leader_id:
+        yield f"{group.generation_leader_id!r} leads the generation, but {row.leader_id!r} is settled"
+    if row.state in (COMPLETING_REBALANCE.value, STABLE.value) and row.leader_id is None:
+        yield f"{row.state} is settled without a leader"
     if row.leader_id is not None and row.leader_id not in {member.member_id for member in settled}:
         yield f"the settled leader {row.leader_id} is no settled member"
 

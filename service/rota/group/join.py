@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rota.group.membership_checks import check_member, report_fenced
 from rota.group.rebalance import (
     drop_parked,
@@ -177,7 +179,8 @@ def _keeps_protocol(group: Group, member: Member, request: JoinGroup) -> bool:
 
 def _update(result: Result, group: Group, member: Member, request: JoinGroup, *, settle: bool) -> None:
     """Take over what the member now says of itself, where it differs."""
-    image = _image(request, member.member_id)
+    # Its instance id is for life: a rejoin without it does not make a static member a dynamic one.
+    image = replace(_image(request, member.member_id), group_instance_id=member.image.group_instance_id)
     if image != member.image:
         result.record(group, MemberUpdated(image, settle, request.reason))
 

@@ -177,7 +177,7 @@ def _joined_leader(group: Group) -> str | None:
 
 
 def _complete_generation(result: Result, group: Group, leader_id: str) -> None:
-    former_leader_id = group.settled.leader_id if group.settled else None
+    former_leader_id = group.generation_leader_id
     result.record(
         group,
         GenerationCompleted(

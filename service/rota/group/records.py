@@ -100,7 +100,10 @@ class GenerationCompleted:
 
 @dataclass(frozen=True, slots=True)
 class LeaderChanged:
-    """The new generation has another leader than the one before. Says why; changes nothing by itself."""
+    """The new generation has another leader than the one before, whose id is empty if it has gone.
+
+    Says why; changes nothing by itself.
+    """
 
     kind: ClassVar[str] = "leader_changed"
     former_leader_id: str

@@ -197,7 +197,7 @@ class Shard:
         result = Result(now_ms)
         for group in shard.groups.values():
             if group.settled is not None:
-                group.leader_id = group.settled.leader_id
+                group.resume_leader(group.settled)
             _resume(result, group)
         return shard, result
 

@@ -122,6 +122,7 @@ class Group:
         "dirty_offsets",
         "fenced_reported",
         "generation_id",
+        "generation_leader_id",
         "group_id",
         "initial",
         "join_deadline_ms",
@@ -157,7 +158,10 @@ class Group:
         self.join_generation_id = generation_id
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
+        self.generation_leader_id: str | None = None
+        """Who leads the generation, None once it has gone: nobody else is ever named as its leader."""
         self.leader_id: str | None = None
+        """Who will lead the next generation if it joins: mostly the same, the earliest member once that has gone."""
         self.state_since_ms = 0
         self.rebalance_reason = ""
         self.rebalance_by = ""
@@ -257,6 +261,8 @@ class Group:
         if member.joined:
             self.joined_count -= 1
         self.pending_sync.pop(member_id, None)
+        if self.generation_leader_id == member_id:
+            self.generation_leader_id = None
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
         return member
@@ -273,6 +279,8 @@ class Group:
         if old_id in self.pending_sync:
             del self.pending_sync[old_id]
             self.pending_sync[member_id] = None
+        if self.generation_leader_id == old_id:
+            self.generation_leader_id = member_id
         if self.leader_id == old_id:
             self.leader_id = member_id
 
@@ -297,7 +305,7 @@ class Group:
             join_generation_id=self.join_generation_id,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name,
-            leader_id=self._settled_leader(),
+            leader_id=self.generation_leader_id,
             state_since_ms=self.state_since_ms,
             rebalance_reason=self.rebalance_reason,
             rebalance_by=self.rebalance_by,
@@ -308,12 +316,6 @@ class Group:
         if member.settled is not member.image:
             member.settled = member.image
             self.dirty_members[member.member_id] = None
-
-    def _settled_leader(self) -> str | None:
-        leader = self.members.get(self.leader_id) if self.leader_id else None
-        if leader is not None and leader.settled is not None:
-            return self.leader_id
-        return next((m.member_id for m in self.members.values() if m.settled is not None), None)
 
     def forget_unsettled(self) -> None:
         """Fall back to what the store knows, as a new owner would: the running join phase never was."""
@@ -330,9 +332,14 @@ class Group:
         self.state_since_ms = row.state_since_ms
         self.protocol_type = row.protocol_type
         self.protocol_name = row.protocol_name
-        self.leader_id = row.leader_id
+        self.resume_leader(row)
         self.rebalance_reason = row.rebalance_reason
         self.rebalance_by = row.rebalance_by
+
+    def resume_leader(self, row: GroupRow) -> None:
+        """The leader as a new owner knows it: the generation's, and the earliest member to follow it if it has gone."""
+        self.generation_leader_id = row.leader_id
+        self.leader_id = row.leader_id or next(iter(self.members), None)
 
     def member_row(self, member: Member) -> MemberRow:
         assert member.settled is not None
