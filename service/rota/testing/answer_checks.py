@@ -34,6 +34,8 @@ def check_answer(ledger: Ledger, call: Call) -> Iterator[str]:
             problems = _describe(account, reply)
         case m.VerifyFence(), m.FenceReply():
             problems = _fence(account, request, reply)
+        case m.GetLeader(), m.LeaderReply():
+            problems = _leader(account, reply)
         case m.DeleteGroup(), m.DeleteGroupReply(error=ErrorCode.NONE):
             problems = iter(["S12 is still there"] if key in ledger.groups else [])
         case _:
@@ -106,8 +108,8 @@ def _fetch(account: GroupAccount, reply: m.FetchReply) -> Iterator[str]:
 
 def _describe(account: GroupAccount, reply: m.DescribeReply) -> Iterator[str]:
     """S15: the description is true at its revision."""
-    described = (reply.state, reply.generation_id, {member.member_id for member in reply.members})
-    durable = (account.state, account.generation_id, set(account.members))
+    described = (reply.state, reply.generation_id, {member.member_id for member in reply.members}, reply.leader_id)
+    durable = (account.state, account.generation_id, set(account.members), account.leads())
     if described != durable:
         yield f"S15 durable is {durable}"
 
@@ -117,6 +119,13 @@ def _fence(account: GroupAccount, request: m.VerifyFence, reply: m.FenceReply) -
     if reply.error is ErrorCode.GROUP_ID_NOT_FOUND:
         return
     current = request.generation_id == account.generation_id and account.state != "Empty"
-    holds = current and (not request.member_id or request.member_id in account.members)
-    if holds != (reply.error is _NONE):
-        yield f"S15 generation {account.generation_id} in {account.state}"
+    holds = current and (not request.member_id or request.member_id in account.settled)
+    leads = holds and request.member_id != "" and request.member_id == account.leads()
+    if (holds, leads) != (reply.error is _NONE, reply.is_leader):
+        yield f"S15 generation {account.generation_id} in {account.state}, led by {account.leads()!r}"
+
+
+def _leader(account: GroupAccount, reply: m.LeaderReply) -> Iterator[str]:
+    """S2: nobody is ever named as the leader of a generation but the one that the journal names, while it is there."""
+    if reply.error is _NONE and (reply.leader_id, reply.generation_id) != (account.leads(), account.generation_id):
+        yield f"S2 generation {account.generation_id} is led by {account.leads()!r}"

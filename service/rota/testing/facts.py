@@ -44,7 +44,7 @@ def _group_facts(group: Group) -> dict[str, Any]:
         "generation_id": group.generation_id,
         "join_generation_id": group.join_generation_id,
         "protocol": (group.protocol_type, group.protocol_name),
-        "leader_id": group.leader_id,
+        "leader_id": (group.leader_id, group.generation_leader_id),
         "rebalance": (group.rebalance_reason, group.rebalance_by),
         "settled": group.settled,
         "members": [(m.position, m.image, m.settled, m.assignment) for m in group.members.values()],

@@ -36,6 +36,10 @@ class GroupAccount:
                 found.setdefault(image.group_instance_id, []).append(member_id)
         return found
 
+    def leads(self) -> str:
+        """Who leads the generation, as long as it is a member."""
+        return self.leader_id if self.leader_id in self.settled else ""
+
     def settle(self, state: str) -> None:
         self.settled_state = state
 

@@ -1,0 +1,158 @@
+"""Static members: they come back under a new id, and the old one is fenced (KIP-345, KAFKA-9801)."""
+
+from __future__ import annotations
+
+from rota.protocol import messages as m
+from rota.protocol.errors import ErrorCode
+from tests.unit.group.driver import (
+    GROUP_ID,
+    NAMESPACE,
+    REBALANCE_MS,
+    SESSION_MS,
+    a_group_awaiting_its_assignment,
+    a_group_in_a_join_phase,
+    a_heartbeat,
+    a_join,
+    a_stable_group,
+    a_sync,
+)
+
+
+def test_returning_follower_gets_its_assignment_back_without_a_rebalance() -> None:
+    core = a_stable_group(members=2, static=2)
+
+    reply = core.ask(a_join(new="again", instance="i1"))
+    synced = core.ask(a_sync("again", 1, "i1"))
+
+    assert (reply.error, reply.generation_id, core.group.state) == (ErrorCode.NONE, 1, "Stable")
+    assert synced.assignment == b"m1"
+
+
+def test_returning_leader_is_told_to_skip_assigning() -> None:
+    core = a_stable_group(members=2, static=2)
+
+    reply = core.ask(a_join(new="again", instance="i0"))
+    core.ask(a_sync("again", 1, "i0", m1=b"other"))
+
+    assert (reply.skip_assignment, reply.leader_id) == (True, "again")
+    assert core.group.members["m1"].assignment == b"m1"
+    assert core.generation_id == 1
+
+
+def test_old_id_is_fenced() -> None:
+    core = a_stable_group(members=2, static=2)
+    core.ask(a_join(new="again", instance="i1"))
+
+    beat = core.ask(a_heartbeat("m1", 1, instance="i1"))
+    sync = core.ask(a_sync("m1", 1, "i1"))
+
+    assert {beat.error, sync.error} == {ErrorCode.FENCED_INSTANCE_ID}
+    assert core.kinds().count("request_fenced") == 2
+
+
+def test_old_id_without_its_instance_is_unknown() -> None:
+    core = a_stable_group(members=2, static=2)
+    core.ask(a_join(new="again", instance="i1"))
+
+    assert core.ask(a_heartbeat("m1", 1)).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_parked_calls_of_the_old_id_are_fenced() -> None:
+    core = a_group_awaiting_its_assignment(members=2, static=2)
+    sync = core.send(a_sync("m1", 1, "i1"))
+    beat = core.send(a_heartbeat("m1", 1, instance="i1", wait_ms=1_000))
+
+    core.send(a_join(new="again", instance="i1"))
+
+    assert {core.answer(sync).error, core.answer(beat).error} == {ErrorCode.FENCED_INSTANCE_ID}
+
+
+def test_return_while_the_assignment_is_awaited_always_rebalances() -> None:
+    core = a_group_awaiting_its_assignment(members=2, static=2)
+
+    core.send(a_join(new="again", instance="i1"))
+
+    assert core.group.state == "PreparingRebalance"
+    assert "came back as again" in core.group.rebalance_reason
+
+
+def test_return_that_would_change_the_protocol_rebalances() -> None:
+    core = a_stable_group(members=1, static=1)
+
+    call = core.send(a_join(new="again", instance="i0", protocols=(("other", b""), ("range", b""))))
+
+    assert (core.answer(call).generation_id, core.group.protocol_name) == (2, "other")
+
+
+def test_return_in_a_join_phase_takes_the_old_ones_place() -> None:
+    core = a_group_in_a_join_phase(members=3, static=1)
+
+    core.send(a_join(new="again", instance="i0"))
+    core.send(a_join("m1"))
+
+    assert list(core.group.members) == ["again", "m1", "m2"]
+    assert core.generation_id == 2
+
+
+def test_static_member_survives_the_rebalance_timeout_but_not_its_session() -> None:
+    core = a_stable_group(members=2, static=1)
+    # `m1` waits for a join phase of REBALANCE_MS; the static `m0` heartbeats, but does not rejoin.
+    core.send(a_join("m1", protocols=(("range", b"new"),)))
+    for _ in range(REBALANCE_MS // 5_000):
+        core.advance(5_000)
+        if core.group.state == "PreparingRebalance":
+            core.ask(a_heartbeat("m0", 1, instance="i0"))
+
+    assert (core.generation_id, list(core.group.members)) == (2, ["m0", "m1"])
+    assert core.leader_id == "m1"
+    core.advance(SESSION_MS)
+    assert "m0" not in core.group.members
+
+
+def test_join_phase_goes_on_where_only_static_members_are_left_and_none_is_here() -> None:
+    core = a_stable_group(members=2, static=1)
+    core.send(a_join("m1", protocols=(("range", b"new"),)))
+    core.ask(m.LeaveGroup(NAMESPACE, GROUP_ID, (m.LeavingMember("m1"),)))
+    for _ in range(REBALANCE_MS // 5_000 + 1):
+        core.advance(5_000)
+        core.ask(a_heartbeat("m0", 1, instance="i0"))
+
+    assert core.group.state == "PreparingRebalance"
+    core.advance(SESSION_MS)
+    assert core.group.state == "Empty"
+
+
+def test_instance_id_is_for_life() -> None:
+    core = a_stable_group(members=1, static=1)
+
+    core.send(a_join("m0"))  # without its instance id
+
+    assert core.group.static_members == {"i0": "m0"}
+    assert core.group.members["m0"].image.group_instance_id == "i0"
+
+
+def test_dynamic_member_does_not_become_static_by_naming_an_instance() -> None:
+    core = a_stable_group(members=1)
+
+    assert core.ask(a_join("m0", instance="i0")).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_administrator_removes_a_static_member_by_its_instance_alone() -> None:
+    core = a_stable_group(members=2, static=1)
+    leaving = (m.LeavingMember(group_instance_id="i0"), m.LeavingMember(group_instance_id="i9"))
+
+    reply = core.ask(m.LeaveGroup(NAMESPACE, GROUP_ID, leaving, by_admin=True))
+
+    assert [member.error for member in reply.members] == [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert core.last("member_removed").group_instance_id == "i0"
+
+
+def test_resync_to_an_id_that_was_given_up_makes_everybody_agree_anew() -> None:
+    core = a_stable_group(members=2, static=2)
+    core.ask(a_join(new="again", instance="i1"))
+
+    reply = core.ask(a_sync("m0", 1, "i0", m0=b"all", m1=b"what was there"))
+
+    assert reply.error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert core.group.members["again"].assignment == b"m1"
+    assert "assigned to m1, which is no member any more" in core.group.rebalance_reason
