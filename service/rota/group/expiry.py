@@ -23,14 +23,14 @@ def on_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None
             _on_pending_timer(result, group, timer)
 
 
-def session_is_over(group: Group, timer: Timer) -> bool:
-    """Would this timer expire its member now? The owner asks before it consults other replicas' knowledge."""
+def session_is_over(group: Group, timer: Timer, now_ms: int) -> bool:
+    """Would this timer expire its member now? Then the owner asks first what other replicas have heard."""
     member = group.members.get(timer.member_id)
     return (
         member is not None
         and member.session_armed_ms == timer.at_ms
         and member.session_deadline_ms is not None
-        and member.session_deadline_ms <= timer.at_ms
+        and member.session_deadline_ms <= now_ms
     )
 
 

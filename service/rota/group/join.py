@@ -194,7 +194,7 @@ def _park(result: Result, group: Group, member: Member, call: int) -> None:
         superseded = JoinReply(ErrorCode.REBALANCE_IN_PROGRESS, detail="a later join took its place")
         result.reply(member.join_call, superseded)
     member.join_call = call
-    member.session_deadline_ms = None
+    result.stop_session(group, member)
     if not member.joined:
         member.joined = True
         group.joined_count += 1

@@ -37,12 +37,14 @@ class Result:
 
     `records` are already folded into the group that decided them; nobody outside may learn of them
     before the store has them. `reason` says in words what happened, empty where nothing did.
+    `heard` collects whose session began or stopped, where replicas tell each other; it outlives the result.
     """
 
-    __slots__ = ("now_ms", "reason", "records", "replies", "timers")
+    __slots__ = ("heard", "now_ms", "reason", "records", "replies", "timers")
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, now_ms: int, heard: dict[Member, Group] | None = None) -> None:
         self.now_ms = now_ms
+        self.heard = heard
         self.records: list[Entry] = []
         self.timers: list[Timer] = []
         self.replies: list[tuple[int, Reply]] = []
@@ -65,9 +67,20 @@ class Result:
         A timer that rings before the new deadline is left alone: when it rings it is set again. So a
         heartbeat costs an assignment, not a timer.
         """
-        deadline_ms = self.now_ms + member.image.session_timeout_ms
+        self.set_session_deadline(group, member, self.now_ms + member.image.session_timeout_ms)
+        if self.heard is not None:
+            self.heard[member] = group
+
+    def set_session_deadline(self, group: Group, member: Member, deadline_ms: int) -> None:
+        """Let the session end then, and see to a timer that rings by then."""
         member.session_deadline_ms = deadline_ms
         armed_ms = member.session_armed_ms
         if armed_ms is None or armed_ms > deadline_ms:
             member.session_armed_ms = deadline_ms
             self.set_timer(TimerKind.SESSION, group, member.member_id, deadline_ms)
+
+    def stop_session(self, group: Group, member: Member) -> None:
+        """A parked call proves from here on that the member lives."""
+        member.session_deadline_ms = None
+        if self.heard is not None:
+            self.heard[member] = group

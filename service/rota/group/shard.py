@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rota.group.apply import apply
 from rota.group.describe import describe_group, get_leader, list_groups, verify_fence
-from rota.group.expiry import on_timer
+from rota.group.expiry import on_timer, session_is_over
 from rota.group.heartbeat import heartbeat, heartbeat_many, unpark_heartbeat
 from rota.group.join import check_join, join_group, turn_away, unpark_join
 from rota.group.leave import leave_group
@@ -63,6 +65,9 @@ from rota.protocol.messages import (
 
 UNKNOWN_MEMBER_ID = ErrorCode.UNKNOWN_MEMBER_ID
 
+MemberName = tuple[str, str, str]
+"""Namespace, group id, member id."""
+
 
 class Shard:
     """All groups and topics of one slice, in memory.
@@ -78,6 +83,8 @@ class Shard:
         self.tombstones: dict[tuple[str, str], int] = {}
         """Generations of deleted groups, by (namespace, group_id)."""
         self.topics: dict[tuple[str, str], TopicRow] = {}
+        self.heard: dict[Member, Group] | None = None
+        """Whose session began or stopped since somebody last took this; None where nobody takes it."""
         self._dirty_groups: dict[tuple[str, str], None] = {}
         self._buried: list[Group] = []
         self._dirty_topics: dict[tuple[str, str], None] = {}
@@ -86,7 +93,7 @@ class Shard:
 
     def handle(self, request: Request, call: int, now_ms: int) -> Result:
         """Decide one request at `now_ms`. The reply is in the result, or parked under `call`."""
-        result = Result(now_ms)
+        result = Result(now_ms, self.heard)
         match request:
             case Heartbeat():
                 self._heartbeat(result, request, call)
@@ -117,7 +124,7 @@ class Shard:
 
     def on_timer(self, timer: Timer, now_ms: int) -> Result:
         """A timer that an earlier result asked for has rung; stale ones do nothing."""
-        result = Result(now_ms)
+        result = Result(now_ms, self.heard)
         group = self.groups.get((timer.namespace, timer.group_id))
         if group is not None:
             on_timer(result, group, timer, self.limits)
@@ -129,7 +136,7 @@ class Shard:
 
         Does nothing when the call is not parked any more.
         """
-        result = Result(now_ms)
+        result = Result(now_ms, self.heard)
         group = self._group(request)
         member = _parked_member(group, request, call) if group is not None else None
         if group is not None and member is not None:
@@ -138,7 +145,7 @@ class Shard:
 
     def sweep(self, now_ms: int) -> tuple[Result, int]:
         """Expire offsets, then delete Empty groups that hold none. Returns how many things went."""
-        result = Result(now_ms)
+        result = Result(now_ms, self.heard)
         gone = 0
         for group in list(self.groups.values()):
             over, none_left = expired_offsets(group, now_ms, self.limits)
@@ -150,6 +157,51 @@ class Shard:
                 gone += 1
         self._note_dirty(result)
         return result, gone
+
+    # --- what replicas tell each other of their members -----------------------------------------
+
+    def share_sessions(self, heard_ms_ago: Mapping[MemberName, int], grace_ms: int, now_ms: int) -> Result:
+        """Note from here on who was heard, beginning with everybody.
+
+        Members that `heard_ms_ago` names keep what was left of their sessions and `grace_ms`; the others keep what
+        they have.
+        """
+        self.hear_of_all()
+        result = Result(now_ms)
+        for group in self.groups.values():
+            for member in group.members.values():
+                ago_ms = heard_ms_ago.get((group.namespace, group.group_id, member.member_id))
+                if ago_ms is not None and member.session_deadline_ms is not None:
+                    left_ms = max(0, member.image.session_timeout_ms - ago_ms) + grace_ms
+                    result.set_session_deadline(group, member, min(member.session_deadline_ms, now_ms + left_ms))
+        return result
+
+    def session_is_over(self, timer: Timer, now_ms: int) -> bool:
+        """Would this timer expire a member now?"""
+        group = self.groups.get((timer.namespace, timer.group_id))
+        return timer.kind is TimerKind.SESSION and group is not None and session_is_over(group, timer, now_ms)
+
+    def extend_session(self, timer: Timer, heard_ms_ago: int, now_ms: int) -> Result:
+        """A session timer rang, but another replica heard the member so long ago; it expires if that is too long."""
+        group = self.groups.get((timer.namespace, timer.group_id))
+        member = group.members.get(timer.member_id) if group is not None else None
+        if member is not None and member.session_deadline_ms is not None:
+            heard_until_ms = now_ms - heard_ms_ago + member.image.session_timeout_ms
+            member.session_deadline_ms = max(member.session_deadline_ms, heard_until_ms)
+        return self.on_timer(timer, now_ms)
+
+    def hear_of_all(self) -> None:
+        """Count everybody as heard since `heard` was last taken."""
+        self.heard = {member: group for group in self.groups.values() for member in group.members.values()}
+
+    def take_heard(self) -> dict[MemberName, int | None]:
+        """By whose name a session last began, and when; None while a parked call proves that the member lives."""
+        heard, self.heard = self.heard or {}, {}
+        return {
+            (group.namespace, group.group_id, member.member_id): _heard_at_ms(member)
+            for member, group in heard.items()
+            if group.members.get(member.member_id) is member
+        }
 
     # --- folding ------------------------------------------------------------------------------
 
@@ -411,6 +463,11 @@ class Shard:
         group.protocol_name = row.protocol_name
         group.rebalance_reason = row.rebalance_reason
         group.rebalance_by = row.rebalance_by
+
+
+def _heard_at_ms(member: Member) -> int | None:
+    deadline_ms = member.session_deadline_ms
+    return None if deadline_ms is None else deadline_ms - member.image.session_timeout_ms
 
 
 def _missing(request: Heartbeat | SyncGroup) -> ErrorCode:

@@ -77,7 +77,7 @@ def _park(result: Result, group: Group, member: Member, call: int) -> None:
         superseded = SyncReply(REBALANCE_IN_PROGRESS, detail="a later sync took its place")
         result.reply(member.sync_call, superseded)
     member.sync_call = call
-    member.session_deadline_ms = None
+    result.stop_session(group, member)
     _mark_synced(group, member)
 
 
