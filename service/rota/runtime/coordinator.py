@@ -14,7 +14,10 @@ from rota.protocol.limits import MAX_WAIT_MS, Limits
 from rota.protocol.messages import (
     GetLeader,
     Heartbeat,
+    HeartbeatError,
     HeartbeatMany,
+    HeartbeatManyReply,
+    HeartbeatReply,
     JoinGroup,
     LeaderReply,
     ListGroups,
@@ -28,7 +31,8 @@ from rota.protocol.messages import (
 from rota.runtime.clock import Clock, SystemClock
 from rota.runtime.host import ShardHost
 from rota.runtime.ownership import Notify, Ownership
-from rota.runtime.ports import Answer, JournalEvent, Replica, ShardOwner, ShardStore, StoreUnavailable
+from rota.runtime.ports import Answer, JournalEvent, Liveness, Replica, ShardOwner, ShardStore, StoreUnavailable
+from rota.runtime.sessions import SharedSessions
 from rota.runtime.subscriptions import Listener, Subscriptions
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.timer_task import TimerTask
@@ -59,6 +63,7 @@ class LocalCoordinator:
         lease_ms: int = 5_000,
         steal: bool = False,
         notify: Notify | None = None,
+        liveness: Liveness | None = None,
     ) -> None:
         self.shard_count = shard_count
         self.limits = limits or Limits()
@@ -68,6 +73,8 @@ class LocalCoordinator:
         self._clock = clock or SystemClock()
         self._telemetry = telemetry or Telemetry()
         self._timers = TimerTask(self._clock, self._telemetry.on_late_timer)
+        # Without a liveness store, the memory of the shards' owners is all that is known of sessions.
+        self._sessions = SharedSessions(liveness, self._clock, self._telemetry, self._hosts_here) if liveness else None
         self._ownership = Ownership(
             store,
             self._clock,
@@ -80,6 +87,7 @@ class LocalCoordinator:
             steal=steal,
             on_events=self._on_events,
             notify=notify,
+            sessions=self._sessions,
         )
         self._subscriptions = Subscriptions()
         self._draining = False
@@ -94,7 +102,9 @@ class LocalCoordinator:
 
     async def start(self) -> None:
         """Start serving. Shards answer as they are loaded; `ready()` says when all are."""
-        runners = (self._ownership.run(), self._ownership.committer.run(), self._timers.run(), self._sweep())
+        runners = [self._ownership.run(), self._ownership.committer.run(), self._timers.run(), self._sweep()]
+        if self._sessions:
+            runners.append(self._sessions.run())
         self._tasks = [asyncio.create_task(runner) for runner in runners]
 
     async def wait_until_ready(self) -> None:
@@ -169,6 +179,16 @@ class LocalCoordinator:
         if host is None or self._draining:
             return None
         return host.try_heartbeat(request)
+
+    async def record_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
+        """Answer for an owner that is not there: note for the next one who lives. None where nobody is known."""
+        if self._sessions is None:
+            return None
+        beats = request.members if isinstance(request, HeartbeatMany) else (request,)
+        names = [(request.namespace, request.group_id, beat.member_id) for beat in beats]
+        shard_id = shard_of(request.namespace, request.group_id, self.shard_count)
+        known = await self._sessions.record(shard_id, names)
+        return Answer(_recorded(request, known)) if any(known) else None
 
     async def watch(
         self, namespace: str, group_id: str, after_revision: int | None = None
@@ -251,8 +271,13 @@ class LocalCoordinator:
 
     # --- inside ------------------------------------------------------------------------------------
 
+    def _hosts_here(self) -> Sequence[ShardHost]:
+        return tuple(self._ownership.hosts.values())
+
     def _on_events(self, shard_id: int, events: list[JournalEvent]) -> None:
         self._telemetry.on_events(shard_id, events)
+        if self._sessions:
+            self._sessions.on_events(shard_id, events)
         self._subscriptions.tell(events)
 
     async def _submit(self, request: Request) -> Answer:
@@ -357,6 +382,15 @@ async def _answered(host: ShardHost, request: Request) -> Answer:
     except asyncio.CancelledError:
         host.cancel(call)
         raise
+
+
+def _recorded(request: Heartbeat | HeartbeatMany, known: Sequence[bool]) -> Reply:
+    """Nobody here knows the group's state or generation: the client is told its own."""
+    if isinstance(request, Heartbeat):
+        return HeartbeatReply(generation_id=request.generation_id)
+    unknown = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    errors = (HeartbeatError(b.member_id, unknown) for b, ok in zip(request.members, known, strict=True) if not ok)
+    return HeartbeatManyReply(generation_id=max(b.generation_id for b in request.members), errors=tuple(errors))
 
 
 def _ok(reply: Reply) -> bool:

@@ -31,11 +31,13 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, HeartbeatMany, Reply, Request, refuse
 from rota.runtime.calls import Call, wait_ms
 from rota.runtime.clock import Clock
-from rota.runtime.ports import Answer, JournalEvent, ShardBatch, ShardClaim
+from rota.runtime.ports import Answer, Heard, JournalEvent, ShardBatch, ShardClaim
 
 logger = logging.getLogger(__name__)
 
 NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
+GRACE_MS = 1_000
+"""What a member gets at a take-over beside what it had left: its next heartbeat has to find the new owner."""
 
 
 class _Held(NamedTuple):
@@ -62,6 +64,8 @@ class ShardHost:
         want_commit: Callable[[ShardHost], None],
         give_up: Callable[[ShardHost, str], None],
         on_events: Callable[[int, list[JournalEvent]], None],
+        ask: Callable[[ShardHost, Timer], None] | None = None,
+        heard: Heard | None = None,
     ) -> None:
         self.claim = claim
         self.lease_until_ms = lease_until_ms
@@ -73,6 +77,8 @@ class ShardHost:
         self._want_commit = want_commit
         self._give_up = give_up
         self._on_events = on_events
+        self._ask = ask
+        """Asks the other replicas before a timer expires a member, then rings it with `ring_asked`."""
         self._calls: dict[int, Call] = {}
         self._next_call = 1
         self._seq = image.last_seq
@@ -81,6 +87,8 @@ class ShardHost:
         self._held: deque[_Held] = deque()
         self.watchers: dict[tuple[str, str], set[asyncio.Queue[JournalEvent | None]]] = {}
         self.shard, loaded = Shard.load(image, limits, clock.now_ms())
+        if heard is not None:
+            loaded.timers += self._share_sessions(heard)
         acquired = ShardAcquired(replica_id, claim.epoch, "")
         loaded.records.append(Entry("", "", 0, loaded.now_ms, acquired))
         self._take(loaded)
@@ -132,8 +140,21 @@ class ShardHost:
 
     def ring(self, timer: Timer) -> None:
         """A timer that one of our results asked for has rung."""
-        if self.may_answer() and not self._closed:
+        if not self.may_answer() or self._closed:
+            return
+        if self._ask is not None and self.shard.session_is_over(timer, self._clock.now_ms()):
+            self._ask(self, timer)
+        else:
             self._take(self._decide(lambda now_ms: self.shard.on_timer(timer, now_ms)))
+
+    def ring_asked(self, timer: Timer, heard_ms_ago: int | None) -> None:
+        """The other replicas have been asked: this is when the last of them heard the member, None if nobody knows."""
+        if not self.may_answer() or self._closed:
+            return
+        if heard_ms_ago is None:
+            self._take(self._decide(lambda now_ms: self.shard.on_timer(timer, now_ms)))
+        else:
+            self._take(self._decide(lambda now_ms: self.shard.extend_session(timer, heard_ms_ago, now_ms)))
 
     def sweep(self) -> None:
         """Expire offsets and what is empty."""
@@ -195,6 +216,12 @@ class ShardHost:
         for queues in self.watchers.values():
             for queue in queues:
                 queue.put_nowait(None)
+
+    def _share_sessions(self, heard: Heard) -> list[Timer]:
+        if heard.told_ms_ago is None:
+            return self.shard.share_sessions({}, 0, self._clock.now_ms()).timers
+        grace_ms = heard.told_ms_ago + GRACE_MS
+        return self.shard.share_sessions(heard.heard_ms_ago, grace_ms, self._clock.now_ms()).timers
 
     def _decide(self, decide: Callable[[int], Result]) -> Result | None:
         """Let the core decide. A broken invariant costs the shard's memory, not the process: it is loaded again."""

@@ -26,6 +26,7 @@ from rota.runtime.ports import (
     ShardStore,
     StoreUnavailable,
 )
+from rota.runtime.sessions import SharedSessions
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.timer_task import TimerTask
 
@@ -59,6 +60,7 @@ class Ownership:
         steal: bool,
         on_events: Callable[[int, list[JournalEvent]], None],
         notify: Notify | None = None,
+        sessions: SharedSessions | None = None,
     ) -> None:
         self.hosts: dict[int, ShardHost] = {}
         self.directory: dict[int, ShardOwner] = {}
@@ -79,6 +81,7 @@ class Ownership:
         self._steal = steal
         self._on_events = on_events
         self._notify = notify
+        self._sessions = sessions
         self._wake = asyncio.Event()
 
     def give_up(self, host: ShardHost, reason: str) -> None:
@@ -155,9 +158,7 @@ class Ownership:
         if not hosts:
             return
         sent_ms = self._clock.monotonic_ms()
-        kept = set(
-            await self._store.renew([h.claim for h in hosts.values()], self.replica.replica_id, self._lease_ms)
-        )
+        kept = set(await self._store.renew([h.claim for h in hosts.values()], self.replica.replica_id, self._lease_ms))
         for shard_id, host in hosts.items():
             # A host that was dropped meanwhile stays dropped: this answer is about its old claim (R2).
             if shard_id not in kept:
@@ -222,6 +223,8 @@ class Ownership:
         except StoreUnavailable as error:
             logger.warning("a shard could not be loaded", extra={"shard_id": claim.shard_id, "error": str(error)})
             return
+        # Read last: until now, others may have recorded heartbeats for a shard without an owner.
+        heard = await self._sessions.read(claim.shard_id) if self._sessions else None
         host = ShardHost(
             claim,
             image,
@@ -233,6 +236,8 @@ class Ownership:
             want_commit=self.committer.want,
             give_up=self.give_up,
             on_events=self._on_events,
+            ask=self._sessions.ask if self._sessions else None,
+            heard=heard,
         )
         self.hosts[claim.shard_id] = host
         self._note_completeness()

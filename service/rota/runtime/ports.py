@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rota.group.rows import RowChanges, ShardImage
+from rota.group.shard import MemberName
 from rota.protocol.messages import Reply, Request
 
 
@@ -132,6 +133,59 @@ class ShardStore(Protocol):
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
     ) -> list[JournalEvent]:
         """Journal lines with `seq > after_seq` in order, of one group where it is named."""
+
+
+class LivenessUnavailable(Exception):
+    """The liveness store cannot be reached or did not answer in time. What it was told may or may not have arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardNews:
+    """Who of a shard was heard, how many milliseconds ago, and who need not be known any more."""
+
+    shard_id: int
+    heard_ms_ago: Mapping[MemberName, int]
+    gone: Sequence[MemberName]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Who of a shard was last heard how long ago, by the liveness store's clock.
+
+    `told_ms_ago` is how long ago an owner last told its news, None where nothing is known. What was heard since then
+    may be missing, so that much cannot be held against anybody.
+    """
+
+    heard_ms_ago: Mapping[MemberName, int]
+    told_ms_ago: int | None
+
+
+class Liveness(Protocol):
+    """Who was heard when, known to all replicas of a store, by one clock of its own. It may forget everything.
+
+    It holds times of hearing and not deadlines: a replica that does not own the shard does not know how long a
+    member's session is. Every method answers within a few tenths of a second or raises `LivenessUnavailable`.
+    """
+
+    async def ping(self) -> None:
+        """One round trip."""
+
+    async def tell(self, news: Sequence[ShardNews]) -> list[int]:
+        """An owner's news. A time only ever moves forward.
+
+        Returns the shards of which earlier news are lost, so that all has to be told again.
+        """
+
+    async def read(self, shard_id: int) -> Heard:
+        """All that is known of a shard."""
+
+    async def heard_ms_ago(self, members: Sequence[tuple[int, MemberName]]) -> list[int | None]:
+        """How long ago each of these, named by shard and name, was heard; None for who is not known."""
+
+    async def record(self, shard_id: int, members: Sequence[MemberName]) -> list[bool]:
+        """These were heard now, by somebody who does not own the shard. False for who is not known, and stays so."""
+
+    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

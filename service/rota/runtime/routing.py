@@ -25,6 +25,8 @@ from rota.runtime.ports import Answer, JournalEvent, Replica, ShardOwner
 
 MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 """Nothing was decided: the same request may be asked of the next owner."""
+UNANSWERED = (*MOVED, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+"""No owner has answered."""
 MOVE_S = 1.0
 """How long a request waits for its shard to arrive somewhere: a hand-over takes some tens of milliseconds."""
 LOOK_AGAIN_S = 0.02
@@ -72,11 +74,11 @@ class RoutedCoordinator:
         if isinstance(request, ListGroups | ListTopics):
             return await self._list(request)
         answer = await self._ask_owner(request)
-        if answer.reply.error not in MOVED or not self._forward or self.local.draining:
+        if answer.reply.error not in UNANSWERED or self.local.draining:
             return answer
-        if await self._owner_appears(self._shard_of(request)):
-            answer = await self._ask_owner(request)
-        return answer
+        if isinstance(request, Heartbeat | HeartbeatMany):
+            return await self._keep_alive(request, answer)
+        return await self._ask_again(request, answer)
 
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """The answer, where this replica has it at hand."""
@@ -132,6 +134,29 @@ class RoutedCoordinator:
         except PeerUnreachable as error:
             detail = f"the shard's owner {peer.replica_id} does not answer: {error}"
             return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, detail))
+
+    async def _ask_again(self, request: Request, answer: Answer) -> Answer:
+        """Ask the next owner, where nothing was decided and there soon is one."""
+        if answer.reply.error not in MOVED or not self._forward:
+            return answer
+        if await self._owner_appears(self._shard_of(request)):
+            answer = await self._ask_owner(request)
+        return answer
+
+    async def _keep_alive(self, request: Heartbeat | HeartbeatMany, answer: Answer) -> Answer:
+        """Members whose owner is not there stay alive, where the liveness store knows them."""
+        if answer.reply.error is ErrorCode.NOT_COORDINATOR:
+            # There is an owner, who knows more about the group than that its members live.
+            answer = await self._ask_again(request, answer)
+            if answer.reply.error not in UNANSWERED or answer.reply.error is ErrorCode.NOT_COORDINATOR:
+                return answer
+        recorded = await self.local.record_heartbeat(request)
+        if recorded is None:
+            return await self._ask_again(request, answer)
+        if isinstance(request, Heartbeat) and request.wait_ms:
+            # Who is answered at once asks again at once.
+            await asyncio.sleep(min(request.wait_ms / 1000, MOVE_S))
+        return recorded
 
     async def _owner_appears(self, shard_id: int) -> bool:
         """Wait until somebody who is up holds the shard."""

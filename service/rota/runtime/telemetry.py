@@ -22,5 +22,11 @@ class Telemetry:
     def on_shard_dropped(self, shard_id: int, epoch: int, reason: str) -> None:
         """This replica stopped answering for the shard."""
 
+    def on_liveness_told(self, members: int) -> None:
+        """The liveness store was told of so many members."""
+
+    def on_liveness_failed(self, operation: str) -> None:
+        """The liveness store did not answer: `tell`, `ask`, `record`, `read` or `ping`."""
+
     def on_late_timer(self, lateness_ms: int) -> None:
         """The event loop was held up: timers rang this late, and sessions were given the time back."""

@@ -1,0 +1,54 @@
+"""What runs inside Redis: each script is one atomic step on one shard's sorted set, by Redis's own clock.
+
+The set holds a member's name with the time, in milliseconds, when it was last heard. Under the empty name stands when
+an owner last told its news.
+"""
+
+from __future__ import annotations
+
+NOW = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+"""
+
+TELL = (
+    NOW
+    + """
+local told = redis.call('ZSCORE', KEYS[1], '')
+local gone = cjson.decode(ARGV[1])
+if #gone > 0 then redis.call('ZREM', KEYS[1], unpack(gone)) end
+local heard = {}
+for name, ms_ago in pairs(cjson.decode(ARGV[2])) do
+    heard[#heard + 1] = now - ms_ago
+    heard[#heard + 1] = name
+end
+if #heard > 0 then redis.call('ZADD', KEYS[1], 'GT', unpack(heard)) end
+if ARGV[3] == '1' then
+    redis.call('ZADD', KEYS[1], 'GT', now, '')
+    redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[4])
+    redis.call('PEXPIRE', KEYS[1], ARGV[4])
+end
+return {now, told}
+"""
+)
+"""Members that are gone, members that were heard, is this the end of the news, how long to remember."""
+
+READ = NOW + "return {now, redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')}"
+
+HEARD = NOW + "return {now, redis.call('ZMSCORE', KEYS[1], unpack(ARGV))}"
+
+RECORD = (
+    NOW
+    + """
+local known = {}
+for i, name in ipairs(ARGV) do
+    if redis.call('ZSCORE', KEYS[1], name) then
+        redis.call('ZADD', KEYS[1], 'XX', 'GT', now, name)
+        known[i] = 1
+    else
+        known[i] = 0
+    end
+end
+return known
+"""
+)
