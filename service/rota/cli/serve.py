@@ -25,7 +25,8 @@ def serve(
         str | None, typer.Option(envvar="ROTA_GRPC", metavar="HOST:PORT", help=f"Where gRPC listens. {LATER}")
     ] = None,
     redis: Annotated[
-        str | None, typer.Option(envvar="ROTA_REDIS", metavar="URL", help=f"Where deadlines are shared. {LATER}")
+        str | None,
+        typer.Option(envvar="ROTA_REDIS", metavar="URL", help="Where servers tell each other whom they heard."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(envvar="ROTA_WORKERS", metavar="N", help=f"Processes; more than one: {LATER.lower()}")

@@ -78,6 +78,12 @@ class Metrics:
             buckets=_LAG_SECONDS,
             registry=self.registry,
         )
+        self._liveness_told = Counter(
+            "rota_liveness_told_total", "Members that Redis was told of.", registry=self.registry
+        )
+        self._liveness_failures = Counter(
+            "rota_liveness_failures_total", "Calls that Redis did not answer.", ["operation"], registry=self.registry
+        )
         self._events = Counter(
             "rota_journal_events_total", "Journal lines that became durable.", ["kind"], registry=self.registry
         )
@@ -114,6 +120,13 @@ class Metrics:
 
     def timer_late(self, lateness_seconds: float) -> None:
         self._timer_lateness.observe(lateness_seconds)
+
+    def liveness_told(self, members: int) -> None:
+        self._liveness_told.inc(members)
+
+    def liveness_failed(self, operation: str) -> None:
+        """`operation` is one of tell, ask, record, read, ping."""
+        self._liveness_failures.labels(operation).inc()
 
     def event_written(self, kind: str) -> None:
         """One journal line; the kinds are a fixed set of words."""

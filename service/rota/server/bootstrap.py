@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rota.api.http.app import HttpApi, create_app
 from rota.observability.metrics import Metrics
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import StoreUnavailable
+from rota.runtime.ports import Liveness, StoreUnavailable
 from rota.runtime.routing import RoutedCoordinator
 from rota.server.settings import Address, Settings
 from rota.server.telemetry import ServerTelemetry
@@ -46,7 +46,7 @@ async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]
     try:
         metrics = Metrics()
         embedded = isinstance(store.location, SqliteLocation)
-        async with _peers(embedded=embedded) as peers:
+        async with _peers(embedded=embedded) as peers, _liveness(settings, store) as liveness:
             coordinator = LocalCoordinator(
                 store,
                 shard_count=settings.shard_count,
@@ -57,6 +57,7 @@ async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]
                 # The file lock that the open store holds proves that no former owner is left.
                 steal=embedded,
                 notify=peers.tell_released if peers else None,
+                liveness=liveness,
             )
             async with _peer_server(coordinator, settings, embedded=embedded):
                 served = RoutedCoordinator(coordinator, peers, forward=settings.forward) if peers else coordinator
@@ -82,6 +83,21 @@ async def _peers(*, embedded: bool) -> AsyncIterator[GrpcPeers | None]:
         yield peers
     finally:
         await peers.close()
+
+
+@asynccontextmanager
+async def _liveness(settings: Settings, store: SqlStore) -> AsyncIterator[Liveness | None]:
+    """Where replicas tell each other whom they heard. It need not be there, neither now nor later."""
+    if settings.redis is None:
+        yield None
+        return
+    from rota.liveness.redis import RedisLiveness
+
+    liveness = RedisLiveness(settings.redis, incarnation=store.incarnation)
+    try:
+        yield liveness
+    finally:
+        await liveness.close()
 
 
 @asynccontextmanager

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from rota.liveness.urls import check_liveness_url
 from rota.observability.logs import LogFormat
 from rota.protocol.limits import Limits
 from rota.storage import default_store_url
@@ -36,6 +37,12 @@ class Address:
         return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
 
+def _checked_liveness_url(url: str) -> str:
+    check_liveness_url(url)
+    return url
+
+
+_LivenessUrl = Annotated[str, AfterValidator(_checked_liveness_url)]
 _Address = Annotated[Address, BeforeValidator(Address.parse), NoDecode]
 
 
@@ -49,7 +56,9 @@ class Settings(BaseSettings):
     )
     http: _Address = Field(default=Address("127.0.0.1", 8080), description="Where HTTP listens: `HOST:PORT`.")
     grpc: str | None = Field(default=None, description="Where gRPC listens. Not in this release.")
-    redis: str | None = Field(default=None, description="Where deadlines are shared. Not in this release.")
+    redis: _LivenessUrl | None = Field(
+        default=None, description="Where replicas tell each other whom they heard: `redis://…`, `rediss://…` (TLS)."
+    )
     workers: int = Field(default=1, ge=1, description="Processes on this machine. One in this release.")
     peer: _Address = Field(
         default=Address("127.0.0.1", 0),
@@ -76,8 +85,8 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _refuse_what_is_not_there(self) -> Self:
         """Better no start than a start without what was asked for."""
-        if self.grpc is not None or self.redis is not None or self.workers != 1:
-            raise ValueError("grpc, redis and more than one worker are not in this release")
+        if self.grpc is not None or self.workers != 1:
+            raise ValueError("grpc and more than one worker are not in this release")
         for limit in fields(Limits):
             if getattr(self.limits, limit.name) < 0:
                 raise ValueError(f"limits.{limit.name} must not be negative")

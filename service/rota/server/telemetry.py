@@ -40,6 +40,12 @@ class ServerTelemetry(Telemetry):
         self._owned.discard(shard_id)
         self._metrics.shards_owned(len(self._owned))
 
+    def on_liveness_told(self, members: int) -> None:
+        self._metrics.liveness_told(members)
+
+    def on_liveness_failed(self, operation: str) -> None:
+        self._metrics.liveness_failed(operation)
+
     def on_late_timer(self, lateness_ms: int) -> None:
         self._metrics.timer_late(lateness_ms / 1000)
         _log.warning("the event loop was held up; sessions got the time back", extra={"lateness_ms": lateness_ms})
