@@ -189,18 +189,22 @@ class MemberHeartbeatError(_message.Message):
     def __init__(self, member_id: _Optional[str] = ..., error: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class GroupHeartbeatResult(_message.Message):
-    __slots__ = ("generation_id", "state", "errors", "revision", "epoch")
+    __slots__ = ("error", "detail", "generation_id", "state", "errors", "revision", "epoch")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ERRORS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    detail: str
     generation_id: int
     state: str
     errors: _containers.RepeatedCompositeFieldContainer[MemberHeartbeatError]
     revision: int
     epoch: int
-    def __init__(self, generation_id: _Optional[int] = ..., state: _Optional[str] = ..., errors: _Optional[_Iterable[_Union[MemberHeartbeatError, _Mapping]]] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, error: _Optional[str] = ..., detail: _Optional[str] = ..., generation_id: _Optional[int] = ..., state: _Optional[str] = ..., errors: _Optional[_Iterable[_Union[MemberHeartbeatError, _Mapping]]] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class HeartbeatManyResponse(_message.Message):
     __slots__ = ("groups",)
@@ -493,10 +497,11 @@ class SessionEvent(_message.Message):
     def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[SessionError, _Mapping]] = ..., joined: _Optional[_Union[JoinGroupResponse, _Mapping]] = ..., synced: _Optional[_Union[SyncGroupResponse, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatManyResponse, _Mapping]] = ..., left: _Optional[_Union[LeaveGroupResponse, _Mapping]] = ..., committed: _Optional[_Union[CommitOffsetsResponse, _Mapping]] = ..., options: _Optional[_Union[SessionOptions, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
 
 class Rebalance(_message.Message):
-    __slots__ = ("namespace", "group_id", "member_ids", "reason", "by", "revision", "epoch")
+    __slots__ = ("namespace", "group_id", "member_ids", "generation_id", "reason", "by", "revision", "epoch")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_IDS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -504,11 +509,12 @@ class Rebalance(_message.Message):
     namespace: str
     group_id: str
     member_ids: _containers.RepeatedScalarFieldContainer[str]
+    generation_id: int
     reason: str
     by: str
     revision: int
     epoch: int
-    def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., member_ids: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., by: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., member_ids: _Optional[_Iterable[str]] = ..., generation_id: _Optional[int] = ..., reason: _Optional[str] = ..., by: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Generation(_message.Message):
     __slots__ = ("namespace", "group_id", "generation_id", "members", "revision", "epoch")

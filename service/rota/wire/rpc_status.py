@@ -11,17 +11,29 @@ from rota.wire.problems import Problem
 from rota.wire.status import STATUS
 
 DOMAIN = "rota"
-SHORT_DETAIL_MAX_BYTES = 600
-"""A status message travels percent-encoded in a header, and clients admit 8 KiB of headers in all."""
+DETAILS_KEY = "grpc-status-details-bin"
+"""The trailing header that all gRPC libraries look for a `google.rpc.Status` in."""
+MESSAGE_MAX_BYTES = 300
+"""A status's message also travels percent-encoded in a header, and clients admit 8 KiB of headers in all."""
 
 
-def rpc_status(code: ErrorCode, detail: str, *, revision: int = 0, epoch: int = 0, member_id: str = "") -> Status:
-    """The status of an error: an `ErrorInfo`, and a `RetryInfo` where the table knows how long to wait."""
+def rpc_status(
+    code: ErrorCode, detail: str, *, revision: int = 0, epoch: int = 0, member_id: str = "", owner: str = ""
+) -> Status:
+    """The status of an error: an `ErrorInfo`, and a `RetryInfo` where the table knows how long to wait.
+
+    A long detail is cut in the message, and whole in the metadata.
+    """
     row = STATUS[code]
-    status = Status(code=Code.Value(row.grpc), message=detail or row.title)
+    detail = detail or row.title
+    status = Status(code=Code.Value(row.grpc), message=_short(detail))
     metadata = {"revision": str(revision), "epoch": str(epoch)}
+    if status.message != detail:
+        metadata["detail"] = detail
     if member_id:
         metadata["member_id"] = member_id
+    if owner:
+        metadata["owner"] = owner
     status.details.add().Pack(ErrorInfo(reason=code.value, domain=DOMAIN, metadata=metadata))
     if row.retry_after_s is not None:
         retry = RetryInfo()
@@ -30,13 +42,11 @@ def rpc_status(code: ErrorCode, detail: str, *, revision: int = 0, epoch: int = 
     return status
 
 
-def short_message(status: Status) -> str:
-    """The status's message as far as a header may hold it."""
-    message: str = status.message
-    encoded = message.encode()
-    if len(encoded) <= SHORT_DETAIL_MAX_BYTES:
-        return message
-    return encoded[:SHORT_DETAIL_MAX_BYTES].decode(errors="ignore") + " …"
+def _short(detail: str) -> str:
+    encoded = detail.encode()
+    if len(encoded) <= MESSAGE_MAX_BYTES:
+        return detail
+    return encoded[:MESSAGE_MAX_BYTES].decode(errors="ignore") + " …"
 
 
 def problem_of(status: Status) -> Problem | None:
@@ -54,7 +64,7 @@ def _problem(info: ErrorInfo, detail: str) -> Problem:
     code = ErrorCode(info.reason) if known else ErrorCode.COORDINATOR_NOT_AVAILABLE
     return Problem(
         code,
-        detail,
+        info.metadata.get("detail", detail),
         info.metadata.get("member_id", ""),
         _number(info.metadata.get("revision", "")),
         _number(info.metadata.get("epoch", "")),

@@ -1,0 +1,1 @@
+"""The gRPC API: unary calls, the watch of a group, and the session stream of a process."""

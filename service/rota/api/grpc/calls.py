@@ -1,0 +1,144 @@
+"""The unary calls: decode, call the coordinator, encode. No decisions: those are the coordinator's."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+
+from rota.api.grpc.deadlines import within_deadline
+from rota.api.grpc.failures import Failure, abort, checked, outcome_of
+from rota.api.grpc.ports import StreamedCoordinator
+from rota.observability.metrics import Metrics
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatManyReply, HeartbeatReply, JoinGroup, Request
+from rota.runtime.ports import Answer
+from rota.v1.coordinator_pb2 import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    HeartbeatManyRequest,
+    HeartbeatManyResponse,
+)
+from rota.wire.heartbeats import dump_heartbeat_reply, parse_heartbeat, read_many, write_result
+from rota.wire.protobuf import parse
+from rota.wire.routes import decode_path, parks
+from rota.wire.rpcs import COORDINATOR, REMOVE_MEMBERS, RPCS, Rpc
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+Behaviour = Callable[[bytes, Context], Awaitable[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """One behaviour for each unary rpc. They take and give bytes: what cannot be parsed is refused, by us."""
+
+    coordinator: StreamedCoordinator
+    limits: Limits
+    metrics: Metrics
+
+    def behaviours(self) -> dict[str, Behaviour]:
+        """By the rpc's path."""
+        by_path: dict[str, Behaviour] = {
+            rpc.path: partial(self._carry_out, partial(self._call, rpc), rpc.name)
+            for rpc in (*RPCS.values(), REMOVE_MEMBERS)
+        }
+        by_hand = {"HeartbeatMany": self._heartbeat_many, "FindCoordinator": self._find_coordinator}
+        for name, work in by_hand.items():
+            by_path[f"/{COORDINATOR}/{name}"] = partial(self._carry_out, work, name)
+        by_path[RPCS[Heartbeat].path] = self._heartbeat
+        return by_path
+
+    async def ask(self, rpc: Rpc, request: Request, peer: str, left_s: float | None) -> Answer:
+        """Ask the coordinator in the name of a caller. Raises `CallFailed`."""
+        request = within_deadline(request, left_s)
+        if isinstance(request, JoinGroup):
+            request = replace(request, host=host_of(peer))
+        if not parks(request):
+            return checked(await self.coordinator.call(request))
+        with self.metrics.parked(rpc.name):
+            return checked(await self.coordinator.call(request))
+
+    def count(self, request: HeartbeatMany, reply: HeartbeatManyReply) -> None:
+        """One for each member."""
+        if reply.error is not ErrorCode.NONE:
+            self.metrics.heartbeat_answered(reply.error, len(request.members))
+            return
+        self.metrics.heartbeat_answered(ErrorCode.NONE, len(request.members) - len(reply.errors))
+        for error in reply.errors:
+            self.metrics.heartbeat_answered(error.error)
+
+    # --- the rpcs ----------------------------------------------------------------------------------
+
+    async def _carry_out(
+        self, work: Callable[[bytes, Context], Awaitable[bytes]], operation: str, data: bytes, context: Context
+    ) -> bytes:
+        outcome = await outcome_of(work(data, context), operation)
+        if isinstance(outcome, Failure):
+            self.metrics.request_answered(operation, outcome.code)
+            await abort(context, outcome)
+        self.metrics.request_answered(operation, ErrorCode.NONE)
+        return outcome
+
+    async def _call(self, rpc: Rpc, data: bytes, context: Context) -> bytes:
+        request = rpc.parse_request(data, self.limits)
+        if rpc is REMOVE_MEMBERS:
+            request = replace(request, by_admin=True)
+        answer = await self.ask(rpc, request, context.peer(), context.time_remaining())
+        return dump(rpc.write_answer(answer.reply, answer.revision, answer.epoch))
+
+    async def _heartbeat(self, data: bytes, context: Context) -> bytes:
+        outcome = await outcome_of(self._parse_and_heartbeat(data, context), "Heartbeat")
+        if isinstance(outcome, Failure):
+            self.metrics.heartbeat_answered(outcome.code)
+            await abort(context, outcome)
+        self.metrics.heartbeat_answered(ErrorCode.NONE)
+        return outcome
+
+    async def _parse_and_heartbeat(self, data: bytes, context: Context) -> bytes:
+        request = parse_heartbeat(data, self.limits)
+        answer = self.coordinator.try_heartbeat(request)
+        if answer is None:
+            answer = await self.ask(RPCS[Heartbeat], request, context.peer(), context.time_remaining())
+        reply = checked(answer).reply
+        assert isinstance(reply, HeartbeatReply)
+        return dump_heartbeat_reply(reply, answer.revision, answer.epoch)
+
+    async def _heartbeat_many(self, data: bytes, _context: Context) -> bytes:
+        """A group whose heartbeats cannot be taken says so in its own result; only the request itself can fail."""
+        response = HeartbeatManyResponse()
+        for request in read_many(parse(HeartbeatManyRequest, data), self.limits):
+            answer = self.coordinator.try_heartbeat(request) or await self.coordinator.call(request)
+            assert isinstance(answer.reply, HeartbeatManyReply)
+            self.count(request, answer.reply)
+            write_result(response.groups.add(), answer.reply, answer.revision, answer.epoch)
+        return dump(response)
+
+    async def _find_coordinator(self, data: bytes, _context: Context) -> bytes:
+        message = parse(FindCoordinatorRequest, data)
+        owner = self.coordinator.locate(**decode_path({"namespace": message.namespace, "group_id": message.group_id}))
+        return dump(
+            FindCoordinatorResponse(
+                shard_id=owner.shard_id,
+                replica_id=owner.replica_id,
+                address=owner.address,
+                lease_left_ms=owner.lease_left_ms,
+                revision=owner.last_seq,
+                epoch=owner.epoch,
+            )
+        )
+
+
+def dump(message: Any) -> bytes:
+    dumped: bytes = message.SerializeToString()
+    return dumped
+
+
+def host_of(peer: str) -> str:
+    """The address in gRPC's name for a peer: `ipv4:10.0.0.7:1234`, `ipv6:%5B::1%5D:1234`, `unix:`."""
+    kind, _, rest = unquote(peer).partition(":")
+    return rest.rpartition(":")[0].strip("[]") if kind in ("ipv4", "ipv6") else ""

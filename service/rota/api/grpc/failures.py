@@ -1,0 +1,78 @@
+"""Whatever comes of a call becomes an answer or a `Failure`: the one place where exceptions turn into error codes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+
+from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.messages import JoinReply
+from rota.runtime.ports import Answer, StoreUnavailable
+from rota.wire.rpc_status import DETAILS_KEY, rpc_status
+from rota.wire.status import STATUS
+
+_log = logging.getLogger(__name__)
+Outcome = TypeVar("Outcome")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call that did not succeed, as a status or a stream's error will say it."""
+
+    code: ErrorCode
+    detail: str = ""
+    revision: int = 0
+    epoch: int = 0
+    member_id: str = ""
+    owner: str = ""
+
+
+class CallFailed(Exception):
+    """Raised where a reply carries an error; `outcome_of` catches it."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.code)
+        self.failure = failure
+
+
+def checked(answer: Answer) -> Answer:
+    """An answer whose reply carries no error; raises `CallFailed` otherwise."""
+    reply = answer.reply
+    if reply.error is ErrorCode.NONE:
+        return answer
+    member_id = reply.member_id if isinstance(reply, JoinReply) else ""
+    raise CallFailed(Failure(reply.error, reply.detail, answer.revision, answer.epoch, member_id, answer.owner))
+
+
+async def outcome_of(work: Awaitable[Outcome], operation: str) -> Outcome | Failure:
+    """Await what comes of a call, or make a failure of what was raised instead."""
+    try:
+        return await work
+    except CallFailed as failed:
+        return failed.failure
+    except RejectedRequest as rejected:
+        return Failure(rejected.code, rejected.detail)
+    except StoreUnavailable:
+        return Failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store cannot be reached")
+    except Exception:
+        # A bug of ours. What came of the request is unknown, which is what this code means to a client.
+        _log.exception("a request failed", extra={"operation": operation})
+        return Failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "an internal error; see the log")
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], failure: Failure) -> NoReturn:
+    """End the call with the failure's status."""
+    status = rpc_status(
+        failure.code,
+        failure.detail,
+        revision=failure.revision,
+        epoch=failure.epoch,
+        member_id=failure.member_id,
+        owner=failure.owner,
+    )
+    code = grpc.StatusCode[STATUS[failure.code].grpc]
+    await context.abort(code, status.message, ((DETAILS_KEY, status.SerializeToString()),))

@@ -1,0 +1,150 @@
+"""The gRPC server: services, health and reflection on one port, and how it goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+from grpc_reflection.v1alpha import reflection
+
+from rota.api.grpc.calls import Calls, Context
+from rota.api.grpc.ports import StreamedCoordinator
+from rota.api.grpc.roster import Roster
+from rota.api.grpc.session import Session
+from rota.api.grpc.watching import Watching
+from rota.observability.metrics import Metrics
+from rota.protocol.limits import Limits
+from rota.v1 import admin_pb2, coordinator_pb2
+from rota.wire.rpcs import ADMIN, COORDINATOR
+
+READINESS_INTERVAL_S = 0.1
+SLACK_BYTES = 1024 * 1024
+"""So that a message that is a little too large is refused by us, with a code that says why."""
+
+_SERVICES = ("", COORDINATOR, ADMIN)
+
+
+class CannotBind(Exception):
+    """The address is taken, or not ours."""
+
+
+def server_options(limits: Limits) -> list[tuple[str, Any]]:
+    """Clients may ping often (a dead server should be noticed soon), and two servers never share a port unawares."""
+    return [
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", limits.request_max_bytes + SLACK_BYTES),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", 10_000),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+class GrpcServer:
+    """Serves a coordinator on the running event loop.
+
+    When the process is to end: `begin_drain`, `drain`, the coordinator's own `drain`, and `stop`, in this order.
+    """
+
+    def __init__(
+        self, coordinator: StreamedCoordinator, limits: Limits | None = None, *, metrics: Metrics | None = None
+    ) -> None:
+        limits = limits or Limits()
+        self._coordinator = coordinator
+        self._calls = Calls(coordinator, limits, metrics or Metrics())
+        self._roster = Roster(coordinator)
+        self._sessions: set[Session] = set()
+        self._drained = asyncio.Event()
+        self._watching = Watching(coordinator, limits, self._calls.metrics, self._drained)
+        self._health = health.aio.HealthServicer()
+        self._server = grpc.aio.server(options=server_options(limits))
+        self._server.add_generic_rpc_handlers(tuple(self._handlers()))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = [d.full_name for module in (coordinator_pb2, admin_pb2) for d in _services_of(module)]
+        reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
+        self._readiness: asyncio.Task[None] | None = None
+        self.port = 0
+        """Where it listens, once it does."""
+
+    async def start(self, host: str, port: int = 0) -> None:
+        """Listen, at any free port where 0 is asked for, and serve. Raises `CannotBind`."""
+        try:
+            self.port = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        except RuntimeError as error:
+            raise CannotBind(str(error)) from error
+        await self._tell_readiness()
+        await self._server.start()
+        self._readiness = asyncio.create_task(self._keep_telling_readiness())
+
+    async def begin_drain(self) -> None:
+        """From now on the health service says NOT_SERVING."""
+        await self._end_readiness()
+        await self._health.enter_graceful_shutdown()
+
+    async def drain(self) -> None:
+        """Send everybody who is on a stream elsewhere. The coordinator's own drain answers what they wait for."""
+        self._drained.set()
+        for session in tuple(self._sessions):
+            session.drain()
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more calls, let those that are open end within the grace, and close."""
+        await self._end_readiness()
+        await self.drain()
+        await self._server.stop(grace_s)
+        await self._roster.stop()
+
+    # --- the services ---------------------------------------------------------------------------------
+
+    def _handlers(self) -> list[grpc.GenericRpcHandler]:
+        """Handlers take bytes: gRPC would answer what it cannot parse itself with INTERNAL."""
+        by_service: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {COORDINATOR: {}, ADMIN: {}}
+        for path, behaviour in self._calls.behaviours().items():
+            _, service, name = path.split("/")
+            by_service[service][name] = grpc.unary_unary_rpc_method_handler(behaviour)
+        by_service[ADMIN]["WatchGroup"] = grpc.unary_stream_rpc_method_handler(self._watching.watch)
+        by_service[COORDINATOR]["Session"] = grpc.stream_stream_rpc_method_handler(self._session)
+        return [grpc.method_handlers_generic_handler(service, each) for service, each in by_service.items()]
+
+    async def _session(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        session = Session(self._calls, self._roster, context, requests)
+        self._sessions.add(session)
+        if self._drained.is_set():
+            session.drain()
+        try:
+            with self._calls.metrics.streaming():
+                await session.run()
+        finally:
+            self._sessions.discard(session)
+
+    # --- health ---------------------------------------------------------------------------------------
+
+    async def _keep_telling_readiness(self) -> None:
+        while True:
+            await asyncio.sleep(READINESS_INTERVAL_S)
+            await self._tell_readiness()
+
+    async def _tell_readiness(self) -> None:
+        ready, _ = self._coordinator.ready()
+        for service in _SERVICES:
+            await self._health.set(service, HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING)
+
+    async def _end_readiness(self) -> None:
+        task, self._readiness = self._readiness, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+def _services_of(module: Any) -> Any:
+    return module.DESCRIPTOR.services_by_name.values()

@@ -1,0 +1,280 @@
+"""The session stream: all members of one process, their calls and answers, and the news about them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rota.api.grpc.calls import Calls, Context, dump
+from rota.api.grpc.failures import CallFailed, Failure, abort, outcome_of
+from rota.api.grpc.roster import GroupKey, Roster, Seat
+from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.messages import (
+    CommitOffsets,
+    HeartbeatMany,
+    HeartbeatManyReply,
+    JoinGroup,
+    JoinReply,
+    LeaveGroup,
+    Request,
+    SyncGroup,
+)
+from rota.runtime.ports import Answer
+from rota.v1.coordinator_pb2 import Drain, SessionError, SessionEvent, SessionOptions, SessionRequest
+from rota.wire.fields import invalid
+from rota.wire.heartbeats import read_many, write_result
+from rota.wire.protobuf import parse
+from rota.wire.rpcs import RPCS, Rpc
+from rota.wire.status import STATUS
+
+OPERATION = "Session"
+HEARTBEAT = "HeartbeatMany"
+MAX_CALLS = 20_000
+"""Open calls of one stream: two for each member of the largest group."""
+MAX_UNREAD = 20_000
+"""Events that a client has not taken yet. One that falls further behind is cut off."""
+MAX_LEAVE_AFTER_MS = 1_800_000
+DRAINING = "this replica is stopping; go on at another one"
+NOT_READ = Failure(ErrorCode.THROTTLED, "the stream's events are not read fast enough")
+
+Work = Callable[[], Awaitable[SessionEvent]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How one kind of call travels on the stream: its rpc, and the event that answers it."""
+
+    rpc: Rpc
+    answer: str
+
+
+_KINDS = {
+    "join": _Kind(RPCS[JoinGroup], "joined"),
+    "sync": _Kind(RPCS[SyncGroup], "synced"),
+    "leave": _Kind(RPCS[LeaveGroup], "left"),
+    "commit": _Kind(RPCS[CommitOffsets], "committed"),
+}
+
+
+class Session:
+    """One stream. `run` reads, carries out and writes until the client or the server ends it.
+
+    Calls are begun in the order in which they come and answered as they are ready. Heartbeats are answered on the
+    spot where that is possible, whatever else waits.
+    """
+
+    def __init__(self, calls: Calls, roster: Roster, context: Context, requests: AsyncIterator[bytes]) -> None:
+        self._calls = calls
+        self._roster = roster
+        self._context = context
+        self._reading = asyncio.create_task(outcome_of(self._read(requests), OPERATION))
+        self._reading.add_done_callback(lambda _: self._wake.set())
+        self._groups: set[GroupKey] = set()
+        """Where it has, or had, members."""
+        self._open: dict[int, asyncio.Task[None]] = {}
+        self._unread: deque[SessionEvent] = deque()
+        self._wake = asyncio.Event()
+        self._leave_after_ms: int | None = None
+        self._draining = False
+        self._closed = False
+
+    async def run(self) -> None:
+        """Serve the stream. Cancelled when the client is gone."""
+        try:
+            await self._write()
+        finally:
+            self._closed = True
+            tasks = (self._reading, *self._open.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._roster.lose(self, self._groups, None if self._draining else self._leave_after_ms)
+
+    def push(self, event: SessionEvent) -> None:
+        """Queue news or an answer."""
+        if self._closed:
+            return
+        if len(self._unread) >= MAX_UNREAD:
+            self._reading.cancel()
+            return
+        self._unread.append(event)
+        self._wake.set()
+
+    def drain(self) -> None:
+        """Say that the server stops. The stream ends once what is open is answered, and nobody leaves by that."""
+        if not self._draining:
+            self._draining = True
+            self.push(SessionEvent(drain=Drain(reason=DRAINING)))
+
+    async def _write(self) -> None:
+        """Write what there is to write; return when nothing more will come."""
+        while True:
+            while self._unread:
+                await self._context.write(dump(self._unread.popleft()))
+            if self._reading.done():
+                await self._end_if_broken()
+            if not self._open and not self._unread and (self._draining or self._reading.done()):
+                return
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _end_if_broken(self) -> None:
+        """What is no message of this protocol cannot be answered by its number, so it ends the stream."""
+        broken = NOT_READ if self._reading.cancelled() else self._reading.result()
+        if broken is not None:
+            self._calls.metrics.request_answered(OPERATION, broken.code)
+            await abort(self._context, broken)
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    async def _read(self, requests: AsyncIterator[bytes]) -> None:
+        async for data in requests:
+            message: SessionRequest = parse(SessionRequest, data)
+            if message.call < 1:
+                raise invalid("call must be at least 1")
+            self._begin(message)
+
+    def _begin(self, message: Any) -> None:
+        call: int = message.call
+        match message.WhichOneof("request"):
+            case "heartbeat":
+                self._heartbeat(call, message.heartbeat)
+            case "options":
+                self._start(call, partial(self._set_options, message.options), "SessionOptions")
+            case "cancel":
+                self._cancel(message.cancel)
+            case None:
+                self._start(call, self._refuse_unknown, OPERATION)
+            case name:
+                kind = _KINDS[name]
+                self._start(call, partial(self._call, kind, getattr(message, name)), kind.rpc.name)
+
+    def _start(self, call: int, work: Work, operation: str) -> None:
+        """Carry a call out as a task of its own; `run` awaits those that are left at the end."""
+        if len(self._open) >= MAX_CALLS or call in self._open:
+            detail = f"a stream has at most {MAX_CALLS} open calls, each with a number of its own"
+            self.push(_error_event(call, Failure(ErrorCode.INVALID_REQUEST, detail)))
+            return
+        task = self._open[call] = asyncio.create_task(self._answer(call, work, operation))
+        task.add_done_callback(lambda _: self._close(call))
+
+    def _close(self, call: int) -> None:
+        del self._open[call]
+        self._wake.set()
+
+    def _cancel(self, call: int) -> None:
+        task = self._open.get(call)
+        if task is not None:
+            task.cancel()
+
+    async def _answer(self, call: int, work: Work, operation: str) -> None:
+        outcome = await outcome_of(work(), operation)
+        if isinstance(outcome, Failure):
+            self._calls.metrics.request_answered(operation, outcome.code)
+            self.push(_error_event(call, outcome))
+        else:
+            self._calls.metrics.request_answered(operation, ErrorCode.NONE)
+            outcome.call = call
+            self.push(outcome)
+
+    # --- calls --------------------------------------------------------------------------------------
+
+    async def _set_options(self, options: Any) -> SessionEvent:
+        given = options.HasField("leave_after_ms")
+        if given and not 0 <= options.leave_after_ms <= MAX_LEAVE_AFTER_MS:
+            raise invalid(f"leave_after_ms must be from 0 to {MAX_LEAVE_AFTER_MS}")
+        self._leave_after_ms = options.leave_after_ms if given else None
+        return SessionEvent(options=SessionOptions(leave_after_ms=self._leave_after_ms))
+
+    async def _refuse_unknown(self) -> SessionEvent:
+        raise invalid("the call asks for nothing that this server knows")
+
+    async def _call(self, kind: _Kind, message: Any) -> SessionEvent:
+        request = kind.rpc.read_request(message, self._calls.limits)
+        with self._under_way(request):
+            answer = await self._calls.ask(kind.rpc, request, self._context.peer(), self._context.time_remaining())
+        member_id = answer.reply.member_id if isinstance(answer.reply, JoinReply) else getattr(request, "member_id", "")
+        if isinstance(request, JoinGroup | SyncGroup):
+            self._seat(request, member_id)
+        return SessionEvent(**{kind.answer: kind.rpc.write_answer(answer.reply, answer.revision, answer.epoch)})
+
+    @contextmanager
+    def _under_way(self, request: Request) -> Iterator[None]:
+        """Who joins is on the stream from then on, but is not told to join; who leaves is not on it any more."""
+        if isinstance(request, LeaveGroup):
+            key = (request.namespace, request.group_id)
+            self._roster.remove(self, key, [member.member_id for member in request.members])
+        if not isinstance(request, JoinGroup) or not request.member_id:
+            yield
+            return
+        seat = self._seat(request, request.member_id)
+        seat.joins += 1
+        try:
+            yield
+        except CallFailed as failed:
+            if failed.failure.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+                self._roster.remove(self, (request.namespace, request.group_id), [request.member_id])
+            raise
+        finally:
+            seat.joins -= 1
+
+    def _seat(self, request: JoinGroup | SyncGroup, member_id: str) -> Seat:
+        key = (request.namespace, request.group_id)
+        self._groups.add(key)
+        return self._roster.seat(self, key, member_id, request.group_instance_id)
+
+    # --- heartbeats ---------------------------------------------------------------------------------
+
+    def _heartbeat(self, call: int, message: Any) -> None:
+        """On the spot, if every group can answer so; otherwise all of them are asked again, as a call."""
+        try:
+            requests = read_many(message, self._calls.limits)
+        except RejectedRequest as rejected:
+            self._calls.metrics.request_answered(HEARTBEAT, rejected.code)
+            self.push(_error_event(call, Failure(rejected.code, rejected.detail)))
+            return
+        answers = []
+        for request in requests:
+            answer = self._calls.coordinator.try_heartbeat(request)
+            if answer is None:
+                self._start(call, partial(self._heartbeat_later, requests), HEARTBEAT)
+                return
+            answers.append(answer)
+        event = self._heard(requests, answers)
+        event.call = call
+        self.push(event)
+
+    async def _heartbeat_later(self, requests: list[HeartbeatMany]) -> SessionEvent:
+        answers = [await self._calls.coordinator.call(request) for request in requests]
+        return self._heard(requests, answers)
+
+    def _heard(self, requests: list[HeartbeatMany], answers: list[Answer]) -> SessionEvent:
+        event = SessionEvent()
+        event.heartbeat.SetInParent()
+        for request, answer in zip(requests, answers, strict=True):
+            reply = answer.reply
+            assert isinstance(reply, HeartbeatManyReply)
+            if reply.error is ErrorCode.NONE:
+                self._groups.add((request.namespace, request.group_id))
+                self._roster.hear(self, request, reply.errors)
+            self._calls.count(request, reply)
+            write_result(event.heartbeat.groups.add(), reply, answer.revision, answer.epoch)
+        return event
+
+
+def _error_event(call: int, failure: Failure) -> SessionEvent:
+    retry_after_s = STATUS[failure.code].retry_after_s
+    error = SessionError(
+        code=failure.code.value,
+        detail=failure.detail or STATUS[failure.code].title,
+        member_id=failure.member_id,
+        retry_after_ms=None if retry_after_s is None else retry_after_s * 1000,
+        revision=failure.revision,
+        epoch=failure.epoch,
+    )
+    return SessionEvent(call=call, error=error)

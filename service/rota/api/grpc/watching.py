@@ -1,0 +1,97 @@
+"""WatchGroup: a group's journal, live, resumable by revision."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from rota.api.grpc.calls import Context, dump
+from rota.api.grpc.failures import Failure, abort
+from rota.api.grpc.ports import StreamedCoordinator
+from rota.observability.metrics import Metrics
+from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.limits import Limits
+from rota.runtime.ports import JournalEvent, StoreUnavailable
+from rota.v1.admin_pb2 import WatchGroupRequest, WatchGroupResponse
+from rota.wire.fields import Integer
+from rota.wire.protobuf import parse
+from rota.wire.routes import decode_path
+
+OPERATION = "WatchGroup"
+INTERRUPTED = Failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group cannot be followed here any more: resume")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Watching:
+    """The behaviour of `WatchGroup`."""
+
+    coordinator: StreamedCoordinator
+    limits: Limits
+    metrics: Metrics
+    drained: asyncio.Event
+
+    async def watch(self, data: bytes, context: Context) -> None:
+        try:
+            events = self._open(data)
+        except RejectedRequest as rejected:
+            self.metrics.request_answered(OPERATION, rejected.code)
+            await abort(context, Failure(rejected.code, rejected.detail))
+        with self.metrics.streaming():
+            async with aclosing(events):
+                await self._forward(events, context)
+        self.metrics.request_answered(OPERATION, ErrorCode.NONE)
+        await abort(context, INTERRUPTED)
+
+    def _open(self, data: bytes) -> AsyncGenerator[JournalEvent, None]:
+        message = parse(WatchGroupRequest, data)
+        names = decode_path({"namespace": message.namespace, "group_id": message.group_id})
+        after = None
+        if message.HasField("after_revision"):
+            try:
+                after = Integer().decode(message.after_revision, self.limits)
+            except RejectedRequest as rejected:
+                raise RejectedRequest(rejected.code, f"after_revision {rejected.detail}") from None
+        events: Any = self.coordinator.watch(names["namespace"], names["group_id"], after)
+        return events  # type: ignore[no-any-return]  # the coordinators' watches are generators
+
+    async def _forward(self, events: AsyncGenerator[JournalEvent, None], context: Context) -> None:
+        """Headers go out once the group is followed: what the client does from then on, it will see here."""
+        drained = asyncio.ensure_future(self.drained.wait())
+        following = asyncio.ensure_future(anext(events, None))
+        try:
+            await asyncio.sleep(0)
+            await context.send_initial_metadata(())
+            while True:
+                await asyncio.wait((drained, following), return_when=asyncio.FIRST_COMPLETED)
+                event = following.result() if following.done() else None
+                if event is None:
+                    return
+                await context.write(dump(_line(event)))
+                following = asyncio.ensure_future(anext(events, None))
+        except StoreUnavailable:
+            _log.warning("a watch ended: the store cannot be reached")
+        finally:
+            drained.cancel()
+            following.cancel()
+            await asyncio.gather(drained, following, return_exceptions=True)
+
+
+def _line(event: JournalEvent) -> WatchGroupResponse:
+    return WatchGroupResponse(
+        at_ms=event.at_ms,
+        namespace=event.namespace,
+        group_id=event.group_id,
+        generation_id=event.generation_id,
+        kind=event.kind,
+        reason=event.reason,
+        payload_json=json.dumps(event.payload, separators=(",", ":"), ensure_ascii=False),
+        revision=event.seq,
+        epoch=event.epoch,
+    )

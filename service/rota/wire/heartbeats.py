@@ -1,0 +1,119 @@
+"""Heartbeats in protobuf, the hot path: read and written without the detour over documents.
+
+What is plainly well formed takes the short way; all else goes to the shape that says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.ids import check_group_id, check_instance_id, check_member_id, check_namespace
+from rota.protocol.limits import MAX_WAIT_MS, Limits
+from rota.protocol.messages import (
+    NO_GENERATION,
+    Heartbeat,
+    HeartbeatError,
+    HeartbeatMany,
+    HeartbeatManyReply,
+    HeartbeatReply,
+    MemberHeartbeat,
+)
+from rota.v1.coordinator_pb2 import GroupHeartbeat, HeartbeatManyRequest, HeartbeatRequest, HeartbeatResponse
+from rota.wire.fields import invalid, too_large
+from rota.wire.protobuf import parse
+from rota.wire.replies import MalformedReply, Received
+from rota.wire.rpcs import RPCS
+
+_RPC = RPCS[Heartbeat]
+
+
+def parse_heartbeat(data: bytes, limits: Limits) -> Heartbeat:
+    """One member's; `RejectedRequest` as the shape says."""
+    message = parse(HeartbeatRequest, data)
+    if message.HasField("group_instance_id") or message.generation_id < NO_GENERATION or message.wait_ms < 0:
+        heartbeat: Heartbeat = _RPC.read_request(message, limits)
+        return heartbeat
+    namespace, group_id, member_id = message.namespace, message.group_id, message.member_id
+    check_namespace(namespace)
+    check_group_id(group_id)
+    check_member_id(member_id)
+    return Heartbeat(namespace, group_id, member_id, message.generation_id, None, min(message.wait_ms, MAX_WAIT_MS))
+
+
+def dump_heartbeat_reply(reply: HeartbeatReply, revision: int, epoch: int) -> bytes:
+    """A reply without an error."""
+    return HeartbeatResponse(
+        generation_id=reply.generation_id, state=reply.state, revision=revision, epoch=epoch
+    ).SerializeToString()
+
+
+def read_many(message: HeartbeatManyRequest, limits: Limits) -> list[HeartbeatMany]:
+    """One request for each group; `RejectedRequest` if any of them is wrong."""
+    if len(message.groups) > limits.group_max_size:
+        raise too_large(f"groups must have at most {limits.group_max_size} items")
+    return [_read_group(group, limits) for group in message.groups]
+
+
+def write_many(requests: Iterable[HeartbeatMany]) -> HeartbeatManyRequest:
+    message = HeartbeatManyRequest()
+    for request in requests:
+        group = message.groups.add(namespace=request.namespace, group_id=request.group_id)
+        for beat in request.members:
+            group.members.add(
+                member_id=beat.member_id, generation_id=beat.generation_id, group_instance_id=beat.group_instance_id
+            )
+    return message
+
+
+def write_result(result: Any, reply: HeartbeatManyReply, revision: int, epoch: int) -> None:
+    """Fill a `GroupHeartbeatResult`."""
+    result.error = reply.error.value
+    result.generation_id = reply.generation_id
+    result.revision = revision
+    result.epoch = epoch
+    # Setting what is empty anyway costs as much as setting what is not.
+    if reply.state:
+        result.state = reply.state
+    if reply.detail:
+        result.detail = reply.detail
+    for error in reply.errors:
+        result.errors.add(member_id=error.member_id, error=error.error.value, detail=error.detail)
+
+
+def read_results(results: Sequence[Any]) -> list[Received]:
+    """One reply for each group; `MalformedReply` for a code that we do not know."""
+    return [Received(_read_result(result), result.revision, result.epoch) for result in results]
+
+
+def _read_result(result: Any) -> HeartbeatManyReply:
+    try:
+        return HeartbeatManyReply(
+            ErrorCode(result.error),
+            result.detail,
+            result.generation_id,
+            result.state,
+            tuple(HeartbeatError(each.member_id, ErrorCode(each.error), each.detail) for each in result.errors),
+        )
+    except ValueError:
+        raise MalformedReply("error must be an error code") from None
+
+
+def _read_group(group: GroupHeartbeat, limits: Limits) -> HeartbeatMany:
+    check_namespace(group.namespace)
+    check_group_id(group.group_id)
+    if len(group.members) > limits.group_max_size:
+        raise too_large(f"members must have at most {limits.group_max_size} items")
+    return HeartbeatMany(group.namespace, group.group_id, tuple([_read_member(member) for member in group.members]))
+
+
+def _read_member(member: Any) -> MemberHeartbeat:
+    member_id, generation_id = member.member_id, member.generation_id
+    check_member_id(member_id)
+    if generation_id < NO_GENERATION:
+        raise invalid(f"generation_id must be at least {NO_GENERATION}")
+    if not member.HasField("group_instance_id"):
+        return MemberHeartbeat(member_id, generation_id)
+    check_instance_id(member.group_instance_id)
+    return MemberHeartbeat(member_id, generation_id, member.group_instance_id)

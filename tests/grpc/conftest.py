@@ -1,0 +1,47 @@
+"""A gRPC server on a free port, in the test's own loop, with the real coordinator on a store in memory behind it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+
+from rota.api.grpc.server import GrpcServer
+from rota.observability.metrics import Metrics
+from rota.protocol.limits import Limits
+from rota.runtime.clock import SystemClock
+from rota.runtime.coordinator import LocalCoordinator
+from rota.storage.memory import MemoryStore
+from tests.grpc.clients import Channel
+
+LIMITS = Limits(initial_rebalance_delay_ms=0)
+
+
+@pytest.fixture
+async def coordinator() -> AsyncIterator[LocalCoordinator]:
+    clock = SystemClock()
+    store = MemoryStore(clock.monotonic_ms)
+    await store.open(2)
+    async with LocalCoordinator(store, shard_count=2, limits=LIMITS, clock=clock) as coordinator:
+        await coordinator.wait_until_ready()
+        yield coordinator
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+async def server(coordinator: LocalCoordinator, metrics: Metrics) -> AsyncIterator[GrpcServer]:
+    server = GrpcServer(coordinator, LIMITS, metrics=metrics)
+    await server.start("127.0.0.1")
+    yield server
+    await server.stop(0.2)
+
+
+@pytest.fixture
+async def channel(server: GrpcServer) -> AsyncIterator[Channel]:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        yield channel

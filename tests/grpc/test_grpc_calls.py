@@ -1,0 +1,349 @@
+"""Every unary rpc, called with the generated stubs: answers, errors with their details, deadlines, hang-ups."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import grpc
+import pytest
+
+from rota.api.grpc.calls import host_of
+from rota.api.grpc.server import GrpcServer
+from rota.observability.metrics import Metrics
+from rota.protocol.messages import DescribeGroup, DescribeReply
+from rota.runtime.coordinator import LocalCoordinator
+from rota.v1 import admin_pb2
+from rota.v1 import coordinator_pb2 as pb
+from tests.grpc.clients import Channel, G, a_join, a_stable_member, a_sync, admin, refused, stub
+from tests.runtime.conftest import until
+
+# --- membership -----------------------------------------------------------------------------------
+
+
+async def test_a_dynamic_member_gets_its_id_with_the_error_and_joins_with_it(channel: Channel) -> None:
+    first = await refused(stub(channel).JoinGroup(a_join(None, client_id="me")))
+
+    assert (first.status, first.code) == (grpc.StatusCode.FAILED_PRECONDITION, "MEMBER_ID_REQUIRED")
+    assert first.metadata["member_id"].startswith("me-")
+    joined = await stub(channel).JoinGroup(a_join(None, member_id=first.metadata["member_id"]))
+    assert (joined.member_id, joined.generation_id, joined.leader_id) == (
+        first.metadata["member_id"],
+        1,
+        joined.member_id,
+    )
+    assert [(m.member_id, m.metadata) for m in joined.members] == [(joined.member_id, b"m")]
+    assert (joined.protocol_type, joined.protocol_name) == ("worker", "range")
+
+
+async def test_a_member_syncs_heartbeats_and_leaves(channel: Channel) -> None:
+    joined = await stub(channel).JoinGroup(a_join())
+    synced = await stub(channel).SyncGroup(a_sync(joined, {joined.member_id: b"all"}))
+    assert (synced.assignment, synced.generation_id, synced.pending) == (b"all", 1, False)
+
+    beat = pb.HeartbeatRequest(**G, member_id=joined.member_id, generation_id=1)
+    alive = await stub(channel).Heartbeat(beat)
+    assert (alive.generation_id, alive.state) == (1, "Stable")
+
+    leaving = pb.LeavingMember(group_instance_id="i1", reason="done")
+    left = await stub(channel).LeaveGroup(pb.LeaveGroupRequest(**G, members=[leaving]))
+    assert [(m.group_instance_id, m.error) for m in left.members] == [("i1", "NONE")]
+    assert (await refused(stub(channel).Heartbeat(beat))).code == "UNKNOWN_MEMBER_ID"
+
+
+async def test_every_answer_says_where_in_history_it_stands(channel: Channel) -> None:
+    joined = await stub(channel).JoinGroup(a_join())
+    synced = await stub(channel).SyncGroup(a_sync(joined, {joined.member_id: b"all"}))
+    beat = pb.HeartbeatRequest(**G, member_id=joined.member_id, generation_id=7)
+    gone = await refused(stub(channel).Heartbeat(beat))
+
+    assert synced.revision > joined.revision > 0
+    assert synced.epoch == joined.epoch == 1
+    assert (int(gone.metadata["revision"]), gone.metadata["epoch"]) == (synced.revision, "1")
+
+
+async def test_many_members_heartbeat_in_one_message_and_only_trouble_is_told(channel: Channel) -> None:
+    one = await a_stable_member(channel)
+    beats = [pb.MemberHeartbeat(member_id=m, generation_id=1) for m in (one.member_id, "stranger")]
+    groups = [
+        pb.GroupHeartbeat(**G, members=beats),
+        pb.GroupHeartbeat(namespace="default", group_id="none", members=beats[:1]),
+    ]
+
+    answer = await stub(channel).HeartbeatMany(pb.HeartbeatManyRequest(groups=groups))
+
+    ours, none = answer.groups
+    assert (ours.error, ours.state, ours.generation_id) == ("NONE", "Stable", 1)
+    assert [(e.member_id, e.error) for e in ours.errors] == [("stranger", "UNKNOWN_MEMBER_ID")]
+    assert (none.state, [e.error for e in none.errors]) == ("Dead", ["UNKNOWN_MEMBER_ID"])
+
+
+async def test_a_leader_says_that_it_cannot_assign(channel: Channel) -> None:
+    joined = await stub(channel).JoinGroup(a_join())
+    sync = a_sync(joined)
+    sync.error = "кафка 🐘" * 100
+
+    failed = await refused(stub(channel).SyncGroup(sync))
+
+    assert (failed.status, failed.code) == (grpc.StatusCode.ABORTED, "ASSIGNMENT_FAILED")
+    assert failed.detail == sync.error
+
+
+# --- progress, fences, leaders --------------------------------------------------------------------
+
+
+async def test_progress_is_committed_read_and_forgotten(channel: Channel) -> None:
+    offsets = [pb.OffsetToCommit(topic="t", partition=0, offset=5, metadata="x")]
+    committed = await stub(channel).CommitOffsets(pb.CommitOffsetsRequest(**G, offsets=offsets))
+    assert [(p.topic, p.partition, p.error) for p in committed.partitions] == [("t", 0, "NONE")]
+
+    which = [pb.TopicPartitions(topic="t", partitions=[0, 1])]
+    fetched = await stub(channel).FetchOffsets(pb.FetchOffsetsRequest(**G, topics=which))
+    assert [(o.partition, o.offset, o.metadata) for o in fetched.offsets] == [(0, 5, "x"), (1, -1, "")]
+    assert not fetched.offsets[0].HasField("leader_epoch")
+    assert len((await stub(channel).FetchOffsets(pb.FetchOffsetsRequest(**G))).offsets) == 1
+
+    deleted = await admin(channel).DeleteOffsets(admin_pb2.DeleteOffsetsRequest(**G, topics=which[:1]))
+    assert [p.error for p in deleted.partitions] == ["NONE", "NONE"]
+
+
+async def test_a_fence_holds_for_the_generation_and_breaks_with_it(channel: Channel) -> None:
+    member = await a_stable_member(channel)
+    holds = await stub(channel).VerifyFence(pb.VerifyFenceRequest(**G, generation_id=1, member_id=member.member_id))
+    assert (holds.generation_id, holds.is_leader, holds.is_member) == (1, True, True)
+
+    broken = await refused(stub(channel).VerifyFence(pb.VerifyFenceRequest(**G, generation_id=0)))
+    assert (broken.status, broken.code, broken.domain) == (
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "ILLEGAL_GENERATION",
+        "rota",
+    )
+
+
+async def test_the_leader_is_told_and_waited_for(channel: Channel) -> None:
+    waiting = asyncio.ensure_future(stub(channel).GetLeader(pb.GetLeaderRequest(**G, wait_ms=20_000)))
+    member = await a_stable_member(channel)
+
+    leader = await waiting
+
+    assert (leader.leader_id, leader.generation_id, leader.group_instance_id) == (member.member_id, 1, "i1")
+
+
+async def test_the_coordinator_of_a_group_is_found(channel: Channel, coordinator: LocalCoordinator) -> None:
+    found = await stub(channel).FindCoordinator(pb.FindCoordinatorRequest(**G))
+
+    assert (found.replica_id, found.epoch) == (coordinator.replica_id, 1)
+    assert found.lease_left_ms > 0
+    bad = await refused(stub(channel).FindCoordinator(pb.FindCoordinatorRequest(namespace="default")))
+    assert bad.code == "INVALID_GROUP_ID"
+
+
+# --- administration -------------------------------------------------------------------------------
+
+
+async def test_groups_are_listed_in_pages_described_and_deleted(channel: Channel) -> None:
+    for group_id in ("b", "a"):
+        await stub(channel).JoinGroup(a_join(group_id=group_id))
+
+    page = await admin(channel).ListGroups(admin_pb2.ListGroupsRequest(namespace="default", page_size=1))
+    token = page.next_page_token
+    rest = await admin(channel).ListGroups(admin_pb2.ListGroupsRequest(namespace="default", page_token=token))
+    assert [g.group_id for g in (*page.groups, *rest.groups)] == ["a", "b"]
+    assert rest.next_page_token == ""
+
+    described = await admin(channel).DescribeGroup(admin_pb2.DescribeGroupRequest(namespace="default", group_id="a"))
+    assert (described.state, described.members[0].host) == ("CompletingRebalance", "127.0.0.1")
+    assert described.members[0].HasField("session_deadline_ms")
+
+    delete = admin_pb2.DeleteGroupRequest(namespace="default", group_id="a")
+    assert (await refused(admin(channel).DeleteGroup(delete))).code == "NON_EMPTY_GROUP"
+    leaving = [pb.LeavingMember(group_instance_id="i1", reason="enough")]
+    await admin(channel).RemoveMembers(
+        admin_pb2.RemoveMembersRequest(namespace="default", group_id="a", members=leaving)
+    )
+    assert (await admin(channel).DeleteGroup(delete)).revision > 0
+
+
+async def test_an_administrators_removal_is_known_as_one(channel: Channel, coordinator: LocalCoordinator) -> None:
+    await a_stable_member(channel)
+    told: list[str] = []
+    coordinator.subscribe("default", "g", lambda event: told.append(event.kind))
+
+    leaving = [pb.LeavingMember(group_instance_id="i1")]
+    await admin(channel).RemoveMembers(admin_pb2.RemoveMembersRequest(**G, members=leaving))
+
+    assert told == ["member_removed", "group_emptied"]
+
+
+async def test_topics_are_put_read_listed_and_deleted(channel: Channel) -> None:
+    put = admin_pb2.PutTopicRequest(namespace="default", topic="t", partitions=3, attributes={"owner": "us"})
+    assert (await admin(channel).PutTopic(put)).partitions == 3
+
+    got = await admin(channel).GetTopic(admin_pb2.GetTopicRequest(namespace="default", topic="t"))
+    assert (got.topic, dict(got.attributes)) == ("t", {"owner": "us"})
+    listed = await admin(channel).ListTopics(admin_pb2.ListTopicsRequest(namespace="default"))
+    assert [(t.topic, t.partitions) for t in listed.topics] == [("t", 3)]
+    put.partitions = 2
+    assert (await refused(admin(channel).PutTopic(put))).code == "INVALID_PARTITIONS"
+    await admin(channel).DeleteTopic(admin_pb2.DeleteTopicRequest(namespace="default", topic="t"))
+    gone = admin(channel).GetTopic(admin_pb2.GetTopicRequest(namespace="default", topic="t"))
+    assert (await refused(gone)).code == "UNKNOWN_TOPIC"
+
+
+# --- following a group ----------------------------------------------------------------------------
+
+
+async def test_a_group_is_followed_from_a_revision_on(channel: Channel) -> None:
+    joined = await stub(channel).JoinGroup(a_join())
+    watch = admin(channel).WatchGroup(admin_pb2.WatchGroupRequest(**G, after_revision=0))
+    past = [await watch.read() for _ in range(4)]
+    await stub(channel).SyncGroup(a_sync(joined, {joined.member_id: b"all"}))
+    synced = await watch.read()
+
+    assert [line.kind for line in past] == [
+        "member_joined",
+        "rebalance_started",
+        "generation_completed",
+        "leader_changed",
+    ]
+    assert (synced.kind, synced.generation_id, synced.epoch) == ("assignment_synced", 1, 1)
+    assert f'"leader_id":"{joined.member_id}"' in synced.payload_json
+    watch.cancel()
+    resumed = admin(channel).WatchGroup(admin_pb2.WatchGroupRequest(**G, after_revision=past[-1].revision))
+    assert await resumed.read() == synced
+    resumed.cancel()
+
+
+async def test_who_follows_sees_what_it_does_after_the_headers_came(channel: Channel) -> None:
+    watch = admin(channel).WatchGroup(admin_pb2.WatchGroupRequest(**G))
+    await watch.initial_metadata()
+
+    await stub(channel).JoinGroup(a_join())
+
+    assert (await watch.read()).kind == "member_joined"
+    watch.cancel()
+
+
+async def test_a_drain_ends_a_watch_so_that_it_is_resumed_elsewhere(channel: Channel, server: GrpcServer) -> None:
+    watch = admin(channel).WatchGroup(admin_pb2.WatchGroupRequest(**G))
+    await watch.initial_metadata()
+
+    await server.drain()
+    ended = await refused(watch.read())
+
+    assert (ended.status, ended.code) == (grpc.StatusCode.UNAVAILABLE, "COORDINATOR_NOT_AVAILABLE")
+    assert ended.retry_after_s == 1
+
+
+async def test_a_watch_of_what_is_no_group_is_refused(channel: Channel) -> None:
+    watch = admin(channel).WatchGroup(admin_pb2.WatchGroupRequest(namespace="default", group_id="?"))
+
+    assert (await refused(watch.read())).code == "INVALID_GROUP_ID"
+
+
+# --- deadlines and hang-ups -----------------------------------------------------------------------
+
+
+async def a_group_that_waits_for(channel: Channel, instance: str = "i1") -> None:
+    """A Stable group whose only member will not come back soon, so that newcomers wait for it."""
+    await a_stable_member(channel, instance)
+
+
+@pytest.mark.parametrize("wait_ms", [None, 20_000])
+async def test_a_wait_ends_pending_before_the_callers_deadline(channel: Channel, wait_ms: int | None) -> None:
+    await a_group_that_waits_for(channel)
+
+    started = time.monotonic()
+    joined = await stub(channel).JoinGroup(a_join("i2", wait_ms=wait_ms), timeout=0.5)
+
+    assert joined.pending
+    assert joined.member_id.startswith("i2-")
+    assert time.monotonic() - started > 0.3
+
+
+async def test_a_heartbeat_waits_no_longer_than_the_callers_deadline(channel: Channel) -> None:
+    member = await a_stable_member(channel)
+    beat = pb.HeartbeatRequest(**G, member_id=member.member_id, generation_id=1, wait_ms=9_000)
+
+    assert (await stub(channel).Heartbeat(beat, timeout=0.3)).state == "Stable"
+
+
+async def test_a_caller_that_hangs_up_waits_no_more_but_stays_a_member(
+    channel: Channel, coordinator: LocalCoordinator
+) -> None:
+    await a_group_that_waits_for(channel)
+    waiting = stub(channel).JoinGroup(a_join("i2"))
+    await until(lambda: coordinator.parked() == 1)
+
+    waiting.cancel()
+
+    await until(lambda: coordinator.parked() == 0)
+    described = (await coordinator.call(DescribeGroup("default", "g"))).reply
+    assert isinstance(described, DescribeReply)
+    assert [m.session_deadline_ms is not None for m in described.members] == [True, True]
+
+
+async def test_a_draining_coordinator_answers_who_waits(channel: Channel, coordinator: LocalCoordinator) -> None:
+    await a_group_that_waits_for(channel)
+    waiting = asyncio.ensure_future(refused(stub(channel).JoinGroup(a_join("i2"))))
+    await until(lambda: coordinator.parked() == 1)
+
+    await coordinator.drain()
+    told = await waiting
+
+    assert (told.status, told.code, told.retry_after_s) == (
+        grpc.StatusCode.UNAVAILABLE,
+        "COORDINATOR_NOT_AVAILABLE",
+        1,
+    )
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"namespace": "a:b"}, "INVALID_REQUEST"),
+        ({"group_id": ""}, "INVALID_GROUP_ID"),
+        ({"session_timeout_ms": 1}, "INVALID_SESSION_TIMEOUT"),
+        ({"session_timeout_ms": -1}, "INVALID_REQUEST"),
+        ({"wait_ms": -1}, "INVALID_REQUEST"),
+        ({"client_id": "a\nb"}, "INVALID_REQUEST"),
+        ({"reason": "x" * 1_001}, "PAYLOAD_TOO_LARGE"),
+        ({"reason": "\0"}, "INVALID_REQUEST"),
+        ({"protocols": []}, "INCONSISTENT_GROUP_PROTOCOL"),
+        ({"protocols": [pb.Protocol(name="p", metadata=b"x" * 65_537)]}, "PAYLOAD_TOO_LARGE"),
+        ({"protocols": [pb.Protocol(name="p")] * 65}, "PAYLOAD_TOO_LARGE"),
+        ({"member_id": "stranger"}, "UNKNOWN_MEMBER_ID"),
+    ],
+)
+async def test_a_bad_join_is_refused_with_the_protocols_code(
+    channel: Channel, fields: dict[str, Any], code: str
+) -> None:
+    assert (await refused(stub(channel).JoinGroup(a_join(**fields)))).code == code
+
+
+async def test_a_message_that_is_a_little_too_large_is_refused_by_name(channel: Channel) -> None:
+    protocols = [pb.Protocol(name=f"p{i}", metadata=b"x" * 139_000) for i in range(64)]
+
+    assert (await refused(stub(channel).JoinGroup(a_join(protocols=protocols)))).code == "PAYLOAD_TOO_LARGE"
+
+
+async def test_what_was_answered_is_counted(channel: Channel, metrics: Metrics) -> None:
+    await a_stable_member(channel)
+    await refused(stub(channel).JoinGroup(a_join(group_id="?")))
+
+    exposed = metrics.exposition().decode()
+
+    assert 'rota_requests_total{code="NONE",operation="SyncGroup"} 1.0' in exposed
+    assert 'rota_requests_total{code="INVALID_GROUP_ID",operation="JoinGroup"} 1.0' in exposed
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [("ipv4:10.0.0.7:1234", "10.0.0.7"), ("ipv6:%5B::1%5D:1234", "::1"), ("unix:/run/rota.sock", ""), ("", "")],
+)
+def test_the_callers_host_is_read_from_grpcs_name_for_it(peer: str, host: str) -> None:
+    assert host_of(peer) == host

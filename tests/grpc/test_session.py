@@ -1,0 +1,348 @@
+"""The session stream: several members of one process, answers by number, news the moment it is durable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from rota.api.grpc.server import GrpcServer
+from rota.protocol.messages import DescribeGroup, DescribeReply, Heartbeat, LeaveGroup, LeavingMember
+from rota.runtime.coordinator import LocalCoordinator
+from rota.v1 import admin_pb2
+from rota.v1 import coordinator_pb2 as pb
+from tests.grpc.clients import Channel, G, SessionClient, a_join, a_stable_member, a_sync, admin, stub
+from tests.runtime.conftest import until
+
+
+@pytest.fixture
+async def session(channel: Channel) -> AsyncIterator[SessionClient]:
+    client = SessionClient(channel)
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+async def other(channel: Channel) -> AsyncIterator[SessionClient]:
+    client = SessionClient(channel)
+    yield client
+    await client.close()
+
+
+async def a_pair(*streams: SessionClient) -> list[pb.JoinGroupResponse]:
+    """Two static members, `i0` that leads and `i1`, in one Stable group, on the streams given."""
+    first, second = streams[0], streams[-1]
+    alone = (await first.ask(join=a_join("i0"))).joined
+    call = await second.send(join=a_join("i1"))
+    await first.next_news("rebalance")
+    leader = (await first.ask(join=a_join("i0", member_id=alone.member_id))).joined
+    follower = (await second.answer_to(call)).joined
+    shares = {leader.member_id: b"left", follower.member_id: b"right"}
+    await first.ask(sync=a_sync(leader, shares))
+    await second.ask(sync=a_sync(follower))
+    return [leader, follower]
+
+
+def beats(*members: Any) -> pb.HeartbeatManyRequest:
+    """One heartbeat message for all of them."""
+    each = [pb.MemberHeartbeat(member_id=m.member_id, generation_id=m.generation_id) for m in members]
+    return pb.HeartbeatManyRequest(groups=[pb.GroupHeartbeat(**G, members=each)])
+
+
+async def member_ids(coordinator: LocalCoordinator) -> list[str]:
+    described = (await coordinator.call(DescribeGroup("default", "g"))).reply
+    assert isinstance(described, DescribeReply)
+    return [member.member_id for member in described.members]
+
+
+async def test_two_members_share_a_stream(session: SessionClient) -> None:
+    leader, follower = await a_pair(session)
+
+    answer = (await session.ask(heartbeat=beats(leader, follower))).heartbeat
+
+    assert leader.generation_id == follower.generation_id == 2
+    assert [(g.state, g.generation_id, len(g.errors)) for g in answer.groups] == [("Stable", 2, 0)]
+    assert session.news == []
+
+
+async def test_a_parked_join_holds_up_nothing_else(session: SessionClient, channel: Channel) -> None:
+    member = await a_stable_member(channel)
+    parked = await session.send(join=a_join("i2"))
+
+    beaten = await session.ask(heartbeat=beats(member))
+    offsets = [pb.OffsetToCommit(topic="t", partition=0, offset=1)]
+    commit = pb.CommitOffsetsRequest(
+        **G, member_id=member.member_id, generation_id=member.generation_id, offsets=offsets
+    )
+    committed = await session.ask(commit=commit)
+
+    assert [e.error for e in beaten.heartbeat.groups[0].errors] == ["REBALANCE_IN_PROGRESS"]
+    assert [p.error for p in committed.committed.partitions] == ["NONE"]
+    assert parked not in session.answers
+
+
+async def test_a_rebalance_is_pushed_to_all_but_those_who_join(session: SessionClient, channel: Channel) -> None:
+    leader, follower = await a_pair(session)
+
+    newcomer = asyncio.ensure_future(stub(channel).JoinGroup(a_join("i2")))
+    news = await session.next_news("rebalance")
+
+    assert sorted(news.member_ids) == sorted([leader.member_id, follower.member_id])
+    assert (news.generation_id, news.group_id) == (2, "g")
+    assert news.by.startswith("i2-")
+    assert news.revision > follower.revision
+    for member, instance in ((leader, "i0"), (follower, "i1")):
+        await session.send(join=a_join(instance, member_id=member.member_id))
+    assert (await newcomer).generation_id == 3
+
+
+async def test_each_stream_hears_of_its_own_members_only(session: SessionClient, other: SessionClient) -> None:
+    leader, follower = await a_pair(session, other)
+
+    await session.send(join=a_join("i0", member_id=leader.member_id))
+    news = await other.next_news("rebalance")
+
+    assert list(news.member_ids) == [follower.member_id]
+    assert session.news == []
+
+
+async def test_a_new_assignment_is_pushed_with_the_shares(session: SessionClient, other: SessionClient) -> None:
+    leader, follower = await a_pair(session, other)
+
+    shares = {leader.member_id: b"less", follower.member_id: b"more"}
+    synced = (await session.ask(sync=a_sync(leader, shares))).synced
+    news = await other.next_news("generation")
+
+    assert (synced.generation_id, synced.assignment) == (3, b"less")
+    assert (news.generation_id, news.revision) == (3, synced.revision)
+    assert [(m.member_id, m.assignment) for m in news.members] == [(follower.member_id, b"more")]
+    assert session.news == []
+
+
+async def test_a_member_that_is_removed_is_told(session: SessionClient, channel: Channel) -> None:
+    leader, follower = await a_pair(session)
+
+    leaving = [pb.LeavingMember(member_id=follower.member_id, reason="enough")]
+    await admin(channel).RemoveMembers(admin_pb2.RemoveMembersRequest(**G, members=leaving))
+    fenced = await session.next_news("fenced")
+
+    assert (list(fenced.member_ids), fenced.code, fenced.reason) == (
+        [follower.member_id],
+        "UNKNOWN_MEMBER_ID",
+        "enough",
+    )
+    assert list((await session.next_news("rebalance")).member_ids) == [leader.member_id]
+
+
+async def test_a_member_whose_place_is_taken_is_fenced(session: SessionClient, channel: Channel) -> None:
+    _, follower = await a_pair(session)
+
+    await stub(channel).JoinGroup(a_join("i1"))
+    fenced = await session.next_news("fenced")
+
+    assert (list(fenced.member_ids), fenced.code) == ([follower.member_id], "FENCED_INSTANCE_ID")
+
+
+async def test_who_leaves_over_the_stream_is_told_by_the_answer_alone(session: SessionClient) -> None:
+    leader, follower = await a_pair(session)
+
+    leave = pb.LeaveGroupRequest(**G, members=[pb.LeavingMember(member_id=follower.member_id)])
+    left = await session.ask(leave=leave)
+
+    assert [m.error for m in left.left.members] == ["NONE"]
+    assert list((await session.next_news("rebalance")).member_ids) == [leader.member_id]
+
+
+async def test_a_member_is_on_the_stream_that_named_it_last(
+    session: SessionClient, other: SessionClient, channel: Channel
+) -> None:
+    leader, follower = await a_pair(session)
+    await other.ask(heartbeat=beats(follower))
+
+    leave = pb.LeaveGroupRequest(**G, members=[pb.LeavingMember(member_id=leader.member_id)])
+    await stub(channel).LeaveGroup(leave)
+
+    assert list((await other.next_news("rebalance")).member_ids) == [follower.member_id]
+    assert list((await session.next_news("fenced")).member_ids) == [leader.member_id]
+
+
+# --- errors and odd messages ----------------------------------------------------------------------
+
+
+async def test_an_error_answers_its_call_alone(session: SessionClient) -> None:
+    needed = (await session.ask(join=a_join(None, client_id="me"))).error
+    bad = (await session.ask(join=a_join(group_id="?"))).error
+    stranger = (await session.ask(heartbeat=beats(pb.JoinGroupResponse(member_id="m", generation_id=1)))).heartbeat
+    wrong = pb.HeartbeatManyRequest(groups=[pb.GroupHeartbeat(namespace="default", group_id="?")])
+
+    assert (needed.code, needed.member_id.startswith("me-")) == ("MEMBER_ID_REQUIRED", True)
+    assert (bad.code, bad.HasField("retry_after_ms")) == ("INVALID_GROUP_ID", False)
+    assert [e.error for e in stranger.groups[0].errors] == ["UNKNOWN_MEMBER_ID"]
+    assert (await session.ask(heartbeat=wrong)).error.code == "INVALID_GROUP_ID"
+    assert (await session.ask()).error.code == "INVALID_REQUEST"
+    assert (await session.ask(join=a_join(None, member_id=needed.member_id))).joined.generation_id == 1
+
+
+async def test_a_call_without_a_number_ends_the_stream(session: SessionClient) -> None:
+    await session.stream.write(pb.SessionRequest(join=a_join()))
+
+    assert await session.until_ended() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_number_that_is_open_already_is_refused(session: SessionClient, channel: Channel) -> None:
+    await a_stable_member(channel)
+    parked = await session.send(join=a_join("i2"))
+
+    await session.stream.write(pb.SessionRequest(call=parked, join=a_join("i3")))
+
+    assert (await session.answer_to(parked)).error.code == "INVALID_REQUEST"
+
+
+async def test_a_call_that_is_given_up_is_not_answered_and_waits_no_more(
+    session: SessionClient, channel: Channel, coordinator: LocalCoordinator
+) -> None:
+    member = await a_stable_member(channel)
+    parked = await session.send(join=a_join("i2"))
+    await until(lambda: coordinator.parked() == 1)
+
+    await session.send(cancel=parked)
+
+    await until(lambda: coordinator.parked() == 0)
+    await session.ask(heartbeat=beats(member))
+    assert parked not in session.answers
+
+
+# --- losing the stream ----------------------------------------------------------------------------
+
+
+async def test_losing_the_stream_counts_as_leaving_where_that_was_asked_for(
+    channel: Channel, other: SessionClient, coordinator: LocalCoordinator
+) -> None:
+    lost = SessionClient(channel)
+    options = (await lost.ask(options=pb.SessionOptions(leave_after_ms=0))).options
+    leader, follower = await a_pair(lost, other)
+
+    await lost.close()
+    news = await other.next_news("rebalance")
+
+    assert options.leave_after_ms == 0
+    assert (list(news.member_ids), news.by) == ([follower.member_id], leader.member_id)
+    assert await member_ids(coordinator) == [follower.member_id]
+
+
+async def test_losing_the_stream_alone_takes_nobody_along(
+    channel: Channel, other: SessionClient, coordinator: LocalCoordinator, server: GrpcServer
+) -> None:
+    lost = SessionClient(channel)
+    leader, follower = await a_pair(lost, other)
+
+    await lost.close()
+    await until(lambda: len(server._sessions) == 1)
+
+    assert await member_ids(coordinator) == [leader.member_id, follower.member_id]
+    assert [seat.member_id for seat in server._roster.seats(("default", "g")).values()] == [follower.member_id]
+
+
+@pytest.mark.parametrize("elsewhere", ["stream", "unary"])
+async def test_members_that_show_up_elsewhere_within_the_grace_stay(
+    channel: Channel, other: SessionClient, coordinator: LocalCoordinator, server: GrpcServer, elsewhere: str
+) -> None:
+    lost = SessionClient(channel)
+    await lost.ask(options=pb.SessionOptions(leave_after_ms=150))
+    leader, follower = await a_pair(lost)
+    await lost.close()
+    await until(lambda: len(server._sessions) == 1)
+
+    if elsewhere == "stream":
+        await other.ask(heartbeat=beats(follower))
+    else:
+        await asyncio.sleep(0.005)  # the next millisecond: the coordinator counts in whole ones
+        await coordinator.call(Heartbeat("default", "g", follower.member_id, follower.generation_id))
+    await until(lambda: not server._roster._leaving)
+
+    assert await member_ids(coordinator) == [follower.member_id]
+    assert leader.member_id != follower.member_id
+
+
+async def test_a_member_whose_join_is_parked_leaves_with_its_stream(
+    channel: Channel, other: SessionClient, coordinator: LocalCoordinator
+) -> None:
+    leader, follower = await a_pair(other)
+    lost = SessionClient(channel)
+    await lost.ask(options=pb.SessionOptions(leave_after_ms=0))
+    needed = (await lost.ask(join=a_join(None))).error.member_id
+    left = asyncio.Event()
+    coordinator.subscribe("default", "g", lambda event: left.set() if event.kind == "member_left" else None)
+    await lost.send(join=a_join(None, member_id=needed))
+    await until(lambda: coordinator.parked() == 1)
+
+    await lost.close()
+
+    async with asyncio.timeout(5):
+        await left.wait()
+    assert await member_ids(coordinator) == [leader.member_id, follower.member_id]
+
+
+async def test_the_last_call_is_answered_after_the_client_has_said_all(session: SessionClient) -> None:
+    call = await session.send(join=a_join())
+    await session.done_writing()
+
+    assert (await session.answer_to(call)).joined.generation_id == 1
+    assert await session.until_ended() is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("leave_after_ms", [-1, 1_800_001])
+async def test_a_grace_out_of_bounds_is_refused(session: SessionClient, leave_after_ms: int) -> None:
+    refused = await session.ask(options=pb.SessionOptions(leave_after_ms=leave_after_ms))
+
+    assert refused.error.code == "INVALID_REQUEST"
+
+
+# --- going away -----------------------------------------------------------------------------------
+
+
+async def test_a_drain_is_pushed_ends_the_stream_and_nobody_leaves_by_it(
+    channel: Channel, server: GrpcServer, coordinator: LocalCoordinator
+) -> None:
+    session = SessionClient(channel)
+    await session.ask(options=pb.SessionOptions(leave_after_ms=0))
+    await a_pair(session)
+    told: list[str] = []
+    coordinator.subscribe("default", "g", lambda event: told.append(event.kind))
+    parked = await session.send(join=a_join("i2"))
+    await session.next_news("rebalance")
+
+    await server.drain()
+    await coordinator.drain()
+
+    assert (await session.next_news("drain")).reason
+    assert (await session.answer_to(parked)).error.code == "COORDINATOR_NOT_AVAILABLE"
+    assert await session.until_ended() is grpc.StatusCode.OK
+    assert "member_left" not in told
+    await session.close()
+
+
+async def test_a_stream_that_comes_late_is_sent_on_at_once(channel: Channel, server: GrpcServer) -> None:
+    await server.drain()
+    session = SessionClient(channel)
+
+    assert (await session.next_news("drain")).reason
+    assert await session.until_ended() is grpc.StatusCode.OK
+    await session.close()
+
+
+async def test_a_group_without_members_on_streams_is_not_listened_to(
+    session: SessionClient, server: GrpcServer, coordinator: LocalCoordinator
+) -> None:
+    leader, follower = await a_pair(session)
+    leaving = tuple(LeavingMember(member.member_id) for member in (leader, follower))
+
+    await coordinator.call(LeaveGroup("default", "g", leaving))
+    await session.next_news("fenced")
+    await session.next_news("fenced")
+
+    assert server._roster._tables == {}
+    assert coordinator._subscriptions._listeners == {}
