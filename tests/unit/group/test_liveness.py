@@ -1,0 +1,229 @@
+"""Heartbeats, sessions, leaving: who is alive, and what happens when somebody is not (protocol.md §3, §5, §8)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rota.protocol.errors import ErrorCode
+from tests.unit.group.driver import (
+    SESSION_MS,
+    a_commit,
+    a_group_awaiting_its_assignment,
+    a_group_in_a_join_phase,
+    a_group_in_its_initial_delay,
+    a_heartbeat,
+    a_join,
+    a_leave,
+    a_stable_group,
+    a_sync,
+    an_empty_shard,
+)
+
+
+def test_silent_member_expires_at_the_end_of_its_session_and_not_before() -> None:
+    core = a_stable_group(members=2)
+    core.advance(1_000)
+    core.ask(a_heartbeat("m0", 1))
+    session_over_ms = core.deadline_ms("m1")
+    assert session_over_ms is not None
+
+    core.advance(session_over_ms - core.now_ms - 1)
+    assert "m1" in core.group.members
+    core.advance(1)
+
+    assert list(core.group.members) == ["m0"]
+    assert core.group.rebalance_reason == "member m1 expired: no heartbeat within its session timeout of 10000 ms"
+
+
+def test_heartbeat_renews_the_session() -> None:
+    core = a_stable_group(members=1)
+
+    for _ in range(5):
+        core.advance(SESSION_MS - 1)
+        assert core.ask(a_heartbeat("m0", 1)).error is ErrorCode.NONE
+
+    assert list(core.group.members) == ["m0"]
+
+
+def test_heartbeat_that_is_told_to_rejoin_renews_the_session_too() -> None:
+    core = a_group_in_a_join_phase(members=2)
+    core.advance(SESSION_MS - 1)
+
+    reply = core.ask(a_heartbeat("m0", 1))
+
+    assert reply.error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert core.deadline_ms("m0") == core.now_ms + SESSION_MS
+
+
+def test_accepted_commit_renews_the_session() -> None:
+    core = a_stable_group(members=1)
+    core.advance(SESSION_MS - 1)
+
+    core.ask(a_commit("m0", 1))
+
+    assert core.deadline_ms("m0") == core.now_ms + SESSION_MS
+
+
+def test_join_and_sync_that_are_answered_at_once_do_not_renew_it() -> None:
+    core = a_stable_group(members=2)
+    deadline_ms = core.deadline_ms("m1")
+    core.advance(1_000)
+
+    core.ask(a_join("m1"))
+    core.ask(a_sync("m1", 1))
+
+    assert core.deadline_ms("m1") == deadline_ms
+
+
+def test_heartbeat_while_the_assignment_is_awaited_is_fine() -> None:
+    core = a_group_awaiting_its_assignment(members=2)
+
+    reply = core.ask(a_heartbeat("m1", 1))
+
+    assert (reply.error, reply.state) == (ErrorCode.NONE, "CompletingRebalance")
+
+
+def test_heartbeat_of_another_generation_or_nobody_is_refused() -> None:
+    core = a_stable_group(members=1)
+
+    assert core.ask(a_heartbeat("m0", 0)).error is ErrorCode.ILLEGAL_GENERATION
+    assert core.ask(a_heartbeat("m0", 2)).error is ErrorCode.ILLEGAL_GENERATION
+    assert core.ask(a_heartbeat("stranger", 1)).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert core.ask(replace(a_heartbeat("m0", 1), group_id="other")).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_parked_heartbeat_is_answered_the_moment_the_group_moves() -> None:
+    core = a_stable_group(members=2)
+    call = core.send(a_heartbeat("m0", 1, wait_ms=3_000))
+    assert core.is_parked(call)
+
+    core.ask(a_leave("m1"))
+
+    assert core.answer(call).error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert core.answer(call).detail == "m1 left"
+
+
+def test_parked_heartbeat_s_member_expires_if_it_does_not_come_back() -> None:
+    core = a_stable_group(members=1)
+    call = core.send(a_heartbeat("m0", 1, wait_ms=3_000))
+
+    core.hang_up(call)
+    core.advance(SESSION_MS)
+
+    assert core.group.state == "Empty"
+
+
+def test_parked_heartbeat_is_answered_when_its_own_time_is_over_and_renews() -> None:
+    core = a_stable_group(members=1)
+    call = core.send(a_heartbeat("m0", 1, wait_ms=3_000))
+    core.advance(3_000)
+
+    core.wait_is_over(call)
+
+    assert core.answer(call).error is ErrorCode.NONE
+    assert core.deadline_ms("m0") == core.now_ms + SESSION_MS
+
+
+def test_later_heartbeat_takes_the_place_of_the_parked_one() -> None:
+    core = a_stable_group(members=1)
+    first = core.send(a_heartbeat("m0", 1, wait_ms=3_000))
+
+    second = core.send(a_heartbeat("m0", 1, wait_ms=3_000))
+
+    assert core.answer(first).error is ErrorCode.NONE
+    assert core.is_parked(second)
+
+
+def test_leave_starts_the_rebalance_at_once() -> None:
+    core = a_stable_group(members=3)
+
+    reply = core.ask(a_leave("m1"))
+
+    assert [member.error for member in reply.members] == [ErrorCode.NONE]
+    assert (core.group.state, core.group.rebalance_by) == ("PreparingRebalance", "m1")
+
+
+def test_batch_leave_triggers_one_rebalance_and_answers_for_each() -> None:
+    core = a_stable_group(members=3)
+
+    reply = core.ask(a_leave("m1", "stranger", "m2"))
+
+    assert [member.error for member in reply.members] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.NONE,
+    ]
+    assert core.kinds().count("rebalance_started") == 2
+
+
+def test_leaver_s_parked_join_is_answered_unknown() -> None:
+    core = a_group_in_a_join_phase(members=2)
+    (call,) = core.unanswered
+
+    core.ask(a_leave("m1"))
+
+    assert core.answer(call).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_leave_of_a_pending_id_ends_the_wait_for_it_and_nothing_else() -> None:
+    core = a_stable_group(members=1)
+    core.ask(a_join(new="late"))
+    call = core.send(a_join("m0"))
+
+    core.ask(a_leave("late"))
+
+    assert core.answer(call).generation_id == 2
+
+
+def test_pending_id_of_a_stable_group_leaves_without_a_rebalance() -> None:
+    core = a_stable_group(members=1)
+    core.ask(a_join(new="late"))
+
+    core.ask(a_leave("late"))
+
+    assert core.group.state == "Stable"
+
+
+def test_last_member_to_leave_empties_the_group_and_raises_the_generation() -> None:
+    core = a_stable_group(members=1)
+
+    core.ask(a_leave("m0"))
+
+    assert (core.group.state, core.generation_id) == ("Empty", 2)
+
+
+def test_everybody_leaving_during_the_initial_delay_ends_in_empty() -> None:
+    core = a_group_in_its_initial_delay(members=1)
+
+    core.ask(a_leave("m0"))
+    core.advance(1_000)
+
+    assert (core.group.state, core.generation_id) == ("Empty", 1)
+
+
+def test_expiry_in_a_join_phase_completes_it_if_all_others_are_here() -> None:
+    core = a_group_in_a_join_phase(members=2)
+    (call,) = core.unanswered
+
+    core.advance(SESSION_MS)
+
+    assert core.answer(call).generation_id == 2
+    assert core.leader_id == "m1"
+
+
+def test_leave_of_an_unknown_group_is_answered_for_each_member() -> None:
+    core = an_empty_shard()
+
+    reply = core.ask(a_leave("m0"))
+
+    assert (reply.error, reply.members[0].error) == (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID)
+    assert core.ask(replace(a_leave("m0"), group_id="")).error is ErrorCode.INVALID_GROUP_ID
+
+
+def test_removal_by_an_administrator_is_told_as_such() -> None:
+    core = a_stable_group(members=2)
+
+    core.ask(a_leave("m1", by_admin=True))
+
+    assert "member_removed" in core.kinds()
+    assert core.group.rebalance_reason == "m1 was removed"

@@ -1,0 +1,272 @@
+"""Offsets, groups and topics: committing, reading, deleting, expiring (protocol.md §3, §8.12, §8.13)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rota.protocol import messages as m
+from rota.protocol.errors import ErrorCode
+from rota.types.consumer import Subscription, encode_subscription
+from tests.unit.group.driver import (
+    GROUP_ID,
+    LIMITS,
+    NAMESPACE,
+    Core,
+    a_commit,
+    a_fetch,
+    a_group_awaiting_its_assignment,
+    a_group_in_a_join_phase,
+    a_join,
+    a_stable_group,
+    a_sync,
+    an_empty_group,
+    an_empty_shard,
+)
+
+KEY = (NAMESPACE, GROUP_ID)
+
+
+def a_consumer_group(*topics: str) -> Core:
+    """One member, subscribed to the topics, Stable."""
+    core = an_empty_shard()
+    metadata = encode_subscription(Subscription(topics=topics))
+    core.send(a_join(new="m0", instance="i", protocols=(("range", metadata),), protocol_type="consumer"))
+    core.let_the_join_phase_end()
+    core.ask(a_sync("m0", 1, "i", m0=b""))
+    return core
+
+
+def test_progress_is_read_back() -> None:
+    core = a_stable_group(members=1)
+
+    core.ask(a_commit("m0", 1, offset=41, metadata="here"))
+
+    (found,) = core.ask(a_fetch()).offsets
+    assert (found.topic, found.partition, found.offset, found.metadata) == ("t", 0, 41, "here")
+
+
+def test_partition_without_progress_is_minus_one() -> None:
+    core = an_empty_shard()
+
+    reply = core.ask(m.FetchOffsets(*KEY, (m.TopicPartitions("t", (0, 3)),)))
+
+    assert [(found.partition, found.offset) for found in reply.offsets] == [(0, -1), (3, -1)]
+
+
+def test_commit_of_an_old_generation_changes_nothing() -> None:
+    core = a_group_in_a_join_phase(members=2)
+    core.send(a_join("m0"))
+    assert core.generation_id == 2
+
+    assert core.ask(a_commit("m0", 1)).error is ErrorCode.ILLEGAL_GENERATION
+    assert core.ask(a_fetch()).offsets == ()
+
+
+def test_commit_of_a_stranger_changes_nothing() -> None:
+    core = a_stable_group(members=1)
+
+    assert core.ask(a_commit("stranger", 1)).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert core.ask(a_commit("", -1)).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_old_generation_may_still_commit_in_a_join_phase() -> None:
+    core = a_group_in_a_join_phase(members=2)
+
+    assert core.ask(a_commit("m0", 1)).error is ErrorCode.NONE
+
+
+def test_commit_while_the_assignment_is_awaited_is_told_to_rejoin() -> None:
+    core = a_group_awaiting_its_assignment(members=1)
+
+    assert core.ask(a_commit("m0", 1)).error is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_administrator_commits_for_an_empty_or_unknown_group_only() -> None:
+    core = an_empty_group()
+
+    assert core.ask(a_commit("", -1, offset=1)).error is ErrorCode.NONE
+    assert an_empty_shard().ask(a_commit("", -1)).error is ErrorCode.NONE
+    assert an_empty_shard().ask(a_commit("m0", 1)).error is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_one_bad_partition_does_not_spoil_the_others() -> None:
+    core = a_stable_group(members=1, limits=replace(LIMITS, offset_metadata_max_chars=3))
+    items = (m.OffsetToCommit("t", 0, 1, metadata="far too long"), m.OffsetToCommit("t", 1, 1, metadata="ok"))
+
+    reply = core.ask(m.CommitOffsets(*KEY, 1, items, "m0"))
+
+    assert [p.error for p in reply.partitions] == [ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE]
+    assert [found.partition for found in core.ask(a_fetch()).offsets] == [1]
+
+
+def test_progress_of_a_topic_that_somebody_reads_cannot_be_deleted() -> None:
+    core = a_consumer_group("t")
+    core.ask(m.CommitOffsets(*KEY, 1, (m.OffsetToCommit("t", 0, 1), m.OffsetToCommit("u", 0, 1)), "m0", "i"))
+
+    request = m.DeleteOffsets(*KEY, (m.TopicPartitions("t", (0,)), m.TopicPartitions("u", (0, 9))))
+    reply = core.ask(request)
+
+    assert [p.error for p in reply.partitions] == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE, ErrorCode.NONE]
+    assert [found.topic for found in core.ask(a_fetch()).offsets] == ["t"]
+
+
+def test_progress_of_a_group_with_members_of_another_type_cannot_be_deleted() -> None:
+    core = a_stable_group(members=1)
+
+    request = m.DeleteOffsets(*KEY, (m.TopicPartitions("t", (0,)),))
+
+    assert core.ask(request).error is ErrorCode.NON_EMPTY_GROUP
+    assert an_empty_shard().ask(request).error is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_group_goes_with_its_last_offset_when_its_retention_is_over() -> None:
+    core = an_empty_group()
+    core.advance(LIMITS.offsets_retention_ms - 1)
+    assert core.sweep() == 0
+    core.advance(1)
+
+    assert core.sweep() == 2
+    assert core.shard.groups == {}
+    assert core.ask(m.DescribeGroup(*KEY)).state == "Dead"
+
+
+def test_progress_of_a_group_that_never_had_members_counts_from_its_commit() -> None:
+    core = an_empty_shard()
+    core.ask(a_commit("", -1, partition=0))
+    core.advance(1_000)
+    core.ask(a_commit("", -1, partition=1))
+    core.advance(LIMITS.offsets_retention_ms - 1_000)
+
+    assert core.sweep() == 1
+    assert [found.partition for found in core.ask(a_fetch()).offsets] == [1]
+
+
+def test_topic_that_nobody_reads_any_more_expires_from_a_stable_group() -> None:
+    core = a_consumer_group("t")
+    core.ask(m.CommitOffsets(*KEY, 1, (m.OffsetToCommit("t", 0, 1), m.OffsetToCommit("u", 0, 1)), "m0", "i"))
+    for _ in range(LIMITS.offsets_retention_ms // 5_000):
+        core.advance(5_000)
+        core.ask(m.Heartbeat(*KEY, "m0", 1, "i"))
+
+    assert core.sweep() == 1
+    assert [found.topic for found in core.ask(a_fetch()).offsets] == ["t"]
+
+
+def test_group_with_members_is_not_swept() -> None:
+    core = a_stable_group(members=1)
+
+    assert core.sweep() == 0
+
+
+def test_only_an_empty_group_can_be_deleted() -> None:
+    core = a_stable_group(members=1)
+
+    reply = core.ask(m.DeleteGroup(*KEY))
+
+    assert (reply.error, reply.detail) == (ErrorCode.NON_EMPTY_GROUP, "it has 1 members")
+    assert an_empty_shard().ask(m.DeleteGroup(*KEY)).error is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_group_that_is_made_again_counts_on() -> None:
+    core = an_empty_group()
+    assert core.generation_id == 2
+    core.ask(m.DeleteGroup(*KEY))
+    core.restart()
+
+    core.send(a_join(new="m9", instance="i"))
+    core.let_the_join_phase_end()
+
+    assert core.generation_id == 3
+
+
+def test_fence_holds_for_the_members_of_the_current_generation() -> None:
+    core = a_stable_group(members=2)
+
+    leader, follower = core.ask(m.VerifyFence(*KEY, 1, "m0")), core.ask(m.VerifyFence(*KEY, 1, "m1"))
+
+    assert (leader.error, leader.is_leader, leader.is_member) == (ErrorCode.NONE, True, True)
+    assert (follower.error, follower.is_leader, follower.is_member) == (ErrorCode.NONE, False, True)
+    assert core.ask(m.VerifyFence(*KEY, 1)).error is ErrorCode.NONE
+
+
+def test_fence_does_not_hold_for_anybody_else() -> None:
+    core = a_stable_group(members=1)
+
+    assert core.ask(m.VerifyFence(*KEY, 0, "m0")).error is ErrorCode.ILLEGAL_GENERATION
+    assert core.ask(m.VerifyFence(*KEY, 1, "x")).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert an_empty_group().ask(m.VerifyFence(*KEY, 2)).error is ErrorCode.ILLEGAL_GENERATION
+    assert an_empty_shard().ask(m.VerifyFence(*KEY, 1)).error is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_newcomer_of_the_running_join_phase_is_not_in_the_generation_before() -> None:
+    core = a_stable_group(members=1)
+    core.send(a_join(new="new", instance="i9"))
+
+    assert core.ask(m.VerifyFence(*KEY, 1, "new")).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_nobody_is_named_as_leader_who_never_led() -> None:
+    core = a_stable_group(members=2)
+    assert core.ask(m.GetLeader(*KEY)).leader_id == "m0"
+
+    core.ask(m.LeaveGroup(*KEY, (m.LeavingMember("m0"),)))
+
+    assert core.ask(m.GetLeader(*KEY)).leader_id == ""
+    assert core.ask(m.VerifyFence(*KEY, 1, "m1")).is_leader is False
+    core.restart()
+    assert core.ask(m.GetLeader(*KEY)).leader_id == ""
+
+
+def test_description_shows_details_only_while_stable() -> None:
+    core = a_stable_group(members=1)
+    stable = core.ask(m.DescribeGroup(*KEY))
+    core.send(a_join("m0", protocols=(("range", b"new"),)))
+
+    awaiting = core.ask(m.DescribeGroup(*KEY))
+
+    assert (stable.members[0].assignment, stable.protocol_name) == (b"m0", "range")
+    assert (awaiting.members[0].assignment, awaiting.protocol_name) == (b"", "")
+
+
+def test_groups_are_listed_in_pages_and_filtered() -> None:
+    core = an_empty_shard()
+    for name in ("b", "a", "c"):
+        core.send(replace(a_join(new=name, instance=name), group_id=name))
+
+    page = core.ask(m.ListGroups(NAMESPACE, limit=2))
+
+    assert ([group.group_id for group in page.groups], page.more) == (["a", "b"], True)
+    assert [g.group_id for g in core.ask(m.ListGroups(NAMESPACE, after="b")).groups] == ["c"]
+    assert core.ask(m.ListGroups(NAMESPACE, states=("stable",))).groups == ()
+    assert core.ask(m.ListGroups(NAMESPACE, protocol_types=("consumer",))).groups == ()
+    assert core.ask(m.ListGroups(NAMESPACE, group_types=("share",))).groups == ()
+    assert len(core.ask(m.ListGroups(NAMESPACE, group_types=("Classic",))).groups) == 3
+
+
+def test_partitions_of_a_topic_only_grow() -> None:
+    core = an_empty_shard()
+    core.ask(m.PutTopic(NAMESPACE, "t", 4))
+
+    assert core.ask(m.PutTopic(NAMESPACE, "t", 3)).error is ErrorCode.INVALID_PARTITIONS
+    assert core.ask(m.PutTopic(NAMESPACE, "t", 0)).error is ErrorCode.INVALID_PARTITIONS
+    assert core.ask(m.PutTopic(NAMESPACE, "t", 6, (("unit", "rows"),))).partitions == 6
+    assert core.ask(m.GetTopic(NAMESPACE, "t")).attributes == (("unit", "rows"),)
+
+
+def test_topic_that_does_not_change_writes_nothing() -> None:
+    core = an_empty_shard()
+    core.ask(m.PutTopic(NAMESPACE, "t", 4))
+
+    core.ask(m.PutTopic(NAMESPACE, "t", 4))
+
+    assert core.kinds() == ["topic_changed"]
+
+
+def test_deleted_topic_is_unknown() -> None:
+    core = an_empty_shard()
+    core.ask(m.PutTopic(NAMESPACE, "t", 4))
+    core.ask(m.DeleteTopic(NAMESPACE, "t"))
+
+    assert core.ask(m.GetTopic(NAMESPACE, "t")).error is ErrorCode.UNKNOWN_TOPIC
+    assert core.ask(m.DeleteTopic(NAMESPACE, "t")).error is ErrorCode.UNKNOWN_TOPIC
+    assert core.ask(m.ListTopics(NAMESPACE)).topics == ()

@@ -1,0 +1,200 @@
+"""Syncing: the leader hands out, everybody fetches (protocol.md §3, §8)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rota.protocol.errors import ErrorCode
+from tests.unit.group.driver import (
+    REBALANCE_MS,
+    SESSION_MS,
+    a_group_awaiting_its_assignment,
+    a_group_in_a_join_phase,
+    a_heartbeat,
+    a_stable_group,
+    a_sync,
+)
+
+
+def test_follower_sync_is_parked_until_the_leader_syncs() -> None:
+    core = a_group_awaiting_its_assignment(members=2)
+    follower = core.send(a_sync("m1", 1))
+    assert core.is_parked(follower)
+
+    core.send(a_sync("m0", 1, m0=b"a", m1=b"b"))
+
+    assert core.answer(follower).assignment == b"b"
+    assert core.group.state == "Stable"
+
+
+def test_late_follower_is_answered_at_once() -> None:
+    core = a_group_awaiting_its_assignment(members=2)
+    core.ask(a_sync("m0", 1, m1=b"b"))
+
+    assert core.ask(a_sync("m1", 1)).assignment == b"b"
+
+
+def test_member_that_the_leader_left_out_gets_an_empty_assignment() -> None:
+    core = a_group_awaiting_its_assignment(members=2)
+    core.ask(a_sync("m0", 1, m0=b"all", stranger=b"nothing"))
+
+    reply = core.ask(a_sync("m1", 1))
+
+    assert (reply.error, reply.assignment) == (ErrorCode.NONE, b"")
+    assert core.last("assignment_synced").assignments == (("m0", b"all"),)
+
+
+def test_follower_s_assignments_are_ignored() -> None:
+    core = a_group_awaiting_its_assignment(members=2)
+
+    call = core.send(a_sync("m1", 1, m1=b"mine"))
+
+    assert core.is_parked(call)
+    assert core.group.state == "CompletingRebalance"
+
+
+def test_leader_that_cannot_assign_fails_the_generation_for_all() -> None:
+    core = a_group_awaiting_its_assignment(members=2)
+    follower = core.send(a_sync("m1", 1))
+
+    leader = core.ask(replace(a_sync("m0", 1), leader_error="no topics"))
+
+    assert leader.error is core.answer(follower).error is ErrorCode.ASSIGNMENT_FAILED
+    assert core.answer(follower).detail == "no topics"
+    assert core.group.state == "PreparingRebalance"
+
+
+def test_wrong_generation_is_refused() -> None:
+    core = a_group_awaiting_its_assignment(members=2)
+
+    assert core.ask(a_sync("m1", 0)).error is ErrorCode.ILLEGAL_GENERATION
+    assert core.ask(a_sync("m1", 2)).error is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_zombie_is_told_of_once_for_each_operation() -> None:
+    core = a_group_awaiting_its_assignment(members=2)
+
+    for _ in range(3):
+        core.ask(a_sync("m1", 0))
+
+    assert core.kinds().count("request_fenced") == 1
+    assert core.last("request_fenced").operation == "sync"
+
+
+def test_stranger_is_unknown() -> None:
+    core = a_group_awaiting_its_assignment(members=1)
+
+    assert core.ask(a_sync("stranger", 1)).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert core.ask(replace(a_sync("m0", 1), group_id="other")).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert core.ask(replace(a_sync("m0", 1), group_id="")).error is ErrorCode.INVALID_GROUP_ID
+
+
+def test_another_protocol_than_the_groups_is_refused() -> None:
+    core = a_group_awaiting_its_assignment(members=1)
+
+    for other in (replace(a_sync("m0", 1), protocol_name="x"), replace(a_sync("m0", 1), protocol_type="x")):
+        assert core.ask(other).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_sync_in_a_join_phase_is_told_to_join() -> None:
+    core = a_group_in_a_join_phase(members=2)
+
+    assert core.ask(a_sync("m0", 1)).error is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_who_has_not_synced_within_the_rebalance_timeout_is_removed() -> None:
+    core = a_group_awaiting_its_assignment(members=2)
+    leader = core.send(a_sync("m0", 1, m0=b"all"))
+    assert core.answer(leader).assignment == b"all"
+
+    for _ in range(REBALANCE_MS // 5_000):
+        core.advance(5_000)
+        for member_id in list(core.group.members):
+            core.ask(a_heartbeat(member_id, 1))
+
+    assert "m1" not in core.group.members
+    assert core.last("member_expired").reason == "did not sync within the rebalance timeout"
+
+
+def test_leader_that_never_assigns_is_removed() -> None:
+    core = a_group_awaiting_its_assignment(members=2)
+    follower = core.send(a_sync("m1", 1))
+
+    for _ in range(REBALANCE_MS // 5_000):
+        core.advance(5_000)
+        if "m0" in core.group.members:
+            core.ask(a_heartbeat("m0", 1))
+
+    assert list(core.group.members) == ["m1"]
+    assert core.answer(follower).error is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_last_member_that_does_not_sync_empties_the_group() -> None:
+    core = a_group_awaiting_its_assignment(members=1)
+
+    for _ in range(REBALANCE_MS // 5_000):
+        core.advance(5_000)
+        core.ask(a_heartbeat("m0", core.generation_id))
+
+    assert (core.group.state, core.generation_id) == ("Empty", 2)
+
+
+def test_parked_sync_outlives_the_session_and_starts_it_afresh() -> None:
+    core = a_group_awaiting_its_assignment(members=2)
+    core.send(a_sync("m1", 1))
+    core.advance(SESSION_MS - 1)
+    core.ask(a_heartbeat("m0", 1))
+    core.advance(5_000)
+
+    core.ask(a_sync("m0", 1, m1=b"b"))
+
+    assert core.deadline_ms("m1") == core.now_ms + SESSION_MS
+
+
+def test_parked_sync_is_answered_pending_when_its_own_time_is_over() -> None:
+    core = a_group_awaiting_its_assignment(members=2)
+    call = core.send(a_sync("m1", 1))
+
+    core.wait_is_over(call)
+
+    assert core.answer(call).pending
+    assert core.deadline_ms("m1") == core.now_ms + SESSION_MS
+
+
+def test_later_sync_takes_the_place_of_the_parked_one() -> None:
+    core = a_group_awaiting_its_assignment(members=2)
+    first = core.send(a_sync("m1", 1))
+
+    second = core.send(a_sync("m1", 1))
+
+    assert core.answer(first).error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert core.is_parked(second)
+
+
+def test_resync_raises_the_generation_without_a_join_phase() -> None:
+    core = a_stable_group(members=2)
+    waiting = core.send(a_heartbeat("m1", 1, wait_ms=5_000))
+
+    leader = core.ask(a_sync("m0", 1, m0=b"more", m1=b"m1"))
+
+    assert (leader.generation_id, leader.assignment) == (2, b"more")
+    assert (core.answer(waiting).error, core.answer(waiting).generation_id) == (ErrorCode.NONE, 2)
+    assert core.group.state == "Stable"
+
+
+def test_member_of_the_generation_before_a_resync_may_heartbeat_but_not_commit() -> None:
+    core = a_stable_group(members=2)
+    core.ask(a_sync("m0", 1, m0=b"more"))
+
+    beat = core.ask(a_heartbeat("m1", 1))
+
+    assert (beat.error, beat.generation_id) == (ErrorCode.NONE, 2)
+    assert core.ask(a_sync("m1", 1)).error is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_leader_s_retry_of_the_same_sync_is_no_resync() -> None:
+    core = a_stable_group(members=2)
+
+    core.ask(a_sync("m0", 1, m0=b"m0", m1=b"m1"))
+
+    assert core.generation_id == 1
