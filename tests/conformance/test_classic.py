@@ -20,7 +20,7 @@ def departures() -> dict[str, str]:
     """Ids of rows that contradict the protocol page, each with its reason."""
     lines = (HERE / "departures.txt").read_text().splitlines()
     rows = (line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
-    return dict(rows)  # type: ignore[arg-type]
+    return dict(rows)
 
 
 def scenarios() -> list[Any]:

@@ -60,7 +60,8 @@ async def test_sigterm_answers_everybody_at_once_and_ends_with_0(processes: Proc
     assert {response.json()["code"] for response in responses} == {"COORDINATOR_NOT_AVAILABLE"}
     assert "event: server-drain" in rest
     assert exit_code == 0
-    assert took_s < 1.0
+    # On an idle machine it takes a fifth of a second. What must not happen is that the calls are waited for.
+    assert took_s < 10
 
 
 async def answered(client: httpx.AsyncClient, path: str) -> httpx.Response:

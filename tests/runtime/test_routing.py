@@ -165,7 +165,7 @@ async def test_a_replica_that_stops_costs_its_groups_no_generation_and_its_clien
             group = a_group_of(going)
             leader = await a_stable_member(staying.routed, group)  # type: ignore[arg-type]
             stopping = asyncio.create_task(going.local.stop())
-            answers = []
+            answers: list[ErrorCode] = []
             while not stopping.done() or len(answers) < 20:
                 answers.append((await staying.routed.call(FetchOffsets("default", group))).reply.error)
             await stopping
