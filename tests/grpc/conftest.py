@@ -43,5 +43,5 @@ async def server(coordinator: LocalCoordinator, metrics: Metrics) -> AsyncIterat
 
 @pytest.fixture
 async def channel(server: GrpcServer) -> AsyncIterator[Channel]:
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+    async with grpc.aio.insecure_channel(server.address) as channel:
         yield channel

@@ -22,7 +22,7 @@ def serve(
         str | None, typer.Option(envvar="ROTA_HTTP", metavar="HOST:PORT", help="Where HTTP listens [127.0.0.1:8080].")
     ] = None,
     grpc: Annotated[
-        str | None, typer.Option(envvar="ROTA_GRPC", metavar="HOST:PORT", help=f"Where gRPC listens. {LATER}")
+        str | None, typer.Option(envvar="ROTA_GRPC", metavar="HOST:PORT", help="Where gRPC listens too [nowhere].")
     ] = None,
     redis: Annotated[
         str | None,

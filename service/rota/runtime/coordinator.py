@@ -233,6 +233,12 @@ class LocalCoordinator:
         """Is the shard in memory here?"""
         return shard_id in self._ownership.hosts
 
+    async def until_moved(self, namespace: str, group_id: str) -> None:
+        """Return once the group's shard is not in memory here any more."""
+        host = self._host(namespace, group_id)
+        if host is not None:
+            await host.gone.wait()
+
     def peers(self) -> list[Replica]:
         """The other replicas that are up."""
         return self._ownership.peers()

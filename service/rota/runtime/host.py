@@ -71,6 +71,8 @@ class ShardHost:
         self.lease_until_ms = lease_until_ms
         """By the monotonic clock, counted from before the claim was sent: earlier than the store's own."""
         self.dropped = False
+        self.gone = asyncio.Event()
+        """Set once it is dropped."""
         self._closed = False
         self._clock = clock
         self._set_timer = set_timer
@@ -200,6 +202,7 @@ class ShardHost:
         if self.dropped:
             return
         self.dropped = True
+        self.gone.set()
         self._held.clear()
         self._events.clear()
         self.answer_parked(reason, code)

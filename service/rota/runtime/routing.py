@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
@@ -21,7 +21,9 @@ from rota.protocol.messages import (
     refuse,
 )
 from rota.runtime.coordinator import LocalCoordinator, merge_groups, merge_topics
+from rota.runtime.following import Follower
 from rota.runtime.ports import Answer, JournalEvent, Replica, ShardOwner
+from rota.runtime.subscriptions import Listener
 
 MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 """Nothing was decided: the same request may be asked of the next owner."""
@@ -66,6 +68,7 @@ class RoutedCoordinator:
         self.replica_id = local.replica_id
         self._peers = peers
         self._forward = forward
+        self._ending: set[asyncio.Task[None]] = set()
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -98,6 +101,32 @@ class RoutedCoordinator:
             async for event in events:
                 yield event
 
+    def subscribe(self, namespace: str, group_id: str, listener: Listener) -> Callable[[], None]:
+        """Call `listener` with each of the group's journal lines from now on, until the returned function is called.
+
+        See `Follower`: while the shard is here on the spot, otherwise as soon as its owner has told us.
+        """
+        if not self._forward:
+            return self.local.subscribe(namespace, group_id, listener)
+        follower = Follower(self, namespace, group_id, listener)
+
+        def end() -> None:
+            task = follower.end()
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+        return end
+
+    def subscribe_here(self, namespace: str, group_id: str, listener: Listener) -> Callable[[], None]:
+        return self.local.subscribe(namespace, group_id, listener)
+
+    def is_here(self, namespace: str, group_id: str) -> bool:
+        return self.local.hosts_shard(shard_of(namespace, group_id, self.shard_count))
+
+    async def until_moved(self, namespace: str, group_id: str) -> None:
+        """Return once the group's shard is not here any more."""
+        await self.local.until_moved(namespace, group_id)
+
     async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:
         return await self.local.events(shard_id, after_seq, limit)
 
@@ -120,6 +149,7 @@ class RoutedCoordinator:
         await self.local.drain()
 
     async def stop(self) -> None:
+        await asyncio.gather(*self._ending, return_exceptions=True)
         await self.local.stop()
 
     # --- inside ------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from rota.observability.metrics import Metrics
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.ports import Liveness, StoreUnavailable
 from rota.runtime.routing import RoutedCoordinator
+from rota.server.http_server import CannotListen
 from rota.server.settings import Address, Settings
 from rota.server.telemetry import ServerTelemetry
 from rota.storage import SqlStore, upgrade
@@ -20,6 +21,7 @@ from rota.storage.urls import SqliteLocation, parse_store_url
 
 if TYPE_CHECKING:
     # gRPC is not in the base install, which serves the embedded store only.
+    from rota.api.grpc.server import GrpcServer
     from rota.api.peer.client import GrpcPeers
 
 _log = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ class Services:
     store: SqlStore
     coordinator: LocalCoordinator
     api: HttpApi
+    grpc: GrpcServer | None
     metrics: Metrics
 
 
@@ -63,9 +66,11 @@ async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]
                 served = RoutedCoordinator(coordinator, peers, forward=settings.forward) if peers else coordinator
                 await coordinator.start()
                 try:
-                    yield Services(store, coordinator, create_app(served, settings.limits, metrics=metrics), metrics)
+                    async with _grpc(served, settings, metrics) as grpc:
+                        api = create_app(served, settings.limits, metrics=metrics)
+                        yield Services(store, coordinator, api, grpc, metrics)
                 finally:
-                    await _stop(coordinator)
+                    await _stop(served)
     finally:
         await store.close()
 
@@ -117,6 +122,30 @@ async def _peer_server(coordinator: LocalCoordinator, settings: Settings, *, emb
         await server.stop()
 
 
+@asynccontextmanager
+async def _grpc(
+    coordinator: LocalCoordinator | RoutedCoordinator, settings: Settings, metrics: Metrics
+) -> AsyncIterator[GrpcServer | None]:
+    """The gRPC API, listening, where it was asked for; raises `CannotListen`."""
+    if settings.grpc is None:
+        yield None
+        return
+    try:
+        from rota.api.grpc.server import CannotBind, GrpcServer
+    except ImportError as error:
+        raise CannotListen(f"gRPC is not installed ({error}): pip install 'rota[grpc]'") from error
+
+    server = GrpcServer(coordinator, settings.limits, metrics=metrics)
+    try:
+        await server.start(settings.grpc.host, settings.grpc.port)
+    except CannotBind as error:
+        raise CannotListen(f"cannot listen on grpc://{settings.grpc}: {error}") from error
+    try:
+        yield server
+    finally:
+        await server.stop(0)
+
+
 async def _open_store(settings: Settings) -> SqlStore:
     location = parse_store_url(settings.store)
     if isinstance(location, SqliteLocation):
@@ -128,7 +157,7 @@ async def _open_store(settings: Settings) -> SqlStore:
     return store
 
 
-async def _stop(coordinator: LocalCoordinator) -> None:
+async def _stop(coordinator: LocalCoordinator | RoutedCoordinator) -> None:
     """The store may be gone by now; then the leases run out by themselves."""
     try:
         await coordinator.stop()

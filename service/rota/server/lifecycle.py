@@ -64,10 +64,14 @@ async def _serve_until(stop: asyncio.Event, services: Services, bound: socket.so
             tasks.create_task(_tell_ready(services)),
         ]
         _log.info("listening", extra={"url": url_of(bound), "replica_id": services.coordinator.replica_id})
+        if services.grpc is not None:
+            _log.info("listening", extra={"url": f"grpc://{services.grpc.address}"})
         await asyncio.wait((stopped, serving, running), return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
             await _drain(services, settings)
             server.stop()
+            if services.grpc is not None:
+                await services.grpc.stop(settings.drain_timeout_ms / 1000)
             await serving
         for task in (*upkeep, stopped, running):
             task.cancel()
@@ -83,7 +87,11 @@ async def _drain(services: Services, settings: Settings) -> None:
     """
     _log.info("draining", extra={"parked": services.coordinator.parked()})
     services.api.begin_drain()
+    if services.grpc is not None:
+        await services.grpc.begin_drain()
     await asyncio.sleep(settings.drain_delay_ms / 1000)
+    if services.grpc is not None:
+        await services.grpc.drain()
     await services.coordinator.drain()
 
 

@@ -55,7 +55,9 @@ class Settings(BaseSettings):
         default_factory=default_store_url, description="`sqlite:///PATH` or `postgresql://…`; a file of this user's."
     )
     http: _Address = Field(default=Address("127.0.0.1", 8080), description="Where HTTP listens: `HOST:PORT`.")
-    grpc: str | None = Field(default=None, description="Where gRPC listens. Not in this release.")
+    grpc: _Address | None = Field(
+        default=None, description="Where gRPC listens too: `HOST:PORT`. Needs `pip install 'rota[grpc]'`."
+    )
     redis: _LivenessUrl | None = Field(
         default=None, description="Where replicas tell each other whom they heard: `redis://…`, `rediss://…` (TLS)."
     )
@@ -85,8 +87,8 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _refuse_what_is_not_there(self) -> Self:
         """Better no start than a start without what was asked for."""
-        if self.grpc is not None or self.workers != 1:
-            raise ValueError("grpc and more than one worker are not in this release")
+        if self.workers != 1:
+            raise ValueError("more than one worker is not in this release")
         for limit in fields(Limits):
             if getattr(self.limits, limit.name) < 0:
                 raise ValueError(f"limits.{limit.name} must not be negative")

@@ -112,7 +112,10 @@ class Roster:
             task.add_done_callback(self._leaving.discard)
 
     async def stop(self) -> None:
-        """Forget who was to leave: their sessions run out, if they do not come back."""
+        """Forget all seats, and who was to leave: their sessions run out, if they do not come back."""
+        tables, self._tables = self._tables, {}
+        for table in tables.values():
+            table.stop_listening()
         leaving = list(self._leaving)
         for task in leaving:
             task.cancel()

@@ -72,15 +72,17 @@ class GrpcServer:
         names = [d.full_name for module in (coordinator_pb2, admin_pb2) for d in _services_of(module)]
         reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
         self._readiness: asyncio.Task[None] | None = None
-        self.port = 0
-        """Where it listens, once it does."""
+        self.address = ""
+        """Where it listens, once it does: `HOST:PORT`."""
 
     async def start(self, host: str, port: int = 0) -> None:
         """Listen, at any free port where 0 is asked for, and serve. Raises `CannotBind`."""
+        bracketed = f"[{host}]" if ":" in host else host
         try:
-            self.port = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            bound = self._server.add_insecure_port(f"{bracketed}:{port}")
         except RuntimeError as error:
-            raise CannotBind(str(error)) from error
+            raise CannotBind("the address is taken, or not ours") from error
+        self.address = f"{bracketed}:{bound}"
         await self._tell_readiness()
         await self._server.start()
         self._readiness = asyncio.create_task(self._keep_telling_readiness())
