@@ -14,6 +14,7 @@ if __package__ in (None, ""):
 
 from bench import report
 from bench.figures import Effort, Figure
+from rota.server.lifecycle import _spare_the_collector
 
 BENCHES = ("core", "expiry", "local", "commits", "http", "rebalance")
 MODULES = {name: f"bench.{name}" for name in BENCHES} | {"http": "bench.over_http"}
@@ -22,6 +23,8 @@ MODULES = {name: f"bench.{name}" for name in BENCHES} | {"http": "bench.over_htt
 def main() -> None:
     options = _options()
     effort = Effort(options.repeats, options.scale)
+    # As in the server: what the collector takes of a second is part of every figure.
+    _spare_the_collector()
     where = report.environment(f"python -m bench.run {' '.join(sys.argv[1:])}".strip())
     figures: list[Figure] = []
     for name in options.names or BENCHES:
