@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-from rota.group import apply, expiry, heartbeat, join, leave, offsets, rebalance, shard, state, sync
+from rota.group import apply, describe, expiry, heartbeat, join, leave, offsets, rebalance, shard, state, sync
 from rota.group.membership_checks import check_member
 from rota.group.records import AssignmentSynced, GenerationCompleted, MemberLeft
 from rota.group.result import Result
 from rota.group.rows import RowChanges
 from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import SyncGroup
+from rota.protocol.messages import FenceReply, SyncGroup
 from rota.storage import memory
 from rota.testing import keeper, replica
 from rota.testing import owned as owned_shard
@@ -306,6 +306,32 @@ def resync_drops_a_static_return(patch: Patch) -> None:
         )
 
     patch(sync, "_resync", resync)
+
+
+@mutant
+def candidate_is_named_as_leader(patch: Patch) -> None:
+    """S2: once the leader has gone, the next one in line is said to lead the old generation."""
+    original = state.Group.dismiss
+
+    def dismiss(self: Any, member_id: str) -> Any:
+        member = original(self, member_id)
+        self.generation_leader_id = self.generation_leader_id or self.leader_id
+        return member
+
+    patch(state.Group, "dismiss", dismiss)
+
+
+@mutant
+def newcomer_passes_the_fence(patch: Patch) -> None:
+    """S15: who has only joined the next generation is taken for a member of this one."""
+
+    def verify(group: Any, request: Any) -> Any:
+        reply = original(group, request)
+        joined = group is not None and request.member_id in group.members
+        return FenceReply(generation_id=group.generation_id, is_member=True) if joined else reply
+
+    original = describe.verify_fence
+    patch(shard, "verify_fence", verify)
 
 
 # --- sessions -------------------------------------------------------------------------------------------

@@ -5,17 +5,22 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
+import os
 import platform
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from rota.testing.checks import check
 from rota.testing.profiles import PROFILES, Profile
 from rota.testing.world import World
+
+_CHUNK = 250
 
 
 @dataclass(slots=True)
@@ -30,6 +35,15 @@ class Tally:
     sometimes: Counter[str] = field(default_factory=Counter)
     failures: dict[int, list[str]] = field(default_factory=dict)
     """Violations by seed."""
+
+    def add(self, other: Tally) -> None:
+        self.seeds += other.seeds
+        self.rebalances += other.rebalances
+        self.steps += other.steps
+        self.calls += other.calls
+        self.cpu_seconds += other.cpu_seconds
+        self.sometimes.update(other.sometimes)
+        self.failures.update(other.failures)
 
 
 def run_seed(seed: int, profile: Profile | None = None) -> tuple[World, list[str]]:
@@ -76,13 +90,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1_000, help="how many worlds to play")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--profile", choices=sorted(PROFILES), help="one profile for all; drawn by the seed otherwise")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
     parser.add_argument("--mutant", help="plant this bug of tests/sim/mutants.py first")
     options = parser.parse_args(argv)
     profile = PROFILES.get(options.profile or "")
-    with _planted(options.mutant):
-        tally = run_seeds(range(options.first, options.first + options.seeds), profile)
+    seeds = range(options.first, options.first + options.seeds)
+    tally = run_side_by_side(seeds, profile, options.jobs, options.mutant)
     _report(tally, profile, options.mutant)
     return 1 if tally.failures else 0
+
+
+def run_side_by_side(seeds: range, profile: Profile | None, jobs: int, mutant: str | None = None) -> Tally:
+    """The same as `run_seeds` in several processes; the order of the seeds does not matter to any of them."""
+    chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
+    tally = Tally()
+    with ProcessPoolExecutor(max(1, min(jobs, len(chunks)))) as pool:
+        for part in pool.map(_run_chunk, chunks, repeat(profile), repeat(mutant)):
+            tally.add(part)
+    return tally
+
+
+def _run_chunk(seeds: range, profile: Profile | None, mutant: str | None) -> Tally:
+    with _planted(mutant):
+        return run_seeds(seeds, profile)
 
 
 def _planted(mutant: str | None) -> AbstractContextManager[None]:
