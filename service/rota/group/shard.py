@@ -161,12 +161,12 @@ class Shard:
     # --- what replicas tell each other of their members -----------------------------------------
 
     def share_sessions(self, heard_ms_ago: Mapping[MemberName, int], grace_ms: int, now_ms: int) -> Result:
-        """Note from here on who was heard, beginning with everybody.
+        """Note from here on who was heard.
 
         Members that `heard_ms_ago` names keep what was left of their sessions and `grace_ms`; the others keep what
         they have.
         """
-        self.hear_of_all()
+        self.heard = {}
         result = Result(now_ms)
         for group in self.groups.values():
             for member in group.members.values():

@@ -43,6 +43,7 @@ class SharedSessions:
         """Who is not in here is told of as a whole: a shard that was just loaded, or whose news may be lost."""
         self._due: list[tuple[ShardHost, Timer]] = []
         self._is_due = asyncio.Event()
+        self._has_failed = False
         self._away_until_ms = 0
         self._warned_at_ms = -WARN_MS
 
@@ -113,8 +114,7 @@ class SharedSessions:
     async def _tell(self) -> None:
         hosts = [host for host in self._hosts() if host.may_answer()]
         gone, self._gone = self._gone, {}
-        if self._is_away() or not await self._is_back():
-            self._told_at_ms.clear()
+        if self._has_failed and not await self._is_back():
             for host in hosts:
                 host.shard.take_heard()
             return
@@ -156,22 +156,23 @@ class SharedSessions:
 
     async def _is_back(self) -> bool:
         """Look before a whole replica's members are put together for nothing."""
-        if self._away_until_ms == 0:
-            return True
+        # What was on its way may be lost, and what comes meanwhile is not kept: all is told again.
+        self._told_at_ms.clear()
+        if self._is_away():
+            return False
         try:
             await self._liveness.ping()
         except LivenessUnavailable as error:
             self._failed("ping", error)
             return False
-        self._away_until_ms = 0
+        self._has_failed = False
         logger.info("the liveness store is back")
         return True
 
     def _failed(self, operation: str, error: LivenessUnavailable) -> None:
         now_ms = self._clock.monotonic_ms()
         self._away_until_ms = now_ms + AWAY_MS
-        # What was on its way may be lost, and what comes meanwhile is not kept: all is told again.
-        self._told_at_ms.clear()
+        self._has_failed = True
         self._telemetry.on_liveness_failed(operation)
         if now_ms >= self._warned_at_ms + WARN_MS:
             self._warned_at_ms = now_ms

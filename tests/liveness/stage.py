@@ -1,0 +1,198 @@
+"""Replicas of one store in virtual time, who reach each other without a network, as long as nobody cuts them off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from rota.liveness.memory import MemoryLiveness
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+from rota.protocol.messages import (
+    DescribeGroup,
+    DescribeReply,
+    Heartbeat,
+    JoinGroup,
+    JoinReply,
+    Protocol,
+    Request,
+    SyncGroup,
+)
+from rota.runtime.coordinator import LocalCoordinator
+from rota.runtime.ports import Answer, JournalEvent, Replica, ShardClaim, ShardOwner, StoreUnavailable
+from rota.runtime.routing import PeerUnreachable, RoutedCoordinator
+from rota.storage.memory import MemoryStore, MemoryTables
+from tests.client.stage import LoopClock
+
+SESSION_S = 10.0
+TOLD_S = 0.2
+"""By then, what an owner heard is known to all."""
+GROUP = ("default", "orders")
+
+
+class Fleet:
+    """One shard, so that one replica owns everything; the others forward to it."""
+
+    def __init__(self, *, lease_s: float = 2.0, shares: bool = True) -> None:
+        self.clock = LoopClock()
+        self.tables = MemoryTables(self.clock.monotonic_ms)
+        self.liveness = MemoryLiveness(self.clock.monotonic_ms) if shares else None
+        self.lease_ms = int(lease_s * 1000)
+        self.up: dict[str, LocalCoordinator] = {}
+        self.is_cut = False
+        """No replica reaches another one."""
+        self.is_store_away = False
+
+    @asynccontextmanager
+    async def replica(self, name: str) -> AsyncIterator[RoutedCoordinator]:
+        store = _Store(self)
+        await store.open(1)
+        local = LocalCoordinator(
+            store,
+            shard_count=1,
+            limits=Limits(initial_rebalance_delay_ms=0),
+            clock=self.clock,
+            replica_id=name,
+            lease_ms=self.lease_ms,
+            liveness=self.liveness,
+        )
+        async with local:
+            self.up[name] = local
+            try:
+                yield RoutedCoordinator(local, _Wires(self))
+            finally:
+                self.up.pop(name, None)
+
+    async def kill(self, replica: RoutedCoordinator) -> None:
+        """End it as SIGKILL does: nothing is released, nobody is told."""
+        self.up.pop(replica.replica_id)
+        await replica.local.crash()
+
+    def events(self, kind: str) -> list[JournalEvent]:
+        return [event for event in self.tables.read_events(0, 0, 1_000_000) if event.kind == kind]
+
+
+class _Store(MemoryStore):
+    """The twin, which does not answer while the fleet says so."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet.clock.monotonic_ms, tables=fleet.tables)
+        self._fleet = fleet
+
+    async def register(self, replica: Replica, ttl_ms: int) -> list[Replica]:
+        self._check()
+        return await super().register(replica, ttl_ms)
+
+    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[int]:
+        self._check()
+        return await super().renew(claims, replica_id, lease_ms)
+
+    async def owners(self) -> list[ShardOwner]:
+        self._check()
+        return await super().owners()
+
+    def _check(self) -> None:
+        if self._fleet.is_store_away:
+            raise StoreUnavailable("the store was told to be away")
+
+
+class _Wires:
+    """`Peers` by a call."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    async def call(self, peer: Replica, request: Request) -> Answer:
+        local = self._fleet.up.get(peer.replica_id)
+        if local is None or self._fleet.is_cut:
+            raise PeerUnreachable("no way there")
+        return await local.call(request)
+
+    async def watch(
+        self, peer: Replica, namespace: str, group_id: str, after_revision: int | None
+    ) -> AsyncIterator[JournalEvent]:
+        async for event in self._fleet.up[peer.replica_id].watch(namespace, group_id, after_revision):
+            yield event
+
+    async def tell_released(self, peers: Sequence[Replica]) -> None:
+        for peer in peers:
+            if peer.replica_id in self._fleet.up:
+                self._fleet.up[peer.replica_id].nudge()
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+
+@asynccontextmanager
+async def owner_and_other(fleet: Fleet) -> AsyncIterator[tuple[RoutedCoordinator, RoutedCoordinator]]:
+    """Two replicas, the first of which owns the shard."""
+    async with AsyncExitStack() as stack:
+        one, two = [await stack.enter_async_context(fleet.replica(name)) for name in ("r1", "r2")]
+        while sorted(len(replica.owners()) for replica in (one, two)) != [0, 1]:  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(fleet.lease_ms / 1000)
+        yield (one, two) if one.owners() else (two, one)
+
+
+class Worker:
+    """One static member, which leads or follows in a group without rebalances once all have joined."""
+
+    def __init__(self, instance: str) -> None:
+        self.instance = instance
+        self.member_id = ""
+        self.generation_id = 0
+        self.heard_s = 0.0
+        """When it was last answered that it lives."""
+
+    async def join(self, at: RoutedCoordinator) -> None:
+        joined = (await at.call(self._a_join())).reply
+        assert isinstance(joined, JoinReply)
+        assert joined.error is ErrorCode.NONE, joined
+        self.member_id, self.generation_id = joined.member_id, joined.generation_id
+        shares = ((self.member_id, b"all"),)
+        synced = await at.call(SyncGroup(*GROUP, self.member_id, self.generation_id, assignments=shares))
+        assert synced.reply.error is ErrorCode.NONE
+        self.heard_s = asyncio.get_running_loop().time()
+
+    async def heartbeat(self, at: RoutedCoordinator, *, wait_ms: int | None = None) -> ErrorCode:
+        beat = Heartbeat(*GROUP, self.member_id, self.generation_id, wait_ms=wait_ms)
+        error = (await at.call(beat)).reply.error
+        if error is ErrorCode.NONE:
+            self.heard_s = asyncio.get_running_loop().time()
+        return error
+
+    async def heartbeats(self, at: RoutedCoordinator, *, seconds: float) -> set[ErrorCode]:
+        """Heartbeat every second; what it was answered."""
+        answers = set()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while loop.time() < end:
+            answers.add(await self.heartbeat(at))
+            await asyncio.sleep(1.0)
+        return answers
+
+    def _a_join(self) -> JoinGroup:
+        return JoinGroup(
+            *GROUP,
+            protocol_type="worker",
+            protocols=(Protocol("p", b"m"),),
+            session_timeout_ms=int(SESSION_S * 1000),
+            rebalance_timeout_ms=60_000,
+            member_id=self.member_id,
+            group_instance_id=self.instance,
+        )
+
+
+async def a_worker(at: RoutedCoordinator, instance: str = "w") -> Worker:
+    """A member that the other replicas have been told of."""
+    worker = Worker(instance)
+    await worker.join(at)
+    await asyncio.sleep(TOLD_S)
+    return worker
+
+
+async def members(at: RoutedCoordinator) -> list[str]:
+    described = (await at.call(DescribeGroup(*GROUP))).reply
+    assert isinstance(described, DescribeReply)
+    return [member.member_id for member in described.members]

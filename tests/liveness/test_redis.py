@@ -1,0 +1,223 @@
+"""What only a real server shows: keys, restarts, late answers, cancelled questions, TLS and passwords."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+import pytest
+import redis
+import trustme
+
+from rota.group.shard import MemberName
+from rota.liveness.redis import RedisLiveness
+from rota.protocol.errors import ErrorCode
+from rota.protocol.ids import shard_of
+from rota.protocol.messages import Heartbeat, JoinReply
+from rota.runtime.clock import SystemClock
+from rota.runtime.coordinator import LocalCoordinator
+from rota.runtime.ports import LivenessUnavailable, ShardNews
+from rota.storage import MemoryStore
+from tests.liveness.conftest import on
+from tests.liveness.proxy import Proxy
+from tests.runtime.conftest import NOW, a_join
+from tests.support.valkey import ValkeyServer
+
+A: MemberName = ("default", "orders", "a")
+
+
+@pytest.fixture
+async def liveness(valkey_server: ValkeyServer) -> AsyncIterator[RedisLiveness]:
+    store = on(valkey_server, incarnation="abc")
+    yield store
+    await store.close()
+
+
+def news(*names: MemberName, shard_id: int = 3, ms_ago: int = 0) -> list[ShardNews]:
+    return [ShardNews(shard_id, dict.fromkeys(names, ms_ago), ())]
+
+
+async def test_there_is_one_key_for_each_shard_in_one_slot_of_a_cluster_each(
+    liveness: RedisLiveness, valkey_server: ValkeyServer
+) -> None:
+    await liveness.tell([*news(A, shard_id=3), *news(A, shard_id=4)])
+
+    with redis.Redis(port=valkey_server.port) as client:
+        keys = sorted(client.scan_iter())
+        # What nobody tells of any more does not stay for ever.
+        assert [client.ttl(key) > 0 for key in keys] == [True, True]
+    assert keys == [b"rota:{abc-3}:heard", b"rota:{abc-4}:heard"]
+
+
+async def test_stores_do_not_mix(liveness: RedisLiveness, valkey_server: ValkeyServer) -> None:
+    another = on(valkey_server, incarnation="def")
+    await liveness.tell(news(A))
+
+    assert (await another.read(3)).heard_ms_ago == {}
+    await another.close()
+
+
+async def test_replicas_share(liveness: RedisLiveness, valkey_server: ValkeyServer) -> None:
+    another = on(valkey_server, incarnation="abc")
+    await liveness.tell(news(A, ms_ago=60_000))
+
+    assert await another.record(3, [A]) == [True]
+
+    (heard,) = await liveness.heard_ms_ago([(3, A)])
+    assert heard is not None
+    assert heard < 30_000
+    await another.close()
+
+
+@pytest.mark.parametrize("loss", ["flushall", "restart"])
+async def test_a_server_that_has_lost_its_memory_is_noticed(
+    liveness: RedisLiveness, valkey_server: ValkeyServer, loss: str
+) -> None:
+    assert await liveness.tell(news(A)) == []
+    getattr(valkey_server, loss)()
+    with suppress(LivenessUnavailable):
+        await liveness.ping()
+
+    assert await liveness.tell(news()) == [3]
+    assert await liveness.tell(news(A)) == []
+    assert set((await liveness.read(3)).heard_ms_ago) == {A}
+
+
+async def test_scripts_are_loaded_again_after_a_restart(liveness: RedisLiveness, valkey_server: ValkeyServer) -> None:
+    await liveness.tell(news(A))
+    with redis.Redis(port=valkey_server.port) as client:
+        client.script_flush()
+
+    assert await liveness.record(3, [A]) == [True]
+
+
+async def test_a_time_in_the_future_is_no_sign_of_life(liveness: RedisLiveness, valkey_server: ValkeyServer) -> None:
+    await liveness.tell(news(A))
+    with redis.Redis(port=valkey_server.port) as client:
+        seconds, _ = client.time()
+        # As after a fail-over to a machine whose clock is behind.
+        client.zadd("rota:{abc-3}:heard", {"default/orders/a": (seconds + 60) * 1000})
+
+    assert await liveness.heard_ms_ago([(3, A)]) == [None]
+    assert (await liveness.read(3)).heard_ms_ago == {}
+
+
+async def test_a_server_that_is_not_there_is_unavailable_at_once(valkey_server: ValkeyServer) -> None:
+    liveness = on(valkey_server)
+    valkey_server.stop()
+
+    with pytest.raises(LivenessUnavailable):
+        await liveness.tell(news(A))
+    await liveness.close()
+
+
+async def test_a_server_that_does_not_answer_is_given_up_in_time_and_its_late_answer_goes_to_nobody(
+    valkey_server: ValkeyServer,
+) -> None:
+    async with Proxy(valkey_server.port) as proxy:
+        liveness = RedisLiveness(f"redis://127.0.0.1:{proxy.port}", incarnation="abc", timeout_s=0.2)
+        await liveness.tell([*news(A, shard_id=1, ms_ago=60_000), *news(A, shard_id=2, ms_ago=600_000)])
+        proxy.delay_s = 1.0
+        began = monotonic()
+
+        with pytest.raises(LivenessUnavailable):
+            await liveness.heard_ms_ago([(1, A)])
+
+        assert monotonic() - began < 0.9
+        proxy.delay_s = 0.0
+        (heard,) = await liveness.heard_ms_ago([(2, A)])
+        assert heard is not None
+        assert heard >= 600_000
+        await liveness.close()
+
+
+async def test_nobody_gets_the_answer_to_a_question_that_was_cancelled(valkey_server: ValkeyServer) -> None:
+    """redis-py#2624: reproduced there with a proxy like this one. Here every member has a time of its own."""
+    names: list[MemberName] = [("default", "orders", f"m{n}") for n in range(200)]
+    minutes = {name: n * 60_000 for n, name in enumerate(names)}
+    dice = random.Random(2_624)
+    async with Proxy(valkey_server.port, delay_s=0.005) as proxy:
+        liveness = RedisLiveness(f"redis://127.0.0.1:{proxy.port}", incarnation="abc", timeout_s=10.0)
+        await liveness.tell([ShardNews(1, minutes, ())])
+
+        async def ask(name: MemberName) -> None:
+            (heard,) = await liveness.heard_ms_ago([(1, name)])
+            assert heard is not None
+            assert heard // 60_000 == minutes[name] // 60_000, "another member's answer"
+
+        cancelled = 0
+        for _ in range(15):
+            asked = [asyncio.create_task(ask(dice.choice(names))) for _ in range(20)]
+            await asyncio.sleep(dice.uniform(0, 0.012))
+            for task in asked:
+                if dice.random() < 0.5:
+                    task.cancel()
+            outcomes = await asyncio.gather(*asked, return_exceptions=True)
+            wrong = [o for o in outcomes if isinstance(o, Exception) and not isinstance(o, asyncio.CancelledError)]
+            assert wrong == []
+            cancelled += sum(isinstance(o, asyncio.CancelledError) for o in outcomes)
+        assert cancelled > 20
+        # Cancelled ones cost their connection: that is how their answers get lost.
+        assert proxy.connections > 16
+        await liveness.close()
+
+
+async def test_over_tls_with_a_password(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(server_side)
+    with ValkeyServer() as server:
+        with redis.Redis(port=server.port) as client:
+            client.config_set("requirepass", "secret")
+        async with Proxy(server.port, tls=server_side) as proxy:
+            at = f"127.0.0.1:{proxy.port}/0?ssl_ca_certs={tmp_path / 'ca.pem'}"
+            right = RedisLiveness(f"rediss://:secret@{at}", incarnation="abc", timeout_s=10.0)
+            wrong = RedisLiveness(f"rediss://:guess@{at}", incarnation="abc", timeout_s=10.0)
+            stranger = RedisLiveness(f"rediss://:secret@127.0.0.1:{proxy.port}/0", incarnation="abc", timeout_s=10.0)
+
+            assert await right.tell(news(A)) == []
+            for refused in (wrong, stranger):
+                with pytest.raises(LivenessUnavailable) as raised:
+                    await refused.ping()
+                assert "guess" not in str(raised.value)
+                assert "secret" not in str(raised.value)
+            for store in (right, wrong, stranger):
+                await store.close()
+
+
+async def test_a_server_that_stops_for_a_while_expires_nobody_who_heartbeats(
+    valkey_server: ValkeyServer,
+) -> None:
+    store = MemoryStore(SystemClock().monotonic_ms)
+    await store.open(2)
+    liveness = RedisLiveness(valkey_server.url, incarnation="abc")
+    async with LocalCoordinator(store, shard_count=2, limits=NOW, liveness=liveness) as coordinator:
+        await coordinator.wait_until_ready()
+        joined = (await coordinator.call(a_join("g", session_timeout_ms=1_000))).reply
+        assert isinstance(joined, JoinReply)
+        beat = Heartbeat("default", "g", joined.member_id, joined.generation_id)
+
+        async def beats(count: int) -> set[ErrorCode]:
+            answers: set[ErrorCode] = set()
+            for _ in range(count):
+                answers.add((await coordinator.call(beat)).reply.error)
+                await asyncio.sleep(0.1)
+            return answers
+
+        answers = await beats(3)
+        valkey_server.process.pause()
+        answers |= await beats(15)
+        valkey_server.process.resume()
+        valkey_server.restart()
+        answers |= await beats(15)
+
+        assert answers == {ErrorCode.NONE}
+        known = await liveness.read(shard_of("default", "g", 2))
+        assert set(known.heard_ms_ago) == {("default", "g", joined.member_id)}
+    await liveness.close()

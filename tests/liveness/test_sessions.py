@@ -1,0 +1,331 @@
+"""Who is expired and when, with several replicas: nobody who heartbeats, and everybody who does not, in time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import HeartbeatMany, HeartbeatManyReply, MemberHeartbeat
+from rota.runtime.routing import RoutedCoordinator
+from tests.client.virtual_time import in_virtual_time
+from tests.liveness.stage import GROUP, SESSION_S, TOLD_S, Fleet, Worker, a_worker, members, owner_and_other
+
+OK = {ErrorCode.NONE}
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def expired_at_s(fleet: Fleet) -> float:
+    """When the one member that expires does so."""
+    while not fleet.events("member_expired"):  # noqa: ASYNC110 - virtual time
+        await asyncio.sleep(0.01)
+    (event,) = fleet.events("member_expired")
+    return event.at_ms / 1000
+
+
+async def until_owned(replica: RoutedCoordinator) -> None:
+    while not replica.owners():  # noqa: ASYNC110 - virtual time
+        await asyncio.sleep(0.01)
+
+
+# --- the owner asks before it expires anybody ------------------------------------------------------
+
+
+@in_virtual_time
+async def test_a_member_that_only_another_replica_hears_is_not_expired() -> None:
+    fleet = Fleet()
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        fleet.is_cut = True
+
+        answers = await worker.heartbeats(other, seconds=10 * SESSION_S)
+
+        assert answers == OK
+        assert await members(owner) == [worker.member_id]
+
+
+@in_virtual_time
+async def test_without_a_liveness_store_it_is_told_to_try_again_and_expires() -> None:
+    fleet = Fleet(shares=False)
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        fleet.is_cut = True
+
+        answers = await worker.heartbeats(other, seconds=2 * SESSION_S)
+
+        assert answers == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        assert await members(owner) == []
+
+
+@in_virtual_time
+async def test_a_silent_member_is_expired_when_its_session_is_over_and_not_later() -> None:
+    fleet = Fleet()
+    async with owner_and_other(fleet) as (owner, _):
+        worker = await a_worker(owner)
+        await worker.heartbeats(owner, seconds=30)
+
+        assert worker.heard_s + SESSION_S <= await expired_at_s(fleet) < worker.heard_s + SESSION_S + 0.3
+
+
+@in_virtual_time
+async def test_a_member_that_fell_silent_at_another_replica_is_expired_after_its_whole_session() -> None:
+    fleet = Fleet()
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        fleet.is_cut = True
+        await worker.heartbeats(other, seconds=25)
+
+        assert worker.heard_s + SESSION_S <= await expired_at_s(fleet) < worker.heard_s + SESSION_S + 0.3
+
+
+@in_virtual_time
+async def test_members_that_left_or_expired_are_forgotten() -> None:
+    fleet = Fleet()
+    assert fleet.liveness is not None
+    async with owner_and_other(fleet) as (owner, _):
+        worker = await a_worker(owner)
+        assert set((await fleet.liveness.read(0)).heard_ms_ago) == {(*GROUP, worker.member_id)}
+
+        await expired_at_s(fleet)
+        await asyncio.sleep(0.2)
+
+        assert set((await fleet.liveness.read(0)).heard_ms_ago) == set()
+
+
+# --- a shard that nobody owns ----------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_while_nobody_owns_the_shard_any_replica_keeps_its_members_alive() -> None:
+    fleet = Fleet(lease_s=3 * SESSION_S)
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        await fleet.kill(owner)
+
+        answers = await worker.heartbeats(other, seconds=4 * SESSION_S)
+
+        assert answers == OK
+        assert await members(other) == [worker.member_id]
+        assert fleet.events("member_expired") == []
+
+
+@in_virtual_time
+async def test_who_is_not_known_is_told_to_try_again() -> None:
+    fleet = Fleet(lease_s=3 * SESSION_S)
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        await fleet.kill(owner)
+        beats = (MemberHeartbeat(worker.member_id, worker.generation_id), MemberHeartbeat("stranger", 1))
+
+        reply = (await other.call(HeartbeatMany(*GROUP, beats))).reply
+        worker.member_id = "stranger"
+        alone = await worker.heartbeat(other)
+
+        assert isinstance(reply, HeartbeatManyReply)
+        assert [(e.member_id, e.error) for e in reply.errors] == [("stranger", ErrorCode.COORDINATOR_NOT_AVAILABLE)]
+        assert alone is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@in_virtual_time
+async def test_a_heartbeat_that_would_wait_is_not_answered_at_once_to_be_sent_again_at_once() -> None:
+    fleet = Fleet(lease_s=3 * SESSION_S)
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        await fleet.kill(owner)
+        asked = now_s()
+
+        assert await worker.heartbeat(other, wait_ms=3_000) is ErrorCode.NONE
+        assert now_s() - asked >= 1.0
+
+
+@in_virtual_time
+async def test_members_stay_while_the_store_is_away_from_everybody() -> None:
+    fleet = Fleet()
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        fleet.is_store_away = True
+        # Long enough for every lease to run out.
+        await worker.heartbeats(owner, seconds=2 * fleet.lease_ms / 1000)
+
+        assert await worker.heartbeats(owner, seconds=2 * SESSION_S) == OK
+        assert await worker.heartbeats(other, seconds=2 * SESSION_S) == OK
+        fleet.is_store_away = False
+        await asyncio.sleep(0.8 * SESSION_S)
+        assert await worker.heartbeat(other) is ErrorCode.NONE
+        assert fleet.events("member_expired") == []
+
+
+# --- taking over -----------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_who_takes_over_keeps_what_is_left_of_a_session() -> None:
+    fleet = Fleet(lease_s=2.0)
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        await asyncio.sleep(6.0)
+        await fleet.kill(owner)
+        await until_owned(other)
+
+        # What was left when the owner died, the time without an owner, and a second to find the new one.
+        assert worker.heard_s + SESSION_S <= await expired_at_s(fleet) < worker.heard_s + SESSION_S + 2.0 + 1.0 + 1.5
+
+
+@in_virtual_time
+async def test_an_outage_of_everything_expires_nobody() -> None:
+    fleet = Fleet()
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        await asyncio.sleep(SESSION_S / 2)
+        await fleet.kill(other)
+        await fleet.kill(owner)
+    await asyncio.sleep(3_600)
+    async with fleet.replica("r3") as replica:
+        await until_owned(replica)
+        await asyncio.sleep(SESSION_S / 2)
+
+        assert await worker.heartbeat(replica) is ErrorCode.NONE
+        assert await members(replica) == [worker.member_id]
+
+
+@in_virtual_time
+async def test_after_an_outage_a_second_owner_that_dies_at_once_expires_nobody_either() -> None:
+    fleet = Fleet()
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        await asyncio.sleep(SESSION_S / 2)
+        await fleet.kill(other)
+        await fleet.kill(owner)
+    await asyncio.sleep(3_600)
+    async with fleet.replica("r3") as second:
+        await until_owned(second)
+        await asyncio.sleep(0.5)
+        await fleet.kill(second)
+    async with fleet.replica("r4") as third:
+        await until_owned(third)
+        await asyncio.sleep(SESSION_S / 2)
+
+        assert await worker.heartbeat(third) is ErrorCode.NONE
+
+
+@in_virtual_time
+async def test_a_member_that_was_parked_has_a_whole_session_after_a_take_over() -> None:
+    fleet = Fleet(lease_s=2.0)
+    async with owner_and_other(fleet) as (owner, other):
+        leader, follower = Worker("leader"), Worker("follower")
+        await leader.join(owner)
+        joining = asyncio.create_task(follower.join(owner))
+        await asyncio.sleep(0.1)
+        await leader.join(owner)
+        await joining
+        await asyncio.sleep(TOLD_S)
+        # The follower does not join again, so that the leader waits for longer than its session.
+        rejoining = asyncio.create_task(leader.join(owner))
+        await asyncio.sleep(0.1)
+        assert await follower.heartbeats(owner, seconds=2 * SESSION_S) == {ErrorCode.REBALANCE_IN_PROGRESS}
+        await fleet.kill(owner)
+        rejoining.cancel()
+        await until_owned(other)
+        await asyncio.sleep(0.9 * SESSION_S)
+
+        assert leader.member_id in await members(other)
+
+
+# --- a liveness store that forgets, or is away -------------------------------------------------------
+
+
+@in_virtual_time
+async def test_what_the_liveness_store_forgets_it_is_told_again() -> None:
+    fleet = Fleet(lease_s=3 * SESSION_S)
+    assert fleet.liveness is not None
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        await asyncio.sleep(1.0)
+        fleet.liveness.forget()
+        await asyncio.sleep(1.0)
+        await fleet.kill(owner)
+
+        assert await worker.heartbeats(other, seconds=4 * SESSION_S) == OK
+
+
+@in_virtual_time
+async def test_nobody_who_heartbeats_is_expired_while_the_liveness_store_forgets_all_the_time() -> None:
+    fleet = Fleet()
+    assert fleet.liveness is not None
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        for _ in range(20):
+            fleet.liveness.forget()
+            assert await worker.heartbeats(other, seconds=3.3) == OK
+
+        fleet.liveness.forget()
+        await fleet.kill(owner)
+        await until_owned(other)
+        await asyncio.sleep(0.9 * SESSION_S)
+        assert await worker.heartbeat(other) is ErrorCode.NONE
+
+
+@in_virtual_time
+async def test_a_liveness_store_that_is_away_for_minutes_changes_nothing_for_who_heartbeats() -> None:
+    fleet = Fleet()
+    assert fleet.liveness is not None
+    async with owner_and_other(fleet) as (owner, _):
+        worker = await a_worker(owner)
+        fleet.liveness.away = True
+        answers = await worker.heartbeats(owner, seconds=300)
+        fleet.liveness.away = False
+        await worker.heartbeats(owner, seconds=3)
+        known = await fleet.liveness.read(0)
+
+        assert answers == OK
+        assert known.heard_ms_ago[(*GROUP, worker.member_id)] < 2_000
+        assert fleet.events("member_expired") == []
+
+
+@in_virtual_time
+async def test_who_heartbeated_while_the_liveness_store_was_away_survives_its_owner() -> None:
+    fleet = Fleet(lease_s=2.0)
+    assert fleet.liveness is not None
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        await asyncio.sleep(1.0)
+        fleet.liveness.away = True
+        await worker.heartbeats(owner, seconds=60)
+        await fleet.kill(owner)
+        # What it still knows is a minute old, and was true then.
+        fleet.liveness.away = False
+        await until_owned(other)
+        await asyncio.sleep(0.8 * SESSION_S)
+
+        assert await worker.heartbeat(other) is ErrorCode.NONE
+
+
+@in_virtual_time
+async def test_what_was_heard_while_the_liveness_store_was_away_it_is_told_when_it_is_back() -> None:
+    fleet = Fleet(lease_s=2.0)
+    assert fleet.liveness is not None
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        fleet.liveness.away = True
+        await worker.heartbeats(owner, seconds=60)
+        fleet.liveness.away = False
+        await asyncio.sleep(2.0)
+        await fleet.kill(owner)
+        await until_owned(other)
+        await asyncio.sleep(0.5 * SESSION_S)
+
+        assert await worker.heartbeat(other) is ErrorCode.NONE
+
+
+@in_virtual_time
+async def test_a_silent_member_is_expired_in_time_while_the_liveness_store_is_away() -> None:
+    fleet = Fleet()
+    assert fleet.liveness is not None
+    async with owner_and_other(fleet) as (owner, _):
+        worker = await a_worker(owner)
+        await asyncio.sleep(1.0)
+        fleet.liveness.away = True
+
+        assert worker.heard_s + SESSION_S <= await expired_at_s(fleet) < worker.heard_s + SESSION_S + 0.3
