@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -70,21 +69,6 @@ class Figure:
 def sample(effort: Effort, measure: Callable[[], float]) -> tuple[float, ...]:
     """`measure` as often as asked."""
     return tuple(measure() for _ in range(effort.repeats))
-
-
-def sample_pairs(
-    effort: Effort, ours: Callable[[], float], floor: Callable[[], float]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Ours and the floor by turns."""
-    pairs = [(floor(), ours()) for _ in range(effort.repeats)]
-    return tuple(pair[1] for pair in pairs), tuple(pair[0] for pair in pairs)
-
-
-def seconds_of(work: Callable[[], object]) -> float:
-    """How long `work` took."""
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
 
 
 def transposed(pairs: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
