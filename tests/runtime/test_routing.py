@@ -22,6 +22,7 @@ from rota.protocol.messages import (
     ListReply,
     OffsetToCommit,
 )
+from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.routing import RoutedCoordinator
 from rota.storage.memory import MemoryTables
@@ -188,3 +189,18 @@ async def test_the_shards_of_a_replica_that_died_are_taken_when_its_leases_are_o
 
     assert isinstance(fetched, FetchReply)
     assert [o.offset for o in fetched.offsets] == [7]
+
+
+async def test_a_replica_that_is_one_too_many_is_ready_without_a_shard() -> None:
+    tables = MemoryTables(SystemClock().monotonic_ms)
+    stores = [FaultyStore(tables), FaultyStore(tables)]
+    for store in stores:
+        await store.open(1)
+    one, two = (LocalCoordinator(store, shard_count=1, limits=NOW) for store in stores)
+    assert not one.ready()[0]
+    async with one, two:
+        await until(lambda: sorted(len(replica.owners()) for replica in (one, two)) == [0, 1])
+        await one.wait_until_ready()
+        await two.wait_until_ready()
+
+        assert [replica.ready()[0] for replica in (one, two)] == [True, True]

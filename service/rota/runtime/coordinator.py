@@ -155,7 +155,8 @@ class LocalCoordinator:
                 return False, f"a task of the runtime ended: {task.get_name()}"
         hosts = self._ownership.hosts
         usable, due = sum(host.may_answer() for host in hosts.values()), self._ownership.due()
-        return 0 < due <= usable, f"{usable} shards are served, {due} are due to this replica"
+        is_ready = self._ownership.is_placed and due <= usable
+        return is_ready, f"{usable} shards are served, {due} are due to this replica"
 
     # --- requests --------------------------------------------------------------------------------
 

@@ -68,6 +68,8 @@ class Ownership:
         self.committer = Committer(store, telemetry, self.give_up)
         self.complete = asyncio.Event()
         """Set while every shard that is due to this replica is in memory here."""
+        self.is_placed = False
+        """Is it known which shards are due to this replica? None are, where it is one too many."""
         self._due: list[int] = []
         self._peers: list[Replica] = []
         self._store = store
@@ -151,6 +153,7 @@ class Ownership:
         await self.refresh_directory()
         self._peers = [replica for replica in replicas if replica != self.replica]
         self._due = shards_of(self.replica.replica_id, (r.replica_id for r in replicas), self._shard_count)
+        self.is_placed = True
         self._note_completeness()
 
     async def _renew(self) -> None:
@@ -252,7 +255,7 @@ class Ownership:
         return True
 
     def _note_completeness(self) -> None:
-        if self._due and all(shard_id in self.hosts for shard_id in self._due):
+        if self.is_placed and all(shard_id in self.hosts for shard_id in self._due):
             self.complete.set()
         else:
             self.complete.clear()
