@@ -13,8 +13,6 @@ from rota.cli.options import Store
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
-LATER = "Not in this release."
-
 
 def serve(
     store: Store = None,
@@ -29,7 +27,10 @@ def serve(
         typer.Option(envvar="ROTA_REDIS", metavar="URL", help="Where servers tell each other whom they heard."),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(envvar="ROTA_WORKERS", metavar="N", help=f"Processes; more than one: {LATER.lower()}")
+        int | None,
+        typer.Option(
+            envvar="ROTA_WORKERS", metavar="N", help="Processes that share the ports; more need Postgres [1]."
+        ),
     ] = None,
     peer: Annotated[
         str | None,
@@ -79,6 +80,7 @@ def serve(
 
     from rota.server.lifecycle import run
     from rota.server.settings import Settings
+    from rota.server.workers import run_workers
 
     given: dict[str, Any] = {name: value for name, value in locals().items() if name in Settings.model_fields}
     given = {name: value for name, value in given.items() if value is not None}
@@ -88,7 +90,7 @@ def serve(
         settings = Settings(**given)
     except ValidationError as error:
         raise CommandFailed(_what_is_wrong(error), Exit.USAGE) from error
-    raise typer.Exit(run(settings))
+    raise typer.Exit(run(settings) if settings.workers == 1 else run_workers(settings))
 
 
 def _what_is_wrong(error: ValidationError) -> str:

@@ -135,7 +135,7 @@ async def _grpc(
     except ImportError as error:
         raise CannotListen(f"gRPC is not installed ({error}): pip install 'rota[grpc]'") from error
 
-    server = GrpcServer(coordinator, settings.limits, metrics=metrics)
+    server = GrpcServer(coordinator, settings.limits, metrics=metrics, shares_port=settings.workers > 1)
     try:
         await server.start(settings.grpc.host, settings.grpc.port)
     except CannotBind as error:

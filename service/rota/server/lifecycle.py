@@ -9,7 +9,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from rota.observability.logs import configure_logging
 from rota.runtime.ports import StoreRefused, StoreUnavailable
@@ -27,24 +28,29 @@ class ServerFailed(Exception):
     """The server could not start, or had to end; the message is for whoever started it."""
 
 
-def run(settings: Settings) -> int:
+def run(settings: Settings, serving: Callable[[Settings], Coroutine[Any, Any, None]] | None = None) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code. A second signal ends the process at once."""
     configure_logging(settings.log_format, settings.log_level)
     _spare_the_collector()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
-            runner.run(serve(settings))
+            runner.run((serving or serve)(settings))
         except ServerFailed as failed:
             print(f"rota: {failed}", file=sys.stderr)
             return 1
     return 0
 
 
-async def serve(settings: Settings, *, stop: asyncio.Event | None = None) -> None:
-    """Serve until `stop` is set or a signal sets it, then drain; raises `ServerFailed`."""
+async def serve(
+    settings: Settings, *, stop: asyncio.Event | None = None, listening: socket.socket | None = None
+) -> None:
+    """Serve until `stop` is set or a signal sets it, then drain; raises `ServerFailed`.
+
+    `listening` is a socket to accept from, instead of one of our own.
+    """
     stop = stop or asyncio.Event()
     try:
-        with _Signals(stop), listen(settings.http) as bound:
+        with Signals(stop), listening or listen(settings.http) as bound:
             async with open_services(settings, url_of(bound)) as services:
                 await _serve_until(stop, services, bound, settings)
     except (CannotListen, StoreRefused, StoreUnavailable) as error:
@@ -121,7 +127,7 @@ async def _maintain(services: Services) -> None:
             _log.warning("the store's upkeep failed", extra={"error": str(error)})
 
 
-class _Signals:
+class Signals:
     """SIGTERM and SIGINT set `stop`; whatever comes after that ends the process on the spot.
 
     Ending on the spot is safe: nothing was answered that is not durable.

@@ -61,7 +61,12 @@ class Settings(BaseSettings):
     redis: _LivenessUrl | None = Field(
         default=None, description="Where replicas tell each other whom they heard: `redis://…`, `rediss://…` (TLS)."
     )
-    workers: int = Field(default=1, ge=1, description="Processes on this machine. One in this release.")
+    workers: int = Field(
+        default=1,
+        ge=1,
+        le=256,
+        description="Processes that share the ports; more need Postgres.",
+    )
     peer: _Address = Field(
         default=Address("127.0.0.1", 0),
         description="Where other replicas of the same store reach this one: `HOST:PORT`.",
@@ -85,10 +90,7 @@ class Settings(BaseSettings):
     limits: Limits = Field(default=Limits(), description="Bounds of the protocol.")
 
     @model_validator(mode="after")
-    def _refuse_what_is_not_there(self) -> Self:
-        """Better no start than a start without what was asked for."""
-        if self.workers != 1:
-            raise ValueError("more than one worker is not in this release")
+    def _refuse_negative_limits(self) -> Self:
         for limit in fields(Limits):
             if getattr(self.limits, limit.name) < 0:
                 raise ValueError(f"limits.{limit.name} must not be negative")

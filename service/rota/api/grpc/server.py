@@ -33,10 +33,10 @@ class CannotBind(Exception):
     """The address is taken, or not ours."""
 
 
-def server_options(limits: Limits) -> list[tuple[str, Any]]:
+def server_options(limits: Limits, *, shares_port: bool = False) -> list[tuple[str, Any]]:
     """Clients may ping often (a dead server should be noticed soon), and two servers never share a port unawares."""
     return [
-        ("grpc.so_reuseport", 0),
+        ("grpc.so_reuseport", int(shares_port)),
         ("grpc.max_receive_message_length", limits.request_max_bytes + SLACK_BYTES),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", 10_000),
@@ -56,7 +56,12 @@ class GrpcServer:
     """
 
     def __init__(
-        self, coordinator: StreamedCoordinator, limits: Limits | None = None, *, metrics: Metrics | None = None
+        self,
+        coordinator: StreamedCoordinator,
+        limits: Limits | None = None,
+        *,
+        metrics: Metrics | None = None,
+        shares_port: bool = False,
     ) -> None:
         limits = limits or Limits()
         self._coordinator = coordinator
@@ -66,7 +71,7 @@ class GrpcServer:
         self._drained = asyncio.Event()
         self._watching = Watching(coordinator, limits, self._calls.metrics, self._drained)
         self._health = health.aio.HealthServicer()
-        self._server = grpc.aio.server(options=server_options(limits))
+        self._server = grpc.aio.server(options=server_options(limits, shares_port=shares_port))
         self._server.add_generic_rpc_handlers(tuple(self._handlers()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = [d.full_name for module in (coordinator_pb2, admin_pb2) for d in _services_of(module)]

@@ -1,0 +1,54 @@
+"""One process of `rota serve --workers N`, started by its supervisor: `python -m rota.server.worker SOCKET`."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import socket
+import sys
+
+from rota.server.lifecycle import run, serve
+from rota.server.settings import Settings
+
+_STDIN = 0
+_LENGTH = 4
+
+
+def main() -> int:
+    """Serve on the inherited socket until told to stop, or until the supervisor is gone."""
+    bound = socket.socket(fileno=int(sys.argv[1]))
+    return run(_read_settings(), lambda settings: _serve(settings, bound))
+
+
+def pack_settings(settings: Settings) -> bytes:
+    """What a worker reads from its standard input. Not arguments or environment: a URL may hold a password."""
+    packed = pickle.dumps(settings)
+    return len(packed).to_bytes(_LENGTH, "big") + packed
+
+
+def _read_settings() -> Settings:
+    """The pipe stays open, so there is no end to read up to."""
+    length = int.from_bytes(sys.stdin.buffer.read(_LENGTH), "big")
+    settings = pickle.loads(sys.stdin.buffer.read(length))
+    assert isinstance(settings, Settings)
+    return settings
+
+
+async def _serve(settings: Settings, bound: socket.socket) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def orphaned() -> None:
+        loop.remove_reader(_STDIN)
+        stop.set()
+
+    # Nothing more is ever written to it: it becomes readable when the supervisor ends.
+    loop.add_reader(_STDIN, orphaned)
+    try:
+        await serve(settings, stop=stop, listening=bound)
+    finally:
+        loop.remove_reader(_STDIN)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""`rota serve --workers N`: replicas on one machine behind one address, watched over and ended together.
+
+The supervisor binds the HTTP port, alone, and its workers accept from the one socket: what waits in it when a worker
+dies, another one takes. gRPC binds for itself, so there each worker has a socket that shares the port; the supervisor
+first makes sure that it is nobody else's, and then keeps it from whoever does the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sys
+from collections.abc import Iterator
+from time import monotonic
+
+from rota.runtime.ports import StoreRefused, StoreUnavailable
+from rota.server.http_server import CannotListen, listen, url_of
+from rota.server.lifecycle import ServerFailed, Signals, run
+from rota.server.settings import Address, Settings
+from rota.server.worker import pack_settings
+from rota.storage import SqlStore
+from rota.storage.urls import SqliteLocation, parse_store_url
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+STEADY_S = 10.0
+"""Who lived for so long is started again without a pause worth the name."""
+STOP_SLACK_S = 10.0
+"""Beyond its drain, a worker that was told to end is given this long before it is killed."""
+
+_log = logging.getLogger(__name__)
+
+
+def run_workers(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code. A second signal leaves the workers to end by themselves."""
+    return run(settings, supervise)
+
+
+async def supervise(settings: Settings) -> None:
+    """Keep the workers running until a signal comes; raises `ServerFailed`."""
+    stop = asyncio.Event()
+    try:
+        with Signals(stop), listen(settings.http) as bound, _kept_port(settings.grpc) as grpc:
+            # What every worker would stumble over is said once.
+            await _check_store(settings)
+            await _keep_all(settings.model_copy(update={"grpc": grpc}), bound, stop)
+    except (CannotListen, StoreRefused, StoreUnavailable) as error:
+        raise ServerFailed(str(error)) from error
+
+
+async def _keep_all(settings: Settings, bound: socket.socket, stop: asyncio.Event) -> None:
+    _log.info("supervising", extra={"url": url_of(bound), "workers": settings.workers})
+    async with asyncio.TaskGroup() as tasks:
+        workers = [_Worker(number, settings, bound, stop) for number in range(settings.workers)]
+        ends = [tasks.create_task(worker.keep()) for worker in workers]
+    failed = [str(number) for number, end in enumerate(ends) if end.result() != 0]
+    if failed:
+        raise ServerFailed(f"these workers did not end well: {', '.join(failed)}; see the log")
+
+
+async def _check_store(settings: Settings) -> None:
+    if isinstance(parse_store_url(settings.store), SqliteLocation):
+        raise ServerFailed("more than one worker needs a store in Postgres: an embedded one belongs to one process")
+    store = SqlStore(settings.store)
+    await store.open(settings.shard_count)
+    await store.close()
+
+
+@contextlib.contextmanager
+def _kept_port(address: Address | None) -> Iterator[Address | None]:
+    """A port that the workers can share and nobody else has; raises `CannotListen`."""
+    if address is None:
+        yield None
+        return
+    try:
+        listen(address).close()
+        with socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET) as kept:
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            # It never listens, so no connection ends up here.
+            kept.bind((address.host, address.port))
+            yield Address(address.host, kept.getsockname()[1])
+    except (CannotListen, OSError) as error:
+        raise CannotListen(f"cannot listen on grpc://{address}: {error}") from error
+
+
+class _Worker:
+    """One of the processes. It gets its settings through its standard input, whose end tells it that we are gone."""
+
+    def __init__(self, number: int, settings: Settings, bound: socket.socket, stop: asyncio.Event) -> None:
+        peer = settings.peer
+        own_peer = Address(peer.host, peer.port and peer.port + number)
+        self._settings = settings.model_copy(update={"peer": own_peer})
+        self._number = number
+        self._bound = bound
+        self._stop = stop
+
+    async def keep(self) -> int:
+        """Keep it running until `stop`; returns what the last one ended with."""
+        pause_s = FIRST_PAUSE_S
+        exit_code = 0
+        while not self._stop.is_set():
+            began = monotonic()
+            process = await self._start()
+            if await self._ends_before_stop(process):
+                exit_code = process.returncode or 0
+                extra = {"worker": self._number, "pid": process.pid, "exit_code": exit_code}
+                _log.error("a worker ended by itself", extra=extra)
+                pause_s = FIRST_PAUSE_S if monotonic() - began > STEADY_S else min(2 * pause_s, LONGEST_PAUSE_S)
+                await self._stops_within(pause_s)
+            else:
+                exit_code = await self._end(process)
+        return exit_code
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "rota.server.worker", str(self._bound.fileno())),
+            stdin=asyncio.subprocess.PIPE,
+            pass_fds=(self._bound.fileno(),),
+            # Ctrl-C is for the supervisor: a second signal would end a worker in the middle of its drain.
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        process.stdin.write(pack_settings(self._settings))
+        _log.info("a worker starts", extra={"worker": self._number, "pid": process.pid})
+        return process
+
+    async def _ends_before_stop(self, process: asyncio.subprocess.Process) -> bool:
+        ended, stopped = asyncio.create_task(process.wait()), asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
+            return ended.done()
+        finally:
+            ended.cancel()
+            stopped.cancel()
+
+    async def _stops_within(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+
+    async def _end(self, process: asyncio.subprocess.Process) -> int:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        drain_s = (self._settings.drain_delay_ms + self._settings.drain_timeout_ms) / 1000
+        try:
+            async with asyncio.timeout(drain_s + STOP_SLACK_S):
+                return await process.wait()
+        except TimeoutError:
+            _log.error("a worker does not end and is killed", extra={"worker": self._number, "pid": process.pid})
+            process.kill()
+            return await process.wait()

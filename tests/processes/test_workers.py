@@ -1,0 +1,154 @@
+"""`rota serve --workers N`: several processes behind one port, and none left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.ports import free_port
+from tests.support.processes import Process, Processes
+from tests.support.valkey import ValkeyServer
+
+pytestmark = pytest.mark.processes
+
+LEASE_MS = 1_000
+TOLD_S = 0.5
+"""By then, a Redis knows whom the workers have heard."""
+STARTED = re.compile(r"a worker starts worker=(\d) pid=(\d+)")
+
+
+@pytest.fixture
+def store(processes: Processes, postgres_dsn: str) -> str:
+    assert processes.rota("db", "upgrade", "--store", postgres_dsn).wait_for_exit() == 0
+    return postgres_dsn
+
+
+def serve(processes: Processes, store: str, port: int, *options: str) -> Process:
+    common = ("--http", f"127.0.0.1:{port}", "--shard-count", "4", "--lease-ms", str(LEASE_MS), "--log-format", "text")
+    quick = {"ROTA_LIMITS__INITIAL_REBALANCE_DELAY_MS": "20"}
+    return processes.rota("serve", "--store", store, *common, *options, env=quick)
+
+
+def pids(serving: Process) -> list[int]:
+    return [int(pid) for _, pid in STARTED.findall(serving.output())]
+
+
+def started(serving: Process, count: int) -> list[int]:
+    """The pids of the workers, once so many have been started and each of those alive has said that it is ready."""
+    serving.wait_until(lambda: len(pids(serving)) == count, f"{count} workers")
+    serving.wait_until(lambda: serving.output().count(": ready ") == count, f"{count} workers that are ready")
+    return pids(serving)
+
+
+def ask(url: str, path: str, **body: object) -> httpx.Response:
+    """Over a connection of its own, so that any worker may get it."""
+    with httpx.Client(base_url=f"{url}/v1/namespaces/default", timeout=30, trust_env=False) as client:
+        return client.post(path, json=body) if body else client.get(path)
+
+
+def joined(url: str, group: str) -> dict[str, object]:
+    """The heartbeat of a member of a group of its own."""
+    protocols = [{"name": "p", "metadata": ""}]
+    join = {"protocol_type": "worker", "protocols": protocols, "group_instance_id": "w", "session_timeout_ms": 6_000}
+    member = ask(url, f"groups/{group}/join", **join).raise_for_status().json()
+    beat = {"member_id": member["member_id"], "generation_id": member["generation_id"]}
+    ask(url, f"groups/{group}/sync", **beat).raise_for_status()
+    return beat
+
+
+def test_a_worker_that_is_killed_is_started_again_and_requests_are_answered_all_the_while(
+    processes: Processes, store: str
+) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    serving = serve(processes, store, port, "--workers", "2")
+    first, second = started(serving, 2)
+    assert {ask(url, "groups").status_code for _ in range(10)} == {200}
+
+    os.kill(first, signal.SIGKILL)
+    # No connection is refused or cut: the other worker accepts what comes. Until the lease is over, a shard of the
+    # dead one may be nobody's, which clients are told to try again.
+    answers = [ask(url, f"groups/g{n}").status_code for n in range(40)]
+    serving.wait_for_line(rf"a worker ended by itself worker=0 pid={first} exit_code=-9")
+    *_, third = started(serving, 3)
+
+    assert set(answers) <= {404, 503}
+    assert 404 in answers
+    assert third not in (first, second)
+    assert {ask(url, "groups").status_code for _ in range(10)} == {200}
+    assert serving.terminate() == 0
+    assert [pid for pid in (first, second, third) if psutil.pid_exists(pid)] == []
+
+
+def test_with_a_redis_no_heartbeat_fails_when_a_worker_is_killed(
+    processes: Processes, store: str, valkey_server: ValkeyServer
+) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    serving = serve(processes, store, port, "--workers", "2", "--redis", valkey_server.url)
+    doomed, _ = started(serving, 2)
+    beats = {f"g{n}": joined(url, f"g{n}") for n in range(8)}
+    shards = {ask(url, f"groups/{group}/coordinator").json()["replica_id"] for group in beats}
+    assert len(shards) == 2
+    time.sleep(TOLD_S)
+
+    os.kill(doomed, signal.SIGKILL)
+    answers = {ask(url, f"groups/{group}/heartbeat", **beats[group]).status_code for _ in range(8) for group in beats}
+    started(serving, 3)
+    answers |= {ask(url, f"groups/{group}/heartbeat", **beats[group]).status_code for group in beats}
+
+    assert answers == {200}
+    assert {ask(url, f"groups/{group}").json()["generation_id"] for group in beats} == {1}
+
+
+def test_workers_end_when_their_supervisor_is_killed(processes: Processes, store: str) -> None:
+    serving = serve(processes, store, free_port(), "--workers", "2")
+    workers = [psutil.Process(pid) for pid in started(serving, 2)]
+
+    serving.send(signal.SIGKILL)
+
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert alive == []
+
+
+def test_the_workers_share_http_and_grpc_and_nobody_else_gets_in(
+    processes: Processes, store: str, valkey_server: ValkeyServer
+) -> None:
+    http, grpc = free_port(), free_port()
+    options = ("--workers", "2", "--grpc", f"127.0.0.1:{grpc}", "--redis", valkey_server.url)
+    serving = serve(processes, store, http, *options)
+    started(serving, 2)
+    assert serving.output().count(f"url=grpc://127.0.0.1:{grpc}") == 2
+
+    same_http = serve(processes, store, http, "--workers", "2")
+    same_grpc = serve(processes, store, free_port(), "--workers", "2", "--grpc", f"127.0.0.1:{grpc}")
+
+    assert_refuses(same_http, f"cannot listen on http://127.0.0.1:{http}: Address already in use")
+    assert_refuses(same_grpc, f"cannot listen on grpc://127.0.0.1:{grpc}: .*Address already in use")
+    assert serving.terminate() == 0
+
+
+def test_an_embedded_store_has_one_worker(processes: Processes, tmp_path: Path) -> None:
+    refusing = serve(processes, f"sqlite:///{tmp_path / 'rota.db'}", free_port(), "--workers", "2")
+
+    assert_refuses(refusing, "more than one worker needs a store in Postgres")
+
+
+def test_a_store_that_all_workers_would_refuse_is_refused_once(processes: Processes, postgres_dsn: str) -> None:
+    refusing = serve(processes, postgres_dsn, free_port(), "--workers", "2")
+
+    assert_refuses(refusing, "rota db upgrade")
+    assert pids(refusing) == []
+
+
+def assert_refuses(process: Process, reason: str) -> None:
+    """It ends with 1 and says why."""
+    assert process.wait_for_exit() == 1
+    assert re.search(reason, process.output()), process.output()
