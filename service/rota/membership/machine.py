@@ -367,11 +367,13 @@ class Membership:
 
         A rejoin in a Stable group is answered at once and renews nothing. A higher generation is no
         proof by itself: a resync counts up, too, and a static member that was away is not left out.
+        One that replaces its former self is answered at once, with what that one's session was.
         """
+        if self.settings.group_instance_id is not None:
+            return False
         if self._seen_generation_id == NO_GENERATION:
             return True
-        was_part_of_it = self._told_of_rebalance and self.settings.group_instance_id is None
-        return was_part_of_it and generation_id > self._seen_generation_id
+        return self._told_of_rebalance and generation_id > self._seen_generation_id
 
     # --- sync, heartbeat, commit, leave -------------------------------------------------------
 
