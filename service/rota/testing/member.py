@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.membership import (
     Assigned,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 TOPIC = "t"
 PROTOCOL_TYPE = "worker"
 SILENT_LEADER_MS = 100_000
+CLOCK_RATE_ERROR = 0.01
+"""How much too fast or slow a member's clock may run; the client core allows for twice as much."""
 
 
 class Share(NamedTuple):
@@ -54,7 +57,12 @@ class Member(Client):
     def __init__(self, world: World, name: str, group: GroupKey, group_instance_id: str | None) -> None:
         super().__init__(name)
         self.world = world
+        self.tried = world.rng.randrange(len(world.replica_ids))
         self.group = group
+        self._born_ms = world.scheduler.now_ms
+        self._clock_ms = world.rng.randint(0, 1_000_000)
+        """What its own clock showed when it started."""
+        self._rate = 1 + world.rng.uniform(-CLOCK_RATE_ERROR, CLOCK_RATE_ERROR)
         self.core = Membership(self._settings(group_instance_id))
         self.membership_call: Exchange | None = None
         self.commit_call: Exchange | None = None
@@ -92,10 +100,18 @@ class Member(Client):
         names = ("even", "sticky") if self.world.rng.random() < 0.7 else ("sticky", "even")
         return tuple(Protocol(name, f"v{version}".encode()) for name in names)
 
+    def now_ms(self) -> int:
+        """Its own clock, which the client core is given: nothing but the passing of time can be read from it."""
+        return self._clock_ms + int((self.world.scheduler.now_ms - self._born_ms) * self._rate)
+
+    def _after(self, local_ms: int, act: Callable[..., None], *args: Any) -> None:
+        """Do something when its own clock has gone on by so much."""
+        self.world.scheduler.after(-int(-local_ms // self._rate), self, act, *args)
+
     # --- what others do to it --------------------------------------------------------------------
 
     def leave(self) -> None:
-        self._handle(self.core.leave(self.world.scheduler.now_ms, "going home"))
+        self._handle(self.core.leave(self.now_ms(), "going home"))
         self.close_hold()
         self._plan()
 
@@ -112,7 +128,7 @@ class Member(Client):
     def change_metadata(self) -> None:
         self._metadata_version += 1
         protocols = self._protocols(self._metadata_version)
-        self._handle(self.core.request_rejoin(self.world.scheduler.now_ms, "new metadata", protocols))
+        self._handle(self.core.request_rejoin(self.now_ms(), "new metadata", protocols))
         self._plan()
 
     def resync(self) -> bool:
@@ -133,7 +149,7 @@ class Member(Client):
 
     def _plan(self) -> None:
         """Ask the core what to send next, and when. At most one membership call is under way."""
-        now_ms = self.world.scheduler.now_ms
+        now_ms = self.now_ms()
         call = self.membership_call
         if call is not None and call.done is not None:
             request = call.call.request
@@ -144,10 +160,10 @@ class Member(Client):
         planned = self.core.next_request(now_ms)
         self._plan_number += 1
         if planned is not None:
-            self.world.scheduler.after(planned.send_at_ms - now_ms, self, self._send, self._plan_number)
+            self._after(planned.send_at_ms - now_ms, self._send, self._plan_number)
 
     def _send(self, plan_number: int) -> None:
-        now_ms = self.world.scheduler.now_ms
+        now_ms = self.now_ms()
         planned = self.core.next_request(now_ms)
         if plan_number != self._plan_number or planned is None:
             return
@@ -160,7 +176,7 @@ class Member(Client):
         )
 
     def _answered(self, request: MembershipRequest | CommitOffsets, sent_ms: int, reply: Reply | None) -> None:
-        now_ms, jitter = self.world.scheduler.now_ms, self.world.rng.random()
+        now_ms, jitter = self.now_ms(), self.world.rng.random()
         if reply is None:
             events = self.core.on_failure(request, sent_ms, now_ms, jitter)
         else:
@@ -170,7 +186,7 @@ class Member(Client):
 
     def _on_deadline(self) -> None:
         self._deadline_set_for_ms = -1
-        events = self.core.on_time(self.world.scheduler.now_ms)
+        events = self.core.on_time(self.now_ms())
         self._handle(events)
         if events:
             self._plan()
@@ -196,10 +212,10 @@ class Member(Client):
         deadline_ms = self.core.deadline_ms
         if deadline_ms is None:
             return
-        self._valid_until_ms = deadline_ms
+        self._valid_until_ms = self._born_ms + int((deadline_ms - self._clock_ms) / self._rate)
         if self._deadline_set_for_ms == -1:
             self._deadline_set_for_ms = deadline_ms
-            self.world.scheduler.after(max(deadline_ms - self.world.scheduler.now_ms, 0), self, self._on_deadline)
+            self._after(max(deadline_ms - self.now_ms(), 0), self._on_deadline)
 
     # --- leading ---------------------------------------------------------------------------------
 
@@ -237,7 +253,7 @@ class Member(Client):
     def _revoked(self, generation_id: int) -> None:
         if self.core.state is State.REVOKING and self.core.generation_id == generation_id:
             self.close_hold()
-            self.core.rejoin(self.world.scheduler.now_ms)
+            self.core.rejoin(self.now_ms())
             self._plan()
 
     def _hold(self, event: Assigned) -> None:
@@ -276,7 +292,7 @@ class Member(Client):
         world = self.world
         if self._held is not held or not world.working:
             return
-        if self.core.holds(world.scheduler.now_ms):
+        if self.core.holds(self.now_ms()):
             partition = world.rng.choice(held.partitions)
             delay_ms = 1 + int(world.rng.random() * (3_000 if world.troublesome and world.chance(0.05) else 5))
             world.scheduler.after(delay_ms, None, world.fenced_write, self.group, partition, held.generation_id)
@@ -286,7 +302,7 @@ class Member(Client):
         world.scheduler.after(interval_ms // 2 + int(world.rng.random() * interval_ms), self, self._work, held)
 
     def _commit(self, partition: int, generation_id: int) -> None:
-        now_ms = self.world.scheduler.now_ms
+        now_ms = self.now_ms()
         offset = self.positions[partition]
         item = OffsetToCommit(TOPIC, partition, offset, metadata=f"{self.name}/{self.world.next_commit()}")
         request = CommitOffsets(*self.group, generation_id, (item,), self.core.member_id, self.group_instance_id)

@@ -29,6 +29,7 @@ from rota.testing.replica import Replica
 if TYPE_CHECKING:
     from rota.testing.world import World
 
+FOR_EVER_MS = 10_000_000
 FAULT_SHARE = 0.6
 """How likely a seed has each kind of fault at all."""
 
@@ -45,6 +46,7 @@ class Nemesis:
         """Those whose slot somebody else has taken: dead, fenced, or not yet aware of it."""
         self.admin = Client("admin")
         self.active = True
+        self.lost_replica_id = ""
         self._started = 0
         kinds: list[Callable[[], None]] = [
             self._crash_replica,
@@ -94,6 +96,21 @@ class Nemesis:
         self.world.store.down_until_ms = 0
         for replica in self.world.replicas.values():
             replica.cut_off_from_store_until_ms = 0
+        if self.world.chance(0.3):
+            self._lose_one_for_good()
+
+    def _lose_one_for_good(self) -> None:
+        """L8: whatever ails one replica for ever, the groups go on with the others."""
+        replica = self._some_replica()
+        match self.world.rng.randrange(3):
+            case 0:
+                replica.crash()
+                self.lost_replica_id = replica.replica_id
+            case 1:
+                replica.paused_until_ms = FOR_EVER_MS
+            case _:
+                replica.cut_off_from_store_until_ms = FOR_EVER_MS
+        self.world.sometimes("peace without one of the replicas")
 
     def _again(self, every_ms: int, act: Callable[[], None]) -> None:
         if every_ms and self.active:
@@ -234,6 +251,8 @@ class Nemesis:
             self.world.scheduler.after(back_ms, None, self._start_replica, replica.replica_id)
 
     def _start_replica(self, replica_id: str) -> None:
+        if replica_id == self.lost_replica_id:
+            return
         self.world.replicas[replica_id] = Replica(self.world, replica_id)
 
     def _pause_replica(self) -> None:

@@ -23,6 +23,8 @@ class Client(Process):
         super().__init__()
         self.name = name
         self.owner_of: dict[int, str] = {}
+        self.tried = 0
+        """Where no owner is known the replicas are tried in turn: at random, a silent one could be hit for ever."""
         self.exchanges: dict[int, Exchange] = {}
 
 
@@ -70,6 +72,8 @@ class Exchange:
 
     def time_out(self) -> None:
         if self.done is not None:
+            # Whoever does not answer may never do so again: the next call goes elsewhere.
+            self.client.owner_of.pop(self.call.shard_id, None)
             self.network.hang_up(self)
             self.settle(None)
 
@@ -120,7 +124,9 @@ class Network:
 
     def _forward(self, exchange: Exchange, replica_id: str | None) -> None:
         world = self._world
-        replica_id = replica_id or world.some_replica_id()
+        if replica_id is None:
+            exchange.client.tried += 1
+            replica_id = world.replica_ids[exchange.client.tried % len(world.replica_ids)]
         delivery = exchange.delivery = Delivery(exchange, exchange.call, replica_id)
         exchange.hops += 1
         if not self._lost(exchange.client.name, replica_id):
@@ -177,7 +183,11 @@ class Network:
 
 
 def _may_repeat(request: Request) -> bool:
-    """What a careful proxy may send twice: not a static newcomer's join, which would fence its own twin."""
+    """What a careful proxy may send twice.
+
+    A join that arrives once more counts as joining again, as in Kafka: it would stand for a member that is not waiting.
+    A newcomer's first join only draws one more id, unless it is static: then it would fence its own twin.
+    """
     if isinstance(request, JoinGroup):
-        return bool(request.member_id) or request.group_instance_id is None
+        return not request.member_id and request.group_instance_id is None
     return not isinstance(request, CommitOffsets)

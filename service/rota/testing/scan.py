@@ -42,11 +42,9 @@ def scan_of(history: History, profile: Profile) -> Scan:
             case Heartbeat() as heartbeat:
                 _note_renewal(scan, call, heartbeat.member_id, (_NONE, ErrorCode.REBALANCE_IN_PROGRESS))
     for lines in history.journal.values():
-        scan.renewed_all += (
-            (line.entry.group_id, line.landed_ms)
-            for line in lines
-            if line.entry.record.kind in ("shard_acquired", "generation_completed")
-        )
+        completed = (line for line in lines if line.entry.record.kind == "generation_completed")
+        scan.renewed_all += ((line.entry.group_id, line.landed_ms) for line in completed)
+    scan.renewed_all += (("", claimed_ms) for _, _, _, claimed_ms in history.epochs)
     return scan
 
 
