@@ -31,7 +31,7 @@ def store(processes: Processes, postgres_dsn: str) -> str:
 
 
 def serve(processes: Processes, store: str, port: int, *options: str) -> Process:
-    common = ("--http", f"127.0.0.1:{port}", "--shard-count", "4", "--lease-ms", str(LEASE_MS), "--log-format", "text")
+    common = ("--http", f"127.0.0.1:{port}", "--shard-count", "32", "--lease-ms", str(LEASE_MS), "--log-format", "text")
     quick = {"ROTA_LIMITS__INITIAL_REBALANCE_DELAY_MS": "20"}
     return processes.rota("serve", "--store", store, *common, *options, env=quick)
 
@@ -73,10 +73,10 @@ def test_a_worker_that_is_killed_is_started_again_and_requests_are_answered_all_
     assert {ask(url, "groups").status_code for _ in range(10)} == {200}
 
     os.kill(first, signal.SIGKILL)
-    # No connection is refused or cut: the other worker accepts what comes. Until the lease is over, a shard of the
-    # dead one may be nobody's, which clients are told to try again.
-    answers = [ask(url, f"groups/g{n}").status_code for n in range(40)]
     serving.wait_for_line(rf"a worker ended by itself worker=0 pid={first} exit_code=-9")
+    # No connection is refused: the other worker accepts what comes. Until the lease is over, a shard of the dead one
+    # may be nobody's, which clients are told to try again.
+    answers = [ask(url, f"groups/g{n}").status_code for n in range(40)]
     *_, third = started(serving, 3)
 
     assert set(answers) <= {404, 503}
@@ -100,6 +100,7 @@ def test_with_a_redis_no_heartbeat_fails_when_a_worker_is_killed(
     time.sleep(TOLD_S)
 
     os.kill(doomed, signal.SIGKILL)
+    serving.wait_for_line(f"a worker ended by itself .* pid={doomed} ")
     answers = {ask(url, f"groups/{group}/heartbeat", **beats[group]).status_code for _ in range(8) for group in beats}
     started(serving, 3)
     answers |= {ask(url, f"groups/{group}/heartbeat", **beats[group]).status_code for group in beats}
@@ -127,9 +128,11 @@ def test_the_workers_share_http_and_grpc_and_nobody_else_gets_in(
     started(serving, 2)
     assert serving.output().count(f"url=grpc://127.0.0.1:{grpc}") == 2
 
+    alone = serve(processes, store, http)
     same_http = serve(processes, store, http, "--workers", "2")
     same_grpc = serve(processes, store, free_port(), "--workers", "2", "--grpc", f"127.0.0.1:{grpc}")
 
+    assert_refuses(alone, f"cannot listen on http://127.0.0.1:{http}: Address already in use")
     assert_refuses(same_http, f"cannot listen on http://127.0.0.1:{http}: Address already in use")
     assert_refuses(same_grpc, f"cannot listen on grpc://127.0.0.1:{grpc}: .*Address already in use")
     assert serving.terminate() == 0

@@ -21,13 +21,18 @@ class CannotListen(Exception):
     """The address is taken, or not ours; the message says which and why."""
 
 
-def listen(address: Address) -> socket.socket:
-    """Bind before anything else starts, so that a port that is taken costs nothing. Raises `CannotListen`."""
+def listen(address: Address, *, shared: bool = False) -> socket.socket:
+    """Bind before anything else starts, so that a port that is taken costs nothing. Raises `CannotListen`.
+
+    `shared` is for processes of one service: the kernel spreads connections over all that listen so.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     # asyncio switches Nagle's delay off only on sockets that say they are TCP; with it each answer takes 40 ms.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.bind((address.host, address.port))
         bound.listen(BACKLOG)
         bound.setblocking(False)

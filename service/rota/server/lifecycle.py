@@ -41,16 +41,11 @@ def run(settings: Settings, serving: Callable[[Settings], Coroutine[Any, Any, No
     return 0
 
 
-async def serve(
-    settings: Settings, *, stop: asyncio.Event | None = None, listening: socket.socket | None = None
-) -> None:
-    """Serve until `stop` is set or a signal sets it, then drain; raises `ServerFailed`.
-
-    `listening` is a socket to accept from, instead of one of our own.
-    """
+async def serve(settings: Settings, *, stop: asyncio.Event | None = None) -> None:
+    """Serve until `stop` is set or a signal sets it, then drain; raises `ServerFailed`."""
     stop = stop or asyncio.Event()
     try:
-        with Signals(stop), listening or listen(settings.http) as bound:
+        with Signals(stop), listen(settings.http, shared=settings.workers > 1) as bound:
             async with open_services(settings, url_of(bound)) as services:
                 await _serve_until(stop, services, bound, settings)
     except (CannotListen, StoreRefused, StoreUnavailable) as error:

@@ -1,10 +1,9 @@
-"""One process of `rota serve --workers N`, started by its supervisor: `python -m rota.server.worker SOCKET`."""
+"""One process of `rota serve --workers N`, started by its supervisor with `python -m rota.server.worker`."""
 
 from __future__ import annotations
 
 import asyncio
 import pickle
-import socket
 import sys
 
 from rota.server.lifecycle import run, serve
@@ -15,9 +14,8 @@ _LENGTH = 4
 
 
 def main() -> int:
-    """Serve on the inherited socket until told to stop, or until the supervisor is gone."""
-    bound = socket.socket(fileno=int(sys.argv[1]))
-    return run(_read_settings(), lambda settings: _serve(settings, bound))
+    """Serve until told to stop, or until the supervisor is gone."""
+    return run(_read_settings(), _serve)
 
 
 def pack_settings(settings: Settings) -> bytes:
@@ -34,7 +32,7 @@ def _read_settings() -> Settings:
     return settings
 
 
-async def _serve(settings: Settings, bound: socket.socket) -> None:
+async def _serve(settings: Settings) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -45,7 +43,7 @@ async def _serve(settings: Settings, bound: socket.socket) -> None:
     # Nothing more is ever written to it: it becomes readable when the supervisor ends.
     loop.add_reader(_STDIN, orphaned)
     try:
-        await serve(settings, stop=stop, listening=bound)
+        await serve(settings, stop=stop)
     finally:
         loop.remove_reader(_STDIN)
 

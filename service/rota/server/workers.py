@@ -1,8 +1,8 @@
 """`rota serve --workers N`: replicas on one machine behind one address, watched over and ended together.
 
-The supervisor binds the HTTP port, alone, and its workers accept from the one socket: what waits in it when a worker
-dies, another one takes. gRPC binds for itself, so there each worker has a socket that shares the port; the supervisor
-first makes sure that it is nobody else's, and then keeps it from whoever does the same.
+Each worker has sockets of its own that share the ports (SO_REUSEPORT), so that the kernel spreads connections evenly
+and those to a worker that died go to the others. The supervisor makes sure first that a port is nobody else's, and then
+keeps it: a second service that is started on it is refused, and a restarted worker finds it free.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from time import monotonic
 
 from rota.runtime.ports import StoreRefused, StoreUnavailable
-from rota.server.http_server import CannotListen, listen, url_of
+from rota.server.http_server import CannotListen
 from rota.server.lifecycle import ServerFailed, Signals, run
 from rota.server.settings import Address, Settings
 from rota.server.worker import pack_settings
@@ -42,18 +42,18 @@ async def supervise(settings: Settings) -> None:
     """Keep the workers running until a signal comes; raises `ServerFailed`."""
     stop = asyncio.Event()
     try:
-        with Signals(stop), listen(settings.http) as bound, _kept_port(settings.grpc) as grpc:
+        with Signals(stop), _kept_port("http", settings.http) as http, _kept_grpc_port(settings.grpc) as grpc:
             # What every worker would stumble over is said once.
             await _check_store(settings)
-            await _keep_all(settings.model_copy(update={"grpc": grpc}), bound, stop)
+            await _keep_all(settings.model_copy(update={"http": http, "grpc": grpc}), stop)
     except (CannotListen, StoreRefused, StoreUnavailable) as error:
         raise ServerFailed(str(error)) from error
 
 
-async def _keep_all(settings: Settings, bound: socket.socket, stop: asyncio.Event) -> None:
-    _log.info("supervising", extra={"url": url_of(bound), "workers": settings.workers})
+async def _keep_all(settings: Settings, stop: asyncio.Event) -> None:
+    _log.info("supervising", extra={"url": f"http://{settings.http}", "workers": settings.workers})
     async with asyncio.TaskGroup() as tasks:
-        workers = [_Worker(number, settings, bound, stop) for number in range(settings.workers)]
+        workers = [_Worker(number, settings, stop) for number in range(settings.workers)]
         ends = [tasks.create_task(worker.keep()) for worker in workers]
     failed = [str(number) for number, end in enumerate(ends) if end.result() != 0]
     if failed:
@@ -69,31 +69,53 @@ async def _check_store(settings: Settings) -> None:
 
 
 @contextlib.contextmanager
-def _kept_port(address: Address | None) -> Iterator[Address | None]:
+def _kept_port(scheme: str, address: Address) -> Iterator[Address]:
     """A port that the workers can share and nobody else has; raises `CannotListen`."""
-    if address is None:
-        yield None
-        return
     try:
-        listen(address).close()
-        with socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET) as kept:
-            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            # It never listens, so no connection ends up here.
-            kept.bind((address.host, address.port))
-            yield Address(address.host, kept.getsockname()[1])
-    except (CannotListen, OSError) as error:
-        raise CannotListen(f"cannot listen on grpc://{address}: {error}") from error
+        # Without sharing: this fails where anybody else has the port, whatever they allow.
+        with _bound(address, socket.SO_REUSEADDR) as alone:
+            alone.listen()
+        kept = _keep(address)
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {scheme}://{address}: {error.strerror or error}") from error
+    with kept:
+        yield Address(address.host, kept.getsockname()[1])
+
+
+def _keep(address: Address) -> socket.socket:
+    """A socket that never listens, so that no connection ends up with it."""
+    try:
+        # Other services, which do set SO_REUSEADDR, are kept out by one that does not even before a worker listens.
+        return _bound(address, socket.SO_REUSEPORT)
+    except OSError:
+        # Nobody listens, so these are old connections of a server that did not share the port.
+        return _bound(address, socket.SO_REUSEPORT, socket.SO_REUSEADDR)
+
+
+def _bound(address: Address, *options: int) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
+    try:
+        for option in options:
+            bound.setsockopt(socket.SOL_SOCKET, option, 1)
+        bound.bind((address.host, address.port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _kept_grpc_port(address: Address | None) -> contextlib.AbstractContextManager[Address | None]:
+    return contextlib.nullcontext() if address is None else _kept_port("grpc", address)
 
 
 class _Worker:
     """One of the processes. It gets its settings through its standard input, whose end tells it that we are gone."""
 
-    def __init__(self, number: int, settings: Settings, bound: socket.socket, stop: asyncio.Event) -> None:
+    def __init__(self, number: int, settings: Settings, stop: asyncio.Event) -> None:
         peer = settings.peer
         own_peer = Address(peer.host, peer.port and peer.port + number)
         self._settings = settings.model_copy(update={"peer": own_peer})
         self._number = number
-        self._bound = bound
         self._stop = stop
 
     async def keep(self) -> int:
@@ -115,9 +137,8 @@ class _Worker:
 
     async def _start(self) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "rota.server.worker", str(self._bound.fileno())),
+            *(sys.executable, "-m", "rota.server.worker"),
             stdin=asyncio.subprocess.PIPE,
-            pass_fds=(self._bound.fileno(),),
             # Ctrl-C is for the supervisor: a second signal would end a worker in the middle of its drain.
             start_new_session=True,
         )
