@@ -7,7 +7,6 @@ import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlsplit
 
 from rota.assignors import TopicPartition
 from rota.client.callbacks import Assign, Listener, Listeners
@@ -21,7 +20,7 @@ from rota.client.consumer_protocol import (
 )
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.member import Member
-from rota.client.transports.http import HttpTransport
+from rota.client.transports.addresses import transport_to
 from rota.client.transports.port import GroupEvent, Transport
 from rota.membership import MembershipSettings
 from rota.protocol.ids import check_group_id, check_namespace
@@ -58,22 +57,24 @@ def connect(
 ) -> Client:
     """A client of the coordinator at `url`, for the time of an `async with` block. Nothing is sent yet.
 
+    The URL's scheme is the transport: `http` and `https`; `grpc` and `grpcs` (with TLS) for one rpc per call;
+    `grpc+stream` and `grpcs+stream` for one stream that all members share, on which they are told of a rebalance
+    without asking. With `?leave_after_ms=500` a lost stream counts as leaving after so long. gRPC needs
+    `pip install 'rota[grpc]'`.
+
     Args:
-        url: Where the coordinator is; several addresses are tried in turn.
+        url: Where the coordinator is; several addresses, of one scheme, are tried in turn.
         namespace: The tenant whose groups and topics are meant.
         client_id: A name for people; member ids begin with it. By default the name of this machine.
         headers: Sent with every request, for example `{"Authorization": "Bearer …"}`.
         patience_ms: How long calls other than a member's are repeated while nobody answers.
 
     Raises:
-        ValueError: An address is no `http://` or `https://` URL.
+        ValueError: An address is no URL of these schemes, or they have several.
     """
     urls = [url] if isinstance(url, str) else list(url)
-    for each in urls:
-        parts = urlsplit(each)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{each!r} is no http:// or https:// URL")
-    return Client(HttpTransport(urls, headers=headers), namespace, client_id=client_id, patience_ms=patience_ms)
+    transport = transport_to(urls, headers)
+    return Client(transport, namespace, client_id=client_id, patience_ms=patience_ms)
 
 
 class Client:

@@ -77,7 +77,11 @@ class Unavailable(CoordinatorError):
 
 
 class CoordinatorUnreachable(Unavailable):
-    """No answer came. The call may have been carried out: repeat it only if that does no harm."""
+    """No answer came. The call may have been carried out, if it `was_sent`: repeat it where that does no harm."""
+
+    def __init__(self, detail: str = "", *, was_sent: bool = True) -> None:
+        super().__init__(detail)
+        self.was_sent = was_sent
 
 
 class CoordinatorNotAvailable(Unavailable):

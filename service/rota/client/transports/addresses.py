@@ -1,0 +1,46 @@
+"""From URLs to the transport that their scheme names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from rota.client.transports.http import HttpTransport
+from rota.client.transports.port import Transport
+
+HTTP = ("http", "https")
+GRPC = ("grpc", "grpcs")
+STREAM = ("grpc+stream", "grpcs+stream")
+
+
+def transport_to(urls: Sequence[str], headers: Mapping[str, str] | None) -> Transport:
+    """A transport to these addresses; ValueError if they are none, or not all of one scheme."""
+    parts = [_split(url) for url in urls]
+    schemes = {each.scheme for each in parts}
+    if len(schemes) > 1:
+        raise ValueError(f"addresses of one coordinator have one scheme, not {' and '.join(sorted(schemes))}")
+    if schemes <= set(HTTP):
+        return HttpTransport(urls, headers=headers)
+    # Not before it is asked for: gRPC is not in the base install.
+    if schemes <= set(GRPC):
+        from rota.client.transports.grpc import GrpcTransport
+
+        return GrpcTransport(urls, headers=headers)
+    from rota.client.transports.stream import StreamTransport
+
+    return StreamTransport(urls, headers=headers, leave_after_ms=_leave_after_ms(parts[0]))
+
+
+def _split(url: str) -> SplitResult:
+    parts = urlsplit(url)
+    if parts.scheme not in HTTP + GRPC + STREAM or not parts.hostname:
+        raise ValueError(f"{url!r} is no http://, https://, grpc://, grpcs:// or grpc+stream:// URL")
+    return parts
+
+
+def _leave_after_ms(parts: SplitResult) -> int | None:
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    given = options.pop("leave_after_ms", None)
+    if options or (given is not None and not (given.isascii() and given.isdigit())):
+        raise ValueError(f"{parts.query!r} is not leave_after_ms=MILLISECONDS")
+    return None if given is None else int(given)

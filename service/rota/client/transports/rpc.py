@@ -1,0 +1,108 @@
+"""What both gRPC transports share: channels to any of several addresses, and what a failed call means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import grpc
+from google.rpc.status_pb2 import Status
+
+from rota.client.errors import CoordinatorUnreachable
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import JoinReply, Reply, Request, refuse
+from rota.wire.problems import Problem
+from rota.wire.replies import Received
+from rota.wire.rpc_status import DETAILS_KEY, problem_of
+
+SCHEMES = ("grpc", "grpcs")
+"""Plain and with TLS."""
+ELSEWHERE = frozenset(
+    {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
+)
+_OPTIONS = (
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A member list holds the metadata of all: its server bounds it, not we.
+    ("grpc.max_receive_message_length", -1),
+    # A restarted server is found at once; the defaults grow to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
+)
+_NOT_OURS = {
+    grpc.StatusCode.UNAUTHENTICATED: ErrorCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    grpc.StatusCode.INVALID_ARGUMENT: ErrorCode.INVALID_REQUEST,
+    grpc.StatusCode.UNIMPLEMENTED: ErrorCode.INVALID_REQUEST,
+    # The only thing that gRPC itself refuses for its size is a message.
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ErrorCode.PAYLOAD_TOO_LARGE,
+}
+
+
+class Channels:
+    """One channel for each address; speaks to one address until it fails, then to the next."""
+
+    def __init__(self, urls: Sequence[str], headers: Mapping[str, str] | None) -> None:
+        if not urls:
+            raise ValueError("at least one URL is needed")
+        self.urls = list(urls)
+        self.metadata = tuple((name.lower(), value) for name, value in (headers or {}).items())
+        self._current = 0
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    @property
+    def url(self) -> str:
+        return self.urls[self._current]
+
+    def current(self) -> grpc.aio.Channel:
+        channel = self._channels.get(self.url)
+        if channel is None:
+            channel = self._channels[self.url] = _open(self.url)
+        return channel
+
+    def go_elsewhere(self) -> None:
+        self._current = (self._current + 1) % len(self.urls)
+
+    async def close(self) -> None:
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()
+
+
+def received_of(request: Request, error: grpc.aio.AioRpcError) -> Received:
+    """The refusal that a status stands for; raises `CoordinatorUnreachable` where nobody knows what was done."""
+    problem = problem_in(error)
+    if problem is None:
+        code = _NOT_OURS.get(error.code())
+        if code is None:
+            raise CoordinatorUnreachable(error.details() or error.code().name) from error
+        problem = Problem(code, error.details() or error.code().name)
+    return Received(refused(request, problem), problem.revision, problem.epoch)
+
+
+def refused(request: Request, problem: Problem) -> Reply:
+    reply = refuse(request, problem.code, problem.detail)
+    return replace(reply, member_id=problem.member_id) if isinstance(reply, JoinReply) else reply
+
+
+def problem_in(error: grpc.aio.AioRpcError) -> Problem | None:
+    """What one of our servers said; None if the status is somebody else's."""
+    for key, value in error.trailing_metadata() or ():
+        if key == DETAILS_KEY and isinstance(value, bytes):
+            return problem_of(Status.FromString(value))
+    return None
+
+
+def was_not_sent(error: grpc.aio.AioRpcError) -> bool:
+    """No connection could be made, so that the call may be made elsewhere. gRPC says it in words only."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in (error.details() or "")
+
+
+def _open(url: str) -> grpc.aio.Channel:
+    parts = urlsplit(url)
+    if parts.scheme.removesuffix("+stream") == "grpcs":
+        return grpc.aio.secure_channel(parts.netloc, grpc.ssl_channel_credentials(), options=_OPTIONS)
+    return grpc.aio.insecure_channel(parts.netloc, options=_OPTIONS)

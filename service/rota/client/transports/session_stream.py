@@ -1,0 +1,142 @@
+"""One session stream as the client sees it: calls by number, and what is said without being asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from rota.client.errors import CoordinatorUnreachable
+from rota.client.transports.rpc import problem_in, was_not_sent
+from rota.v1.coordinator_pb2 import SessionEvent, SessionOptions, SessionRequest
+from rota.wire.rpcs import COORDINATOR
+
+_PATH = f"/{COORDINATOR}/Session"
+_NEWS = ("rebalance", "generation", "fenced", "drain")
+
+
+class SessionStream:
+    """Lives until either side ends it; then every open call fails, and `is_over`.
+
+    `on_news` is called with each piece of news the moment it arrives, and once with None when the stream is over.
+    """
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        metadata: tuple[tuple[str, str], ...],
+        on_news: Callable[[SessionEvent | None], None],
+        leave_after_ms: int | None,
+    ) -> None:
+        method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(_PATH)
+        self._stream = method(metadata=metadata)
+        self._on_news = on_news
+        self._calls = 0
+        self._open: dict[int, asyncio.Future[SessionEvent]] = {}
+        self._unsent: deque[SessionRequest] = deque()
+        self._wake = asyncio.Event()
+        self._failure: CoordinatorUnreachable | None = None
+        self._idle = asyncio.Event()
+        self.is_draining = False
+        """The server has asked to go elsewhere: what is open is still answered."""
+        if leave_after_ms is not None:
+            self._send(self._next_number(), options=SessionOptions(leave_after_ms=leave_after_ms))
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+
+    @property
+    def is_over(self) -> bool:
+        return self._failure is not None
+
+    @property
+    def failure(self) -> CoordinatorUnreachable:
+        """Why it is over."""
+        return self._failure or CoordinatorUnreachable("the stream is over")
+
+    async def until_idle(self, timeout_s: float) -> None:
+        """Return when nobody waits for an answer here, or the stream is over, or after this long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._open and not self.is_over:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            return
+
+    async def call(self, **request: Any) -> SessionEvent:
+        """Send a request and wait for its answer; raises `CoordinatorUnreachable` if there will be none."""
+        if self._failure is not None:
+            raise self._failure
+        number = self._next_number()
+        answer = self._open[number] = asyncio.get_running_loop().create_future()
+        self._send(number, **request)
+        try:
+            event: SessionEvent = await answer
+            return event
+        except asyncio.CancelledError:
+            self._send(self._next_number(), cancel=number)
+            raise
+        finally:
+            del self._open[number]
+            self._idle.set()
+
+    async def close(self) -> None:
+        """Break it off."""
+        self._end(CoordinatorUnreachable("the stream was closed"))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._stream.cancel()
+
+    def _next_number(self) -> int:
+        self._calls += 1
+        return self._calls
+
+    def _send(self, number: int, **request: Any) -> None:
+        self._unsent.append(SessionRequest(call=number, **request))
+        self._wake.set()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                while self._unsent:
+                    await self._stream.write(self._unsent.popleft().SerializeToString())
+                self._wake.clear()
+                await self._wake.wait()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            # The reader learns why.
+            return
+
+    async def _read(self) -> None:
+        failure = CoordinatorUnreachable("the server ended the stream")
+        try:
+            while isinstance(data := await self._stream.read(), bytes):
+                self._take(SessionEvent.FromString(data))
+        except grpc.aio.AioRpcError as error:
+            failure = _failure_of(error)
+        finally:
+            self._end(failure)
+
+    def _take(self, event: SessionEvent) -> None:
+        answer = self._open.get(event.call)
+        if answer is not None and not answer.done():
+            answer.set_result(event)
+        elif event.WhichOneof("event") in _NEWS:
+            self.is_draining = self.is_draining or event.HasField("drain")
+            self._on_news(event)
+
+    def _end(self, failure: CoordinatorUnreachable) -> None:
+        if self._failure is None:
+            self._failure = failure
+            for answer in self._open.values():
+                if not answer.done():
+                    answer.set_exception(failure)
+            self._on_news(None)
+
+
+def _failure_of(error: grpc.aio.AioRpcError) -> CoordinatorUnreachable:
+    problem = problem_in(error)
+    detail = problem.detail if problem else error.details()
+    return CoordinatorUnreachable(detail or error.code().name, was_sent=not was_not_sent(error))

@@ -1,0 +1,175 @@
+"""Heartbeats of many members on one stream: one message for all, and waits that end with news instead of a timer.
+
+A heartbeat that waits is sent like any other; what ends its wait is news about its member, its time, or that another
+member's heartbeat is due. In that last case it is answered early, so that its member beats again at once and the
+heartbeats of all travel together from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rota.client.errors import CoordinatorUnreachable
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import (
+    Heartbeat,
+    HeartbeatMany,
+    HeartbeatManyReply,
+    HeartbeatReply,
+    MemberHeartbeat,
+)
+from rota.wire.replies import Received
+from rota.wire.status import STATUS
+
+LINGER_S = 0.001
+"""How long the first heartbeat of a message waits for others."""
+
+_Name = tuple[str, str, str]
+
+
+@dataclass(slots=True, eq=False)
+class Beat:
+    """One heartbeat until its member is told the outcome."""
+
+    request: Heartbeat
+    wait_s: float
+    outcome: asyncio.Future[Received]
+    began_at: float
+    heard: Received | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    @property
+    def name(self) -> _Name:
+        return (self.request.namespace, self.request.group_id, self.request.member_id)
+
+    def finish(self, received: Received | None) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        if received is not None and not self.outcome.done():
+            self.outcome.set_result(received)
+
+    def fail(self, error: CoordinatorUnreachable) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        if not self.outcome.done():
+            self.outcome.set_exception(error)
+
+
+class WaitingBeats:
+    """The heartbeats of one stream. `flush` is called, soon, when there are some to send."""
+
+    def __init__(self, flush: Callable[[], None]) -> None:
+        self._flush = flush
+        self._unsent: list[Beat] = []
+        self._waiting: dict[_Name, Beat] = {}
+
+    def add(self, request: Heartbeat, wait_ms: int) -> Beat:
+        loop = asyncio.get_running_loop()
+        beat = Beat(request, wait_ms / 1000, loop.create_future(), loop.time())
+        if not self._unsent:
+            loop.call_later(LINGER_S, self._flush)
+            self._release_those_half_through(loop.time())
+        self._unsent.append(beat)
+        return beat
+
+    def discard(self, beat: Beat) -> None:
+        """Nobody waits for it any more."""
+        beat.finish(None)
+        if self._waiting.get(beat.name) is beat:
+            del self._waiting[beat.name]
+
+    def take(self) -> list[Beat]:
+        """What is to be sent now."""
+        beats, self._unsent = [beat for beat in self._unsent if not beat.outcome.done()], []
+        return beats
+
+    def heard(self, beats: Iterable[Beat], replies: dict[tuple[str, str], Received]) -> None:
+        """The answer to a message with these beats: finish each, or let it wait."""
+        for beat in beats:
+            received = _reply_to(beat.request, replies[beat.name[:2]])
+            reply = received.reply
+            assert isinstance(reply, HeartbeatReply)
+            if (
+                reply.error is not ErrorCode.NONE
+                or reply.generation_id != beat.request.generation_id
+                or not beat.wait_s
+            ):
+                beat.finish(received)
+            elif not beat.outcome.done():
+                self._let_wait(beat, received)
+
+    def told(self, news: Any, kind: str) -> None:
+        """News that arrived after the answer of those who wait."""
+        received = Received(_reply_of_news(news, kind), news.revision, news.epoch)
+        named = [member.member_id for member in news.members] if kind == "generation" else news.member_ids
+        for member_id in named:
+            beat = self._waiting.get((news.namespace, news.group_id, member_id))
+            if beat is not None and (kind == "fenced" or beat.request.generation_id <= news.generation_id):
+                self._finish(beat, received)
+
+    def release_all(self) -> None:
+        """Answer all who wait as they stand: they beat again, wherever that is now."""
+        for beat in tuple(self._waiting.values()):
+            self._finish(beat, beat.heard)
+
+    def fail_all(self, error: CoordinatorUnreachable) -> None:
+        for beat in (*self._unsent, *self._waiting.values()):
+            beat.fail(error)
+        self._unsent, self._waiting = [], {}
+
+    def _let_wait(self, beat: Beat, received: Received) -> None:
+        former = self._waiting.get(beat.name)
+        if former is not None:
+            former.finish(former.heard)
+        beat.heard = received
+        self._waiting[beat.name] = beat
+        beat.timer = asyncio.get_running_loop().call_later(beat.wait_s, self._finish, beat, received)
+
+    def _finish(self, beat: Beat, received: Received | None) -> None:
+        if self._waiting.get(beat.name) is beat:
+            del self._waiting[beat.name]
+        beat.finish(received)
+
+    def _release_those_half_through(self, now: float) -> None:
+        for beat in tuple(self._waiting.values()):
+            if now - beat.began_at >= beat.wait_s / 2:
+                self._finish(beat, beat.heard)
+
+
+def by_group(beats: Iterable[Beat]) -> list[HeartbeatMany]:
+    """One message's requests."""
+    groups: dict[tuple[str, str], list[MemberHeartbeat]] = {}
+    for beat in beats:
+        request = beat.request
+        member = MemberHeartbeat(request.member_id, request.generation_id, request.group_instance_id)
+        groups.setdefault(beat.name[:2], []).append(member)
+    return [HeartbeatMany(*key, tuple(members)) for key, members in groups.items()]
+
+
+def _reply_to(request: Heartbeat, many: Received) -> Received:
+    reply = many.reply
+    assert isinstance(reply, HeartbeatManyReply)
+    error, detail = reply.error, reply.detail
+    for each in reply.errors:
+        if each.member_id == request.member_id:
+            error, detail = each.error, each.detail
+    if error is not ErrorCode.NONE:
+        return Received(_refusal(error, detail), many.revision, many.epoch)
+    return Received(HeartbeatReply(error, detail, reply.generation_id, reply.state), many.revision, many.epoch)
+
+
+def _reply_of_news(news: Any, kind: str) -> HeartbeatReply:
+    match kind:
+        case "rebalance":
+            return _refusal(ErrorCode.REBALANCE_IN_PROGRESS, news.reason)
+        case "generation":
+            return HeartbeatReply(generation_id=news.generation_id, state="Stable")
+        case _:
+            return _refusal(ErrorCode(news.code), news.reason)
+
+
+def _refusal(error: ErrorCode, detail: str) -> HeartbeatReply:
+    return HeartbeatReply(error, detail or STATUS[error].title)

@@ -1,0 +1,153 @@
+"""The same conversation over each transport, each with servers of its own, and what was said in a comparable form."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import count
+from typing import Any
+
+from rota.api.grpc.server import GrpcServer
+from rota.api.http.app import create_app
+from rota.api.peer.client import GrpcPeers
+from rota.api.peer.server import PeerServer
+from rota.client.transports import HttpTransport, Transport
+from rota.client.transports.grpc import GrpcTransport
+from rota.client.transports.stream import StreamTransport
+from rota.protocol.ids import shard_of
+from rota.protocol.limits import Limits
+from rota.protocol.messages import Reply, Request
+from rota.runtime.clock import SystemClock
+from rota.runtime.coordinator import LocalCoordinator
+from rota.runtime.placement import preferred_owner, shards_of
+from rota.runtime.routing import RoutedCoordinator
+from rota.storage.memory import MemoryStore, MemoryTables
+from tests.http.serving import serving
+from tests.runtime.conftest import until
+
+LIMITS = Limits(initial_rebalance_delay_ms=0, metadata_max_bytes=2_000, assignment_max_bytes=3_000)
+TIMEOUT_MS = 10_000
+SHARDS = 8
+REPLICAS = ("asked", "owner")
+OWNER = REPLICAS[1]
+NAMES = ("g", "t")
+"""The group and the topic that the conversations are about."""
+_RANDOM_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+TRANSPORTS = ("http", "grpc", "stream", "http forwarded", "grpc forwarded")
+REFERENCE, OTHERS = TRANSPORTS[0], TRANSPORTS[1:]
+
+Say = Callable[[Request], Awaitable[Reply]]
+Conversation = Callable[[Say], Awaitable[None]]
+
+
+async def spoken(conversations: Sequence[Conversation], transport: str) -> list[list[Any]]:
+    """What was answered in each of the conversations, one after the other, each in a namespace of its own."""
+    async with a_transport(transport) as sender:
+        return [
+            await _spoken(conversation, sender, namespace)
+            for conversation, namespace in zip(conversations, _namespaces(), strict=False)
+        ]
+
+
+async def _spoken(conversation: Conversation, sender: Transport, namespace: str) -> list[Any]:
+    """Every answer, in the order of the requests, with numbers in the place of random ids, and no times of day."""
+    answers: list[Any] = []
+
+    async def say(request: Any) -> Reply:
+        if request.namespace == "default":
+            request = dataclasses.replace(request, namespace=namespace)
+        place = len(answers)
+        answers.append(None)
+        answers[place] = (await sender.send(request, timeout_ms=TIMEOUT_MS)).reply
+        reply: Reply = answers[place]
+        return reply
+
+    await conversation(say)
+    names: dict[str, str] = {}
+    return [comparable(answer, names) for answer in answers]
+
+
+def _namespaces() -> Iterator[str]:
+    """Those in which the group and the topic of the conversations are not the asked replica's."""
+    for number in count():
+        namespace = f"n{number}"
+        if all(preferred_owner(shard_of(namespace, name, SHARDS), REPLICAS) == OWNER for name in NAMES):
+            yield namespace
+
+
+def comparable(value: Any, names: dict[str, str]) -> Any:
+    """`names` gives every random id a number, by the order in which they appear."""
+    if dataclasses.is_dataclass(value):
+        fields = {f.name: comparable(getattr(value, f.name), names) for f in dataclasses.fields(value)}
+        return type(value).__name__, {k: v and "some time" if is_time(k) else v for k, v in fields.items()}
+    if isinstance(value, tuple):
+        return [comparable(item, names) for item in value]
+    if isinstance(value, str):
+        return _RANDOM_ID.sub(lambda found: names.setdefault(found[0], f"#{len(names)}"), str(value))
+    return value
+
+
+def is_time(name: str) -> bool:
+    return name.endswith(("_at_ms", "_since_ms", "_deadline_ms"))
+
+
+@asynccontextmanager
+async def a_transport(name: str) -> AsyncIterator[Transport]:
+    """A client's way to a fresh coordinator, or to a replica that forwards to the one that owns everything."""
+    kind, _, forwarded = name.partition(" ")
+    async with AsyncExitStack() as stack:
+        coordinator: LocalCoordinator | RoutedCoordinator
+        if forwarded:
+            coordinator = await stack.enter_async_context(forwarding_replicas())
+        else:
+            coordinator = await stack.enter_async_context(a_coordinator())
+        if kind == "http":
+            client = await stack.enter_async_context(serving(create_app(coordinator, LIMITS)))
+            transport: Transport = HttpTransport([str(client.base_url)])
+        else:
+            server = GrpcServer(coordinator, LIMITS)
+            await server.start("127.0.0.1")
+            stack.push_async_callback(server.stop, 0)
+            transport = (StreamTransport if kind == "stream" else GrpcTransport)([f"grpc://{server.address}"])
+        stack.push_async_callback(transport.close)
+        yield transport
+
+
+@asynccontextmanager
+async def a_coordinator() -> AsyncIterator[LocalCoordinator]:
+    clock = SystemClock()
+    store = MemoryStore(clock.monotonic_ms)
+    await store.open(SHARDS)
+    async with LocalCoordinator(store, shard_count=SHARDS, limits=LIMITS, clock=clock) as coordinator:
+        await coordinator.wait_until_ready()
+        yield coordinator
+
+
+@asynccontextmanager
+async def forwarding_replicas() -> AsyncIterator[RoutedCoordinator]:
+    """Two replicas that share the shards; the first is asked, and owns nothing of the conversations."""
+    tables = MemoryTables(SystemClock().monotonic_ms)
+    async with AsyncExitStack() as stack:
+        locals_, routed = [], []
+        for replica_id in REPLICAS:
+            peers = GrpcPeers()
+            stack.push_async_callback(peers.close)
+            store = MemoryStore(SystemClock().monotonic_ms, tables=tables)
+            await store.open(SHARDS)
+            local = LocalCoordinator(store, shard_count=SHARDS, limits=LIMITS, replica_id=replica_id, lease_ms=1_000)
+            server = PeerServer(local, "127.0.0.1")
+            local.reached_by_peers_at(f"127.0.0.1:{server.port}")
+            await server.start()
+            stack.push_async_callback(server.stop)
+            await stack.enter_async_context(local)
+            locals_.append(local)
+            routed.append(RoutedCoordinator(local, peers))
+        await until(lambda: all(_has_its_share(local) for local in locals_))
+        yield routed[0]
+
+
+def _has_its_share(local: LocalCoordinator) -> bool:
+    return [owner.shard_id for owner in local.owners()] == shards_of(local.replica_id, REPLICAS, SHARDS)

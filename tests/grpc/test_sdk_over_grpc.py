@@ -1,0 +1,203 @@
+"""The SDK over gRPC, with one rpc per call and over a stream: the same members, told sooner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+import rota
+from rota.api.grpc.server import GrpcServer
+from rota.client import Client, CoordinatorUnreachable, GroupIdNotFound, Member, OffsetToCommit
+from rota.client.transports.stream import StreamTransport
+from rota.protocol.messages import DescribeGroup, DescribeReply, Heartbeat, HeartbeatReply, JoinGroup, Protocol
+from rota.runtime.coordinator import LocalCoordinator
+from tests.client.stage import GROUP, TOPICS, Partitions, all_partitions_are_shared
+from tests.grpc.conftest import LIMITS
+from tests.runtime.conftest import until
+from tests.support.ports import free_port
+
+SCHEMES = ("grpc", "grpc+stream")
+LONG_SESSION_MS = 60_000
+
+
+def a_member(client: Client, session_ms: int = LONG_SESSION_MS) -> Member[Partitions]:
+    return client.member_of_topics(GROUP, TOPICS, session_timeout_ms=session_ms)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_members_share_the_work_commit_and_hand_over(server: GrpcServer, scheme: str) -> None:
+    url = f"{scheme}://{server.address}"
+    async with rota.connect(url) as client, asyncio.timeout(20):
+        async with a_member(client) as stays:
+            async with a_member(client) as leaves:
+                await all_partitions_are_shared([stays, leaves])
+                await leaves.commit([OffsetToCommit(*partition, 1) for partition in leaves.assignment or ()])
+            await all_partitions_are_shared([stays])
+        assert (await client.describe_group(GROUP)).state == "Empty"
+        assert len(await client.offsets(GROUP)) == 6
+        with pytest.raises(GroupIdNotFound):
+            await client.describe_group("nobody")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_a_journal_is_watched_from_its_beginning(server: GrpcServer, scheme: str) -> None:
+    async with rota.connect(f"{scheme}://{server.address}") as client, asyncio.timeout(20):
+        async with a_member(client) as member:
+            await member.wait_assigned()
+        kinds = []
+        async for event in client.watch(GROUP, after_revision=0):
+            kinds.append(event.kind)
+            if event.kind == "group_emptied":
+                break
+
+    assert kinds[-2:] == ["member_left", "group_emptied"]
+
+
+async def test_a_process_that_dies_is_replaced_as_soon_as_its_stream_breaks(server: GrpcServer) -> None:
+    url = f"grpc+stream://{server.address}?leave_after_ms=0"
+    async with AsyncExitStack() as stack, asyncio.timeout(20):
+        doomed_transport = StreamTransport([url], leave_after_ms=0)
+        doomed_client = Client(doomed_transport)
+        survivor = await stack.enter_async_context(a_member(await stack.enter_async_context(rota.connect(url))))
+        doomed = a_member(doomed_client)
+        await doomed.__aenter__()
+        await all_partitions_are_shared([survivor, doomed])
+
+        started = asyncio.get_running_loop().time()
+        await doomed_transport.close()
+        await all_partitions_are_shared([survivor])
+
+        # Far before the session of a minute, and before any heartbeat is due.
+        assert asyncio.get_running_loop().time() - started < 5
+        doomed._machine.abandon()
+        await doomed.__aexit__(None, None, None)
+
+
+@asynccontextmanager
+async def two_servers(coordinator: LocalCoordinator) -> AsyncIterator[tuple[GrpcServer, GrpcServer]]:
+    """Two ways to the same coordinator, of which one may go."""
+    servers = GrpcServer(coordinator, LIMITS), GrpcServer(coordinator, LIMITS)
+    try:
+        for server in servers:
+            await server.start("127.0.0.1")
+        yield servers
+    finally:
+        for server in servers:
+            await server.stop(0)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_members_go_on_at_another_server_and_nothing_is_lost(coordinator: LocalCoordinator, scheme: str) -> None:
+    lost: list[str] = []
+    async with two_servers(coordinator) as (first, second), AsyncExitStack() as stack, asyncio.timeout(20):
+        urls = [f"{scheme}://{server.address}?leave_after_ms=2000" for server in (first, second)]
+        urls = urls if "stream" in scheme else [url.partition("?")[0] for url in urls]
+        client = await stack.enter_async_context(rota.connect(urls))
+        members = [
+            await stack.enter_async_context(
+                client.member_of_topics(
+                    GROUP, TOPICS, session_timeout_ms=3_000, on_lost=lambda share: lost.append(str(share))
+                )
+            )
+            for _ in range(3)
+        ]
+        await all_partitions_are_shared(members)
+        before = await described(coordinator)
+
+        await first.drain()
+        await first.stop(0)
+        beaten = [member.valid_until or 0.0 for member in members]
+        pairs = list(zip(members, beaten, strict=True))
+        await until(lambda: all((member.valid_until or 0.0) > was for member, was in pairs))
+
+        assert (await described(coordinator)).generation_id == before.generation_id
+        assert lost == []
+
+
+async def described(coordinator: LocalCoordinator) -> DescribeReply:
+    reply = (await coordinator.call(DescribeGroup("default", GROUP))).reply
+    assert isinstance(reply, DescribeReply)
+    return reply
+
+
+async def test_the_heartbeats_of_a_process_come_to_travel_together(
+    coordinator: LocalCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[int] = []
+    hear = coordinator.try_heartbeat
+
+    def counting(request: object) -> object:
+        heard.append(len(getattr(request, "members", ())))
+        return hear(request)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(coordinator, "try_heartbeat", counting)
+    server = GrpcServer(coordinator, LIMITS)
+    await server.start("127.0.0.1")
+    async with AsyncExitStack() as stack, asyncio.timeout(20):
+        stack.push_async_callback(server.stop, 0)
+        client = await stack.enter_async_context(rota.connect(f"grpc+stream://{server.address}"))
+        members = [await stack.enter_async_context(a_member(client, 1_500)) for _ in range(12)]
+        await all_partitions_are_shared(members)
+        heard.clear()
+        await until(lambda: sum(heard) >= 48)
+
+    # Alone they would have been 48 messages.
+    assert max(heard) == 12
+    assert len(heard) <= 12
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_where_nobody_listens_the_coordinator_is_unreachable(scheme: str) -> None:
+    async with rota.connect(f"{scheme}://127.0.0.1:{free_port()}", patience_ms=1) as client:
+        with pytest.raises(CoordinatorUnreachable):
+            await client.describe_group("g")
+        beat = Heartbeat("default", "g", "m", 1)
+        with pytest.raises(CoordinatorUnreachable):
+            await client._transport.send(beat, timeout_ms=5_000)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_an_address_where_nobody_listens_is_passed_over(server: GrpcServer, scheme: str) -> None:
+    urls = [f"{scheme}://127.0.0.1:{free_port()}", f"{scheme}://{server.address}"]
+    async with rota.connect(urls, patience_ms=1) as client:
+        beat = Heartbeat("default", "g", "m", 1)
+
+        reply = (await client._transport.send(beat, timeout_ms=5_000)).reply
+
+    assert isinstance(reply, HeartbeatReply)
+    assert reply.error == "UNKNOWN_MEMBER_ID"
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_who_gives_a_call_up_hangs_up(server: GrpcServer, coordinator: LocalCoordinator, scheme: str) -> None:
+    def a_join(instance: str) -> JoinGroup:
+        return JoinGroup(
+            "default", "g", "worker", (Protocol("p"),), 30_000, 30_000, group_instance_id=instance, wait_ms=20_000
+        )
+
+    async with rota.connect(f"{scheme}://{server.address}") as client, asyncio.timeout(10):
+        await client._transport.send(a_join("i1"), timeout_ms=5_000)
+        waiting = asyncio.create_task(client._transport.send(a_join("i2"), timeout_ms=30_000))
+        await until(lambda: coordinator.parked() == 1)
+
+        waiting.cancel()
+
+        await until(lambda: coordinator.parked() == 0)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("ftp://x", "is no http://"),
+        ("grpc://", "is no http://"),
+        (["grpc://a:1", "http://b:2"], "one scheme"),
+        ("grpc+stream://a:1?leave_after_ms=soon", "leave_after_ms=MILLISECONDS"),
+        ("grpc+stream://a:1?what=1", "leave_after_ms=MILLISECONDS"),
+    ],
+)
+def test_a_url_that_is_none_is_said_at_once(url: str | list[str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        rota.connect(url)
