@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
+
+# Read when gRPC is loaded. Its handlers of fork() now and then crash the child, which is about to run another program.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import pytest
 
