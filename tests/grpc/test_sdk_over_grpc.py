@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -11,13 +12,13 @@ import pytest
 import rota
 from rota.api.grpc.server import GrpcServer
 from rota.client import Client, CoordinatorUnreachable, GroupIdNotFound, Member, OffsetToCommit
-from rota.client.transports.stream import StreamTransport
 from rota.protocol.messages import DescribeGroup, DescribeReply, Heartbeat, HeartbeatReply, JoinGroup, Protocol
 from rota.runtime.coordinator import LocalCoordinator
 from tests.client.stage import GROUP, TOPICS, Partitions, all_partitions_are_shared
 from tests.grpc.conftest import LIMITS
 from tests.runtime.conftest import until
 from tests.support.ports import free_port
+from tests.support.processes import Processes
 
 SCHEMES = ("grpc", "grpc+stream")
 LONG_SESSION_MS = 60_000
@@ -56,24 +57,33 @@ async def test_a_journal_is_watched_from_its_beginning(server: GrpcServer, schem
     assert kinds[-2:] == ["member_left", "group_emptied"]
 
 
-async def test_a_process_that_dies_is_replaced_as_soon_as_its_stream_breaks(server: GrpcServer) -> None:
+DOOMED = f"""
+import asyncio, sys, rota
+
+async def hold_a_share():
+    async with rota.connect(sys.argv[1]) as client:
+        topics = {TOPICS!r}
+        async with client.member_of_topics({GROUP!r}, topics, session_timeout_ms={LONG_SESSION_MS}) as member:
+            await member.wait_assigned()
+            await asyncio.Event().wait()
+
+asyncio.run(hold_a_share())
+"""
+
+
+async def test_a_process_that_dies_is_replaced_as_soon_as_its_stream_breaks(
+    server: GrpcServer, processes: Processes
+) -> None:
     url = f"grpc+stream://{server.address}?leave_after_ms=0"
-    async with AsyncExitStack() as stack, asyncio.timeout(20):
-        doomed_transport = StreamTransport([url], leave_after_ms=0)
-        doomed_client = Client(doomed_transport)
-        survivor = await stack.enter_async_context(a_member(await stack.enter_async_context(rota.connect(url))))
-        doomed = a_member(doomed_client)
-        await doomed.__aenter__()
-        await all_partitions_are_shared([survivor, doomed])
-
-        started = asyncio.get_running_loop().time()
-        await doomed_transport.close()
+    # Far less than the session: what ends the membership of the dead is its stream.
+    async with rota.connect(url) as client, a_member(client) as survivor, asyncio.timeout(LONG_SESSION_MS / 2_000):
         await all_partitions_are_shared([survivor])
+        doomed = processes.start(sys.executable, "-c", DOOMED, url)
+        await until(lambda: len(survivor.assignment or ()) == 6)
 
-        # Far before the session of a minute, and before any heartbeat is due.
-        assert asyncio.get_running_loop().time() - started < 5
-        doomed._machine.abandon()
-        await doomed.__aexit__(None, None, None)
+        await asyncio.to_thread(doomed.kill9)
+
+        await all_partitions_are_shared([survivor])
 
 
 @asynccontextmanager
