@@ -34,8 +34,9 @@ torture: .venv/dev.stamp ## Everything that is run for as long as one has time
 bench: .venv/dev.stamp ## Measure, beside the floor and the peers, in one run
 	$(BIN)/python bench/run.py $(ARGS)
 
-lint: .venv/dev.stamp ## Style, types and the layers of the architecture
+lint: .venv/dev.stamp ## Style, types, the layers of the architecture, and the wire contract
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-logo
+	cd proto && ../$(BIN)/buf lint && ../$(BIN)/buf format --diff --exit-code && ../$(BIN)/buf breaking --against baseline.binpb
 
 docs: .venv/dev.stamp ## Write the generated references again
 	$(BIN)/python docs/generate.py
