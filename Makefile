@@ -19,16 +19,16 @@ help: ## Show this list
 run: .venv/base.stamp ## Install and start the service in the foreground, on a SQLite store
 	$(BIN)/rota serve $(ARGS)
 
-test: .venv/dev.stamp ## Install and run the tests, on real Postgres and Valkey
+test: .venv/dev.stamp .venv/pgbouncer.stamp ## Install and run the tests, on real Postgres and Valkey
 	$(PYTEST) $(ARGS)
 
-test-all: .venv/dev.stamp ## The tests and those that take minutes
+test-all: .venv/dev.stamp .venv/pgbouncer.stamp ## The tests and those that take minutes
 	$(PYTEST) -m "not torture" $(ARGS)
 
 sim: .venv/dev.stamp ## Simulate SEEDS=10000 faulty worlds, or replay one with SEED=4711
 	$(BIN)/python -m rota.testing.sim $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)
 
-torture: .venv/dev.stamp ## Everything that is run for as long as one has time
+torture: .venv/dev.stamp .venv/pgbouncer.stamp ## Everything that is run for as long as one has time
 	$(PYTEST) -m torture $(ARGS)
 
 bench: .venv/dev.stamp ## Measure, beside the floor and the peers, in one run
@@ -60,3 +60,8 @@ $(BIN)/python:
 .venv/dev.stamp: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ .venv/base.stamp
+
+# What the tests need beyond wheels.
+.venv/pgbouncer.stamp: tests/support/debian_package.py | .venv/dev.stamp
+	$(BIN)/python -m tests.support.debian_package pgbouncer
+	@touch $@

@@ -11,6 +11,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import pytest
 
+from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Processes
 from tests.support.valkey import ValkeyServer
@@ -29,6 +30,13 @@ def postgres_dsn(postgres_server: PostgresServer) -> Iterator[str]:
     dsn = postgres_server.create_database()
     yield dsn
     postgres_server.drop_database(dsn.rpartition("/")[2])
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
+    """A pooler in transaction mode in front of this worker's Postgres: `pgbouncer.through(dsn)`."""
+    with PgBouncer(postgres_server) as pooler:
+        yield pooler
 
 
 @pytest.fixture(scope="session")

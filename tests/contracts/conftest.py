@@ -11,6 +11,7 @@ import pytest
 
 from rota.runtime.ports import ShardClaim, ShardStore
 from rota.storage import MemoryStore, MemoryTables, SqlStore, upgrade
+from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer
 
 SHARD_COUNT = 8
@@ -48,12 +49,11 @@ class MemoryBacking:
 class SqlBacking:
     lease_ms = 50
 
-    def __init__(self, url: str, *, prepared_statements: bool | None = None) -> None:
+    def __init__(self, url: str) -> None:
         self.url = url
-        self._prepared_statements = prepared_statements
 
     def new_store(self) -> ShardStore:
-        return SqlStore(self.url, prepared_statements=self._prepared_statements)
+        return SqlStore(self.url)
 
     async def until_over(self, store: ShardStore, claim: ShardClaim) -> None:
         async with asyncio.timeout(EVENTUALLY_S):
@@ -100,14 +100,19 @@ async def _upgraded(url: str) -> None:
     assert (await upgrade(url)).up_to_date
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "postgres-unprepared"])
+@pytest.fixture
+def pooled_url(pgbouncer: PgBouncer, postgres_url: str) -> str:
+    """The same through a pooler in transaction mode."""
+    return pgbouncer.through(postgres_url)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "pgbouncer"])
 def backing(request: pytest.FixtureRequest) -> Backing:
     make: dict[str, Callable[[], Backing]] = {
         "memory": MemoryBacking,
         "sqlite": lambda: SqlBacking(request.getfixturevalue("sqlite_url")),
         "postgres": lambda: SqlBacking(request.getfixturevalue("postgres_url")),
-        # As behind a pooler.
-        "postgres-unprepared": lambda: SqlBacking(request.getfixturevalue("postgres_url"), prepared_statements=False),
+        "pgbouncer": lambda: SqlBacking(request.getfixturevalue("pooled_url")),
     }
     return make[request.param]()
 

@@ -115,7 +115,9 @@ class PostgresConnections:
             self._engine = None
 
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        return postgres_transaction(self._opened(), self._write_timeout_ms)
+        # Said, because a pooler may hand us a session whose last user had set it otherwise.
+        mode = "ISOLATION LEVEL READ COMMITTED READ WRITE"
+        return postgres_transaction(self._opened(), self._write_timeout_ms, mode=mode)
 
     def reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
         mode = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
