@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from rota.client import Client, CoordinatorUnreachable, InMemoryTransport, Member, TopicPartition
+from rota.client import Client, Consumer, CoordinatorUnreachable, InMemoryTransport, Member, TopicPartition
 from rota.client.transports import Answer, GroupEvent
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Request
@@ -91,15 +91,15 @@ class Worker:
         rebalance_timeout_ms: int = 60_000,
         group_instance_id: str | None = None,
         strategy: str = "range",
-    ) -> Member[Partitions]:
-        return self.client.member_of_topics(
+    ) -> Consumer:
+        return self.client.consumer(
             GROUP,
             TOPICS,
             strategy,
             session_timeout_ms=session_timeout_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,
             group_instance_id=group_instance_id,
-            on_assigned=lambda share: self.note("assigned", share),
+            on_assigned=lambda added, _all: self.note("assigned", added),
             on_revoked=self.on_revoked,
             on_lost=lambda share: self.note("lost", share),
         )

@@ -62,9 +62,7 @@ async def a_server() -> AsyncIterator[str]:
 
 
 def a_member(client: Client, lost: asyncio.Event | None = None) -> Member[Partitions]:
-    return client.member_of_topics(
-        GROUP, TOPICS, session_timeout_ms=SESSION_MS, on_lost=lambda _: lost.set() if lost else None
-    )
+    return client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS, on_lost=lambda _: lost.set() if lost else None)
 
 
 async def test_three_members_split_the_work_one_falls_silent_and_the_rest_take_over() -> None:
@@ -86,8 +84,8 @@ async def test_three_members_split_the_work_one_falls_silent_and_the_rest_take_o
 
 async def test_a_member_that_leaves_in_order_is_replaced_without_waiting_for_its_session() -> None:
     async with a_server() as url, rota.connect(url) as client, asyncio.timeout(20):
-        async with client.member_of_topics(GROUP, TOPICS, session_timeout_ms=60_000) as stays:
-            async with client.member_of_topics(GROUP, TOPICS, session_timeout_ms=60_000) as leaves:
+        async with client.consumer(GROUP, TOPICS, session_timeout_ms=60_000) as stays:
+            async with client.consumer(GROUP, TOPICS, session_timeout_ms=60_000) as leaves:
                 await all_partitions_are_shared([stays, leaves])
             await all_partitions_are_shared([stays])
         assert (await client.describe_group(GROUP)).state == "Empty"

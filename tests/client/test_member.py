@@ -301,7 +301,7 @@ async def test_without_counts_the_registered_topics_are_shared() -> None:
     async with a_coordinator() as coordinator:
         client = a_worker(coordinator).client
         await client.put_topic("documents", 3)
-        async with client.member_of_topics("g", ["documents"], "roundrobin") as member:
+        async with client.consumer("g", ["documents"], "roundrobin") as member:
             assert len((await member.wait_assigned()).share) == 3
 
 
@@ -355,10 +355,10 @@ async def test_an_exception_in_a_callback_ends_the_block_after_work_was_stopped_
         worker = a_worker(coordinator)
         stopped: list[Partitions] = []
 
-        def broken(share: object) -> None:
+        def broken(added: object, held: object) -> None:
             raise ZeroDivisionError
 
-        member = worker.client.member_of_topics(GROUP, {"work": 1}, on_assigned=broken, on_lost=stopped.append)
+        member = worker.client.consumer(GROUP, {"work": 1}, "range", on_assigned=broken, on_lost=stopped.append)
         with pytest.raises(ZeroDivisionError):
             async with member:
                 await asyncio.Event().wait()
@@ -433,8 +433,13 @@ async def test_lost_is_told_though_the_revocation_refuses_to_be_cancelled() -> N
                 except asyncio.CancelledError:
                     continue
 
-        member = worker.client.member_of_topics(
-            GROUP, {"work": 1}, session_timeout_ms=SESSION_MS, on_revoked=stubborn, on_lost=lambda share: lost.set()
+        member = worker.client.consumer(
+            GROUP,
+            {"work": 1},
+            "range",
+            session_timeout_ms=SESSION_MS,
+            on_revoked=stubborn,
+            on_lost=lambda share: lost.set(),
         )
         async with member:
             await member.wait_assigned()

@@ -25,7 +25,7 @@ LONG_SESSION_MS = 60_000
 
 
 def a_member(client: Client, session_ms: int = LONG_SESSION_MS) -> Member[Partitions]:
-    return client.member_of_topics(GROUP, TOPICS, session_timeout_ms=session_ms)
+    return client.consumer(GROUP, TOPICS, session_timeout_ms=session_ms)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -63,7 +63,7 @@ import asyncio, sys, rota
 async def hold_a_share():
     async with rota.connect(sys.argv[1]) as client:
         topics = {TOPICS!r}
-        async with client.member_of_topics({GROUP!r}, topics, session_timeout_ms={LONG_SESSION_MS}) as member:
+        async with client.consumer({GROUP!r}, topics, session_timeout_ms={LONG_SESSION_MS}) as member:
             await member.wait_assigned()
             await asyncio.Event().wait()
 
@@ -108,9 +108,7 @@ async def test_members_go_on_at_another_server_and_nothing_is_lost(coordinator: 
         client = await stack.enter_async_context(rota.connect(urls))
         members = [
             await stack.enter_async_context(
-                client.member_of_topics(
-                    GROUP, TOPICS, session_timeout_ms=3_000, on_lost=lambda share: lost.append(str(share))
-                )
+                client.consumer(GROUP, TOPICS, session_timeout_ms=3_000, on_lost=lambda share: lost.append(str(share)))
             )
             for _ in range(3)
         ]

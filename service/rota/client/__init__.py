@@ -1,16 +1,22 @@
-"""The SDK: join a group, hold a share of its work for as long as that is safe, and leave in order.
+"""The SDK: lead, or hold a share of a group's work, for as long as that is safe, and leave in order.
 
     async with rota.connect("http://localhost:8080") as client:
-        async with client.member_of_topics("indexers", {"documents": 12}, on_revoked=stop) as member:
-            assigned = await member.wait_assigned()
+        async with client.leader("billing-writer") as election:      # a single writer: write(term), cancelled at loss
+            await election.run(write)
 
-`Member` heartbeats and rejoins in the background. `member.assignment` is None from the local deadline on, which is
-always earlier than the moment from which the coordinator may give the share to somebody else.
+        async with client.worker_pool("indexers", {"documents": 12}, index):    # shards: index(shard), for each held
+            ...
+
+`client.consumer` hands out partitions without running anything, `client.member` is for groups of your own kind. All
+of them heartbeat and rejoin in the background. What they hold ends at a local deadline (`valid_until`) that is always
+earlier than the moment from which the coordinator may give it to somebody else.
 """
 
 from rota.assignors import TopicPartition
-from rota.client.callbacks import Assign, Listener
+from rota.client.callbacks import Listener
 from rota.client.client import Client, connect
+from rota.client.consumer import Consumer
+from rota.client.election import Election, Term
 from rota.client.errors import (
     AccessDenied,
     AssignmentFailed,
@@ -29,6 +35,7 @@ from rota.client.errors import (
     InvalidPartitions,
     InvalidRequest,
     InvalidSessionTimeout,
+    LeadershipLost,
     MemberIdRequired,
     MembershipLost,
     NonEmptyGroup,
@@ -47,7 +54,9 @@ from rota.client.errors import (
     error_for,
 )
 from rota.client.member import Member
+from rota.client.roles import Assign
 from rota.client.transports import GroupEvent, HttpTransport, InMemoryTransport, Transport
+from rota.client.worker_pool import Shard, WorkerPool
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinedMember, OffsetToCommit, TopicPartitions
 
@@ -56,10 +65,12 @@ __all__ = [
     "Assign",
     "AssignmentFailed",
     "Client",
+    "Consumer",
     "CoordinatorError",
     "CoordinatorLoadInProgress",
     "CoordinatorNotAvailable",
     "CoordinatorUnreachable",
+    "Election",
     "ErrorCode",
     "FencedInstanceId",
     "GroupAuthorizationFailed",
@@ -76,6 +87,7 @@ __all__ = [
     "InvalidRequest",
     "InvalidSessionTimeout",
     "JoinedMember",
+    "LeadershipLost",
     "Listener",
     "Member",
     "MemberIdRequired",
@@ -89,6 +101,8 @@ __all__ = [
     "RebalanceInProgress",
     "Rebalancing",
     "Refused",
+    "Shard",
+    "Term",
     "Throttled",
     "TopicPartition",
     "TopicPartitions",
@@ -97,6 +111,7 @@ __all__ = [
     "Unavailable",
     "UnknownMemberId",
     "UnknownTopic",
+    "WorkerPool",
     "connect",
     "error_for",
 ]

@@ -4,42 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
-
-from rota.protocol.messages import JoinedMember
 
 Outcome = TypeVar("Outcome")
 Share = TypeVar("Share")
 
-Assign: TypeAlias = Callable[[Sequence[JoinedMember], int], "Mapping[str, bytes] | Awaitable[Mapping[str, bytes]]"]
-"""`assign(members, generation_id)` returns everybody's assignment by member id. What it raises, all members learn.
-
-A plain function runs on the event loop: one that takes longer than a moment should be async and use a thread.
-"""
-
-Listener: TypeAlias = "Callable[[Share], Awaitable[None] | None]"
-"""Called with what was assigned; plain or async."""
+Listener: TypeAlias = "Callable[..., Awaitable[None] | None]"
+"""Called when a share changes; plain or async. One that has a parameter `deadline` is told by when it must be done,
+in seconds of the event loop's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listeners(Generic[Share]):
     """Where a member's work starts and stops.
 
-    `on_assigned` starts work and returns. `on_revoked` stops it and commits, and is waited for: the group goes on
-    without this member's answer only at the deadline. `on_lost` stops it at once, without a commit, for it may be
-    somebody else's already; it interrupts the other two.
+    `on_assigned(added, all)` starts work and returns. `on_revoked(removed)` stops it and commits, and is waited for:
+    the group goes on without this member's answer only at the deadline. `on_lost(removed)` is called instead where
+    that is over already: it stops work at once, without a commit, and interrupts the other two.
     """
 
-    on_assigned: Listener[Share] | None = None
-    on_revoked: Listener[Share] | None = None
-    on_lost: Listener[Share] | None = None
+    on_assigned: Listener | None = None
+    on_revoked: Listener | None = None
+    on_lost: Listener | None = None
 
 
-async def call(function: Callable[..., Outcome | Awaitable[Outcome]], *arguments: Any) -> Outcome:
+async def notify(listener: Listener | None, *shares: Any, deadline: float | None) -> None:
+    """Call a listener, if there is one, and wait for it."""
+    if listener is None:
+        return
+    if _wants_deadline(listener):
+        await call(listener, *shares, deadline=deadline)
+    else:
+        await call(listener, *shares)
+
+
+def _wants_deadline(listener: Listener) -> bool:
+    try:
+        return "deadline" in inspect.signature(listener).parameters
+    except (TypeError, ValueError):  # Written in C, without a signature.
+        return False
+
+
+async def call(function: Callable[..., Outcome | Awaitable[Outcome]], *arguments: Any, **named: Any) -> Outcome:
     """Call a function that may be async."""
-    outcome = function(*arguments)
+    outcome = function(*arguments, **named)
     if inspect.isawaitable(outcome):
         awaited: Outcome = await outcome
         return awaited

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
-from rota.assignors import TopicPartition
-from rota.client.callbacks import Assign, Listener, Listeners
+from rota.client.callbacks import Listener, Listeners
 from rota.client.calls import Caller
-from rota.client.consumer_protocol import (
-    PROTOCOL_TYPE,
-    PartitionCounts,
-    TopicLeader,
-    decode_partitions,
-    subscription_protocol,
-)
+from rota.client.consumer import Consumer, ConsumerSettings
+from rota.client.consumer_protocol import PROTOCOL_TYPE, PartitionCounts, TopicRole
+from rota.client.election import PROTOCOL_TYPE as LEADER
+from rota.client.election import CandidateRole, Election
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.member import Member
+from rota.client.roles import Assign, OpaqueRole, Role, Share
+from rota.client.topics import Topics, TopicSelection
 from rota.client.transports.addresses import transport_to
 from rota.client.transports.port import GroupEvent, Transport
+from rota.client.worker_pool import Work, WorkerPool
 from rota.membership import MembershipSettings
 from rota.protocol.ids import check_group_id, check_namespace
 from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
 from rota.protocol.messages import (
+    NO_GENERATION,
     DeleteGroup,
     DeleteGroupReply,
     DeleteTopic,
@@ -43,6 +45,9 @@ from rota.protocol.messages import (
     PutTopic,
     TopicReply,
 )
+
+INSTANCE_ID_VARIABLE = "ROTA_GROUP_INSTANCE_ID"
+"""Makes every member of a process static, each in its group: one process should have one in a group."""
 
 _WATCH_PAUSE_S = 0.5
 
@@ -104,6 +109,135 @@ class Client:
 
     # --- members ------------------------------------------------------------------------------
 
+    def leader(
+        self,
+        name: str,
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
+        group_instance_id: str | None = None,
+        metadata: bytes = b"",
+        leave_on_close: bool | None = None,
+    ) -> Election:
+        """A candidate in the election called `name`, which is a group: at most one candidate at a time leads it.
+
+        Args:
+            name: The group of the candidates.
+            session_timeout_ms: After how much silence somebody else leads; an unreachable leader stops before.
+            rebalance_timeout_ms: How long a term's body may take to end when it is handed over in order.
+            group_instance_id: As in `member`.
+            metadata: What others may read of this candidate, such as where it can be reached.
+            leave_on_close: As in `member`.
+        """
+        role = CandidateRole(metadata)
+        settings = self._settings(name, LEADER, role, session_timeout_ms, rebalance_timeout_ms, group_instance_id)
+        return Election(self._transport, settings, role=role, leave_on_close=leave_on_close)
+
+    def consumer(
+        self,
+        group_id: str,
+        topics: Topics,
+        strategy: str | Sequence[str] = "cooperative-sticky",
+        *,
+        partitions_per_topic: PartitionCounts | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
+        max_processing_interval_ms: int | None = None,
+        auto_commit_ms: int | None = None,
+        topics_refresh_ms: int = 10_000,
+        group_instance_id: str | None = None,
+        rack_id: str | None = None,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+        leave_on_close: bool | None = None,
+    ) -> Consumer:
+        """A member that shares the partitions of topics with the others of its group.
+
+        Args:
+            group_id: The group; it comes to be with its first member.
+            topics: What to subscribe to: a name, several, or a compiled regular expression that matches whole names of
+                registered topics. As a mapping it also says how many partitions each topic has.
+            strategy: `range`, `roundrobin`, `sticky` or `cooperative-sticky`, with which partitions that do not move
+                never pause; or several, the preferred one first, to change from one to the other while running.
+            partitions_per_topic: The counts, or a function that the leader asks. Without it, and without a mapping
+                in `topics`, the topics registered with the coordinator count.
+            session_timeout_ms: As in `member`.
+            rebalance_timeout_ms: As in `member`.
+            max_processing_interval_ms: Give the share up when for so long nothing was committed or stored, nor
+                `progress` called, though heartbeats go on. The member joins again with the next progress.
+            auto_commit_ms: Commit what was stored as often as this, and when partitions are revoked.
+            topics_refresh_ms: How often to look for new topics and partitions, where they are not given as a mapping.
+            group_instance_id: As in `member`.
+            rack_id: Where this member is, for strategies that heed racks.
+            on_assigned: As in `member`; partitions that this member keeps are not among those added.
+            on_revoked: As in `member`.
+            on_lost: As in `member`.
+            leave_on_close: As in `member`.
+        """
+        selection = TopicSelection.of(topics)
+        counts = partitions_per_topic or (topics if isinstance(topics, Mapping) else self._registered_counts)
+        strategies = (strategy,) if isinstance(strategy, str) else tuple(strategy)
+        role = TopicRole(strategies, selection.names, counts, rack_id)
+        return Consumer(
+            self._transport,
+            self._settings(group_id, PROTOCOL_TYPE, role, session_timeout_ms, rebalance_timeout_ms, group_instance_id),
+            role=role,
+            selection=selection,
+            registered=self._registered_topics,
+            listeners=Listeners(on_assigned, on_revoked, on_lost),
+            options=ConsumerSettings(auto_commit_ms, max_processing_interval_ms, topics_refresh_ms),
+            leave_on_close=leave_on_close,
+        )
+
+    def worker_pool(
+        self,
+        group_id: str,
+        topics: Topics,
+        work: Work,
+        strategy: str | Sequence[str] = "cooperative-sticky",
+        *,
+        drain_ms: int = 0,
+        partitions_per_topic: PartitionCounts | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
+        max_processing_interval_ms: int | None = None,
+        auto_commit_ms: int | None = None,
+        topics_refresh_ms: int = 10_000,
+        group_instance_id: str | None = None,
+        rack_id: str | None = None,
+        leave_on_close: bool | None = None,
+    ) -> WorkerPool:
+        """Runs `work(shard)` for each partition that this process holds, as long as it holds it.
+
+        Args:
+            group_id: As in `consumer`, as are all that are not named here.
+            topics: The shards, as partitions of topics.
+            work: An async function that works on one `Shard`. It is cancelled when the shard is revoked or lost.
+            strategy: As in `consumer`.
+            drain_ms: How long work may go on after `shard.stopping` was set, before it is cancelled.
+        """
+        make = partial(
+            self.consumer,
+            group_id,
+            topics,
+            strategy,
+            partitions_per_topic=partitions_per_topic,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            max_processing_interval_ms=max_processing_interval_ms,
+            auto_commit_ms=auto_commit_ms,
+            topics_refresh_ms=topics_refresh_ms,
+            group_instance_id=group_instance_id,
+            rack_id=rack_id,
+            leave_on_close=leave_on_close,
+        )
+        return WorkerPool(
+            lambda pool: make(on_assigned=pool.start, on_revoked=pool.stop, on_lost=pool.abandon),
+            work,
+            drain_ms=drain_ms,
+        )
+
     def member(
         self,
         group_id: str,
@@ -114,9 +248,9 @@ class Client:
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
         group_instance_id: str | None = None,
-        on_assigned: Listener[bytes] | None = None,
-        on_revoked: Listener[bytes] | None = None,
-        on_lost: Listener[bytes] | None = None,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
         leave_on_close: bool | None = None,
     ) -> Member[bytes]:
         """A member of any kind of group, whose metadata and assignments are the user's own bytes.
@@ -128,74 +262,20 @@ class Client:
             assign: Called when this member leads; see `rota.client.Assign`.
             session_timeout_ms: Silence after which the coordinator removes this member.
             rebalance_timeout_ms: How long `on_revoked` may take at most.
-            group_instance_id: Makes the member static: it takes its place again after a restart.
-            on_assigned: Starts work; plain or async. Returns soon.
-            on_revoked: Stops work and commits; it is waited for.
-            on_lost: Stops work at once, without a commit.
+            group_instance_id: Makes the member static: it takes its place again after a restart. By default what the
+                environment variable `ROTA_GROUP_INSTANCE_ID` says, if it is set.
+            on_assigned: `on_assigned(added, all)` starts work; plain or async. Returns soon. Each of the three is
+                called with `deadline`, if it has such a parameter.
+            on_revoked: `on_revoked(removed)` stops work and commits; it is waited for.
+            on_lost: `on_lost(removed)` stops work at once, without a commit, where it is too late to give up in order.
             leave_on_close: Whether the end of the block tells the group; by default not for static members.
         """
-        settings = self._settings(
-            group_id,
-            protocol_type,
-            tuple(Protocol(name, metadata) for name, metadata in protocols.items()),
-            session_timeout_ms,
-            rebalance_timeout_ms,
-            group_instance_id,
-        )
+        listed = tuple(Protocol(name, metadata) for name, metadata in protocols.items())
+        role = OpaqueRole(listed, assign)
         return Member(
             self._transport,
-            settings,
-            assign=assign,
-            decode=bytes,
-            listeners=Listeners(on_assigned, on_revoked, on_lost),
-            leave_on_close=leave_on_close,
-        )
-
-    def member_of_topics(
-        self,
-        group_id: str,
-        topics: Sequence[str] | Mapping[str, int],
-        strategy: str = "range",
-        *,
-        partitions_per_topic: PartitionCounts | None = None,
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
-        group_instance_id: str | None = None,
-        on_assigned: Listener[tuple[TopicPartition, ...]] | None = None,
-        on_revoked: Listener[tuple[TopicPartition, ...]] | None = None,
-        on_lost: Listener[tuple[TopicPartition, ...]] | None = None,
-        leave_on_close: bool | None = None,
-    ) -> Member[tuple[TopicPartition, ...]]:
-        """A member that shares the partitions of topics with the others of its group.
-
-        Args:
-            group_id: The group; it comes to be with its first member.
-            topics: What to subscribe to. As a mapping it also says how many partitions each topic has.
-            strategy: `range`, `roundrobin` or `sticky`. (`cooperative-sticky` needs a member that revokes in
-                steps; this one gives everything up at each rebalance.)
-            partitions_per_topic: The counts, or a function that the leader asks. Without it, and without a mapping
-                in `topics`, the topics registered with the coordinator count.
-
-        The other arguments are those of `member`.
-        """
-        counts: PartitionCounts = self._registered_counts
-        if partitions_per_topic is not None:
-            counts = partitions_per_topic
-        elif isinstance(topics, Mapping):
-            counts = topics
-        settings = self._settings(
-            group_id,
-            PROTOCOL_TYPE,
-            (subscription_protocol(strategy, tuple(topics)),),
-            session_timeout_ms,
-            rebalance_timeout_ms,
-            group_instance_id,
-        )
-        return Member(
-            self._transport,
-            settings,
-            assign=TopicLeader(strategy, counts).assign,
-            decode=decode_partitions,
+            self._settings(group_id, protocol_type, role, session_timeout_ms, rebalance_timeout_ms, group_instance_id),
+            role=role,
             listeners=Listeners(on_assigned, on_revoked, on_lost),
             leave_on_close=leave_on_close,
         )
@@ -204,7 +284,7 @@ class Client:
         self,
         group_id: str,
         protocol_type: str,
-        protocols: tuple[Protocol, ...],
+        role: Role[Share],
         session_timeout_ms: int,
         rebalance_timeout_ms: int,
         group_instance_id: str | None,
@@ -214,12 +294,15 @@ class Client:
             self.namespace,
             group_id,
             protocol_type,
-            protocols,
+            role.protocols(None, NO_GENERATION),
             session_timeout_ms,
             rebalance_timeout_ms,
-            group_instance_id,
+            group_instance_id or os.environ.get(INSTANCE_ID_VARIABLE) or None,
             self.client_id,
         )
+
+    async def _registered_topics(self) -> list[str]:
+        return [topic.topic for topic in await self.topics()]
 
     async def _registered_counts(self, topics: Sequence[str]) -> dict[str, int]:
         wanted = set(topics)

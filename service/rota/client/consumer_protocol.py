@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from rota.assignors import TopicPartition, assign, assignor
+from rota.assignors import MemberSubscription, TopicPartition, assign, assignor
 from rota.client.callbacks import call
-from rota.protocol.messages import JoinedMember, Protocol
+from rota.membership import Assigned, JoinedAsLeader
+from rota.protocol.messages import JoinedMember, OffsetToCommit, Protocol
 from rota.types.consumer import (
     PROTOCOL_TYPE,
     Assignment,
@@ -19,7 +20,7 @@ from rota.types.consumer import (
     encode_subscription,
 )
 
-__all__ = ["PROTOCOL_TYPE", "PartitionCounts", "TopicLeader", "decode_partitions", "subscription_protocol"]
+__all__ = ["PROTOCOL_TYPE", "PartitionCounts", "Partitions", "TopicRole"]
 
 Partitions: TypeAlias = tuple[TopicPartition, ...]
 
@@ -28,32 +29,91 @@ PartitionCounts: TypeAlias = (
 )
 """How many partitions each topic has, or a function (plain or async) that the leader asks for these topics."""
 
-
-def subscription_protocol(strategy: str, topics: Sequence[str]) -> Protocol:
-    """What a member of these topics lists when it joins; `UnknownAssignor` if there is no such strategy."""
-    assignor(strategy)
-    return Protocol(strategy, encode_subscription(Subscription(tuple(topics))))
-
-
-def decode_partitions(assignment: bytes) -> Partitions:
-    """The partitions in an assignment, by topic and number."""
-    return tuple(sorted(decode_assignment(assignment).partitions))
+COOPERATIVE = frozenset({"cooperative-sticky"})
+_REMEMBERS = COOPERATIVE | {"sticky"}
+"""Strategies that ask members what they hold, or held last."""
 
 
 @dataclass(frozen=True, slots=True)
-class TopicLeader:
-    """Assigns partitions by the strategy called `strategy` when its member leads."""
+class Dealt:
+    """What this member, leading, gave to whom in a generation, and by which counts."""
 
-    strategy: str
+    generation: JoinedAsLeader
+    counts: Mapping[str, int]
+    shares: Mapping[str, Sequence[TopicPartition]]
+
+    def encoded(self) -> dict[str, bytes]:
+        return {member_id: encode_assignment(Assignment(tuple(share))) for member_id, share in self.shares.items()}
+
+
+@dataclass
+class TopicRole:
+    """Members share the partitions of topics. `topics` may change: members say so when they join next.
+
+    Members hold on to their partitions while they join only if all strategies that they list are cooperative, so that
+    a group moves from `range` to `cooperative-sticky` in two rolling restarts, as Kafka's does.
+    """
+
+    strategies: tuple[str, ...]
+    topics: tuple[str, ...]
     counts: PartitionCounts
+    rack_id: str | None = None
+    dealt: Dealt | None = field(default=None, init=False)
 
-    async def assign(self, members: Sequence[JoinedMember], _generation_id: int) -> dict[str, bytes]:
+    def __post_init__(self) -> None:
+        for strategy in self.strategies:
+            assignor(strategy)
+
+    @property
+    def is_cooperative(self) -> bool:
+        return COOPERATIVE.issuperset(self.strategies)
+
+    def protocols(self, held: Partitions | None, generation_id: int) -> tuple[Protocol, ...]:
+        """`UnknownAssignor` if there is no such strategy."""
+        plain = encode_subscription(Subscription(self.topics, rack_id=self.rack_id))
+        owned = tuple(partition for partition in held or () if partition.topic in self.topics)
+        mindful = Subscription(self.topics, None, owned, generation_id if held is not None else -1, self.rack_id)
+        return tuple(
+            Protocol(strategy, encode_subscription(mindful) if strategy in _REMEMBERS else plain)
+            for strategy in self.strategies
+        )
+
+    async def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:
         """Everybody's assignment. A member whose metadata cannot be read fails the generation for all."""
-        subscriptions = [
-            decode_subscription(member.metadata).of_member(member.member_id, member.group_instance_id)
-            for member in members
-        ]
-        topics = sorted({topic for subscription in subscriptions for topic in subscription.topics})
+        subscriptions = [_read_subscription(member) for member in generation.members]
+        counts = await self.count(sorted({topic for each in subscriptions for topic in each.topics}))
+        self.dealt = Dealt(generation, counts, assign(generation.protocol_name, counts, subscriptions))
+        return self.dealt.encoded()
+
+    async def count(self, topics: Sequence[str]) -> Mapping[str, int]:
+        """How many partitions these topics have now."""
         counts = await call(self.counts, topics) if callable(self.counts) else self.counts
-        shares = assign(self.strategy, counts, subscriptions)
-        return {member_id: encode_assignment(Assignment(tuple(share))) for member_id, share in shares.items()}
+        return {topic: counts[topic] for topic in topics if topic in counts}
+
+    def read(self, assigned: Assigned) -> Partitions:
+        return tuple(sorted(decode_assignment(assigned.assignment).partitions))
+
+    def without(self, share: Partitions, other: Partitions) -> Partitions:
+        taken = frozenset(other)
+        return tuple(partition for partition in share if partition not in taken)
+
+    def concerned(self, held: Partitions | None, offsets: Sequence[OffsetToCommit]) -> Partitions:  # noqa: ARG002
+        return tuple(TopicPartition(each.topic, each.partition) for each in offsets)
+
+    def unwanted(self, held: Partitions) -> Partitions:
+        return tuple(partition for partition in held if partition.topic not in self.topics)
+
+
+def deal_again(dealt: Dealt, counts: Mapping[str, int]) -> Dealt | None:
+    """What is dealt by new counts, if it takes nothing from anybody: only then members need not stop work for it."""
+    subscriptions = [
+        replace(_read_subscription(member), owned_partitions=dealt.shares.get(member.member_id, ()))
+        for member in dealt.generation.members
+    ]
+    shares = assign(dealt.generation.protocol_name, counts, subscriptions)
+    keeps_all = all(set(share) <= set(shares.get(member_id, ())) for member_id, share in dealt.shares.items())
+    return Dealt(dealt.generation, counts, shares) if keeps_all else None
+
+
+def _read_subscription(member: JoinedMember) -> MemberSubscription:
+    return decode_subscription(member.metadata).of_member(member.member_id, member.group_instance_id)

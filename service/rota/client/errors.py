@@ -25,6 +25,7 @@ class CoordinatorError(Exception):
         │   ├── Throttled
         │   └── GroupMaxSizeReached
         ├── MembershipLost                  what was held may be somebody else's: stop, do not commit
+        │   ├── LeadershipLost              the term is over
         │   ├── UnknownMemberId
         │   ├── IllegalGeneration
         │   └── FencedInstanceId            somebody took over this instance id: give up
@@ -119,6 +120,10 @@ class MembershipLost(CoordinatorError):
     """This member holds nothing (any more). Stop work that rests on it; the member joins again by itself."""
 
     code = ErrorCode.UNKNOWN_MEMBER_ID
+
+
+class LeadershipLost(MembershipLost):
+    """This term is over: its body was cancelled. Somebody else may lead; wait for the next term."""
 
 
 class UnknownMemberId(MembershipLost):

@@ -10,17 +10,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from rota.client.callbacks import Assign, CallbackQueue, Listener, Listeners, call
+from rota.client.callbacks import CallbackQueue, Listeners, call, notify
 from rota.client.calls import Caller
-from rota.client.errors import CoordinatorError, CoordinatorUnreachable, MembershipLost, error_for
+from rota.client.errors import (
+    CoordinatorError,
+    CoordinatorUnreachable,
+    IllegalGeneration,
+    MembershipLost,
+    RebalanceInProgress,
+    error_for,
+)
 from rota.client.events import Assigned, Broadcast, Lost, MemberEvent, Reachable, Rebalancing, Revoked, Unreachable
+from rota.client.roles import Role
 from rota.client.transports.port import Answer, Transport
-from rota.membership import Membership, MembershipSettings, Planned
+from rota.membership import Membership, MembershipSettings, Planned, State
 from rota.membership import events as core
 from rota.membership.backoff import Backoff
 from rota.protocol.errors import ErrorCode
@@ -51,7 +59,7 @@ class Member(Generic[Share]):
     this member for good (`FencedInstanceId`, `InconsistentGroupProtocol`, …) or a callback raises, the block is
     cancelled and that error comes out of it.
 
-    `Share` is what an assignment means to the user: bytes, or what `decode` makes of them.
+    `Share` is what an assignment means to the user: what its role reads in it.
     """
 
     def __init__(
@@ -59,8 +67,7 @@ class Member(Generic[Share]):
         transport: Transport,
         settings: MembershipSettings,
         *,
-        assign: Assign,
-        decode: Callable[[bytes], Share],
+        role: Role[Share],
         listeners: Listeners[Share] | None = None,
         leave_on_close: bool | None = None,
         jitter: Callable[[], float] = random.random,
@@ -69,19 +76,24 @@ class Member(Generic[Share]):
         self._transport = transport
         self._caller = Caller(transport, jitter=jitter)
         self._machine = Membership(settings)
-        self._assign = assign
-        self._decode = decode
+        self._role = role
         self._listeners = listeners or Listeners()
         self._leaves = settings.group_instance_id is None if leave_on_close is None else leave_on_close
         self._jitter = jitter
         self._tasks = asyncio.TaskGroup()
-        self._callbacks = CallbackQueue(self._tasks, self._fail)
+        self._callbacks = CallbackQueue(self._tasks, self.fail)
         self._broadcast: Broadcast[Share] = Broadcast()
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
-        self._held: Assigned[Share] | None = None
+        self._current: Assigned[Share] | None = None
+        """What the coordinator has given to this member."""
+        self._owned: Share | None = None
+        """What the callbacks were told to hold, with what is being revoked: nobody else has any of it."""
+        self._last: tuple[Share | None, int] = (None, -1)
+        """What was held when this member joined last, and in which generation."""
         self._failure: Exception | None = None
         self._closing = False
+        self._chores: list[asyncio.Task[None]] = []
 
     # --- where it stands ----------------------------------------------------------------------
 
@@ -110,7 +122,7 @@ class Member(Generic[Share]):
 
         The clock is asked each time, so the answer is right even where the event loop was blocked past the deadline.
         """
-        return self._held.share if self._held is not None and self._machine.holds(self._now_ms()) else None
+        return self._current.share if self._current is not None and self._machine.holds(self._now_ms()) else None
 
     @property
     def valid_until(self) -> float | None:
@@ -122,10 +134,21 @@ class Member(Generic[Share]):
         return None if deadline_ms is None else deadline_ms / 1000
 
     @property
+    def revoke_by(self) -> float | None:
+        """By when `on_revoked` must have returned, however well the coordinator can be reached meanwhile."""
+        deadline_ms = self._machine.revoke_by_ms
+        return None if deadline_ms is None else deadline_ms / 1000
+
+    @property
     def unreachable_since(self) -> float | None:
         """Since when the coordinator has not answered; None while it does. Unreachable is not lost."""
         since_ms = self._machine.unreachable_since_ms
         return None if since_ms is None else since_ms / 1000
+
+    def check_deadline(self) -> None:
+        """Notice at once where the deadline has passed, though the event loop had no time to say so."""
+        self._react(self._machine.on_time(self._now_ms()))
+        self._wake.set()
 
     # --- waiting and watching -----------------------------------------------------------------
 
@@ -136,17 +159,17 @@ class Member(Generic[Share]):
             MembershipLost: The member was closed meanwhile.
             CoordinatorError: The coordinator refuses this member for good.
         """
-        while self._held is None or self.assignment is None:
+        while self._current is None or self.assignment is None:
             if self._failure is not None:
                 raise self._failure
             if self._machine.is_final:
                 raise MembershipLost("the member is closed")
             await self._changed.wait()
-        return self._held
+        return self._current
 
     async def events(self) -> AsyncIterator[MemberEvent[Share]]:
         """What happens to this member, beginning with what it holds now. For watching: work is stopped by callbacks."""
-        async for event in self._broadcast.listen(self._held):
+        async for event in self._broadcast.listen(self._current):
             yield event
         if self._failure is not None:
             raise self._failure
@@ -156,7 +179,8 @@ class Member(Generic[Share]):
     async def commit(self, offsets: Iterable[OffsetToCommit]) -> None:
         """Record progress, fenced by the generation that is held now.
 
-        Repeated while the coordinator cannot be reached and the assignment is still held.
+        Repeated while the coordinator cannot be reached, and where the group has moved on and left this member what
+        it held: a resync, or a rebalance of a cooperative group.
 
         Raises:
             MembershipLost: Nothing is held, or the generation is over: nothing was committed.
@@ -164,14 +188,28 @@ class Member(Generic[Share]):
             CoordinatorUnreachable: It is not known whether it was committed, and nothing is held any more.
             OffsetMetadataTooLarge: The partitions in its detail were not committed, all others were.
         """
-        request = self._fenced(tuple(offsets))
+        items = tuple(offsets)
         backoff = Backoff(self._machine.settings.backoff_first_ms, self._machine.settings.heartbeat_backoff_cap_ms)
-        while (error := await self._commit_once(request)) is not None:
-            if not error.retriable or not self._holds_generation(request.generation_id):
+        concerned = self._role.concerned(self._owned, items)
+        while (error := await self._commit_once(request := self._fenced(items))) is not None:
+            if isinstance(error, IllegalGeneration | RebalanceInProgress):
+                if not await self._moved_on(request.generation_id, concerned):
+                    raise error
+            elif not error.retriable or not self._holds_generation(request.generation_id):
                 raise error
-            await asyncio.sleep(backoff.next_ms(self._jitter()) / 1000)
-            if not self._holds_generation(request.generation_id):
-                raise error
+            else:
+                await asyncio.sleep(backoff.next_ms(self._jitter()) / 1000)
+                if self.assignment is None:
+                    raise error
+
+    async def _moved_on(self, generation_id: int, concerned: Share) -> bool:
+        """Wait for the generation after this one; whether this member still holds there what it is about."""
+        while self.generation_id == generation_id or self._machine.state is not State.STABLE:
+            gives_up = self._machine.state is State.REVOKING and not self._role.is_cooperative
+            if self.assignment is None or gives_up or self._closing:
+                return False
+            await self._changed.wait()
+        return self._owned is not None and not self._role.without(concerned, self._owned)
 
     async def fetch_offsets(self, topics: Sequence[TopicPartitions] | None = None) -> tuple[FetchedOffset, ...]:
         """The group's committed offsets; an offset of -1 where nothing was committed."""
@@ -256,7 +294,7 @@ class Member(Generic[Share]):
         self._closing = True
         if self._driver.done():
             return
-        self._callbacks.add(self._revoke)
+        self._callbacks.add(self._revoke_all)
         await self._callbacks.drain()
         self._leave("the member was closed")
         await asyncio.wait((self._driver,), timeout=_CLOSE_TIMEOUT_S)
@@ -267,6 +305,8 @@ class Member(Generic[Share]):
 
     async def _end_tasks(self, error: BaseException | None) -> None:
         """Every task is over when this returns. An error of the block goes its own way; one of the tasks is raised."""
+        for chore in self._chores:
+            chore.cancel()
         cancelled = error if isinstance(error, asyncio.CancelledError) else None
         try:
             await self._tasks.__aexit__(type(cancelled) if cancelled else None, cancelled, None)
@@ -276,12 +316,40 @@ class Member(Generic[Share]):
             self._broadcast.end()
             self._changed.set()
 
+    def _in_background(self, chore: Coroutine[None, None, None]) -> None:
+        """Run something for as long as the block lasts."""
+        self._chores.append(self._tasks.create_task(chore))
+
+    # --- stepping aside -----------------------------------------------------------------------
+
+    async def step_aside(self, reason: str) -> None:
+        """Stop work in order and leave the group, but not for good: `come_back` joins again, as somebody new."""
+        self._callbacks.add(self._revoke_all)
+        await self._callbacks.drain()
+        self._react(self._machine.step_aside(self._now_ms(), reason))
+        self._wake.set()
+        while self._machine.state is State.LEAVING:
+            await self._changed.wait()
+
+    def withdraw(self, reason: str) -> None:
+        """As `step_aside`, at once: what is held is lost, whatever its work is at."""
+        self._drop(reason)
+        self._react(self._machine.step_aside(self._now_ms(), reason))
+        self._wake.set()
+
+    def come_back(self) -> None:
+        """Join again after having stepped aside."""
+        if self._machine.is_away:
+            self._machine.come_back(self._now_ms())
+            self._wake.set()
+
     # --- the driver ---------------------------------------------------------------------------
 
     async def _drive(self) -> None:
-        while (planned := self._machine.next_request(self._now_ms())) is not None:
-            if planned.send_at_ms > self._now_ms():
-                await self._rest(planned.send_at_ms)
+        while not self._machine.is_final:
+            planned = self._machine.next_request(self._now_ms())
+            if planned is None or planned.send_at_ms > self._now_ms():
+                await self._rest(None if planned is None else planned.send_at_ms)
             else:
                 await self._exchange(planned)
             self._react(self._machine.on_time(self._now_ms()))
@@ -336,8 +404,9 @@ class Member(Generic[Share]):
     def _react(self, happened: list[core.Event]) -> None:
         for event in happened:
             self._react_to(event)
-        if self._machine.is_final:
-            self._changed.set()
+        self._changed.set()
+        if not self._machine.is_final:
+            self._changed.clear()
 
     def _react_to(self, event: core.Event) -> None:
         _log.debug("member %s of group %s: %s", self.member_id, self.group_id, event)
@@ -348,7 +417,7 @@ class Member(Generic[Share]):
                 self._hold(event)
             case core.RebalanceStarted():
                 self._broadcast.publish(Rebalancing(event.generation_id, event.reason))
-                self._callbacks.add(self._revoke)
+                self._callbacks.add(self._rejoin)
             case core.Lost():
                 self._lose(event)
             case core.Failed():
@@ -364,7 +433,7 @@ class Member(Generic[Share]):
     async def _lead(self, event: core.JoinedAsLeader) -> None:
         """Assign, and tell all if that fails: an exception here is news for the group, not the end of its leader."""
         try:
-            assignments = await call(self._assign, event.members, event.generation_id)
+            assignments = await call(self._role.assign, event)
             self._machine.assign(event.generation_id, assignments)
         except Exception as error:
             _log.exception("group %s: the assignment failed", self.group_id)
@@ -372,17 +441,14 @@ class Member(Generic[Share]):
         self._wake.set()
 
     def _hold(self, event: core.Assigned) -> None:
-        if self._held is not None:
-            self._callbacks.add(partial(self._give_up, self._held))
         try:
-            share = self._decode(event.assignment)
+            share = self._role.read(event)
         except Exception as error:
-            self._fail(error)
+            self.fail(error)
             return
-        self._held = Assigned(event.generation_id, share, event.is_leader, event.leader_id, event.protocol_name)
-        self._callbacks.add(partial(self._take_up, self._held))
-        self._changed.set()
-        self._changed.clear()
+        assigned = Assigned(event.generation_id, share, event.is_leader, event.leader_id, event.protocol_name)
+        self._current = assigned
+        self._callbacks.add(partial(self._take_up, assigned))
 
     def _lose(self, event: core.Lost) -> None:
         _log.warning("member %s of group %s lost its assignment: %s", self.member_id, self.group_id, event.reason)
@@ -390,13 +456,19 @@ class Member(Generic[Share]):
 
     def _drop(self, reason: str) -> None:
         """Stop work at once: it does not wait for what is being called."""
-        held, self._held = self._held, None
-        if held is not None:
-            self._broadcast.publish(Lost(held.generation_id, held.share, reason))
-            self._callbacks.interrupt(partial(_notify, self._listeners.on_lost, held.share))
+        current, self._current = self._current, None
+        owned, self._owned = self._owned, None
+        self._last = (None, -1)
+        self._machine.say(self._role.protocols(*self._last))
+        if current is not None and owned is not None:
+            self._broadcast.publish(Lost(current.generation_id, owned, reason))
+            deadline = asyncio.get_running_loop().time() + self._machine.settings.margin_ms / 1000
+            self._callbacks.interrupt(partial(notify, self._listeners.on_lost, owned, deadline=deadline))
+        else:
+            self._callbacks.interrupt(_nothing)
 
-    def _fail(self, error: Exception) -> None:
-        """The user's code raised: this member can do no more than stop work and leave."""
+    def fail(self, error: Exception) -> None:
+        """The user's code raised: this member can only stop work, leave, and end its block with the error."""
         if self._failure is None:
             self._failure = error
         self._closing = True
@@ -406,27 +478,58 @@ class Member(Generic[Share]):
     async def _leave_broken(self) -> None:
         self._leave("its callback raised")
 
-    async def _take_up(self, held: Assigned[Share]) -> None:
-        self._broadcast.publish(held)
-        await _notify(self._listeners.on_assigned, held.share)
+    # After each wait for the user's code what is current is looked at again: code that does not heed its
+    # cancellation comes back when all it knows of is over.
 
-    async def _revoke(self) -> None:
-        """Stop work, give up what is held, and join the next generation, unless this member is about to leave."""
-        if self._held is not None:
-            await self._give_up(self._held)
-            self._held = None
-        if not self._closing:
-            self._machine.rejoin(self._now_ms())
+    async def _take_up(self, assigned: Assigned[Share]) -> None:
+        """Give up what is not assigned any more, then take up what is new."""
+        owned, share = self._owned, assigned.share
+        removed = None if owned is None else self._role.without(owned, share)
+        if removed and self._current is assigned:
+            await self._give_up(assigned.generation_id, removed)
+        if self._current is not assigned:
+            return
+        self._owned = share
+        self._broadcast.publish(assigned)
+        added = share if owned is None else self._role.without(share, owned)
+        await notify(self._listeners.on_assigned, added, share, deadline=self.valid_until)
+        if removed and self._role.is_cooperative and self._current is assigned:
+            # Nobody is given what was revoked before all have joined without it.
+            self.rejoin("gave up what was revoked")
+
+    async def _rejoin(self) -> None:
+        """Give up what must be, and join the next generation, unless this member is about to leave."""
+        current, owned = self._current, self._owned
+        if self._closing:
+            return
+        if not self._role.is_cooperative:
+            await self._revoke_all()
+        elif owned is not None and (unwanted := self._role.unwanted(owned)):
+            await self._give_up(self.generation_id, unwanted)
+            if self._current is current:
+                self._owned = self._role.without(owned, unwanted)
+        if self._current is current or self._current is None:
+            if current is not None and owned is not None:
+                self._last = (self._owned if self._role.is_cooperative else owned, current.generation_id)
+            protocols = self._role.protocols(*self._last)
+            self._machine.rejoin(self._now_ms(), protocols, holding=self._role.is_cooperative)
             self._wake.set()
 
-    async def _give_up(self, held: Assigned[Share]) -> None:
-        await _notify(self._listeners.on_revoked, held.share)
-        self._broadcast.publish(Revoked(held.generation_id, held.share))
+    async def _revoke_all(self) -> None:
+        """Stop all work; nothing is held any more."""
+        current = self._current
+        if self._owned is not None:
+            await self._give_up(self.generation_id, self._owned)
+        if self._current is current:
+            self._owned = self._current = None
+
+    async def _give_up(self, generation_id: int, removed: Share) -> None:
+        await notify(self._listeners.on_revoked, removed, deadline=self.revoke_by)
+        self._broadcast.publish(Revoked(generation_id, removed))
 
 
-async def _notify(listener: Listener[Share] | None, share: Share) -> None:
-    if listener is not None:
-        await call(listener, share)
+async def _nothing() -> None:
+    """To interrupt what is being called."""
 
 
 def _first_leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -29,7 +29,7 @@ class Worker:
     _task: asyncio.Task[None] | None = None
     _stopping: bool = False
 
-    def start(self, share: Share) -> None:
+    def start(self, share: Share, _held: Share) -> None:
         """It holds `share` from now on."""
         assert self.member is not None
         self._stopping = False
@@ -76,7 +76,7 @@ async def run(options: argparse.Namespace) -> None:
     with Results(options.results) as results:
         worker = Worker(options.name, work, results)
         async with connect(options.url, options.namespace, client_id=options.name) as client:
-            worker.member = client.member_of_topics(
+            worker.member = client.consumer(
                 options.group,
                 {TOPIC: len(work.partitions)},
                 "range",

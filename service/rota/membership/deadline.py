@@ -43,9 +43,13 @@ class LocalDeadline:
         if self.renewed_at_ms is None:
             return None
         session_over_ms = self.renewed_at_ms + self._session_ms
-        if self._settled_at_ms is None:
-            return session_over_ms
-        return min(session_over_ms, self._settled_at_ms + self._rebalance_ms)
+        rejoin_by_ms = self.rejoin_by_ms
+        return session_over_ms if rejoin_by_ms is None else min(session_over_ms, rejoin_by_ms)
+
+    @property
+    def rejoin_by_ms(self) -> int | None:
+        """The moment from which a join phase may have gone on without the member; None where nothing is known."""
+        return None if self._settled_at_ms is None else self._settled_at_ms + self._rebalance_ms
 
     def holds(self, now_ms: int) -> bool:
         return self.valid_until_ms is not None and now_ms < self.valid_until_ms

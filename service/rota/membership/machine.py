@@ -8,9 +8,12 @@ them returns events for the shell. A reply that belongs to an earlier generation
                     └──────── follower ───────────────▶┘ ▲        │
                                                          └─resync─┘
     any ──leave()──▶ LEAVING ──▶ LEFT        any ──fenced──▶ FENCED        any ──refused for good──▶ FAILED
+    any ──step_aside()──▶ LEAVING ──▶ AWAY ──come_back()──▶ UNJOINED
 
-An assignment is held in STABLE and REVOKING, and in SYNCING during a resync. It is never handed out, and never kept,
-past the local deadline (`deadline.py`): where a join may not have renewed the session, a heartbeat goes first.
+An assignment is held in STABLE and REVOKING, and in SYNCING during a resync. A cooperative member (KIP-429) answers
+REVOKING with `rejoin(holding=True)` and holds on in UNJOINED, JOINING, LEADING and SYNCING, too: its metadata says what
+it holds, and no leader gives that to anybody else. An assignment is never handed out, and never kept, past the local
+deadline (`deadline.py`): where a join may not have renewed the session, a heartbeat goes first.
 """
 
 from __future__ import annotations
@@ -61,6 +64,7 @@ class State(StrEnum):
     STABLE = "stable"
     REVOKING = "revoking"
     LEAVING = "leaving"
+    AWAY = "away"
     LEFT = "left"
     FENCED = "fenced"
     FAILED = "failed"
@@ -106,6 +110,9 @@ class Membership:
         self._join_since_ms: int | None = None
         self._seen_generation_id = NO_GENERATION
         self._told_of_rebalance = False
+        self._metadata_is_stale = False
+        self._comes_back = False
+        self._joins_after_leaving = False
         self._assignments: tuple[tuple[str, bytes], ...] = ()
         self._leader_error: str | None = None
         self._reason = ""
@@ -118,6 +125,11 @@ class Membership:
         return self.state in FINAL
 
     @property
+    def is_away(self) -> bool:
+        """Whether this member stepped aside, or is about to."""
+        return self._comes_back
+
+    @property
     def is_leader(self) -> bool:
         return self.member_id != "" and self.leader_id == self.member_id
 
@@ -126,6 +138,11 @@ class Membership:
         """When what is held is lost unless renewed; None while nothing is held. Call `on_time` then."""
         return None if self.assignment is None else self._deadline.valid_until_ms
 
+    @property
+    def revoke_by_ms(self) -> int | None:
+        """When what is held is lost unless this member has joined again, however alive it is."""
+        return None if self.assignment is None else self._deadline.rejoin_by_ms
+
     def holds(self, now_ms: int) -> bool:
         """Whether this member may act now. Right also where `on_time` has not been called yet, as on a blocked loop."""
         return self.assignment is not None and self._deadline.holds(now_ms)
@@ -133,7 +150,7 @@ class Membership:
     # --- what to send -------------------------------------------------------------------------
 
     def next_request(self, now_ms: int) -> Planned | None:
-        """The next call and when; None once the state is final. Asking changes nothing."""
+        """The next call and when; None while away, and once the state is final. Asking changes nothing."""
         match self.state:
             case State.UNJOINED | State.JOINING:
                 return self._plan(self._requests.join(self.member_id, self._protocols, self._reason), now_ms)
@@ -147,7 +164,7 @@ class Membership:
                 return self._plan_heartbeat(now_ms, self._heartbeat_at_ms, self._heartbeat_wait_ms(now_ms))
             case State.LEAVING:
                 return self._plan(self._requests.leave(self.member_id, self._reason), now_ms)
-            case State.LEFT | State.FENCED | State.FAILED:
+            case State.AWAY | State.LEFT | State.FENCED | State.FAILED:
                 return None
 
     def wants(self, request: MembershipRequest, now_ms: int) -> bool:
@@ -157,7 +174,10 @@ class Membership:
 
     def _plan(self, request: MembershipRequest, now_ms: int) -> Planned:
         parked_ms = 0 if isinstance(request, LeaveGroup) else request.wait_ms or 0
-        return Planned(request, max(now_ms, self._not_before_ms), parked_ms + self.settings.answer_grace_ms)
+        settings = self.settings
+        # What is held hangs on this call's answer, as on a heartbeat's.
+        grace_ms = settings.answer_grace_ms if self.assignment is None else settings.heartbeat_grace_ms
+        return Planned(request, max(now_ms, self._not_before_ms), parked_ms + grace_ms)
 
     def _plan_heartbeat(self, now_ms: int, due_ms: int, wait_ms: int) -> Planned:
         request = self._requests.heartbeat(self.member_id, self.generation_id, wait_ms)
@@ -212,17 +232,35 @@ class Membership:
             return []
         self._protocols = protocols or self._protocols
         self._reason = reason
-        if self.state in _JOINS or self.state is State.REVOKING:
+        if self.state in _JOINS:
+            # A join that is under way may complete with what it said: then there will be one more.
+            self._metadata_is_stale = True
+            return []
+        if self.state in (State.REVOKING, State.AWAY):
             return []
         return self._leave_generation(now_ms, reason)
 
-    def rejoin(self, now_ms: int) -> None:
-        """The shell's answer to `RebalanceStarted`: work has stopped, nothing is held any more."""
-        if self.state is State.REVOKING:
+    def rejoin(self, now_ms: int, protocols: tuple[Protocol, ...] | None = None, *, holding: bool = False) -> None:
+        """The shell's answer to `RebalanceStarted`, with what is to be said of this member now, if that is news.
+
+        Work has stopped, and nothing is held any more; or, with `holding`, what is held stays held while joining,
+        which is safe only where the metadata in `protocols` names all of it.
+        """
+        if self.state is not State.REVOKING:
+            return
+        self._protocols = protocols or self._protocols
+        if holding:
+            self._back_to_joining(now_ms)
+        else:
             self._forget_generation(now_ms)
+
+    def say(self, protocols: tuple[Protocol, ...]) -> None:
+        """What to say of this member when it joins next. What is under way is left alone."""
+        self._protocols = protocols
 
     def leave(self, now_ms: int, reason: str) -> list[Event]:
         """Give everything up and leave. The shell has stopped its work before."""
+        self._comes_back = self._joins_after_leaving = False
         if self.is_final or self.state is State.LEAVING:
             return []
         self.assignment = None
@@ -233,6 +271,24 @@ class Membership:
         self._backoff.reset()  # Whoever closes waits for this: a long outage before must not make it slow.
         self._not_before_ms = now_ms
         return []
+
+    def step_aside(self, now_ms: int, reason: str) -> list[Event]:
+        """Leave as in `leave`, but only until `come_back`."""
+        events = self.leave(now_ms, reason) if self.member_id else []
+        if not self.is_final:
+            self._comes_back = True
+            self.assignment = None
+            if self.state is not State.LEAVING:
+                self._go_away(now_ms)
+        return events
+
+    def come_back(self, now_ms: int) -> None:
+        """Join again after `step_aside`, as somebody new; once it has left, where that is still under way."""
+        self._comes_back = False
+        if self.state is State.AWAY:
+            self._forget_member(now_ms)
+        elif self.state is State.LEAVING:
+            self._joins_after_leaving = True
 
     def abandon(self) -> list[Event]:
         """Final without telling the coordinator: a static member that comes back within its session."""
@@ -245,11 +301,18 @@ class Membership:
     # --- what happened ------------------------------------------------------------------------
 
     def on_reply(
-        self, request: MembershipRequest | CommitOffsets, reply: Reply, sent_at_ms: int, now_ms: int, jitter: float
+        self,
+        request: MembershipRequest | CommitOffsets,
+        reply: Reply,
+        sent_at_ms: int,
+        now_ms: int,
+        jitter: float,
+        retry_after_ms: int = 0,
     ) -> list[Event]:
         """An answer came. `jitter` is a random number from 0 to 1, for the back-off if one follows.
 
         Answers to commits are reported here, too: they renew the session or tell that it is over.
+        A coordinator that asks for patience (`retry_after_ms`) is not called before.
         """
         events = self._note_answer(reply.error, sent_at_ms)
         if self._awaits(request):
@@ -264,6 +327,8 @@ class Membership:
                     events += self._on_leave(reply.error in _LATER, now_ms, jitter)
                 case CommitOffsets(), CommitReply():
                     events += self._on_commit(reply, sent_at_ms, now_ms, jitter)
+            if retry_after_ms and not isinstance(request, CommitOffsets):
+                self._heed(retry_after_ms, now_ms)
         return events + self.on_time(now_ms)
 
     def on_failure(
@@ -298,7 +363,8 @@ class Membership:
             case SyncGroup():
                 return self.state is State.SYNCING and self._is_mine(request.member_id, request.generation_id)
             case Heartbeat() | CommitOffsets():
-                return self.state in _IN_GENERATION and self._is_mine(request.member_id, request.generation_id)
+                in_generation = self.state in _IN_GENERATION or self.assignment is not None
+                return in_generation and self._is_mine(request.member_id, request.generation_id)
             case LeaveGroup():
                 return self.state is State.LEAVING
 
@@ -317,7 +383,9 @@ class Membership:
                 self._adopt_member_id(reply.member_id)
                 self._not_before_ms = now_ms
             case code if code in _UNKNOWN and self.member_id:
+                events = self._lose(code.value, code, now_ms)
                 self._forget_member(now_ms)
+                return events
             case code if code is ErrorCode.NONE or code in _LATER or code in _STRAY_FOR_JOIN:
                 self._note_unanswered_join(sent_at_ms)
                 self._pause(now_ms, jitter)
@@ -326,8 +394,14 @@ class Membership:
         return []
 
     def _still_joining(self, member_id: str, sent_at_ms: int, now_ms: int) -> None:
-        """Pending: joined, but the phase goes on. It cannot have completed before this call was sent."""
+        """Pending: joined, but the phase goes on. It cannot have completed before this call was sent.
+
+        The session runs again since the answer. Who has joined is not dropped for being late to join.
+        """
         self._adopt_member_id(member_id)
+        if self.assignment is not None:
+            self._deadline.renewed(sent_at_ms)
+            self._deadline.settled(sent_at_ms)
         self._join_since_ms = sent_at_ms
         self._not_before_ms = now_ms
         self.state = State.JOINING
@@ -344,7 +418,8 @@ class Membership:
     def _enter_generation(self, reply: JoinReply, sent_at_ms: int, now_ms: int) -> list[Event]:
         self._adopt_member_id(reply.member_id)
         self._note_unanswered_join(sent_at_ms)
-        self._deadline.clear()
+        if self.assignment is None:
+            self._deadline.clear()
         if self._join_renewed(reply.generation_id) and self._join_since_ms is not None:
             self._deadline.renewed(self._join_since_ms)
             self._deadline.settled(self._join_since_ms)
@@ -406,7 +481,11 @@ class Membership:
             self._heartbeat_at_ms = now_ms
         self.state = State.STABLE
         self.assignment = reply.assignment
-        return [Assigned(self.generation_id, self.protocol_name, self.leader_id, self.is_leader, reply.assignment)]
+        assigned = Assigned(self.generation_id, self.protocol_name, self.leader_id, self.is_leader, reply.assignment)
+        if not self._metadata_is_stale:
+            return [assigned]
+        self._metadata_is_stale = False
+        return [assigned, *self._leave_generation(now_ms, self._reason or "its metadata changed")]
 
     def _on_heartbeat(
         self, request: Heartbeat, reply: HeartbeatReply, sent_at_ms: int, now_ms: int, jitter: float
@@ -459,7 +538,16 @@ class Membership:
         if again and self._leave_tries < _LEAVE_TRIES:
             self._pause(now_ms, jitter)
             return []
+        if self._comes_back or self._joins_after_leaving:
+            self._go_away(now_ms)
+            return []
         return self.abandon()
+
+    def _go_away(self, now_ms: int) -> None:
+        self._forget_member(now_ms)
+        self._leave_tries = 0
+        self.state = State.UNJOINED if self._joins_after_leaving else State.AWAY
+        self._joins_after_leaving = False
 
     # --- what ends a generation ---------------------------------------------------------------
 
@@ -513,27 +601,44 @@ class Membership:
 
     def _forget_generation(self, now_ms: int) -> None:
         """Back to joining, as the same member. The last generation seen is remembered only to judge the next join."""
-        self.state = State.UNJOINED
+        self._back_to_joining(now_ms)
         self.generation_id = NO_GENERATION
         self.leader_id = ""
         self.assignment = None
+        self._deadline.clear()
+
+    def _back_to_joining(self, now_ms: int) -> None:
+        if self.state in _JOINS:
+            return  # Lost while joining: the join goes on, and when it may have completed is still known.
+        self.state = State.UNJOINED
         self._assignments = ()
         self._leader_error = None
         self._join_since_ms = None
+        self._metadata_is_stale = False
         self._not_before_ms = now_ms
-        self._deadline.clear()
 
     def _forget_member(self, now_ms: int) -> None:
         """Back to joining, as somebody new."""
         self._forget_generation(now_ms)
+        self.state = State.UNJOINED
+        self._join_since_ms = None
+        self._not_before_ms = now_ms
         self._told_of_rebalance = False
         self._adopt_member_id("")
 
     # --- reachability and pauses --------------------------------------------------------------
 
     def _pause(self, now_ms: int, jitter: float) -> None:
-        cap_ms = self.settings.heartbeat_backoff_cap_ms if self.state in _IN_GENERATION else None
+        hurries = self.state in _IN_GENERATION or self.assignment is not None
+        cap_ms = self.settings.heartbeat_backoff_cap_ms if hurries else None
         self._not_before_ms = now_ms + self._backoff.next_ms(jitter, cap_ms)
+
+    def _heed(self, retry_after_ms: int, now_ms: int) -> None:
+        """Not called before it asks to be; but never so late that what is held is lost by waiting."""
+        wait_ms = retry_after_ms
+        if self.assignment is not None and self._deadline.valid_until_ms is not None:
+            wait_ms = min(wait_ms, max(0, self._deadline.valid_until_ms - now_ms) // 3)
+        self._not_before_ms = max(self._not_before_ms, now_ms + wait_ms)
 
     def _note_silence(self, sent_at_ms: int) -> list[Event]:
         if self.unreachable_since_ms is not None:

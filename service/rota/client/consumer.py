@@ -1,0 +1,255 @@
+"""A member that shares the partitions of topics: what it holds, its progress, and what it subscribes to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from rota.assignors import TopicPartition
+from rota.client.callbacks import Listeners, call, notify
+from rota.client.consumer_protocol import Partitions, TopicRole, deal_again
+from rota.client.errors import CoordinatorError, MembershipLost
+from rota.client.events import Assigned
+from rota.client.member import Member
+from rota.client.topics import Topics, TopicSelection
+from rota.client.transports.port import Transport
+from rota.membership import MembershipSettings
+from rota.membership.watchdog import ProcessingWatchdog
+from rota.protocol.messages import OffsetToCommit, TopicPartitions
+
+_log = logging.getLogger(__name__)
+
+Committed = Callable[[Sequence[OffsetToCommit], CoordinatorError | None], Awaitable[None] | None]
+"""Told how a commit in the background went; plain or async."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """How a consumer keeps its progress and its subscription. Times are milliseconds."""
+
+    auto_commit_ms: int | None = None
+    max_processing_interval_ms: int | None = None
+    topics_refresh_ms: int = 10_000
+
+
+class Consumer(Member[Partitions]):
+    """A `Member` whose share is partitions of topics.
+
+    Two ways of progress: `commit` what is done, at once; or `store` it and leave the rest to the consumer, which
+    commits what is stored every `auto_commit_ms` and when partitions are revoked, after `on_revoked` has returned.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        settings: MembershipSettings,
+        *,
+        role: TopicRole,
+        selection: TopicSelection,
+        registered: Callable[[], Awaitable[Iterable[str]]],
+        listeners: Listeners[Partitions],
+        options: ConsumerSettings,
+        leave_on_close: bool | None = None,
+    ) -> None:
+        """`registered` asks for the topics that there are."""
+        own_listeners: Listeners[Partitions] = Listeners(self._start, self._stop, self._abandon)
+        super().__init__(transport, settings, role=role, listeners=own_listeners, leave_on_close=leave_on_close)
+        self._topic_role = role
+        self._selection = selection
+        self._registered = registered
+        self._user = listeners
+        self._options = options
+        self._stored: dict[TopicPartition, OffsetToCommit] = {}
+        self._watchdog = ProcessingWatchdog(options.max_processing_interval_ms)
+
+    async def __aenter__(self) -> Self:
+        if self._selection.pattern is not None:
+            self._topic_role.topics = await self._select()
+            self._machine.say(self._topic_role.protocols(None, -1))
+        await super().__aenter__()
+        if self._selection.pattern is not None or not isinstance(self._topic_role.counts, Mapping):
+            self._in_background(self._refresh_topics())
+        if self._options.auto_commit_ms is not None:
+            self._in_background(self._commit_now_and_then(self._options.auto_commit_ms / 1000))
+        if self._options.max_processing_interval_ms is not None:
+            self._in_background(self._watch_progress())
+        return self
+
+    def owns(self, place: TopicPartition) -> bool:
+        """Whether a partition is this member's now, by the clock; one that is being revoked still is."""
+        return self._owned is not None and place in self._owned and self._machine.holds(self._now_ms())
+
+    async def assignments(self) -> AsyncIterator[Assigned[Partitions]]:
+        """What this member holds, beginning with now, each time that it is another. Asking for the next is progress."""
+        async for event in self.events():
+            if isinstance(event, Assigned):
+                yield event
+                self.progress()
+
+    # --- progress -----------------------------------------------------------------------------
+
+    def progress(self) -> None:
+        """Say that work goes on; so do `store` and `commit`. A member that fell silent joins its group again."""
+        self._watchdog.progressed(self._now_ms())
+        if self._owned is None:
+            self._watchdog.rest()
+        self.come_back()
+
+    def store(self, topic: str, partition: int, offset: int, metadata: str = "") -> None:
+        """Note that everything before `offset` is done, for the next commit.
+
+        Raises:
+            MembershipLost: This member does not hold the partition (any more).
+        """
+        self.progress()
+        if not self.owns(TopicPartition(topic, partition)):
+            raise MembershipLost(f"this member does not hold {topic}/{partition}")
+        stored = OffsetToCommit(topic, partition, offset, metadata=metadata)
+        self._stored[TopicPartition(topic, partition)] = stored
+
+    async def commit(self, offsets: Iterable[OffsetToCommit] | None = None) -> None:
+        """As `Member.commit`; without offsets, everything that is stored."""
+        self.progress()
+        items = tuple(self._stored.values() if offsets is None else offsets)
+        if items:
+            await super().commit(items)
+        for item in items:
+            if self._stored.get(place := TopicPartition(item.topic, item.partition)) == item:
+                del self._stored[place]
+
+    def commit_soon(self, offsets: Iterable[OffsetToCommit] | None = None, then: Committed | None = None) -> None:
+        """Commit in the background. `then` is told how it went; without it, that it failed is only logged."""
+        items = tuple(self._stored.values() if offsets is None else offsets)
+        self._tasks.create_task(self._commit_and_tell(items, then))
+
+    async def committed(self) -> dict[TopicPartition, int]:
+        """The group's progress in what this member holds; 0 where nothing was committed yet."""
+        held = self._owned or ()
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in held:
+            by_topic.setdefault(topic, []).append(partition)
+        wanted = [TopicPartitions(topic, tuple(numbers)) for topic, numbers in by_topic.items()]
+        found = await self.fetch_offsets(wanted) if wanted else ()
+        return {TopicPartition(each.topic, each.partition): max(each.offset, 0) for each in found}
+
+    async def _commit_and_tell(self, items: tuple[OffsetToCommit, ...], then: Committed | None) -> None:
+        error: CoordinatorError | None = None
+        try:
+            await self.commit(items)
+        except CoordinatorError as failure:
+            error = failure
+        if then is not None:
+            await call(then, items, error)
+        elif error is not None:
+            _log.warning("group %s: not committed: %s", self.group_id, error)
+
+    async def _commit_now_and_then(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            if self._stored and self.assignment is not None:
+                # Not progress by itself: only that somebody has stored something was.
+                await self._commit_stored(tuple(self._stored))
+
+    async def _commit_stored(self, partitions: Sequence[TopicPartition]) -> None:
+        items = [self._stored[place] for place in partitions if place in self._stored]
+        if not items:
+            return
+        try:
+            await Member.commit(self, items)
+        except CoordinatorError as error:
+            _log.warning("group %s: progress was not committed: %s", self.group_id, error)
+            return
+        for item in items:
+            if self._stored.get(place := TopicPartition(item.topic, item.partition)) == item:
+                del self._stored[place]
+
+    # --- what is held changes -----------------------------------------------------------------
+
+    async def _start(self, added: Partitions, held: Partitions, *, deadline: float | None) -> None:
+        if held:
+            self._watchdog.progressed(self._now_ms())
+        else:
+            self._watchdog.rest()
+        await notify(self._user.on_assigned, added, held, deadline=deadline)
+
+    async def _stop(self, removed: Partitions, *, deadline: float | None) -> None:
+        await notify(self._user.on_revoked, removed, deadline=deadline)
+        if self._options.auto_commit_ms is not None:
+            await self._commit_stored(removed)
+        self._forget(removed)
+
+    async def _abandon(self, removed: Partitions, *, deadline: float | None) -> None:
+        self._forget(removed)
+        self._watchdog.rest()
+        await notify(self._user.on_lost, removed, deadline=deadline)
+
+    def _forget(self, partitions: Partitions) -> None:
+        for partition in partitions:
+            self._stored.pop(partition, None)
+
+    async def _watch_progress(self) -> None:
+        """Give the share up when nothing gets done, though heartbeats go on: somebody else may be able to."""
+        while True:
+            due_at_ms, now_ms = self._watchdog.due_at_ms, self._now_ms()
+            if self._watchdog.is_over(now_ms):
+                self._watchdog.rest()
+                self.withdraw(f"no progress for {self._options.max_processing_interval_ms} ms")
+            waits_ms = (self._options.max_processing_interval_ms or 0) if due_at_ms is None else due_at_ms - now_ms
+            await asyncio.sleep(max(waits_ms, 1) / 1000)
+
+    # --- subscription -------------------------------------------------------------------------
+
+    @property
+    def subscription(self) -> tuple[str, ...]:
+        """The topics that this member asks for; for a pattern, those that match now."""
+        return self._topic_role.topics
+
+    async def subscribe(self, topics: Topics) -> None:
+        """Ask for other topics from now on. What is not asked for any more is revoked, and the group rebalances.
+
+        Partition counts come from where they came before: a mapping's counts are added to those given at first.
+        """
+        self._selection = TopicSelection.of(topics)
+        if isinstance(topics, Mapping) and isinstance(self._topic_role.counts, Mapping):
+            self._topic_role.counts = {**self._topic_role.counts, **topics}
+        self._take_topics(await self._select())
+
+    async def _select(self) -> tuple[str, ...]:
+        registered = () if self._selection.pattern is None else await self._registered()
+        return self._selection.among(registered)
+
+    def _take_topics(self, topics: tuple[str, ...]) -> None:
+        if topics != self._topic_role.topics:
+            self._topic_role.topics = topics
+            if self._owned is None:
+                self._machine.say(self._topic_role.protocols(None, -1))
+            self.rejoin("its subscription changed")
+
+    async def _refresh_topics(self) -> None:
+        while True:
+            # Not all members at the same moment.
+            await asyncio.sleep(self._options.topics_refresh_ms * (0.75 + 0.5 * self._jitter()) / 1000)
+            try:
+                self._take_topics(await self._select())
+                await self._follow_counts()
+            except CoordinatorError as error:
+                _log.debug("group %s: the topics could not be looked up: %s", self.group_id, error)
+
+    async def _follow_counts(self) -> None:
+        """As the leader, deal again when topics have grown: at once if that takes nothing from anybody."""
+        dealt = self._topic_role.dealt
+        if dealt is None or not self.is_leader or self.assignment is None:
+            return
+        counts = await self._topic_role.count(sorted({*dealt.counts, *self._topic_role.topics}))
+        if counts == dealt.counts or dealt is not self._topic_role.dealt:
+            return
+        # Of cooperative members some may still be giving up what they were not dealt: they all have to be asked.
+        again = None if self._topic_role.is_cooperative else deal_again(dealt, counts)
+        if again is not None and self._machine.resync(again.encoded()):
+            self._topic_role.dealt = again
+            self._wake.set()
+        else:
+            self.rejoin("the partitions of its topics changed")

@@ -1,0 +1,204 @@
+"""Elections against the real coordinator, in virtual time: one leads, its body ends with its term, the next one leads."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from rota.client import Election, LeadershipLost, Term
+from rota.runtime.coordinator import LocalCoordinator
+from tests.client.stage import SESSION_MS, Cable, a_coordinator, a_worker, until
+from tests.client.virtual_time import in_virtual_time
+
+NAME = "billing-writer"
+
+
+class Candidate:
+    """Campaigns, and writes down its terms."""
+
+    def __init__(self, coordinator: LocalCoordinator, name: str) -> None:
+        worker = a_worker(coordinator, name)
+        self.client = worker.client
+        self.cable: Cable = worker.cable
+        self.diary: list[tuple[float, str, int]] = []
+        self.ending_s = 0.0
+        """How long its body takes to end."""
+
+    def election(self, group_instance_id: str | None = None) -> Election:
+        return self.client.leader(NAME, session_timeout_ms=SESSION_MS, group_instance_id=group_instance_id)
+
+    async def write(self, term: Term) -> None:
+        """Leads until somebody ends it."""
+        self.note("begins", term.token)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            try:
+                await asyncio.sleep(self.ending_s)
+            finally:
+                self.note("ends", term.token)
+
+    def note(self, what: str, token: int) -> None:
+        self.diary.append((asyncio.get_running_loop().time(), what, token))
+
+    @property
+    def deeds(self) -> list[str]:
+        return [what for _, what, _ in self.diary]
+
+    def when(self, what: str) -> float:
+        return next(at for at, deed, _ in reversed(self.diary) if deed == what)
+
+    async def campaign(self, stack: AsyncExitStack) -> asyncio.Task[None]:
+        """Run `write` in every term, until the test is over."""
+        election = await stack.enter_async_context(self.election())
+        task = asyncio.create_task(election.run(self.write))
+        stack.push_async_callback(ended, task)
+        return task
+
+
+async def ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait((task,))
+
+
+@in_virtual_time
+async def test_the_only_candidate_leads_with_its_generation_as_the_token() -> None:
+    async with a_coordinator() as coordinator, Candidate(coordinator, "a").election() as election:
+        async for term in election.terms():
+            async with term:
+                assert (election.is_leader, term.is_valid, term.token) == (True, True, 1)
+                assert term.valid_until is not None
+                assert (await term.verify()).is_leader
+            return
+
+
+@in_virtual_time
+async def test_a_term_goes_on_while_candidates_come_and_go_and_its_token_grows() -> None:
+    async with a_coordinator() as coordinator, Candidate(coordinator, "a").election() as election:
+        term = await anext(election.terms())
+        async with term:
+            async with Candidate(coordinator, "b").election() as other:
+                await other.member.wait_assigned()
+                await until(lambda: term.token == 2)
+                assert (term.is_valid, other.is_leader) == (True, False)
+            await until(lambda: term.token == 3)
+            assert term.is_valid
+
+
+@in_virtual_time
+async def test_a_leader_that_is_cut_off_ends_its_body_before_anybody_else_leads() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        first, second = Candidate(coordinator, "first"), Candidate(coordinator, "second")
+        await first.campaign(stack)
+        await until(lambda: first.deeds == ["begins"])
+        await second.campaign(stack)
+        await asyncio.sleep(1)
+        first.cable.pull()
+        await until(lambda: second.deeds == ["begins"])
+        assert first.deeds == ["begins", "ends"]
+        assert first.when("ends") < second.when("begins")
+        assert first.diary[-1][2] < second.diary[-1][2]
+
+
+@in_virtual_time
+async def test_the_body_of_a_lost_term_is_cancelled_and_the_block_says_why() -> None:
+    async with a_coordinator() as coordinator:
+        candidate = Candidate(coordinator, "a")
+        async with candidate.election() as election:
+            term = await anext(election.terms())
+            with pytest.raises(LeadershipLost, match="lost"):
+                async with term:
+                    candidate.cable.pull()
+                    await asyncio.Event().wait()
+            assert not term.is_valid
+            assert term.valid_until is None
+            with pytest.raises(LeadershipLost):
+                term.raise_if_lost()
+            candidate.cable.plug_in()
+
+
+@in_virtual_time
+async def test_a_leader_that_comes_back_after_an_outage_begins_a_new_term_with_a_higher_token() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        candidate = Candidate(coordinator, "a")
+        await candidate.campaign(stack)
+        await until(lambda: candidate.deeds == ["begins"])
+        candidate.cable.pull()
+        await asyncio.sleep(30)
+        assert candidate.deeds == ["begins", "ends"]
+        candidate.cable.plug_in()
+        await until(lambda: candidate.deeds == ["begins", "ends", "begins"])
+        assert candidate.diary[2][2] > candidate.diary[0][2]
+
+
+@in_virtual_time
+async def test_a_short_outage_does_not_end_a_term() -> None:
+    async with a_coordinator() as coordinator:
+        candidate = Candidate(coordinator, "a")
+        async with candidate.election() as election:
+            async with await anext(election.terms()) as term:
+                candidate.cable.pull()
+                await until(lambda: election.unreachable_since is not None)
+                await asyncio.sleep(1)
+                candidate.cable.plug_in()
+                await until(lambda: election.unreachable_since is None)
+                assert (term.is_valid, term.token) == (True, 1)
+
+
+@in_virtual_time
+async def test_resigning_ends_the_body_first_and_the_next_candidate_leads_at_once() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        first, second = Candidate(coordinator, "first"), Candidate(coordinator, "second")
+        first.ending_s = 0.5
+        election = await stack.enter_async_context(first.election())
+        running = asyncio.create_task(election.run(first.write))
+        stack.push_async_callback(ended, running)
+        await until(lambda: first.deeds == ["begins"])
+        await second.campaign(stack)
+        await asyncio.sleep(1)
+        resigned_at = asyncio.get_running_loop().time()
+        await election.resign()
+        await until(lambda: second.deeds == ["begins"])
+        assert first.when("ends") <= second.when("begins") < resigned_at + 1
+        await election.member.wait_assigned()
+        assert (election.is_leader, election.member.member_id != "") == (False, True)
+
+
+@in_virtual_time
+async def test_leaving_the_block_hands_over_at_once() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        second = Candidate(coordinator, "second")
+        async with Candidate(coordinator, "first").election() as election:
+            await anext(election.terms())
+            await second.campaign(stack)
+            await asyncio.sleep(1)
+            left_at = asyncio.get_running_loop().time()
+        await until(lambda: second.deeds == ["begins"])
+        assert second.when("begins") < left_at + 0.2
+
+
+@in_virtual_time
+async def test_a_static_leader_that_returns_gets_a_token_of_its_own() -> None:
+    """Else what it writes could not be told from what its former self still writes."""
+    async with a_coordinator() as coordinator:
+        async with Candidate(coordinator, "a").election("pod-0") as election:
+            former = (await anext(election.terms())).token
+        async with Candidate(coordinator, "a").election("pod-0") as election:
+            assert (await anext(election.terms())).token > former
+
+
+@in_virtual_time
+async def test_what_the_work_returns_or_raises_comes_out_of_run() -> None:
+    async with a_coordinator() as coordinator, Candidate(coordinator, "a").election() as election:
+
+        async def answer(term: Term) -> int:
+            return term.token
+
+        async def fail(term: Term) -> None:
+            raise ZeroDivisionError
+
+        assert await election.run(answer) == 1
+        with pytest.raises(ZeroDivisionError):
+            await election.run(fail)
