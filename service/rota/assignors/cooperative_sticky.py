@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rota.assignors.model import MemberSubscription, PartitionRacks, Shares
-from rota.assignors.sticky import plan
+from rota.assignors.sticky import Prefer, plan
 
 
 def cooperative_sticky(
     partitions_per_topic: Mapping[str, int],
     members: Sequence[MemberSubscription],
     partition_racks: PartitionRacks | None = None,
+    *,
+    prefer: Prefer = Prefer.BALANCE,
 ) -> Shares:
     """A partition that moves is given to nobody yet: its holder sees it gone, gives it up and rejoins.
 
     That second rebalance, in which nobody claims the partition any more, hands it out.
     """
-    target = plan(partitions_per_topic, members, partition_racks)
+    target = plan(partitions_per_topic, members, partition_racks, prefer)
     return target.named(
         [
             [number for number in share if target.claims.is_free_for(number, rank)]

@@ -22,7 +22,8 @@ class MemberSubscription:
     """What an assignor knows of a member.
 
     `owned_partitions` are what the member says it holds and `generation` when it got them; None (no prior data) ranks
-    with -1 (unknown), below every real generation. `rack` matters only where the racks of the partitions are given.
+    with -1 (unknown), below every real generation. `rack` matters only where the racks of the partitions are given,
+    `capacity` (how much it carries, against others) only to `weighted`.
     """
 
     member_id: str
@@ -31,6 +32,11 @@ class MemberSubscription:
     owned_partitions: Collection[TopicPartition] = ()
     generation: int | None = None
     rack: str | None = None
+    capacity: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.capacity < float("inf"):
+            raise ValueError(f"a capacity must be above 0, not {self.capacity}")
 
     @property
     def claim_generation(self) -> int:
@@ -43,6 +49,10 @@ Shares: TypeAlias = dict[str, list[TopicPartition]]
 
 PartitionRacks: TypeAlias = Mapping[str, Sequence[Collection[str]]]
 """Topic to the racks of each of its partitions, in the order of the partitions."""
+
+
+PartitionWeights: TypeAlias = Mapping[str, Sequence[float]]
+"""Topic to the weight of each of its partitions, in the order of the partitions."""
 
 
 class Assignor(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
-from rota.assignors.model import MemberSubscription, TopicPartition, topic_partitions
+from rota.assignors.model import MemberSubscription, Shares, TopicPartition, topic_partitions
 
 NOBODY = -1
 
@@ -34,3 +34,11 @@ class Numbering:
     def topic_partitions(self) -> list[TopicPartition]:
         """For each number what it stands for."""
         return list(chain.from_iterable(topic_partitions(topic, len(run)) for topic, run in self.numbers.items()))
+
+    def named(self, members: Sequence[MemberSubscription], shares: Sequence[Sequence[int]]) -> Shares:
+        """Numbers as topic partitions, by member id; `shares` are in the order of `members`."""
+        names = self.topic_partitions()
+        return {
+            member.member_id: list(map(names.__getitem__, sorted(share)))
+            for member, share in zip(members, shares, strict=True)
+        }

@@ -1,9 +1,14 @@
-"""`sticky` (KIP-54): as balanced as can be, and of the previous assignment as much as the balance allows."""
+"""`sticky` (KIP-54): as balanced as can be, and of the previous assignment as much as the balance allows.
+
+The KIP's two alternatives are options: fair only (the previous assignment counts for nothing), and sticky first (what
+is owned never moves, only what nobody owns is dealt fairly).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from rota.assignors.claims import Claims, read_claims
 from rota.assignors.even import assign_evenly
@@ -11,6 +16,14 @@ from rota.assignors.model import MemberSubscription, PartitionRacks, Shares
 from rota.assignors.numbering import NOBODY, Numbering
 from rota.assignors.racks import Racks
 from rota.assignors.uneven import assign_unevenly
+
+
+class Prefer(StrEnum):
+    """What comes first where balance and stickiness are at odds."""
+
+    BALANCE = "balance"
+    FAIRNESS_ONLY = "fairness-only"
+    STICKINESS = "stickiness"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,27 +37,39 @@ class StickyPlan:
 
     def named(self, shares: Sequence[Sequence[int]]) -> Shares:
         """Numbers as topic partitions, by member id."""
-        names = self.numbering.topic_partitions()
-        return {
-            member.member_id: list(map(names.__getitem__, sorted(share)))
-            for member, share in zip(self.members, shares, strict=True)
-        }
+        return self.numbering.named(self.members, shares)
 
 
 def plan(
     partitions_per_topic: Mapping[str, int],
     members: Sequence[MemberSubscription],
     partition_racks: PartitionRacks | None,
+    prefer: Prefer = Prefer.BALANCE,
 ) -> StickyPlan:
     """The assignment that both sticky strategies aim for."""
     ordered = sorted(members, key=lambda member: member.member_id)
     numbering = Numbering.of(partitions_per_topic, ordered)
     claims = read_claims(numbering, ordered)
     racks = Racks.of(numbering, ordered, partition_racks)
+    if prefer is not Prefer.BALANCE:
+        return StickyPlan(numbering, ordered, claims, _one_sided(numbering, ordered, claims, racks, prefer))
     shares = _shares(numbering, ordered, claims, racks)
     if racks is not None:
         shares = _moved_into_racks(numbering, ordered, claims, racks, shares)
     return StickyPlan(numbering, ordered, claims, shares)
+
+
+def _one_sided(
+    numbering: Numbering,
+    members: Sequence[MemberSubscription],
+    claims: Claims,
+    racks: Racks | None,
+    prefer: Prefer,
+) -> list[list[int]]:
+    """One of the two for its own sake. `claims` stay what a cooperative group still has to give up."""
+    if prefer is Prefer.STICKINESS:
+        return assign_unevenly(numbering, members, claims, racks, move_owned=False)
+    return _shares(numbering, members, Claims([NOBODY] * numbering.total, {}), racks)
 
 
 def _moved_into_racks(
@@ -84,7 +109,9 @@ def sticky(
     partitions_per_topic: Mapping[str, int],
     members: Sequence[MemberSubscription],
     partition_racks: PartitionRacks | None = None,
+    *,
+    prefer: Prefer = Prefer.BALANCE,
 ) -> Shares:
     """Everything is assigned at once, so members must give up all they hold before they rejoin (eager)."""
-    target = plan(partitions_per_topic, members, partition_racks)
+    target = plan(partitions_per_topic, members, partition_racks, prefer)
     return target.named(target.shares)

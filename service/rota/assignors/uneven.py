@@ -15,16 +15,26 @@ from rota.assignors.model import UNKNOWN_GENERATION, MemberSubscription
 from rota.assignors.moves import Moves
 from rota.assignors.numbering import NOBODY, Numbering
 from rota.assignors.racks import Racks
+from rota.assignors.subscribers import subscribers_of_topics
 from rota.assignors.tie_order import tie_order
 
 
 def assign_unevenly(
-    numbering: Numbering, members: Sequence[MemberSubscription], claims: Claims, racks: Racks | None = None
+    numbering: Numbering,
+    members: Sequence[MemberSubscription],
+    claims: Claims,
+    racks: Racks | None = None,
+    *,
+    move_owned: bool = True,
 ) -> list[list[int]]:
-    """The partition numbers of each member, by rank. `members` are in the order of their ids."""
-    subscribers = _subscribers(numbering, members)
+    """The partition numbers of each member, by rank. `members` are in the order of their ids.
+
+    Without `move_owned` only what nobody owns finds its place, and the rest stays as unbalanced as it is.
+    """
+    subscribers = subscribers_of_topics(numbering, members)
     topics = sorted(numbering.numbers, key=lambda topic: (len(subscribers[topic]), topic))
     holders = _kept(numbering, subscribers, claims)
+    homes = list(holders)
     loads = [0] * len(members)
     for holder in holders:
         if holder != NOBODY:
@@ -38,21 +48,16 @@ def assign_unevenly(
     balance = _Balance(subscribers, holders, loads, _second_choices(members, claims))
     # What nobody owned moves for free, so that is tried before anything is taken from its owner.
     balance.improve({topic: numbers for topic, numbers in fresh.items() if numbers})
-    balance.improve({topic: numbering.numbers[topic] for topic in topics})
+    everything = {topic: numbering.numbers[topic] for topic in topics}
+    if move_owned:
+        balance.improve(everything)
+        # Who goes home may leave somebody else room to improve, so the two take turns.
+        while balance.return_home(everything, homes):
+            balance.improve(everything)
     shares: list[list[int]] = [[] for _ in members]
     for number, holder in enumerate(holders):
         shares[holder].append(number)
     return shares
-
-
-def _subscribers(numbering: Numbering, members: Sequence[MemberSubscription]) -> dict[str, list[int]]:
-    """The ranks of each topic's subscribers, ascending."""
-    subscribers: dict[str, list[int]] = {topic: [] for topic in numbering.numbers}
-    for rank, member in enumerate(members):
-        for topic in dict.fromkeys(member.topics):
-            if topic in subscribers:
-                subscribers[topic].append(rank)
-    return subscribers
 
 
 def _kept(numbering: Numbering, subscribers: Mapping[str, Sequence[int]], claims: Claims) -> list[int]:
@@ -141,6 +146,22 @@ class _Balance:
             moved = False
             for topic, numbers in active.items():
                 moved |= self._improve_topic(topic, numbers)
+
+    def return_home(self, topics: Mapping[str, Sequence[int]], homes: Sequence[int]) -> bool:
+        """Undo each move that the balance does not need (any more); whether there was one.
+
+        A later move may have made an earlier one pointless. The sum of the squared loads does not rise by this and the
+        number of moves falls, so taking turns with `improve` comes to an end.
+        """
+        holders, loads = self._holders, self._loads
+        returned = False
+        for topic, numbers in topics.items():
+            away = [number for number in numbers if homes[number] not in (NOBODY, holders[number])]
+            for number in away:
+                if loads[holders[number]] > loads[homes[number]]:
+                    self._moves[topic].move(number, homes[number])
+                    returned = True
+        return returned
 
     def _improve_topic(self, topic: str, numbers: Sequence[int]) -> bool:
         """One pass over a topic; whether anything moved."""

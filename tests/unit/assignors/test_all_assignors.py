@@ -12,7 +12,8 @@ from rota.assignors import ASSIGNORS, MemberSubscription, TopicPartition, Unknow
 from tests.conformance.assignor_properties import Outcome, holds
 from tests.unit.assignors.worlds import RACKS, TOPICS, Group, deterministic, groups
 
-names = st.sampled_from(sorted(ASSIGNORS))
+names = st.sampled_from(sorted(ASSIGNORS.keys() - {"redundant"}))
+"""All that give each partition to one member."""
 
 
 def outcome(group: Group, name: str) -> Outcome:
@@ -26,7 +27,7 @@ def test_nothing_is_given_twice_or_to_who_did_not_ask_and_nothing_that_is_not_th
 
 
 @deterministic
-@given(st.sampled_from(["range", "roundrobin", "sticky"]), groups())
+@given(st.sampled_from(sorted(ASSIGNORS.keys() - {"redundant", "cooperative-sticky"})), groups())
 def test_everything_that_somebody_asks_for_is_given(name: str, group: Group) -> None:
     assert holds("complete", outcome(group, name))
 
@@ -120,8 +121,31 @@ def test_a_group_without_members_has_no_shares() -> None:
 
 
 def test_an_unknown_assignor_is_refused_with_the_names_of_the_known_ones() -> None:
-    with pytest.raises(UnknownAssignor, match="range, roundrobin, sticky, cooperative-sticky"):
+    with pytest.raises(UnknownAssignor, match="range, roundrobin, sticky, cooperative-sticky, copartitioned"):
         assignor("uniform")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("sticky(prefer=luck)", "prefer=luck"),
+        ("sticky(n=2)", "its options: prefer"),
+        ("range(n=2)", "its options: none"),
+        ("redundant(0)", "redundant has no option '0'"),
+        ("weighted(max_moves=-1)", "max_moves=-1"),
+        ("redundant(2", "no assignor"),
+    ],
+)
+def test_an_option_that_is_not_one_is_refused(name: str, why: str) -> None:
+    with pytest.raises(UnknownAssignor, match=why):
+        assignor(name)
+
+
+def test_options_are_part_of_the_name() -> None:
+    members = [MemberSubscription(f"m{index}", topics=("t",)) for index in range(4)]
+
+    for name in ("redundant(3)", "redundant(n=3)", "redundant( n = 3 )"):
+        assert sum(map(len, assign(name, {"t": 4}, members).values())) == 12
 
 
 def test_two_members_of_the_same_id_are_refused() -> None:

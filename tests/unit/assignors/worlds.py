@@ -66,3 +66,24 @@ def groups(draw: st.DrawFn, equal: bool = False, fresh: bool = False) -> Group:
         for member_id in draw(member_ids)
     ]
     return Group(draw(counts), members)
+
+
+BYTES_OF_MEMBER, MOST_MEMBERS = 12, 6
+small_groups_bytes = st.binary(min_size=5 + 6 * 12, max_size=5 + 6 * 12)
+"""One draw where `groups` makes dozens: ten thousand examples in seconds, and zeros still shrink to small groups."""
+
+
+def small_group(data: bytes, equal: bool = False) -> Group:
+    """The group that these bytes stand for."""
+    members = []
+    for index in range(1 + data[0] % MOST_MEMBERS):
+        start = 5 + index * BYTES_OF_MEMBER
+        subscription, generation, *owned = data[start : start + BYTES_OF_MEMBER]
+        topics = _topics_in(data[5] if equal else subscription)
+        claims = tuple(TopicPartition(TOPICS[byte // 8 % 4], byte // 32) for byte in owned if byte % 8)
+        members.append(MemberSubscription(f"m{index}", None, topics, claims, generation % 5 - 1))
+    return Group({topic: data[1 + index] % 10 for index, topic in enumerate(TOPICS)}, members)
+
+
+def _topics_in(bits: int) -> tuple[str, ...]:
+    return tuple(topic for index, topic in enumerate(TOPICS) if bits >> index & 1)

@@ -1,0 +1,46 @@
+"""`copartitioned`: partition n of all topics goes to one member, so that joins between topics stay in one process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from rota.assignors.claims import read_claims
+from rota.assignors.model import MemberSubscription, PartitionRacks, Shares
+from rota.assignors.numbering import NOBODY, Numbering
+from rota.assignors.placement import Thing, place, shares_of
+from rota.assignors.subscribers import candidates_of_topics
+
+
+def copartitioned(
+    partitions_per_topic: Mapping[str, int],
+    members: Sequence[MemberSubscription],
+    partition_racks: PartitionRacks | None = None,  # noqa: ARG001 (range heeds racks, this one keeps topics together)
+) -> Shares:
+    """Partitions of the same number, of all topics with the same subscribers, are one thing and never part.
+
+    Unlike `range` it balances what it deals (a number that only some topics have weighs less), and it is sticky: a
+    bundle stays with the member that owns most of it.
+    """
+    ordered = sorted(members, key=lambda member: member.member_id)
+    numbering = Numbering.of(partitions_per_topic, ordered)
+    candidates = candidates_of_topics(numbering, ordered)
+    bundles = _bundles(numbering, candidates)
+    owners = read_claims(numbering, ordered).owners
+    things = [Thing(candidates[topic], len(numbers), _main_owner(numbers, owners)) for topic, numbers in bundles]
+    shares = shares_of(place(things, [1.0] * len(ordered)), len(ordered))
+    return numbering.named(ordered, [[number for index in share for number in bundles[index][1]] for share in shares])
+
+
+def _bundles(numbering: Numbering, candidates: Mapping[str, tuple[int, ...]]) -> list[tuple[str, list[int]]]:
+    """What belongs together, by who subscribes and by the number within the topic; each with one topic of it."""
+    bundles: dict[tuple[int, int], tuple[str, list[int]]] = {}
+    for topic, numbers in numbering.numbers.items():
+        for partition, number in enumerate(numbers):
+            bundles.setdefault((id(candidates[topic]), partition), (topic, []))[1].append(number)
+    return list(bundles.values())
+
+
+def _main_owner(numbers: Sequence[int], owners: Sequence[int]) -> int:
+    counts = Counter(owners[number] for number in numbers if owners[number] != NOBODY)
+    return min(counts, key=lambda rank: (-counts[rank], rank), default=NOBODY)

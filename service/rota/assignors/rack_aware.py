@@ -1,0 +1,35 @@
+"""`rack-aware`: a partition goes to a member in one of its racks if there is any, whatever that costs in balance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rota.assignors.claims import read_claims
+from rota.assignors.model import MemberSubscription, PartitionRacks, Shares
+from rota.assignors.numbering import Numbering
+from rota.assignors.placement import Thing, place, shares_of
+from rota.assignors.racks import racks_of_topic
+from rota.assignors.subscribers import candidates_of_topics
+
+
+def rack_aware(
+    partitions_per_topic: Mapping[str, int],
+    members: Sequence[MemberSubscription],
+    partition_racks: PartitionRacks | None = None,
+) -> Shares:
+    """Locality first, then balance, then stickiness. `range` and the sticky strategies put the balance first.
+
+    Partitions that have no rack, or none with a subscriber in it, may go to everybody.
+    """
+    ordered = sorted(members, key=lambda member: member.member_id)
+    numbering = Numbering.of(partitions_per_topic, ordered)
+    owners = read_claims(numbering, ordered).owners
+    near: dict[tuple[int, frozenset[str]], tuple[int, ...]] = {}
+    things: list[Thing] = []
+    for topic, candidates in candidates_of_topics(numbering, ordered).items():
+        numbers = numbering.numbers[topic]
+        for number, racks in zip(numbers, racks_of_topic(topic, len(numbers), partition_racks), strict=True):
+            if (id(candidates), racks) not in near:
+                near[id(candidates), racks] = tuple(r for r in candidates if ordered[r].rack in racks) or candidates
+            things.append(Thing(near[id(candidates), racks], owner=owners[number]))
+    return numbering.named(ordered, shares_of(place(things, [1.0] * len(ordered)), len(ordered)))

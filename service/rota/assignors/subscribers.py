@@ -1,0 +1,25 @@
+"""Who subscribes to which topic, by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rota.assignors.model import MemberSubscription
+from rota.assignors.numbering import Numbering
+
+
+def subscribers_of_topics(numbering: Numbering, members: Sequence[MemberSubscription]) -> dict[str, list[int]]:
+    """The ranks of each topic's subscribers, ascending."""
+    subscribers: dict[str, list[int]] = {topic: [] for topic in numbering.numbers}
+    for rank, member in enumerate(members):
+        for topic in dict.fromkeys(member.topics):
+            if topic in subscribers:
+                subscribers[topic].append(rank)
+    return subscribers
+
+
+def candidates_of_topics(numbering: Numbering, members: Sequence[MemberSubscription]) -> dict[str, tuple[int, ...]]:
+    """The same as tuples, of which topics with the same subscribers share one."""
+    shared: dict[tuple[int, ...], tuple[int, ...]] = {}
+    subscribers = subscribers_of_topics(numbering, members)
+    return {topic: shared.setdefault(ranks := tuple(found), ranks) for topic, found in subscribers.items()}
