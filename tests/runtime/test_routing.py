@@ -38,7 +38,9 @@ class RunningReplica:
 
 
 @asynccontextmanager
-async def a_replica(tables: MemoryTables, name: str, *, forward: bool = True) -> AsyncIterator[RunningReplica]:
+async def a_replica(
+    tables: MemoryTables, name: str, *, forward: bool = True, lease_ms: int = 2_000
+) -> AsyncIterator[RunningReplica]:
     """A replica that others reach over real gRPC."""
     store = FaultyStore(tables)
     await store.open(SHARDS)
@@ -49,7 +51,7 @@ async def a_replica(tables: MemoryTables, name: str, *, forward: bool = True) ->
         limits=NOW,
         replica_id=name,
         address=f"http://{name}",
-        lease_ms=2_000,
+        lease_ms=lease_ms,
         notify=peers.tell_released,
     )
     server = PeerServer(local, "127.0.0.1")
@@ -94,6 +96,14 @@ async def test_each_replica_holds_a_share_and_no_shard_has_two_owners(fleet: lis
     held = [owner.shard_id for replica in fleet for owner in replica.local.owners()]
 
     assert sorted(held) == list(range(SHARDS))
+
+
+async def test_a_newcomer_gets_its_share_at_once_however_long_the_lease_is(tables: MemoryTables) -> None:
+    async with a_replica(tables, "r1", lease_ms=600_000) as first:
+        await first.local.wait_until_ready()
+
+        async with a_replica(tables, "r2", lease_ms=600_000) as second:
+            await settled([first, second])
 
 
 async def test_any_replica_answers_for_any_group(fleet: list[RunningReplica]) -> None:

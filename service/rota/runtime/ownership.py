@@ -40,7 +40,7 @@ SLACK_MS = 5
 FLUSH_S = 0.5
 
 Notify = Callable[[Sequence[Replica]], Awaitable[None]]
-"""Tells these replicas that shards have become free."""
+"""Tells these replicas to look: shards have become free, or somebody has come."""
 
 
 class Ownership:
@@ -153,8 +153,11 @@ class Ownership:
         await self.refresh_directory()
         self._peers = [replica for replica in replicas if replica != self.replica]
         self._due = shards_of(self.replica.replica_id, (r.replica_id for r in replicas), self._shard_count)
-        self.is_placed = True
+        is_new, self.is_placed = not self.is_placed, True
         self._note_completeness()
+        if is_new and self._notify is not None:
+            # Those who hold what is due to us would otherwise see us only when their next round is due.
+            await self._notify(self._peers)
 
     async def _renew(self) -> None:
         hosts = dict(self.hosts)
