@@ -91,7 +91,8 @@ def _encode_all(values: tuple[Any, ...]) -> list[Any]:
 
 
 def _encode_offset(offset: r.CommittedOffset) -> list[Any]:
-    return [offset.topic, offset.partition, offset.offset, offset.leader_epoch, offset.metadata]
+    values = [offset.topic, offset.partition, offset.offset, offset.leader_epoch, offset.metadata]
+    return values if offset.committed_at_ms is None else [*values, offset.committed_at_ms]
 
 
 def _base64(value: bytes) -> str:

@@ -140,6 +140,8 @@ class CommittedOffset:
     offset: int
     leader_epoch: int | None
     metadata: str
+    committed_at_ms: int | None = None
+    """Where that was not when the record was written: the store's clock, of what a user's transaction committed."""
 
 
 @dataclass(frozen=True, slots=True)

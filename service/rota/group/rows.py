@@ -75,6 +75,23 @@ class TopicRow:
     attributes: tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class SideCommit:
+    """Progress that a user's own transaction committed in the store, past the shard's owner, and its row as it stands.
+
+    The row may be of a later commit than this one, or None where the offset is deleted again.
+    """
+
+    shard_id: int
+    side_id: int
+    namespace: str
+    group_id: str
+    topic: str
+    partition: int
+    member_id: str
+    row: OffsetRow | None
+
+
 @dataclass(slots=True)
 class RowChanges:
     """Rows to write in one transaction. Each list names a row at most once.
@@ -92,6 +109,8 @@ class RowChanges:
     topics_deleted: list[tuple[str, str]] = field(default_factory=list)
     """(namespace, topic)"""
     topics: list[TopicRow] = field(default_factory=list)
+    side_commits_taken: list[int] = field(default_factory=list)
+    """What the owner knows of by now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rota.group.apply import apply
 from rota.group.describe import describe_group, get_leader, list_groups, verify_fence
@@ -17,7 +17,8 @@ from rota.group.leave import leave_group
 from rota.group.offsets import commit_offsets, delete_offsets, expired_offsets, fetch_offsets
 from rota.group.records import Entry, GroupDeleted, OffsetsDeleted, ShardAcquired, ShardReleased, TopicChanged
 from rota.group.result import Result, Timer, TimerKind
-from rota.group.rows import GroupRow, RowChanges, ShardImage, TopicRow
+from rota.group.rows import GroupRow, RowChanges, ShardImage, SideCommit, TopicRow
+from rota.group.side_door import take_in
 from rota.group.state import (
     COMPLETING_REBALANCE,
     DEAD,
@@ -88,6 +89,7 @@ class Shard:
         self._dirty_groups: dict[tuple[str, str], None] = {}
         self._buried: list[Group] = []
         self._dirty_topics: dict[tuple[str, str], None] = {}
+        self._taken_in: dict[int, SideCommit] = {}
 
     # --- commands -----------------------------------------------------------------------------
 
@@ -143,8 +145,11 @@ class Shard:
             _unpark(result, group, member, call, answer=answer)
         return result
 
-    def sweep(self, now_ms: int) -> tuple[Result, int]:
-        """Expire offsets, then delete Empty groups that hold none. Returns how many things went."""
+    def sweep(self, now_ms: int, *, empty_since_ms: int | None = None) -> tuple[Result, int]:
+        """Expire offsets, then delete Empty groups that hold none. Returns how many things went.
+
+        Groups that became Empty after `empty_since_ms` stay: progress may have been committed past us until then.
+        """
         result = Result(now_ms, self.heard)
         gone = 0
         for group in list(self.groups.values()):
@@ -152,11 +157,24 @@ class Shard:
             if over:
                 result.record(group, OffsetsDeleted(tuple(over), "expired"))
                 gone += len(over)
-            if none_left and group.state is EMPTY and not group.pending:
+            long_enough = empty_since_ms is None or group.state_since_ms <= empty_since_ms
+            if none_left and group.state is EMPTY and not group.pending and long_enough:
                 self._delete(result, group, "nothing is left in it")
                 gone += 1
         self._note_dirty(result)
         return result, gone
+
+    def take_in(self, commits: Sequence[SideCommit], now_ms: int) -> Result:
+        """Learn what users' own transactions have committed.
+
+        To be called while none of this shard's writes is on its way: then what is not waiting to be written stands
+        in the store as memory says, or was overwritten there by one of `commits`.
+        """
+        result = Result(now_ms, self.heard)
+        take_in(result, self.groups, commits)
+        self._taken_in.update((commit.side_id, commit) for commit in commits)
+        self._note_dirty(result)
+        return result
 
     # --- what replicas tell each other of their members -----------------------------------------
 
@@ -243,7 +261,10 @@ class Shard:
             member.settled = member_row.image
             member.assignment = member_row.assignment
         for offset in image.offsets:
-            shard.groups[(offset.namespace, offset.group_id)].offsets[(offset.topic, offset.partition)] = offset
+            # A user's transaction may have left one behind while its group was being deleted.
+            owner = shard.groups.get((offset.namespace, offset.group_id))
+            if owner is not None:
+                owner.offsets[(offset.topic, offset.partition)] = offset
         for topic in image.topics:
             shard.topics[(topic.namespace, topic.topic)] = topic
         result = Result(now_ms)
@@ -266,6 +287,11 @@ class Shard:
             if key in self.tombstones and (live is None or live.settled is None):
                 changes.groups.append(_tombstone(key, self.tombstones[key]))
         self._buried.clear()
+        for commit in self._taken_in.values():
+            changes.side_commits_taken.append(commit.side_id)
+            if (commit.namespace, commit.group_id) not in self.groups:
+                changes.offsets_deleted.append((commit.namespace, commit.group_id, commit.topic, commit.partition))
+        self._taken_in.clear()
         for key in self._dirty_topics:
             topic = self.topics.get(key)
             if topic is None:

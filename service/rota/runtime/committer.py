@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import groupby
 
 from rota.runtime.host import ShardHost
 from rota.runtime.ports import ShardBatch, ShardStore, StoreUnavailable
@@ -19,6 +20,8 @@ class Committer:
         self._telemetry = telemetry
         self._give_up = give_up
         self._waiting: dict[ShardHost, None] = {}
+        self._asking: dict[ShardHost, list[asyncio.Future[bool]]] = {}
+        self._ended = False
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -29,19 +32,55 @@ class Committer:
         self._idle.clear()
         self._wake.set()
 
+    async def take_in(self, host: ShardHost) -> bool:
+        """Return once the shard knows what users' own transactions have committed until now.
+
+        By then, what it had decided before this call is durable, too. False where the store does not answer.
+        """
+        if self._ended:
+            return False
+        known: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._asking.setdefault(host, []).append(known)
+        self._idle.clear()
+        self._wake.set()
+        return await known
+
     async def flush(self) -> None:
         """Wait until nothing is waiting to be written."""
         await self._idle.wait()
 
     async def run(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            hosts, self._waiting = [h for h in self._waiting if not h.dropped], {}
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._round()
+        finally:
+            self._ended = True
+            _answer(self._asking, known=False)
+
+    async def _round(self) -> None:
+        hosts, self._waiting = [h for h in self._waiting if not h.dropped], {}
+        asking, self._asking = self._asking, {}
+        try:
             if hosts:
                 await self._commit({host: host.take_batch() for host in hosts})
-            if not self._waiting:
-                self._idle.set()
+            # Between two writes: `Shard.take_in` counts on none being on its way.
+            _answer(asking, known=bool(asking) and await self._take_in(list(asking)))
+        finally:
+            _answer(asking, known=False)
+        if not self._waiting and not self._asking:
+            self._idle.set()
+
+    async def _take_in(self, asking: list[ShardHost]) -> bool:
+        hosts = {host.shard_id: host for host in asking if not host.dropped}
+        try:
+            commits = await self._store.side_commits(sorted(hosts))
+        except StoreUnavailable:
+            return False
+        for shard_id, found in groupby(commits, key=lambda commit: commit.shard_id):
+            hosts[shard_id].take_in(list(found))
+        return True
 
     async def _commit(self, batches: dict[ShardHost, ShardBatch]) -> None:
         started = time.perf_counter()
@@ -59,3 +98,10 @@ class Committer:
                 self._give_up(host, "the shard belongs to somebody else now")
             else:
                 host.committed(batch)
+
+
+def _answer(asking: Mapping[ShardHost, list[asyncio.Future[bool]]], *, known: bool) -> None:
+    for futures in asking.values():
+        for future in futures:
+            if not future.done():
+                future.set_result(known)

@@ -12,6 +12,9 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import MAX_WAIT_MS, Limits
 from rota.protocol.messages import (
+    DeleteGroup,
+    DeleteOffsets,
+    FetchOffsets,
     GetLeader,
     Heartbeat,
     HeartbeatError,
@@ -39,6 +42,7 @@ from rota.runtime.timer_task import TimerTask
 from rota.runtime.watch import watch_group
 
 SWEEP_INTERVAL_S = 60.0
+TAKE_IN_INTERVAL_S = 2.0
 FLUSH_S = 0.5
 """How long a stopping process waits for the store: parked clients want their answer within a second."""
 DRAINING = "this replica is stopping; ask again, another one takes over"
@@ -105,6 +109,8 @@ class LocalCoordinator:
         runners = [self._ownership.run(), self._ownership.committer.run(), self._timers.run(), self._sweep()]
         if self._sessions:
             runners.append(self._sessions.run())
+        if self._store.has_side_door:
+            runners.append(self._take_in())
         self._tasks = [asyncio.create_task(runner) for runner in runners]
 
     async def wait_until_ready(self) -> None:
@@ -294,7 +300,13 @@ class LocalCoordinator:
             return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, DRAINING))
         if host is None:
             return self._not_here(request, shard_of(request.namespace, name, self.shard_count))
+        if isinstance(request, FetchOffsets | DeleteOffsets | DeleteGroup) and not await self._knows_progress(host):
+            return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store does not answer"))
         return await _answered(host, request)
+
+    async def _knows_progress(self, host: ShardHost) -> bool:
+        """Look at what users committed in transactions of their own, past the shard's memory: before it is shown."""
+        return not self._store.has_side_door or await self._ownership.committer.take_in(host)
 
     def _not_here(self, request: Request, shard_id: int) -> Answer:
         peer = self._ownership.peer_of(shard_id)
@@ -358,12 +370,26 @@ class LocalCoordinator:
         except TimeoutError:
             pass
 
+    async def _take_in(self) -> None:
+        """Bring what users' own transactions commit into the journal now and then, also while nobody asks for it."""
+        while True:
+            await asyncio.sleep(TAKE_IN_INTERVAL_S)
+            committer = self._ownership.committer
+            await asyncio.gather(*(committer.take_in(host) for host in self._ownership.hosts.values()))
+
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_INTERVAL_S)
             for host in list(self._ownership.hosts.values()):
-                host.sweep()
-                await asyncio.sleep(0)
+                await self._sweep_shard(host)
+
+    async def _sweep_shard(self, host: ShardHost) -> None:
+        began_ms = self._clock.now_ms()
+        if not self._store.has_side_door:
+            host.sweep()
+            await asyncio.sleep(0)
+        elif await self._ownership.committer.take_in(host):
+            host.sweep(began_ms)
 
 
 def merge_groups(replies: Sequence[ListReply], limit: int) -> ListReply:

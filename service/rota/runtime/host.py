@@ -18,13 +18,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rota.group.journal import encode_entry
 from rota.group.records import Entry, ShardAcquired
 from rota.group.result import Result, Timer
-from rota.group.rows import ShardImage
+from rota.group.rows import ShardImage, SideCommit
 from rota.group.shard import Shard
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
@@ -158,10 +158,15 @@ class ShardHost:
         else:
             self._take(self._decide(lambda now_ms: self.shard.extend_session(timer, heard_ms_ago, now_ms)))
 
-    def sweep(self) -> None:
-        """Expire offsets and what is empty."""
+    def sweep(self, empty_since_ms: int | None = None) -> None:
+        """Expire offsets and what is empty; see `Shard.sweep`."""
         if self.may_answer():
-            self._take(self._decide(lambda now_ms: self.shard.sweep(now_ms)[0]))
+            self._take(self._decide(lambda now_ms: self.shard.sweep(now_ms, empty_since_ms=empty_since_ms)[0]))
+
+    def take_in(self, commits: Sequence[SideCommit]) -> None:
+        """Learn what users' own transactions have committed; see `Shard.take_in`."""
+        if self.may_answer() and not self._closed:
+            self._take(self._decide(lambda now_ms: self.shard.take_in(commits, now_ms)))
 
     def close(self) -> None:
         """Decide nothing more; what is decided still becomes durable and is answered."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rota.group.rows import RowChanges, ShardImage
+from rota.group.rows import RowChanges, ShardImage, SideCommit
 from rota.group.shard import MemberName
 from rota.protocol.messages import Reply, Request
 
@@ -85,6 +85,10 @@ class ShardStore(Protocol):
     Every method raises `StoreUnavailable` when the store cannot answer.
     """
 
+    @property
+    def has_side_door(self) -> bool:
+        """Can users commit progress here in transactions of their own, which no owner sees?"""
+
     async def open(self, shard_count: int) -> None:
         """Check the schema and fix `shard_count` when the store is new; `StoreRefused` if either does not fit."""
 
@@ -128,6 +132,9 @@ class ShardStore(Protocol):
         store's or `first_seq` does not follow the journal's end; nothing of those was written, all
         others were. Raises `StoreUnavailable` if the outcome is unknown.
         """
+
+    async def side_commits(self, shard_ids: Sequence[int]) -> list[SideCommit]:
+        """What came in by the side door and no append has taken yet, of these shards, in the order of coming."""
 
     async def read_events(
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None

@@ -23,7 +23,7 @@ from rota.runtime.ports import ShardBatch
 from rota.storage.append import advance, changes_of, delete_given, ends_of, given_ends, or_replace
 from rota.storage.bulk import GivenRows, given_keys, given_rows, sent_type
 from rota.storage.engine import driver_of
-from rota.storage.schema import POSTGRES_SCHEMA, WallClockMs, metadata
+from rota.storage.schema import FENCE_GATE, POSTGRES_SCHEMA, WallClockMs, groups, metadata
 
 Shape = tuple[tuple[str, bool, bool], ...]
 """Which tables a statement is about: (name, whether rows go, whether rows come)."""
@@ -73,9 +73,16 @@ def _statement(shape: Shape) -> _Statement:
         if has_gone:
             parts.append(_delete(table, moved))
         if has_new:
-            parts.append(_insert(table, moved))
+            # A change of a group waits for the transactions that are committing under its fence (ADR 0015).
+            parts.append(_insert(table, _gate(moved) if table is groups else moved))
     compiled = select(moved.c.shard_id).add_cte(*parts).compile(dialect=_DIALECT)
     return _Statement(str(compiled), tuple(compiled.positiontup or ()), compiled.params)
+
+
+def _gate(moved: CTE) -> CTE:
+    """The shards whose gate this transaction has closed: `rota.fence_at_commit` waits for it."""
+    closed = func.pg_advisory_xact_lock(FENCE_GATE, moved.c.shard_id).label("closed")
+    return select(moved.c.shard_id, closed).cte("gate").prefix_with("MATERIALIZED")
 
 
 def _insert(table: Table, moved: CTE) -> CTE:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
-from rota.group.rows import GroupRow, MemberRow, OffsetRow, RowChanges, ShardImage, TopicRow
+from rota.group.rows import GroupRow, MemberRow, OffsetRow, RowChanges, ShardImage, SideCommit, TopicRow
 from rota.runtime.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreRefused
 from rota.storage.batches import check_batches, last_seq
 
@@ -24,6 +25,7 @@ class _Shard:
     members: dict[tuple[str, str, str], MemberRow] = field(default_factory=dict)
     offsets: dict[tuple[str, str, str, int], OffsetRow] = field(default_factory=dict)
     topics: dict[tuple[str, str], TopicRow] = field(default_factory=dict)
+    side_commits: dict[int, SideCommit] = field(default_factory=dict)
 
     def is_held(self, claim: ShardClaim, replica_id: str) -> bool:
         return self.epoch == claim.epoch and self.replica_id == replica_id
@@ -42,6 +44,8 @@ class _Shard:
         for topic in changes.topics_deleted:
             self.topics.pop(topic, None)
         self.topics.update({(row.namespace, row.topic): row for row in changes.topics})
+        for taken in changes.side_commits_taken:
+            self.side_commits.pop(taken, None)
 
 
 class MemoryTables:
@@ -57,6 +61,7 @@ class MemoryTables:
         self._shard_count: int | None = None
         self._shards: dict[int, _Shard] = {}
         self._replicas: dict[str, tuple[Replica, int]] = {}
+        self._side_ids = count(1)
 
     def open(self, shard_count: int) -> None:
         if self._shard_count is None:
@@ -130,6 +135,22 @@ class MemoryTables:
             assert len(shard.events) == last_seq(batch)
         return refused
 
+    def commit_beside(self, shard_id: int, row: OffsetRow, member_id: str) -> None:
+        """What `rota.commit_offsets` does at the end of a user's transaction, once it has found the fence to hold."""
+        name = (row.namespace, row.group_id, row.topic, row.partition)
+        side_id = next(self._side_ids)
+        shard = self._shards[shard_id]
+        shard.offsets[name] = row
+        shard.side_commits[side_id] = SideCommit(shard_id, side_id, *name, member_id, None)
+
+    def side_commits(self, shard_ids: Sequence[int]) -> list[SideCommit]:
+        shards = [self._shards[shard_id] for shard_id in shard_ids if shard_id in self._shards]
+        return [
+            replace(side, row=shard.offsets.get((side.namespace, side.group_id, side.topic, side.partition)))
+            for shard in shards
+            for side in shard.side_commits.values()
+        ]
+
     def read_events(
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
     ) -> list[JournalEvent]:
@@ -161,6 +182,8 @@ def _stored(event: JournalEvent, epoch: int) -> JournalEvent:
 
 class MemoryStore:
     """`ShardStore` on `MemoryTables`. It never waits; closing it leaves the tables as they are."""
+
+    has_side_door = True
 
     def __init__(self, clock_ms: Callable[[], int], *, tables: MemoryTables | None = None) -> None:
         self.tables = tables if tables is not None else MemoryTables(clock_ms)
@@ -203,6 +226,9 @@ class MemoryStore:
 
     async def append(self, batches: Sequence[ShardBatch]) -> list[int]:
         return self.tables.append(batches)
+
+    async def side_commits(self, shard_ids: Sequence[int]) -> list[SideCommit]:
+        return self.tables.side_commits(shard_ids)
 
     async def read_events(
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None

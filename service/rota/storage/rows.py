@@ -7,14 +7,14 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Integer, Select, bindparam, select
+from sqlalchemy import ARRAY, ColumnElement, Integer, Select, and_, any_, bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow, ShardImage, TopicRow
+from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow
 from rota.protocol.messages import Protocol
 from rota.runtime.ports import ShardBatch
 from rota.storage.bulk import Row, TableChange
-from rota.storage.schema import groups, members, offsets, shards, topics
+from rota.storage.schema import groups, members, offsets, shards, side_commits, topics
 
 Read = TypeVar("Read")
 
@@ -32,6 +32,14 @@ _OFFSETS = (
     .order_by(offsets.c.namespace, offsets.c.group_id, offsets.c.topic, offsets.c.partition)
 )
 _TOPICS = select(*topics.c).where(topics.c.shard_id == _OF_SHARD).order_by(topics.c.namespace, topics.c.topic)
+_OFFSET_KEY = [key.name for key in offsets.primary_key]
+_OF_SAME_KEY = and_(*(side_commits.c[name] == offsets.c[name] for name in _OFFSET_KEY))
+_SIDE_COMMITS = (
+    select(*side_commits.c, offsets.c.offset, offsets.c.leader_epoch, offsets.c.metadata, offsets.c.committed_at_ms)
+    .outerjoin_from(side_commits, offsets, _OF_SAME_KEY)
+    .where(side_commits.c.shard_id == any_(bindparam("of_shards", type_=ARRAY(Integer()))))
+    .order_by(side_commits.c.shard_id, side_commits.c.id)
+)
 _LAST_SEQ = select(shards.c.last_seq).where(shards.c.shard_id == _OF_SHARD)
 
 
@@ -46,6 +54,12 @@ async def load_image(connection: AsyncConnection, shard_id: int) -> ShardImage:
         offsets=await _read(connection, _OFFSETS, shard_id, _offset_row),
         topics=await _read(connection, _TOPICS, shard_id, _topic_row),
     )
+
+
+async def load_side_commits(connection: AsyncConnection, shard_ids: Sequence[int]) -> list[SideCommit]:
+    """What users' own transactions committed, each with the row of its offset in the same snapshot."""
+    found = await connection.execute(_SIDE_COMMITS, {"of_shards": list(shard_ids)})
+    return [_side_commit(values) for values in found.all()]
 
 
 def state_changes(batches: Sequence[ShardBatch]) -> list[TableChange]:
@@ -68,6 +82,7 @@ def state_changes(batches: Sequence[ShardBatch]) -> list[TableChange]:
             [_topic_values(s, row) for s, c in changes for row in c.topics],
             [(s, *key) for s, c in changes for key in c.topics_deleted],
         ),
+        TableChange(side_commits, [], [(s, side_id) for s, c in changes for side_id in c.side_commits_taken]),
     ]
 
 
@@ -143,6 +158,13 @@ def _offset_values(shard_id: int, row: OffsetRow) -> Row:
 
 def _offset_row(values: Sequence[Any]) -> OffsetRow:
     return OffsetRow(*values[1:])
+
+
+def _side_commit(values: Sequence[Any]) -> SideCommit:
+    shard_id, side_id, namespace, group_id, topic, partition, member_id, *stored = values
+    name = (namespace, group_id, topic, partition)
+    row = OffsetRow(*name, *stored) if stored[0] is not None else None
+    return SideCommit(shard_id, side_id, *name, member_id, row)
 
 
 def _topic_values(shard_id: int, row: TopicRow) -> Row:

@@ -15,6 +15,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     Dialect,
+    Identity,
     Index,
     Integer,
     LargeBinary,
@@ -30,6 +31,9 @@ from sqlalchemy.types import JSON, TIMESTAMP, TypeDecorator, TypeEngine
 
 POSTGRES_SCHEMA = "rota"
 """The users' own tables may live in the same database, under any name."""
+
+FENCE_GATE = 7_682_003
+"""Advisory locks (this, shard_id): shared by those who commit under a fence, the owner's alone while it writes."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -196,6 +200,34 @@ group_events = Table(
     postgresql_partition_by="RANGE (at)",
 )
 
+# What users' own transactions have committed through `rota.commit_offsets`, until the shard's owner has taken it in.
+# The offset itself stands in `offsets` already. Only Postgres has these two, and the functions that write them.
+side_commits = Table(
+    "side_commits",
+    metadata,
+    Column("shard_id", Integer, primary_key=True, autoincrement=False),
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("namespace", Name, nullable=False),
+    Column("group_id", Name, nullable=False),
+    Column("topic", Name, nullable=False),
+    Column("partition", Integer, nullable=False),
+    Column("member_id", Name, nullable=False),
+    info={"only": "postgresql"},
+)
+
+fence_checks = Table(
+    "fence_checks",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("namespace", Name, nullable=False),
+    Column("group_id", Name, nullable=False),
+    Column("generation_id", Integer, nullable=False),
+    Column("member_id", Name),
+    Column("offsets", Json, comment="what is to be committed; null where the fence alone is checked"),
+    prefixes=["UNLOGGED"],
+    info={"only": "postgresql"},
+)
+
 
 def metadata_for(dialect: str) -> MetaData:
     """The tables as they stand in one engine: SQLite has no schemas."""
@@ -203,5 +235,7 @@ def metadata_for(dialect: str) -> MetaData:
         return metadata
     bare = MetaData()  # a schema of None below means this one's, which is none
     for table in metadata.tables.values():
+        if table.info.get("only", dialect) != dialect:
+            continue
         table.to_metadata(bare, schema=None)  # type: ignore[arg-type]
     return bare

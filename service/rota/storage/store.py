@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.group.rows import ShardImage
+from rota.group.rows import ShardImage, SideCommit
 from rota.runtime.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreRefused
 from rota.storage.batches import check_batches
 from rota.storage.connections import connections_to
@@ -19,7 +19,7 @@ from rota.storage.journal import read_events
 from rota.storage.leases import Leases
 from rota.storage.migrate import read_status
 from rota.storage.replicas import Replicas
-from rota.storage.rows import load_image
+from rota.storage.rows import load_image, load_side_commits
 from rota.storage.urls import parse_store_url
 
 
@@ -52,6 +52,10 @@ class SqlStore:
         )
         self._replicas = Replicas(self._connections.dialect)
         self._leases = Leases(self._connections.dialect)
+
+    @property
+    def has_side_door(self) -> bool:
+        return self._connections.dialect == "postgresql"
 
     # --- opening and closing ------------------------------------------------------------------
 
@@ -135,6 +139,12 @@ class SqlStore:
         async with self._writing() as connection:
             written = await self._connections.appender.append(connection, batches)
         return [batch.shard_id for batch in batches if batch.shard_id not in written]
+
+    async def side_commits(self, shard_ids: Sequence[int]) -> list[SideCommit]:
+        if not self.has_side_door or not shard_ids:
+            return []
+        async with self._reading() as connection:
+            return await load_side_commits(connection, shard_ids)
 
     async def read_events(
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None

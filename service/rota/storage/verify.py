@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import select
@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rota.group.journal import decode_entry
 from rota.group.records import AssignmentSynced, Entry, GenerationCompleted, GroupEmptied
-from rota.group.rows import GroupRow, MemberRow, OffsetRow, ShardImage, TopicRow
+from rota.group.rows import GroupRow, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow
 from rota.group.shard import Shard
 from rota.protocol.limits import Limits
 from rota.runtime.ports import JournalEvent, StoreRefused
@@ -20,7 +20,7 @@ from rota.storage.engine import single_engine
 from rota.storage.errors import UPGRADE_HINT, store_errors
 from rota.storage.journal import read_events
 from rota.storage.migrate import read_status
-from rota.storage.rows import load_image
+from rota.storage.rows import load_image, load_side_commits
 from rota.storage.schema import store
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, parse_store_url
 
@@ -52,10 +52,11 @@ async def verify(store_url: str) -> AsyncIterator[ShardReport]:
             with store_errors():
                 async with engine.begin() as connection:
                     image = await load_image(connection, shard_id)
+                    on_the_way = await _side_commits(connection, shard_id)
                     fold = JournalFold(shard_id)
                     async for event in _events(connection, shard_id):
                         fold.add(event)
-            yield fold.compare(image)
+            yield fold.compare(image, on_the_way)
 
 
 class JournalFold:
@@ -82,13 +83,15 @@ class JournalFold:
             self._broken = True
             self._differences.append(f"line {event.seq} ({event.kind}) cannot be folded: {error!r}")
 
-    def compare(self, image: ShardImage) -> ShardReport:
-        """What the whole journal says, against the rows of the store."""
+    def compare(self, image: ShardImage, on_the_way: Collection[SideCommit] = ()) -> ShardReport:
+        """What the whole journal says, against the rows of the store, but for what is on its way into the journal."""
         if self._seq != image.last_seq:
             self._differences.append(f"the journal ends at {self._seq}, but the shard's row says {image.last_seq}")
         if not self._broken:
             self._shard.forget_unsettled()
-            self._differences += _differences(self._shard.image(image.last_seq), image)
+            folded = self._shard.image(image.last_seq)
+            names = {(c.namespace, c.group_id, c.topic, c.partition) for c in on_the_way}
+            self._differences += _differences(_less(folded, names), _less(image, names))
         return ShardReport(self._shard.shard_id, self._seq, len(self._shard.groups), tuple(self._differences))
 
     def _check_numbers(self, event: JournalEvent) -> None:
@@ -122,6 +125,10 @@ def _opened_generation(entry: Entry) -> int | None:
             return opened
         case _:
             return None
+
+
+def _less(image: ShardImage, names: Collection[tuple[str, str, str, int]]) -> ShardImage:
+    return replace(image, offsets=tuple(row for row in image.offsets if _name_of(row) not in names))
 
 
 def _differences(folded: ShardImage, stored: ShardImage) -> Iterator[str]:
@@ -162,6 +169,10 @@ async def _events(connection: AsyncConnection, shard_id: int) -> AsyncIterator[J
         if len(page) < _PAGE:
             return
         after = page[-1].seq
+
+
+async def _side_commits(connection: AsyncConnection, shard_id: int) -> list[SideCommit]:
+    return await load_side_commits(connection, [shard_id]) if connection.dialect.name == "postgresql" else []
 
 
 @asynccontextmanager

@@ -1,0 +1,1 @@
+"""Fences: what a stale owner can still do, and must not."""
