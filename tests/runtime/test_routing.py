@@ -78,7 +78,7 @@ async def settled(replicas: list[RunningReplica]) -> None:
 
     def complete() -> bool:
         held = [len(r.local.owners()) for r in replicas]
-        return sum(held) == SHARDS and (min(held) > 0 or len(held) == 1)
+        return sum(held) == SHARDS and all(r.local.ready()[0] for r in replicas)
 
     await until(complete)
     for replica in replicas:

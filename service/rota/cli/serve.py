@@ -38,6 +38,14 @@ def serve(
             envvar="ROTA_PEER", metavar="HOST:PORT", help="Where other servers of the same store reach this one."
         ),
     ] = None,
+    peer_secret_file: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROTA_PEER_SECRET_FILE",
+            metavar="FILE",
+            help="What servers of the same store show each other, a secret a line; needed if --peer is not loopback.",
+        ),
+    ] = None,
     forward: Annotated[
         bool | None,
         typer.Option(

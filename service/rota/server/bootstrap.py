@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.ports import Liveness, StoreUnavailable
 from rota.runtime.routing import RoutedCoordinator
 from rota.server.http_server import CannotListen
+from rota.server.peer_secrets import read_peer_secrets
 from rota.server.settings import Address, Settings
 from rota.server.telemetry import ServerTelemetry
 from rota.storage import SqlStore, upgrade
@@ -49,7 +50,8 @@ async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]
     try:
         metrics = Metrics()
         embedded = isinstance(store.location, SqliteLocation)
-        async with _peers(embedded=embedded) as peers, _liveness(settings, store) as liveness:
+        secrets = _peer_secrets(settings)
+        async with _peers(secrets, embedded=embedded) as peers, _liveness(settings, store) as liveness:
             coordinator = LocalCoordinator(
                 store,
                 shard_count=settings.shard_count,
@@ -62,7 +64,7 @@ async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]
                 notify=peers.tell_released if peers else None,
                 liveness=liveness,
             )
-            async with _peer_server(coordinator, settings, embedded=embedded):
+            async with _peer_server(coordinator, settings, secrets, embedded=embedded):
                 served = RoutedCoordinator(coordinator, peers, forward=settings.forward) if peers else coordinator
                 await coordinator.start()
                 try:
@@ -75,15 +77,23 @@ async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]
         await store.close()
 
 
+def _peer_secrets(settings: Settings) -> list[str]:
+    """They were looked at when the settings were made, but the file may have been spoiled since."""
+    try:
+        return read_peer_secrets(settings.peer_secret_file) if settings.peer_secret_file else []
+    except ValueError as error:
+        raise CannotListen(f"peer_secret_file {error}") from error
+
+
 @asynccontextmanager
-async def _peers(*, embedded: bool) -> AsyncIterator[GrpcPeers | None]:
+async def _peers(secrets: Sequence[str], *, embedded: bool) -> AsyncIterator[GrpcPeers | None]:
     """The way to the other replicas of a shared store; an embedded one has a single process."""
     if embedded:
         yield None
         return
     from rota.api.peer.client import GrpcPeers
 
-    peers = GrpcPeers()
+    peers = GrpcPeers(secrets)
     try:
         yield peers
     finally:
@@ -106,14 +116,16 @@ async def _liveness(settings: Settings, store: SqlStore) -> AsyncIterator[Livene
 
 
 @asynccontextmanager
-async def _peer_server(coordinator: LocalCoordinator, settings: Settings, *, embedded: bool) -> AsyncIterator[None]:
+async def _peer_server(
+    coordinator: LocalCoordinator, settings: Settings, secrets: Sequence[str], *, embedded: bool
+) -> AsyncIterator[None]:
     """The other replicas' way to this one. It answers until the shards are given up."""
     if embedded:
         yield
         return
     from rota.api.peer.server import PeerServer
 
-    server = PeerServer(coordinator, settings.peer.host, settings.peer.port)
+    server = PeerServer(coordinator, settings.peer.host, settings.peer.port, secrets)
     coordinator.reached_by_peers_at(str(Address(settings.peer.host, server.port)))
     await server.start()
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -11,6 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from rota.liveness.urls import check_liveness_url
 from rota.observability.logs import LogFormat
 from rota.protocol.limits import Limits
+from rota.server.peer_secrets import read_peer_secrets
 from rota.storage import default_store_url
 
 MIN_LEASE_MS = 1_000
@@ -25,6 +28,14 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Only this machine reaches it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     @classmethod
     def parse(cls, text: Any) -> Address:
@@ -42,7 +53,13 @@ def _checked_liveness_url(url: str) -> str:
     return url
 
 
+def _checked_secret_file(path: Path) -> Path:
+    read_peer_secrets(path)
+    return path
+
+
 _LivenessUrl = Annotated[str, AfterValidator(_checked_liveness_url)]
+_SecretFile = Annotated[Path, AfterValidator(_checked_secret_file)]
 _Address = Annotated[Address, BeforeValidator(Address.parse), NoDecode]
 
 
@@ -71,6 +88,10 @@ class Settings(BaseSettings):
         default=Address("127.0.0.1", 0),
         description="Where other replicas of the same store reach this one: `HOST:PORT`.",
     )
+    peer_secret_file: _SecretFile | None = Field(
+        default=None,
+        description="A secret a line: replicas show each other the first and accept any. Needed beyond loopback.",
+    )
     forward: bool = Field(
         default=True, description="Answer for any group by asking its owner; otherwise NOT_COORDINATOR names the owner."
     )
@@ -94,4 +115,11 @@ class Settings(BaseSettings):
         for limit in fields(Limits):
             if getattr(self.limits, limit.name) < 0:
                 raise ValueError(f"limits.{limit.name} must not be negative")
+        return self
+
+    @model_validator(mode="after")
+    def _guard_peers(self) -> Self:
+        """Who reaches that port can speak for every client, so it takes more than reaching it."""
+        if not self.peer.is_loopback and self.peer_secret_file is None:
+            raise ValueError("peer beyond loopback needs peer_secret_file")
         return self

@@ -13,6 +13,7 @@ import grpc
 from rota.api.grpc.deadlines import within_deadline
 from rota.api.grpc.failures import Failure, abort, checked, outcome_of
 from rota.api.grpc.ports import StreamedCoordinator
+from rota.api.heartbeats import answers_to
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
@@ -111,8 +112,8 @@ class Calls:
     async def _heartbeat_many(self, data: bytes, _context: Context) -> bytes:
         """A group whose heartbeats cannot be taken says so in its own result; only the request itself can fail."""
         response = HeartbeatManyResponse()
-        for request in read_many(parse(HeartbeatManyRequest, data), self.limits):
-            answer = self.coordinator.try_heartbeat(request) or await self.coordinator.call(request)
+        requests = read_many(parse(HeartbeatManyRequest, data), self.limits)
+        for request, answer in zip(requests, await answers_to(self.coordinator, requests), strict=True):
             assert isinstance(answer.reply, HeartbeatManyReply)
             self.count(request, answer.reply)
             write_result(response.groups.add(), answer.reply, answer.revision, answer.epoch)

@@ -13,6 +13,7 @@ from typing import Any
 from rota.api.grpc.calls import Calls, Context, dump
 from rota.api.grpc.failures import CallFailed, Failure, abort, outcome_of
 from rota.api.grpc.roster import GroupKey, Roster, Seat
+from rota.api.heartbeats import answers_to
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import (
     CommitOffsets,
@@ -250,8 +251,7 @@ class Session:
         self.push(event)
 
     async def _heartbeat_later(self, requests: list[HeartbeatMany]) -> SessionEvent:
-        answers = [await self._calls.coordinator.call(request) for request in requests]
-        return self._heard(requests, answers)
+        return self._heard(requests, await answers_to(self._calls.coordinator, requests))
 
     def _heard(self, requests: list[HeartbeatMany], answers: list[Answer]) -> SessionEvent:
         event = SessionEvent()

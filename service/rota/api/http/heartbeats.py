@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.types import Receive, Scope
 
+from rota.api.heartbeats import answers_to
 from rota.api.http.bodies import receive_body
 from rota.api.http.rendered import CallerGone, Rendered, render_answer, render_document
 from rota.api.http.waiting import call_while_there, until_disconnect
@@ -56,11 +57,7 @@ class HeartbeatEndpoint:
 
     async def _now(self, requests: list[Heartbeat]) -> list[Answer]:
         """One answer each, without parking any."""
-        answers = []
-        for request in requests:
-            unparked = replace(request, wait_ms=0)
-            answers.append(self._coordinator.try_heartbeat(unparked) or await self._coordinator.call(unparked))
-        return answers
+        return await answers_to(self._coordinator, [replace(request, wait_ms=0) for request in requests])
 
     async def _at_first_news(self, requests: list[Heartbeat], wait_ms: int, receive: Receive) -> list[Answer]:
         """Park all; as soon as one is answered, ask again for where everybody stands.

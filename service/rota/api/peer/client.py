@@ -5,30 +5,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from typing import cast
 
 import grpc
 
-from rota.api.peer.methods import CALL, CHANNEL_OPTIONS, RELEASED, WATCH, pack_document, unpack_event
+from rota.api.peer.heartbeats import CollectedHeartbeats, may_be_collected
+from rota.api.peer.methods import CALL, CHANNEL_OPTIONS, HEARTBEATS, RELEASED, WATCH, pack_document, unpack_event
+from rota.api.peer.secret import Metadata, shown
 from rota.protocol.limits import MAX_WAIT_MS
 from rota.protocol.messages import Request
 from rota.runtime.ports import Answer, JournalEvent, Replica
 from rota.runtime.routing import PeerUnreachable
 from rota.wire.envelopes import pack, unpack
+from rota.wire.peer_heartbeats import AnyHeartbeat
 
 CALL_S = MAX_WAIT_MS / 1000 + 5.0
+HEARTBEATS_S = 5.0
 TELL_S = 0.5
 
 
 class GrpcPeers:
-    """One persistent channel for each peer, opened when it is first needed."""
+    """One persistent channel for each peer, opened when it is first needed. Calls show the first of the secrets."""
 
-    def __init__(self) -> None:
-        self._channels: dict[str, grpc.aio.Channel] = {}
+    def __init__(self, secrets: Sequence[str] = ()) -> None:
+        self._metadata = shown(secrets)
+        self._links: dict[str, _Link] = {}
 
     async def call(self, peer: Replica, request: Request) -> Answer:
-        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel(peer).unary_unary(CALL)
+        link = self._link(peer)
+        if may_be_collected(request):
+            return await link.heartbeats.ask(cast("AnyHeartbeat", request))
         try:
-            data = await method(pack(request), timeout=CALL_S)
+            data = await link.call(pack(request), timeout=CALL_S, metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise PeerUnreachable(error.details() or error.code().name) from error
         reply, beside = unpack(data)
@@ -38,8 +46,7 @@ class GrpcPeers:
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None
     ) -> AsyncIterator[JournalEvent]:
         asked = {"namespace": namespace, "group_id": group_id, "after_revision": after_revision}
-        method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self._channel(peer).unary_stream(WATCH)
-        stream = method(pack_document(asked))
+        stream = self._link(peer).watch(pack_document(asked), metadata=self._metadata)
         try:
             async for data in stream:
                 yield unpack_event(data)
@@ -54,18 +61,36 @@ class GrpcPeers:
                 group.create_task(self._tell(peer))
 
     async def close(self) -> None:
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            await channel.close()
+        links, self._links = self._links, {}
+        for link in links.values():
+            await link.heartbeats.close()
+            await link.channel.close()
 
     async def _tell(self, peer: Replica) -> None:
-        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel(peer).unary_unary(RELEASED)
         with suppress(grpc.aio.AioRpcError):
-            await method(b"{}", timeout=TELL_S)
+            await self._link(peer).released(b"{}", timeout=TELL_S, metadata=self._metadata)
 
-    def _channel(self, peer: Replica) -> grpc.aio.Channel:
-        channel = self._channels.get(peer.peer_address)
-        if channel is None:
-            channel = grpc.aio.insecure_channel(peer.peer_address, options=CHANNEL_OPTIONS)
-            self._channels[peer.peer_address] = channel
-        return channel
+    def _link(self, peer: Replica) -> _Link:
+        link = self._links.get(peer.peer_address)
+        if link is None:
+            link = self._links[peer.peer_address] = _Link(peer.peer_address, self._metadata)
+        return link
+
+
+class _Link:
+    """The channel to one peer, with what can be asked over it."""
+
+    def __init__(self, address: str, metadata: Metadata) -> None:
+        self.channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self.call: _Unary = self.channel.unary_unary(CALL)
+        self.released: _Unary = self.channel.unary_unary(RELEASED)
+        self.watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self.channel.unary_stream(WATCH)
+        heartbeats: _Unary = self.channel.unary_unary(HEARTBEATS)
+
+        async def send(data: bytes) -> bytes:
+            return await heartbeats(data, timeout=HEARTBEATS_S, metadata=metadata)
+
+        self.heartbeats = CollectedHeartbeats(send)
+
+
+_Unary = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]

@@ -10,6 +10,7 @@ from rota.runtime.ports import JournalEvent
 
 SERVICE = "rota.internal.v1.Peer"
 CALL = f"/{SERVICE}/Call"
+HEARTBEATS = f"/{SERVICE}/Heartbeats"
 WATCH = f"/{SERVICE}/Watch"
 RELEASED = f"/{SERVICE}/Released"
 

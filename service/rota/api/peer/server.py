@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import grpc
 
+from rota.api.heartbeats import answers_to
 from rota.api.peer.methods import (
     CALL,
+    HEARTBEATS,
     RELEASED,
     SERVER_OPTIONS,
     SERVICE,
@@ -17,20 +19,24 @@ from rota.api.peer.methods import (
     pack_event,
     unpack_document,
 )
+from rota.api.peer.secret import SecretRequired
 from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import HeartbeatManyReply, HeartbeatReply
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.ports import Answer
 from rota.wire.envelopes import MalformedEnvelope, pack, unpack
+from rota.wire.peer_heartbeats import Told, pack_told, unpack_heartbeats
 
 STOP_GRACE_S = 0.2
 
 
 class PeerServer:
-    """Listens for the other replicas. `address` is known once it has started."""
+    """Listens for the other replicas, and answers those that show one of the secrets, where there are any."""
 
-    def __init__(self, local: LocalCoordinator, host: str, port: int = 0) -> None:
+    def __init__(self, local: LocalCoordinator, host: str, port: int = 0, secrets: Sequence[str] = ()) -> None:
         self._local = local
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        guards = [SecretRequired(secrets)] if secrets else []
+        self._server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=guards)
         self._server.add_generic_rpc_handlers((self._handlers(),))
         self.port = self._server.add_insecure_port(f"{host}:{port}")
 
@@ -43,6 +49,7 @@ class PeerServer:
     def _handlers(self) -> grpc.GenericRpcHandler:
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             CALL.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._call),
+            HEARTBEATS.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._heartbeats),
             RELEASED.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._released),
             WATCH.rpartition("/")[2]: grpc.unary_stream_rpc_method_handler(self._watch),
         }
@@ -55,6 +62,13 @@ class PeerServer:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         answer = self._as_moved(await self._local.call(request))
         return pack(answer.reply, revision=answer.revision, epoch=answer.epoch, owner=answer.owner)
+
+    async def _heartbeats(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        try:
+            requests = unpack_heartbeats(data)
+        except MalformedEnvelope as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return pack_told([_told(self._as_moved(answer)) for answer in await answers_to(self._local, requests)])
 
     def _as_moved(self, answer: Answer) -> Answer:
         """A draining replica has decided nothing for this call: the forwarder may ask the next owner."""
@@ -70,3 +84,8 @@ class PeerServer:
         asked = unpack_document(data)
         async for event in self._local.watch(asked["namespace"], asked["group_id"], asked["after_revision"]):
             yield pack_event(event)
+
+
+def _told(answer: Answer) -> Told:
+    assert isinstance(answer.reply, HeartbeatReply | HeartbeatManyReply)
+    return answer.reply, answer.revision, answer.epoch, answer.owner

@@ -1,0 +1,85 @@
+"""Heartbeats for one peer, collected: many that come at once travel in one message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import grpc
+
+from rota.protocol.messages import Heartbeat, HeartbeatMany, Request
+from rota.runtime.ports import Answer
+from rota.runtime.routing import PeerUnreachable
+from rota.wire.envelopes import MalformedEnvelope
+from rota.wire.peer_heartbeats import AnyHeartbeat, Told, pack_heartbeats, unpack_told
+
+MESSAGES_UNDER_WAY = 2
+"""What comes while so many are unanswered waits for the next. Not one: a commit at the peer would hold up everybody."""
+HEARTBEATS_IN_A_MESSAGE = 2_000
+
+Send = Callable[[bytes], Awaitable[bytes]]
+
+
+def may_be_collected(request: Request) -> bool:
+    """One that waits would keep all others waiting."""
+    return isinstance(request, HeartbeatMany) or (isinstance(request, Heartbeat) and not request.wait_ms)
+
+
+class CollectedHeartbeats:
+    """Sent once the event loop has carried out what else is due, so that who comes in the same moment goes along."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._unsent: list[tuple[AnyHeartbeat, asyncio.Future[Answer]]] = []
+        self._senders: set[asyncio.Task[None]] = set()
+
+    async def ask(self, request: AnyHeartbeat) -> Answer:
+        """The peer's answer; raises `PeerUnreachable`."""
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._unsent.append((request, answer))
+        if len(self._senders) < MESSAGES_UNDER_WAY:
+            sender = asyncio.create_task(self._send_all())
+            self._senders.add(sender)
+            sender.add_done_callback(self._senders.discard)
+        return await answer
+
+    async def close(self) -> None:
+        """Who still waits is told that the peer does not answer."""
+        senders = tuple(self._senders)
+        for sender in senders:
+            sender.cancel()
+        await asyncio.gather(*senders, return_exceptions=True)
+        _fail([answer for _, answer in self._unsent], "the connection to it is closed")
+        self._unsent.clear()
+
+    async def _send_all(self) -> None:
+        await asyncio.sleep(0)
+        while self._unsent:
+            some = self._unsent[:HEARTBEATS_IN_A_MESSAGE]
+            del self._unsent[:HEARTBEATS_IN_A_MESSAGE]
+            await self._send_some([(request, answer) for request, answer in some if not answer.done()])
+
+    async def _send_some(self, some: list[tuple[AnyHeartbeat, asyncio.Future[Answer]]]) -> None:
+        answers = [answer for _, answer in some]
+        reason = "the connection to it is closed"
+        try:
+            told = unpack_told(await self._send(pack_heartbeats([request for request, _ in some])))
+            for answer, each in zip(answers, told, strict=True):
+                _tell(answer, each)
+        except grpc.aio.AioRpcError as error:
+            reason = error.details() or error.code().name
+        except (MalformedEnvelope, ValueError) as error:
+            reason = str(error)
+        finally:
+            _fail(answers, reason)
+
+
+def _tell(answer: asyncio.Future[Answer], told: Told) -> None:
+    if not answer.done():
+        answer.set_result(Answer(*told))
+
+
+def _fail(answers: list[asyncio.Future[Answer]], reason: str) -> None:
+    for answer in answers:
+        if not answer.done():
+            answer.set_exception(PeerUnreachable(reason))

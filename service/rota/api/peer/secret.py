@@ -1,0 +1,51 @@
+"""The secret that replicas show each other: nobody else may ask what no client could be asked for."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+import grpc
+
+_KEY = "rota-peer-secret"
+
+_log = logging.getLogger(__name__)
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Metadata = tuple[tuple[str, str], ...]
+
+
+def shown(secrets: Sequence[str]) -> Metadata:
+    """What a call to a peer carries: the first of the secrets."""
+    return ((_KEY, secrets[0]),) if secrets else ()
+
+
+class SecretRequired(grpc.aio.ServerInterceptor):
+    """Refuses calls that show none of the secrets. Several are accepted, so that a new one can be brought in."""
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        self._secrets = [secret.encode() for secret in secrets]
+        self._refusal: Handler = grpc.unary_unary_rpc_method_handler(_refuse)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        given = dict(handler_call_details.invocation_metadata or ()).get(_KEY, "")
+        if self._knows(given):
+            return await continuation(handler_call_details)
+        return self._refusal
+
+    def _knows(self, given: str | bytes) -> bool:
+        """In a time that tells nothing about how much of it is right."""
+        shown = given.encode() if isinstance(given, str) else given
+        return any(hmac.compare_digest(shown, secret) for secret in self._secrets)
+
+
+async def _refuse(_data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+    _log.warning("a peer was refused: it does not show the secret", extra={"peer": context.peer()})
+    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "peers of this replica show a secret (--peer-secret-file)")
+    raise AssertionError("abort raises")

@@ -1,0 +1,24 @@
+"""The file with the secrets that replicas of one store show each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+MIN_CHARACTERS = 16
+
+
+def read_peer_secrets(path: Path) -> list[str]:
+    """One secret a line; raises ValueError, whose text quotes nothing of them.
+
+    The first is shown to others, any of them is accepted. So a new one is brought in by two rolling restarts: as the
+    second line everywhere, then as the first.
+    """
+    try:
+        text = path.read_text("ascii")
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not ASCII"
+        raise ValueError(f"cannot be read: {reason}") from error
+    secrets = [line.strip() for line in text.splitlines() if line.strip()]
+    if not secrets or not all(len(secret) >= MIN_CHARACTERS and secret.isprintable() for secret in secrets):
+        raise ValueError(f"must hold a secret a line, each of at least {MIN_CHARACTERS} printable characters")
+    return secrets

@@ -1,0 +1,100 @@
+"""Many heartbeats, and what came of them, in one message between replicas: JSON lists, the hot path of forwarding."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import (
+    Heartbeat,
+    HeartbeatError,
+    HeartbeatMany,
+    HeartbeatManyReply,
+    HeartbeatReply,
+    MemberHeartbeat,
+)
+from rota.wire.envelopes import MalformedEnvelope
+
+AnyHeartbeat = Heartbeat | HeartbeatMany
+Told = tuple[HeartbeatReply | HeartbeatManyReply, int, int, str]
+"""A reply, and the revision, epoch and owner that travel beside it."""
+
+_BESIDE = (int, int, str)
+_ONE = (str, str, str, int, str | None)
+_MEMBER = (str, int, str | None)
+_REPLY = (str, str, int, str)
+_ERROR = (str, str, str)
+
+
+def pack_heartbeats(requests: Sequence[AnyHeartbeat]) -> bytes:
+    """Each becomes a list: five entries for one member, three for several. What they would wait is not said."""
+    return json.dumps([_request(request) for request in requests]).encode()
+
+
+def unpack_heartbeats(data: bytes) -> list[AnyHeartbeat]:
+    """Raises `MalformedEnvelope` for what no replica sends."""
+    try:
+        return [_read_request(each) for each in _list(json.loads(data))]
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MalformedEnvelope(f"not heartbeats: {type(error).__name__}") from error
+
+
+def pack_told(told: Sequence[Told]) -> bytes:
+    """In the order of the requests."""
+    return json.dumps([_told(*each) for each in told]).encode()
+
+
+def unpack_told(data: bytes) -> list[Told]:
+    """Raises `MalformedEnvelope` for what no replica sends."""
+    try:
+        return [_read_told(each) for each in _list(json.loads(data))]
+    except (TypeError, ValueError, RecursionError) as error:
+        raise MalformedEnvelope(f"not replies to heartbeats: {type(error).__name__}") from error
+
+
+def _request(request: AnyHeartbeat) -> list[Any]:
+    if isinstance(request, Heartbeat):
+        named = (request.member_id, request.generation_id, request.group_instance_id)
+        return [request.namespace, request.group_id, *named]
+    members = [[each.member_id, each.generation_id, each.group_instance_id] for each in request.members]
+    return [request.namespace, request.group_id, members]
+
+
+def _read_request(given: list[Any]) -> AnyHeartbeat:
+    if len(given) == len(_ONE):
+        return Heartbeat(*_checked(given, _ONE))
+    namespace, group_id, members = _checked(given, (str, str, list))
+    return HeartbeatMany(namespace, group_id, tuple([MemberHeartbeat(*_checked(each, _MEMBER)) for each in members]))
+
+
+def _told(reply: HeartbeatReply | HeartbeatManyReply, revision: int, epoch: int, owner: str) -> list[Any]:
+    told = [revision, epoch, owner, reply.error, reply.detail, reply.generation_id, reply.state]
+    if isinstance(reply, HeartbeatManyReply):
+        told.append([[each.member_id, each.error, each.detail] for each in reply.errors])
+    return told
+
+
+def _read_told(given: list[Any]) -> Told:
+    revision, epoch, owner = _checked(given[:3], _BESIDE)
+    code, detail, generation_id, state = _checked(given[3:7], _REPLY)
+    error = ErrorCode(code)
+    if len(given) == 7:
+        return HeartbeatReply(error, detail, generation_id, state), revision, epoch, owner
+    (errors,) = _checked(given[7:], (list,))
+    each = [HeartbeatError(m, ErrorCode(c), d) for m, c, d in (_checked(one, _ERROR) for one in errors)]
+    return HeartbeatManyReply(error, detail, generation_id, state, tuple(each)), revision, epoch, owner
+
+
+def _list(given: Any) -> list[Any]:
+    if type(given) is not list:
+        raise TypeError("not what a replica sends")
+    return given
+
+
+def _checked(given: list[Any], kinds: tuple[Any, ...]) -> list[Any]:
+    """The entries, if there are so many and of these types."""
+    if len(_list(given)) != len(kinds) or not all(map(isinstance, given, kinds)):
+        raise TypeError("not what a replica sends")
+    return given

@@ -1,0 +1,209 @@
+"""What replicas say to each other: who may, and how heartbeats travel together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from rota.api.peer.client import GrpcPeers
+from rota.api.peer.heartbeats import CollectedHeartbeats, may_be_collected
+from rota.api.peer.server import PeerServer
+from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatReply, ListTopics, MemberHeartbeat
+from rota.runtime.coordinator import LocalCoordinator
+from rota.runtime.ports import Answer, Replica
+from rota.runtime.routing import PeerUnreachable
+from rota.server.settings import Settings
+from rota.storage.memory import MemoryTables
+from rota.wire.peer_heartbeats import pack_told, unpack_heartbeats
+from tests.runtime.conftest import NOW, FaultyStore
+
+SECRET, NEXT_SECRET = "a secret of replicas", "their next secret one"
+
+
+# --- the secret -------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def a_peer(tables: MemoryTables, *secrets: str) -> AsyncIterator[Replica]:
+    store = FaultyStore(tables)
+    await store.open(1)
+    async with LocalCoordinator(store, shard_count=1, limits=NOW) as local:
+        await local.wait_until_ready()
+        server = PeerServer(local, "127.0.0.1", secrets=secrets)
+        await server.start()
+        yield Replica("r", "http://r", f"127.0.0.1:{server.port}")
+        await server.stop()
+
+
+@asynccontextmanager
+async def peers_that_show(*secrets: str) -> AsyncIterator[GrpcPeers]:
+    peers = GrpcPeers(secrets)
+    yield peers
+    await peers.close()
+
+
+@pytest.mark.parametrize("shown", [(), ("something else entirely",), (SECRET[:-1],), (NEXT_SECRET, SECRET)])
+async def test_a_peer_that_does_not_show_the_secret_is_refused(tables: MemoryTables, shown: tuple[str, ...]) -> None:
+    async with a_peer(tables, SECRET) as peer, peers_that_show(*shown) as peers:
+        for request in (ListTopics("default"), Heartbeat("default", "g", "m", 1)):
+            with pytest.raises(PeerUnreachable, match="show a secret"):
+                await peers.call(peer, request)
+        watched = [event async for event in peers.watch(peer, "default", "g", 0)]
+
+    assert watched == []
+
+
+@pytest.mark.parametrize("shown", [SECRET, NEXT_SECRET])
+async def test_any_of_the_secrets_is_accepted(tables: MemoryTables, shown: str) -> None:
+    async with a_peer(tables, SECRET, NEXT_SECRET) as peer, peers_that_show(shown) as peers:
+        answer = await peers.call(peer, ListTopics("default"))
+
+    assert answer.reply.error == "NONE"
+
+
+def test_peers_beyond_loopback_need_a_secret(tmp_path: Path) -> None:
+    file = tmp_path / "secrets"
+    file.write_text(f"{SECRET}\n\n{NEXT_SECRET}\n")
+
+    with pytest.raises(ValidationError, match="peer beyond loopback needs peer_secret_file"):
+        Settings(peer="0.0.0.0:0")  # type: ignore[arg-type]
+
+    assert Settings(peer="0.0.0.0:0", peer_secret_file=file).peer_secret_file == file  # type: ignore[arg-type]
+    for loopback in ("127.0.0.1:0", "[::1]:0", "localhost:0"):
+        assert Settings(peer=loopback).peer_secret_file is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("content", [None, "", "short", f"{SECRET}\nshort", "sécret de beaucoup"])
+def test_a_file_without_a_proper_secret_is_refused_without_quoting_it(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "secrets"
+    if content is not None:
+        file.write_text(content)
+
+    with pytest.raises(ValidationError) as refused:
+        Settings(peer_secret_file=file)
+
+    (error,) = refused.value.errors()
+    assert error["loc"] == ("peer_secret_file",)
+    assert SECRET not in error["msg"]
+
+
+# --- heartbeats -------------------------------------------------------------------------------------
+
+
+class Wire:
+    """Where the messages go: answered when the test says so, in the way of a peer that knows everybody."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[bytes, asyncio.Future[bytes]]] = []
+
+    async def send(self, data: bytes) -> bytes:
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.messages.append((data, answer))
+        return await answer
+
+    def members(self) -> list[list[str]]:
+        return [[request.member_id for request in beats(data)] for data, _ in self.messages]
+
+    def answer(self, number: int) -> None:
+        data, answer = self.messages[number]
+        answer.set_result(
+            pack_told([(HeartbeatReply(generation_id=beat.generation_id), 7, 3, "") for beat in beats(data)])
+        )
+
+
+def beats(data: bytes) -> list[Heartbeat]:
+    return [request for request in unpack_heartbeats(data) if isinstance(request, Heartbeat)]
+
+
+def a_heartbeat(number: int) -> Heartbeat:
+    return Heartbeat("default", f"g{number}", f"m{number}", number)
+
+
+async def turns() -> None:
+    """Let everything that can go on without the outside go on."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_heartbeats_of_one_moment_travel_in_one_message_and_each_gets_its_own_answer() -> None:
+    wire = Wire()
+    collected = CollectedHeartbeats(wire.send)
+    asked = asyncio.gather(*(collected.ask(a_heartbeat(number)) for number in range(3)))
+    await turns()
+
+    wire.answer(0)
+
+    assert await asked == [Answer(HeartbeatReply(generation_id=number), 7, 3, "") for number in range(3)]
+    assert wire.members() == [["m0", "m1", "m2"]]
+
+
+async def test_what_comes_while_two_messages_are_under_way_waits_for_the_first_of_them() -> None:
+    wire = Wire()
+    collected = CollectedHeartbeats(wire.send)
+    asked = []
+    for number in range(4):
+        asked.append(asyncio.ensure_future(collected.ask(a_heartbeat(number))))
+        await turns()
+
+    before = wire.members()
+    wire.answer(1)
+    await turns()
+    after = wire.members()
+    wire.answer(0)
+    wire.answer(2)
+    await asyncio.gather(*asked)
+
+    assert before == [["m0"], ["m1"]]
+    assert after == [["m0"], ["m1"], ["m2", "m3"]]
+
+
+async def test_one_that_nobody_waits_for_any_more_is_not_sent_and_spoils_nothing() -> None:
+    wire = Wire()
+    collected = CollectedHeartbeats(wire.send)
+    gone, stays = (asyncio.ensure_future(collected.ask(a_heartbeat(number))) for number in range(2))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await turns()
+
+    wire.answer(0)
+
+    assert (await stays).reply.generation_id == 1  # type: ignore[union-attr]
+    assert wire.members() == [["m1"]]
+
+
+async def test_an_answer_that_is_none_leaves_nobody_waiting() -> None:
+    wire = Wire()
+    collected = CollectedHeartbeats(wire.send)
+    for spoiled in (b"nonsense", b"[]"):
+        asked = asyncio.ensure_future(collected.ask(a_heartbeat(1)))
+        await turns()
+        wire.messages[-1][1].set_result(spoiled)
+
+        with pytest.raises(PeerUnreachable):
+            await asked
+
+
+async def test_closing_leaves_nobody_waiting() -> None:
+    wire = Wire()
+    collected = CollectedHeartbeats(wire.send)
+    asked = []
+    for number in range(3):
+        asked.append(asyncio.ensure_future(collected.ask(a_heartbeat(number))))
+        await turns()
+
+    await collected.close()
+
+    outcomes = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == 3 * [PeerUnreachable]
+
+
+def test_a_heartbeat_that_waits_keeps_nobody_else_waiting() -> None:
+    waits = Heartbeat("default", "g", "m", 1, wait_ms=3_000)
+    many = HeartbeatMany("default", "g", (MemberHeartbeat("m", 1),))
+
+    assert [may_be_collected(request) for request in (waits, a_heartbeat(1), many)] == [False, True, True]

@@ -1,0 +1,86 @@
+"""Heartbeats between replicas: what is packed is unpacked the same, and what no replica sends is malformed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import (
+    Heartbeat,
+    HeartbeatError,
+    HeartbeatMany,
+    HeartbeatManyReply,
+    HeartbeatReply,
+    MemberHeartbeat,
+)
+from rota.wire.envelopes import MalformedEnvelope
+from rota.wire.peer_heartbeats import pack_heartbeats, pack_told, unpack_heartbeats, unpack_told
+
+TEXT = st.text(max_size=8)
+NUMBER = st.integers(-1, 2**31 - 1)
+CODE = st.sampled_from(ErrorCode)
+MEMBERS = st.lists(st.builds(MemberHeartbeat, TEXT, NUMBER, st.none() | TEXT), max_size=4).map(tuple)
+REQUESTS = st.builds(Heartbeat, TEXT, TEXT, TEXT, NUMBER, st.none() | TEXT) | st.builds(
+    HeartbeatMany, TEXT, TEXT, MEMBERS
+)
+ERRORS = st.lists(st.builds(HeartbeatError, TEXT, CODE, TEXT), max_size=4).map(tuple)
+REPLIES = st.builds(HeartbeatReply, CODE, TEXT, NUMBER, TEXT) | st.builds(
+    HeartbeatManyReply, CODE, TEXT, NUMBER, TEXT, ERRORS
+)
+
+
+@given(st.lists(REQUESTS, max_size=4))
+def test_heartbeats_arrive_as_they_were_sent(requests: list[Heartbeat | HeartbeatMany]) -> None:
+    assert unpack_heartbeats(pack_heartbeats(requests)) == requests
+
+
+@given(st.lists(st.tuples(REPLIES, NUMBER, NUMBER, TEXT), max_size=4))
+def test_replies_arrive_with_what_travels_beside_them(
+    told: list[tuple[HeartbeatReply | HeartbeatManyReply, int, int, str]],
+) -> None:
+    assert unpack_told(pack_told(told)) == told
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        1,
+        [1],
+        [["n", "g"]],
+        [["n", "g", "m", "1", None]],
+        [["n", "g", "m", 1, 2]],
+        [["n", "g", {}]],
+        [["n", "g", [["m", None, None]]]],
+        [{"n": 1, "g": 2, "m": 3, "x": 4, "y": 5}],
+    ],
+)
+def test_other_requests_are_malformed(document: object) -> None:
+    with pytest.raises(MalformedEnvelope):
+        unpack_heartbeats(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        [[]],
+        [[1, 1, "", "NONE", "", 1]],
+        [[1, 1, "", "SURPRISE", "", 1, "Stable"]],
+        [[1, 1, None, "NONE", "", 1, "Stable"]],
+        [[1, 1, "", "NONE", "", 1, "Stable", [["m", "SURPRISE", ""]]]],
+        [[1, 1, "", "NONE", "", 1, "Stable", [], []]],
+    ],
+)
+def test_other_replies_are_malformed(document: object) -> None:
+    with pytest.raises(MalformedEnvelope):
+        unpack_told(json.dumps(document).encode())
+
+
+def test_what_is_no_json_is_malformed() -> None:
+    for unpack in (unpack_heartbeats, unpack_told):
+        with pytest.raises(MalformedEnvelope):
+            unpack(b"\xff[")
