@@ -1,4 +1,4 @@
-"""Elections against the real coordinator, in virtual time: one leads, its body ends with its term, the next one leads."""
+"""Elections against the real coordinator, in virtual time: one leads, and its body ends before the next one leads."""
 
 from __future__ import annotations
 
@@ -109,14 +109,18 @@ async def test_the_body_of_a_lost_term_is_cancelled_and_the_block_says_why() -> 
         async with candidate.election() as election:
             term = await anext(election.terms())
             with pytest.raises(LeadershipLost, match="lost"):
-                async with term:
-                    candidate.cable.pull()
-                    await asyncio.Event().wait()
+                await be_cut_off(term, candidate.cable)
             assert not term.is_valid
             assert term.valid_until is None
             with pytest.raises(LeadershipLost):
                 term.raise_if_lost()
             candidate.cable.plug_in()
+
+
+async def be_cut_off(term: Term, cable: Cable) -> None:
+    async with term:
+        cable.pull()
+        await asyncio.Event().wait()
 
 
 @in_virtual_time

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
 from rota.membership import (
     Assigned,
     AssignmentFailed,
-    Event,
     Failed,
     JoinedAsLeader,
     Left,
     Lost,
-    Membership,
-    MembershipSettings,
     Reachable,
     RebalanceStarted,
     State,
@@ -36,118 +33,25 @@ from rota.protocol.messages import (
     OffsetToCommit,
     PartitionResult,
     Protocol,
-    Reply,
     SyncGroup,
     SyncReply,
 )
-
-SESSION_MS = 9_000
-MARGIN_MS = 180
-REBALANCE_MS = 30_000
-POLL_MS = 3_000
-
-SETTINGS = MembershipSettings(
-    namespace="default",
-    group_id="workers",
-    protocol_type="worker",
-    protocols=(Protocol("range", b"mine"),),
-    session_timeout_ms=SESSION_MS,
-    rebalance_timeout_ms=REBALANCE_MS,
+from tests.unit.membership_bench import (
+    BEATING,
+    MARGIN_MS,
+    MEMBER_ID_REQUIRED,
+    POLL_MS,
+    REBALANCE_MS,
+    SESSION_MS,
+    SETTINGS,
+    a_joined_follower,
+    a_joined_leader,
+    a_newcomer,
+    a_revoking_follower,
+    a_stable_follower,
+    joined,
+    synced,
 )
-
-MEMBER_ID_REQUIRED = JoinReply(ErrorCode.MEMBER_ID_REQUIRED, member_id="m-1")
-BEATING = HeartbeatReply(generation_id=1, state="Stable")
-
-
-def joined(generation_id: int = 1, *, member_id: str = "m-1", leader_id: str = "m-0", skip: bool = False) -> JoinReply:
-    members = (JoinedMember(member_id, None, b"mine"),) if member_id == leader_id else ()
-    return JoinReply(
-        member_id=member_id,
-        generation_id=generation_id,
-        protocol_type="worker",
-        protocol_name="range",
-        leader_id=leader_id,
-        members=members,
-        skip_assignment=skip,
-    )
-
-
-def synced(assignment: bytes = b"share", generation_id: int = 1) -> SyncReply:
-    return SyncReply(generation_id=generation_id, protocol_name="range", assignment=assignment)
-
-
-@dataclass
-class Bench:
-    """Plays network and shell for one member: time passes only as told."""
-
-    membership: Membership
-    now_ms: int = 1_000
-    sent_at_ms: int = 0
-    events: list[Event] = field(default_factory=list)
-
-    def sends(self) -> JoinGroup | SyncGroup | Heartbeat | LeaveGroup:
-        """Wait until the next request is due, and send it."""
-        planned = self.membership.next_request(self.now_ms)
-        assert planned is not None
-        self.sent_at_ms = self.now_ms = max(self.now_ms, planned.send_at_ms)
-        return planned.request
-
-    def answered(self, reply: Reply, after_ms: int = 10, jitter: float = 1.0) -> list[Event]:
-        """Send what is due and have it answered."""
-        request = self.sends()
-        self.now_ms += after_ms
-        self.events = self.membership.on_reply(request, reply, self.sent_at_ms, self.now_ms, jitter)
-        return self.events
-
-    def unanswered(self, after_ms: int = 100, jitter: float = 1.0) -> list[Event]:
-        request = self.sends()
-        self.now_ms += after_ms
-        self.events = self.membership.on_failure(request, self.sent_at_ms, self.now_ms, jitter)
-        return self.events
-
-    def passes(self, ms: int) -> list[Event]:
-        self.now_ms += ms
-        self.events = self.membership.on_time(self.now_ms)
-        return self.events
-
-    def pause_ms(self) -> int:
-        """How long until the next request is due."""
-        planned = self.membership.next_request(self.now_ms)
-        assert planned is not None
-        return planned.send_at_ms - self.now_ms
-
-
-def a_newcomer(settings: MembershipSettings = SETTINGS) -> Bench:
-    return Bench(Membership(settings))
-
-
-def a_joined_follower(settings: MembershipSettings = SETTINGS) -> Bench:
-    bench = a_newcomer(settings)
-    bench.answered(MEMBER_ID_REQUIRED)
-    bench.answered(joined())
-    return bench
-
-
-def a_joined_leader() -> Bench:
-    bench = a_newcomer()
-    bench.answered(MEMBER_ID_REQUIRED)
-    bench.answered(joined(leader_id="m-1"))
-    return bench
-
-
-def a_stable_follower(settings: MembershipSettings = SETTINGS) -> Bench:
-    bench = a_joined_follower(settings)
-    bench.answered(synced())
-    assert bench.membership.state is State.STABLE
-    return bench
-
-
-def a_revoking_follower() -> Bench:
-    bench = a_stable_follower()
-    bench.answered(HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS))
-    assert bench.membership.state is State.REVOKING
-    return bench
-
 
 # --- joining ----------------------------------------------------------------------------------
 

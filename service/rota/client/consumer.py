@@ -10,7 +10,7 @@ from typing import Self
 
 from rota.assignors import TopicPartition
 from rota.client.callbacks import Listeners, call, notify
-from rota.client.consumer_protocol import Partitions, TopicRole, deal_again
+from rota.client.consumer_protocol import Partitions, TopicRole, deal_again, read_group
 from rota.client.errors import CoordinatorError, MembershipLost
 from rota.client.events import Assigned
 from rota.client.member import Member
@@ -18,7 +18,7 @@ from rota.client.topics import Topics, TopicSelection
 from rota.client.transports.port import Transport
 from rota.membership import MembershipSettings
 from rota.membership.watchdog import ProcessingWatchdog
-from rota.protocol.messages import OffsetToCommit, TopicPartitions
+from rota.protocol.messages import DescribeGroup, DescribeReply, OffsetToCommit, TopicPartitions
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +72,8 @@ class Consumer(Member[Partitions]):
         await super().__aenter__()
         if self._selection.pattern is not None or not isinstance(self._topic_role.counts, Mapping):
             self._in_background(self._refresh_topics())
+        if self._topic_role.is_cooperative:
+            self._in_background(self._look_for_rest())
         if self._options.auto_commit_ms is not None:
             self._in_background(self._commit_now_and_then(self._options.auto_commit_ms / 1000))
         if self._options.max_processing_interval_ms is not None:
@@ -235,8 +237,41 @@ class Consumer(Member[Partitions]):
             try:
                 self._take_topics(await self._select())
                 await self._follow_counts()
-            except CoordinatorError as error:
-                _log.debug("group %s: the topics could not be looked up: %s", self.group_id, error)
+            except Exception as error:
+                # The user's own counts may raise, too. Next time, then.
+                _log.warning("group %s: its topics could not be looked up: %r", self.group_id, error)
+
+    async def _look_for_rest(self) -> None:
+        """As the leader, call for what was withheld and not given up, as its claimant has started anew meanwhile.
+
+        Once in a generation, when whoever has something to give up has had its time.
+        """
+        looked_in, seen = -1, -1
+        while True:
+            await asyncio.sleep(self._machine.settings.session_timeout_ms / 1000)
+            had_time, seen = self.generation_id == seen, self.generation_id
+            if not had_time or seen == looked_in or not self.is_leader or self.assignment is None:
+                continue
+            try:
+                rest = await self._count_rest()
+            except Exception as error:
+                _log.warning("group %s: its assignment could not be looked up: %r", self.group_id, error)
+                continue
+            looked_in = seen if rest is not None else -1
+            if rest and self.generation_id == seen:
+                self.rejoin(f"{rest} partitions were given to nobody")
+
+    async def _count_rest(self) -> int | None:
+        """How many partitions of the group's topics nobody was given in this generation; None if that is over."""
+        dealt = self._topic_role.dealt
+        if dealt is not None and dealt.generation.generation_id == self.generation_id:
+            return sum(dealt.counts.values()) - sum(map(len, dealt.shares.values()))
+        request = DescribeGroup(self._machine.settings.namespace, self.group_id)
+        group = await self._caller.ask(request, DescribeReply)
+        if group.state != "Stable" or group.generation_id != self.generation_id:
+            return None
+        topics, given = read_group(group.members)
+        return sum((await self._topic_role.count(topics)).values()) - len(given)
 
     async def _follow_counts(self) -> None:
         """As the leader, deal again when topics have grown: at once if that takes nothing from anybody."""

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from rota.assignors import MemberSubscription, TopicPartition, assign, assignor
 from rota.client.callbacks import call
 from rota.membership import Assigned, JoinedAsLeader
-from rota.protocol.messages import JoinedMember, OffsetToCommit, Protocol
+from rota.protocol.messages import DescribedMember, JoinedMember, OffsetToCommit, Protocol
 from rota.types.consumer import (
     PROTOCOL_TYPE,
     Assignment,
@@ -113,6 +113,13 @@ def deal_again(dealt: Dealt, counts: Mapping[str, int]) -> Dealt | None:
     shares = assign(dealt.generation.protocol_name, counts, subscriptions)
     keeps_all = all(set(share) <= set(shares.get(member_id, ())) for member_id, share in dealt.shares.items())
     return Dealt(dealt.generation, counts, shares) if keeps_all else None
+
+
+def read_group(members: Sequence[DescribedMember]) -> tuple[list[str], set[TopicPartition]]:
+    """The topics that these members subscribe to, and the partitions that they were given."""
+    topics = {topic for member in members for topic in decode_subscription(member.metadata).topics}
+    given = {place for member in members for place in decode_assignment(member.assignment).partitions}
+    return sorted(topics), given
 
 
 def _read_subscription(member: JoinedMember) -> MemberSubscription:

@@ -113,6 +113,7 @@ class Membership:
         self._metadata_is_stale = False
         self._comes_back = False
         self._joins_after_leaving = False
+        self._has_synced = False
         self._assignments: tuple[tuple[str, bytes], ...] = ()
         self._leader_error: str | None = None
         self._reason = ""
@@ -426,6 +427,7 @@ class Membership:
         self._heartbeat_at_ms = (self._deadline.renewed_at_ms or 0) + self.settings.heartbeat_interval_ms
         self._join_since_ms = None
         self._told_of_rebalance = False
+        self._has_synced = False
         self._reason = ""
         self._not_before_ms = now_ms
         self.generation_id = self._seen_generation_id = reply.generation_id
@@ -459,6 +461,7 @@ class Membership:
             case ErrorCode.NONE if request.leader_error is not None:
                 return self._assignment_failed(request.leader_error, now_ms, jitter)
             case ErrorCode.NONE if reply.pending:
+                self._deadline.settled(sent_at_ms)
                 self._not_before_ms = now_ms
                 return []
             case ErrorCode.NONE:
@@ -472,9 +475,10 @@ class Membership:
         self._assignments = ()  # Delivered: if we must ask once more, it is to fetch ours.
         if reply.generation_id > self.generation_id:
             self.generation_id = self._seen_generation_id = reply.generation_id
+        self._deadline.settled(sent_at_ms)
         if not self._deadline.holds(now_ms):
             return []  # A heartbeat goes first, then this sync again: nothing is handed out that is over already.
-        self._deadline.settled(sent_at_ms)
+        self._has_synced = True
         self._backoff.reset()
         self._not_before_ms = now_ms
         if self.settings.long_poll:
@@ -510,7 +514,9 @@ class Membership:
 
     def _heartbeat_accepted(self, generation_id: int, sent_at_ms: int, now_ms: int) -> None:
         self._deadline.renewed(sent_at_ms)
-        self._deadline.settled(sent_at_ms)
+        if self._has_synced:
+            # Else the coordinator still waits for our sync, as long as for a join, however alive we are.
+            self._deadline.settled(sent_at_ms)
         self._not_before_ms = now_ms
         if self.state is State.STABLE:
             self._backoff.reset()
@@ -591,6 +597,8 @@ class Membership:
         event = Lost(self.generation_id, reason, code)
         was_held = self.assignment is not None
         self._told_of_rebalance = False
+        # A join that is under way may still claim what is lost: then nobody would be given that.
+        self._metadata_is_stale = was_held and self.state in _JOINS
         self._forget_generation(now_ms)
         return [event] if was_held else []
 
@@ -624,6 +632,7 @@ class Membership:
         self._join_since_ms = None
         self._not_before_ms = now_ms
         self._told_of_rebalance = False
+        self._metadata_is_stale = False
         self._adopt_member_id("")
 
     # --- reachability and pauses --------------------------------------------------------------

@@ -83,6 +83,8 @@ class History:
     holds: list[Hold] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     departures: list[Departure] = field(default_factory=list)
+    cooperative: frozenset[GroupKey] = frozenset()
+    """Groups that reach an assignment in several rebalances, one after the other."""
     epochs: list[tuple[int, int, str, int]] = field(default_factory=list)
     """Every acquisition of a shard: shard, epoch, replica, time."""
     unknown_appends: list[tuple[int, int, int]] = field(default_factory=list)

@@ -113,6 +113,8 @@ def check_no_spurious_rebalance(scan: Scan) -> Iterator[str]:
         return  # Members come and go, or one gave up by itself: its return may well start a rebalance.
     for lines in scan.history.journal.values():
         for line in lines:
+            if (line.entry.namespace, line.entry.group_id) in scan.history.cooperative:
+                continue
             if line.entry.record.kind == "rebalance_started" and line.decided_ms > scan.profile.quiet_ms:
                 yield f"L5 {line.entry.group_id}: rebalance at {line.decided_ms}: {line.entry.record.reason}"
 

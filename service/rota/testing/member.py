@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from rota.testing.world import World
 
 TOPIC = "t"
-PROTOCOL_TYPE = "worker"
 SILENT_LEADER_MS = 100_000
 CLOCK_RATE_ERROR = 0.01
 """How much too fast or slow a member's clock may run; the client core allows for twice as much."""
@@ -54,11 +53,14 @@ class Share(NamedTuple):
 class Member(Client):
     """One process in one group, from its start to its end. What it holds is written down in the history."""
 
+    protocol_type = "worker"
+
     def __init__(self, world: World, name: str, group: GroupKey, group_instance_id: str | None) -> None:
         super().__init__(name)
         self.world = world
         self.tried = world.rng.randrange(len(world.replica_ids))
         self.group = group
+        self._held: Share | None = None
         self._born_ms = world.scheduler.now_ms
         self._clock_ms = world.rng.randint(0, 1_000_000)
         """What its own clock showed when it started."""
@@ -71,13 +73,17 @@ class Member(Client):
         self._plan_number = 0
         self._deadline_set_for_ms = -1
         self._valid_until_ms = 0
-        self._held: Share | None = None
         self._metadata_version = 0
         self._plan()
 
     @property
     def group_instance_id(self) -> str | None:
         return self.core.settings.group_instance_id
+
+    @property
+    def holds(self) -> tuple[int, ...]:
+        """The partitions it may work on now."""
+        return () if self._held is None else self._held.partitions
 
     @property
     def is_live(self) -> bool:
@@ -87,7 +93,7 @@ class Member(Client):
         rng, profile = self.world.rng, self.world.profile
         return MembershipSettings(
             *self.group,
-            PROTOCOL_TYPE,
+            self.protocol_type,
             self._protocols(0),
             session_timeout_ms=rng.randint(*profile.session_ms),
             rebalance_timeout_ms=rng.randint(*profile.rebalance_ms),
@@ -139,7 +145,7 @@ class Member(Client):
         grown = self.world.grow(self.group)
         heir = self.world.rng.choice(sorted(shares))
         given = {member_id: (*share, grown) if member_id == heir else share for member_id, share in shares.items()}
-        if not self.core.resync({member_id: _encode(share) for member_id, share in given.items()}):
+        if not self.core.resync({member_id: encode_share(share) for member_id, share in given.items()}):
             return False
         self.world.shares[(self.group, self.core.generation_id + 1)] = given
         self._plan()
@@ -197,10 +203,9 @@ class Member(Client):
                 case JoinedAsLeader():
                     self._lead(event)
                 case Assigned():
-                    self.close_hold()
-                    self._hold(event)
+                    self._take_up(event)
                 case RebalanceStarted():
-                    self.world.scheduler.after(self._revoke_ms(), self, self._revoked, event.generation_id)
+                    self._prepare(event)
                 case Lost(reason="deadline"):
                     self.world.sometimes("share lost by the local deadline")
                     self.close_hold()
@@ -242,7 +247,7 @@ class Member(Client):
                 heir = order[(partition + generation_id) % len(order)]
                 shares[heir] += (partition,)
             world.shares[(self.group, generation_id)] = shares
-            self.core.assign(generation_id, {member_id: _encode(share) for member_id, share in shares.items()})
+            self.core.assign(generation_id, {member_id: encode_share(share) for member_id, share in shares.items()})
             self._plan()
 
     # --- holding and working ---------------------------------------------------------------------
@@ -256,9 +261,16 @@ class Member(Client):
             self.core.rejoin(self.now_ms())
             self._plan()
 
-    def _hold(self, event: Assigned) -> None:
+    def _prepare(self, event: RebalanceStarted) -> None:
+        self.world.scheduler.after(self._revoke_ms(), self, self._revoked, event.generation_id)
+
+    def _take_up(self, event: Assigned) -> None:
+        self._hold(event.generation_id, decode_share(event.assignment))
+
+    def _hold(self, generation_id: int, partitions: tuple[int, ...]) -> None:
+        self.close_hold()
         now_ms = self.world.scheduler.now_ms
-        held = self._held = Share(self.core.member_id, event.generation_id, _decode(event.assignment), now_ms)
+        held = self._held = Share(self.core.member_id, generation_id, partitions, now_ms)
         self.positions = {}
         if held.partitions:
             self._fetch(held)
@@ -315,9 +327,9 @@ class Member(Client):
         self.commit_call = self.world.network.call(self, request, 1_000, committed)
 
 
-def _encode(partitions: tuple[int, ...]) -> bytes:
+def encode_share(partitions: tuple[int, ...]) -> bytes:
     return ",".join(map(str, partitions)).encode()
 
 
-def _decode(assignment: bytes) -> tuple[int, ...]:
+def decode_share(assignment: bytes) -> tuple[int, ...]:
     return tuple(int(partition) for partition in assignment.decode().split(",") if partition)

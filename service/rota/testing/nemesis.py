@@ -21,6 +21,7 @@ from rota.protocol.messages import (
     TopicPartitions,
     VerifyFence,
 )
+from rota.testing.cooperative import CooperativeMember
 from rota.testing.history import GroupKey
 from rota.testing.member import TOPIC, Member
 from rota.testing.network import Client
@@ -136,7 +137,8 @@ class Nemesis:
         instance_id = f"i{slot}" if slot < self.world.profile.static_slots else None
         self._started += 1
         name = f"{group[1]}.{slot}.{self._started}"
-        self.slots[(group, slot)] = Member(self.world, name, group, instance_id)
+        kind = CooperativeMember if group in self.world.cooperative else Member
+        self.slots[(group, slot)] = kind(self.world, name, group, instance_id)
 
     def _churn(self) -> None:
         world = self.world
