@@ -13,9 +13,9 @@ from rota.api.grpc.server import GrpcServer
 from rota.api.http.app import create_app
 from rota.api.peer.client import GrpcPeers
 from rota.api.peer.server import PeerServer
-from rota.client.transports import HttpTransport, Transport
-from rota.client.transports.grpc import GrpcTransport
-from rota.client.transports.stream import StreamTransport
+from rota.client.transports import Transport
+from rota.client.transports.addresses import transport_to
+from rota.client.transports.port import Answer
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request
@@ -36,8 +36,9 @@ NAMES = ("g", "t")
 """The group and the topic that the conversations are about."""
 _RANDOM_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
-TRANSPORTS = ("http", "grpc", "stream", "http forwarded", "grpc forwarded")
+TRANSPORTS = ("http", "grpc", "stream", "http forwarded", "grpc forwarded", "stream forwarded")
 REFERENCE, OTHERS = TRANSPORTS[0], TRANSPORTS[1:]
+PEER_SECRET = "what the replicas show"
 
 Say = Callable[[Request], Awaitable[Reply]]
 Conversation = Callable[[Say], Awaitable[None]]
@@ -48,7 +49,7 @@ async def spoken(conversations: Sequence[Conversation], transport: str) -> list[
     async with a_transport(transport) as sender:
         return [
             await _spoken(conversation, sender, namespace)
-            for conversation, namespace in zip(conversations, _namespaces(), strict=False)
+            for conversation, namespace in zip(conversations, namespaces(), strict=False)
         ]
 
 
@@ -61,16 +62,21 @@ async def _spoken(conversation: Conversation, sender: Transport, namespace: str)
             request = dataclasses.replace(request, namespace=namespace)
         place = len(answers)
         answers.append(None)
-        answers[place] = (await sender.send(request, timeout_ms=TIMEOUT_MS)).reply
-        reply: Reply = answers[place]
+        answers[place] = await sender.send(request, timeout_ms=TIMEOUT_MS)
+        reply: Reply = answers[place].reply
         return reply
 
     await conversation(say)
     names: dict[str, str] = {}
-    return [comparable(answer, names) for answer in answers]
+    return [_comparable_answer(answer, names) for answer in answers]
 
 
-def _namespaces() -> Iterator[str]:
+def _comparable_answer(answer: Answer, names: dict[str, str]) -> Any:
+    """Replicas that share shards have claimed them oftener, so only whether there is a revision and epoch counts."""
+    return comparable(answer.reply, names), answer.revision > 0, answer.epoch > 0
+
+
+def namespaces() -> Iterator[str]:
     """Those in which the group and the topic of the conversations are not the asked replica's."""
     for number in count():
         namespace = f"n{number}"
@@ -97,23 +103,30 @@ def is_time(name: str) -> bool:
 @asynccontextmanager
 async def a_transport(name: str) -> AsyncIterator[Transport]:
     """A client's way to a fresh coordinator, or to a replica that forwards to the one that owns everything."""
-    kind, _, forwarded = name.partition(" ")
+    async with a_door(name) as url:
+        transport = transport_to([url], None)
+        try:
+            yield transport
+        finally:
+            await transport.close()
+
+
+@asynccontextmanager
+async def a_door(name: str) -> AsyncIterator[str]:
+    """The URL at which the coordinator of `a_transport` is reached; "http refused" is a replica that forwards nothing."""
+    kind, _, how = name.partition(" ")
     async with AsyncExitStack() as stack:
         coordinator: LocalCoordinator | RoutedCoordinator
-        if forwarded:
-            coordinator = await stack.enter_async_context(forwarding_replicas())
-        else:
-            coordinator = await stack.enter_async_context(a_coordinator())
+        replicas = two_replicas(forward=how == "forwarded") if how else a_coordinator()
+        coordinator = await stack.enter_async_context(replicas)
         if kind == "http":
             client = await stack.enter_async_context(serving(create_app(coordinator, LIMITS)))
-            transport: Transport = HttpTransport([str(client.base_url)])
+            yield str(client.base_url)
         else:
             server = GrpcServer(coordinator, LIMITS)
             await server.start("127.0.0.1")
             stack.push_async_callback(server.stop, 0)
-            transport = (StreamTransport if kind == "stream" else GrpcTransport)([f"grpc://{server.address}"])
-        stack.push_async_callback(transport.close)
-        yield transport
+            yield f"{'grpc+stream' if kind == 'stream' else 'grpc'}://{server.address}"
 
 
 @asynccontextmanager
@@ -127,24 +140,31 @@ async def a_coordinator() -> AsyncIterator[LocalCoordinator]:
 
 
 @asynccontextmanager
-async def forwarding_replicas() -> AsyncIterator[RoutedCoordinator]:
+async def two_replicas(*, forward: bool) -> AsyncIterator[RoutedCoordinator]:
     """Two replicas that share the shards; the first is asked, and owns nothing of the conversations."""
     tables = MemoryTables(SystemClock().monotonic_ms)
     async with AsyncExitStack() as stack:
         locals_, routed = [], []
         for replica_id in REPLICAS:
-            peers = GrpcPeers()
+            peers = GrpcPeers([PEER_SECRET])
             stack.push_async_callback(peers.close)
             store = MemoryStore(SystemClock().monotonic_ms, tables=tables)
             await store.open(SHARDS)
-            local = LocalCoordinator(store, shard_count=SHARDS, limits=LIMITS, replica_id=replica_id, lease_ms=1_000)
-            server = PeerServer(local, "127.0.0.1")
+            local = LocalCoordinator(
+                store,
+                shard_count=SHARDS,
+                limits=LIMITS,
+                replica_id=replica_id,
+                address=f"http://{replica_id}",
+                lease_ms=1_000,
+            )
+            server = PeerServer(local, "127.0.0.1", secrets=[PEER_SECRET])
             local.reached_by_peers_at(f"127.0.0.1:{server.port}")
             await server.start()
             stack.push_async_callback(server.stop)
             await stack.enter_async_context(local)
             locals_.append(local)
-            routed.append(RoutedCoordinator(local, peers))
+            routed.append(RoutedCoordinator(local, peers, forward=forward))
         await until(lambda: all(_has_its_share(local) for local in locals_))
         yield routed[0]
 
