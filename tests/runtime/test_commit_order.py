@@ -75,6 +75,21 @@ async def test_what_comes_in_while_a_transaction_is_on_its_way_goes_out_in_one(
     assert store.appends == [1, 100]
 
 
+async def test_each_answer_of_a_batch_carries_the_revision_of_what_it_shows(
+    coordinator: LocalCoordinator, store: FaultyStore
+) -> None:
+    store.open_gate.clear()
+    first = asyncio.create_task(coordinator.call(a_commit(0)))
+    await store.waiting.wait()
+
+    others = [asyncio.create_task(coordinator.call(a_commit(n))) for n in range(1, 4)]
+    await asyncio.sleep(0)
+    store.open_gate.set()
+    revisions = [answer.revision for answer in await asyncio.gather(first, *others)]
+
+    assert revisions == list(range(revisions[0], revisions[0] + 4))
+
+
 async def test_a_write_that_failed_is_answered_with_a_retriable_error_and_changed_nothing(
     coordinator: LocalCoordinator, store: FaultyStore
 ) -> None:

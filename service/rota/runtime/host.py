@@ -121,7 +121,7 @@ class ShardHost:
             return Answer(refuse(request, NOT_AVAILABLE, "the shard is being loaded again"))
         if len(result.replies) == 1 and not result.records and self.is_settled() and result.replies[0][0] == number:
             self._set_timers(result.timers)
-            return self._answer(result.replies[0][1])
+            return Answer(result.replies[0][1], self._seq, self.claim.epoch)
         call = self._calls[number] = Call(number, request, asyncio.get_running_loop().create_future())
         if all(answered != number for answered, _ in result.replies):
             self._park(call)
@@ -197,7 +197,7 @@ class ShardHost:
         while self._held and self._held[0].seq <= self._durable_seq:
             held = self._held.popleft()
             self._set_timers(held.timers)
-            self._release(held.replies)
+            self._release(held.replies, held.seq)
 
     def drop(self, reason: str, code: ErrorCode = NOT_AVAILABLE) -> None:
         """Throw the memory away: the store has, or may have, something else.
@@ -250,19 +250,17 @@ class ShardHost:
             self._want_commit(self)
         if self.is_settled():
             self._set_timers(result.timers)
-            self._release(result.replies)
+            self._release(result.replies, self._seq)
         elif result.replies or result.timers:
             # Not its own facts alone: a reply also shows those that others are still waiting for.
             self._held.append(_Held(self._seq, result.replies, result.timers))
 
-    def _release(self, replies: list[tuple[int, Reply]]) -> None:
+    def _release(self, replies: list[tuple[int, Reply]], seq: int) -> None:
+        """Answer as of `seq`: in one transaction there may be later lines, of which these replies say nothing."""
         for number, reply in replies:
             call = self._calls.pop(number, None)
             if call is not None:
-                call.finish(self._answer(reply) if self.may_answer() else self._too_late(call))
-
-    def _answer(self, reply: Reply) -> Answer:
-        return Answer(reply, self._durable_seq, self.claim.epoch)
+                call.finish(Answer(reply, seq, self.claim.epoch) if self.may_answer() else self._too_late(call))
 
     def _too_late(self, call: Call) -> Answer:
         return Answer(refuse(call.request, NOT_AVAILABLE, "this replica's lease on the shard is over"))
