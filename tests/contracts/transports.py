@@ -113,7 +113,7 @@ async def a_transport(name: str) -> AsyncIterator[Transport]:
 
 @asynccontextmanager
 async def a_door(name: str) -> AsyncIterator[str]:
-    """The URL at which the coordinator of `a_transport` is reached; "http refused" is a replica that forwards nothing."""
+    """The URL at which the coordinator of `a_transport` is; "http refused" is a replica that forwards nothing."""
     kind, _, how = name.partition(" ")
     async with AsyncExitStack() as stack:
         coordinator: LocalCoordinator | RoutedCoordinator
