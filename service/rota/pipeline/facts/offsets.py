@@ -1,0 +1,78 @@
+"""How fast each partition went, hour by hour, and where it stood still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rota.pipeline.facts.fact import Event, Fact, Row, State, apart_ms, row, us
+from rota.pipeline.facts.view import GroupView
+from rota.pipeline.tables import OFFSETS
+
+HOUR_MS = 3_600_000
+
+
+class Offsets(Fact):
+    """One open hour a partition, closed by the first commit of another hour."""
+
+    kinds = frozenset({"offsets_committed", "offsets_deleted", "group_deleted"})
+
+    def __init__(self, state: State | None = None) -> None:
+        self.state: State = state or {}
+
+    def add(self, event: Event, view: GroupView) -> Iterator[Row]:
+        match event.kind:
+            case "offsets_committed":
+                for topic, partition, offset, *_ in event.payload["offsets"]:
+                    yield from self._commit(topic, partition, offset, event.at_ms, view)
+            case "offsets_deleted":
+                for topic, partition in event.payload["partitions"]:
+                    yield from self._forget(topic, partition, view)
+            case _:
+                yield from self.open_rows(view)
+                self.state.clear()
+
+    def open_rows(self, view: GroupView) -> Iterator[Row]:
+        for topic, partitions in self.state.items():
+            for partition, hour in partitions.items():
+                yield _row(topic, int(partition), hour, view)
+
+    def _commit(self, topic: str, partition: int, offset: int, at_ms: int, view: GroupView) -> Iterator[Row]:
+        # JSON's keys are text, so they are text from the beginning.
+        partitions, key = self.state.setdefault(topic, {}), str(partition)
+        hour = partitions.get(key)
+        hour_ms = at_ms - at_ms % HOUR_MS
+        since_ms, former = (at_ms, offset) if hour is None else (hour["last_ms"], hour["last"])
+        if hour is None or hour["hour_ms"] != hour_ms:
+            if hour is not None:
+                yield _row(topic, partition, hour, view)
+            hour = {"hour_ms": hour_ms, "first": offset, "first_ms": at_ms, "n": 0, "stall": 0, "back": 0}
+            partitions[key] = hour
+        hour["n"] += 1
+        hour["back"] += offset < former
+        hour["stall"] = max(hour["stall"], apart_ms(since_ms, at_ms))
+        hour["last"], hour["last_ms"] = offset, at_ms
+
+    def _forget(self, topic: str, partition: int, view: GroupView) -> Iterator[Row]:
+        hour = self.state.get(topic, {}).pop(str(partition), None)
+        if hour is not None:
+            yield _row(topic, partition, hour, view)
+
+
+def _row(topic: str, partition: int, hour: dict[str, Any], view: GroupView) -> Row:
+    took_ms = apart_ms(hour["first_ms"], hour["last_ms"])
+    return row(
+        OFFSETS,
+        **view.key,
+        topic=topic,
+        partition=partition,
+        hour=us(hour["hour_ms"]),
+        first_offset=hour["first"],
+        last_offset=hour["last"],
+        commits=hour["n"],
+        first_at=us(hour["first_ms"]),
+        last_at=us(hour["last_ms"]),
+        rate_per_s=(hour["last"] - hour["first"]) * 1000 / took_ms if took_ms else None,
+        stall_ms=hour["stall"],
+        went_back=hour["back"],
+    )

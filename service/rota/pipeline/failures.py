@@ -1,0 +1,40 @@
+"""What stops a pipeline: each failure is a class of its own, and its message says what to do about it.
+
+PipelineFailed
+├── JavaMissing
+├── JournalUnreachable     the store does not answer
+├── JournalRefused         it answers, but not to us: no rights, another schema
+├── WrongIncarnation       another journal than the one that was read before
+├── LinesMissing           lines were pruned, or are gone
+└── LakeRefused            the folder of tables is not ours, is in use, or was made by a later release
+"""
+
+from __future__ import annotations
+
+
+class PipelineFailed(Exception):
+    """Nothing of what was asked is half done: the tables are as they were before."""
+
+
+class JavaMissing(PipelineFailed):
+    """Spark needs Java 17 or later, and none was found."""
+
+
+class JournalUnreachable(PipelineFailed):
+    """The store cannot be reached; it may answer later."""
+
+
+class JournalRefused(PipelineFailed):
+    """The store answers but is not ours to read."""
+
+
+class WrongIncarnation(PipelineFailed):
+    """The positions that are known mean the lines of another journal."""
+
+
+class LinesMissing(PipelineFailed):
+    """A journal is gapless: what is missing was pruned before it was read, or was deleted behind its back."""
+
+
+class LakeRefused(PipelineFailed):
+    """The tables cannot be used as they are."""

@@ -1,0 +1,143 @@
+"""Tables as sets of Parquet files: tasks write the files, and one commit makes all of them part of the table."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+WRITTEN = pa.schema([("table", pa.string()), ("path", pa.string()), ("size", pa.int64()), ("stats", pa.string())])
+"""What a task tells of each file that it wrote; Spark carries it to the driver."""
+
+
+class Written(NamedTuple):
+    """A file that a task wrote, complete but in no table yet. `path` is relative to the table's folder."""
+
+    table: str
+    path: str
+    size: int
+    stats: str
+
+    @property
+    def rows(self) -> int:
+        return int(json.loads(self.stats)["numRecords"])
+
+
+class Files(Protocol):
+    """One table. `batch` is what makes writing exact: a batch is in it once, whoever tries again."""
+
+    path: Path
+    schema: pa.Schema
+
+    @property
+    def batch(self) -> int:
+        """The last batch that was committed; 0 where there is none yet."""
+
+    def commit(self, written: Sequence[Written], batch: int, *, replace: bool = False) -> bool:
+        """Add the files, or `replace` those that are there; False, and nothing, if it has the batch already."""
+
+    def uris(self) -> list[str]:
+        """The files of the table as it stands now."""
+
+    def compact(self) -> tuple[int, int]:
+        """Make few files of many; returns how many there were and are."""
+
+    def drop(self, paths: Iterable[str]) -> None:
+        """Take these of `uris()` out of the table."""
+
+    def vacuum(self, hours: float) -> int:
+        """Delete files that have belonged to no state of the table for so long; returns how many."""
+
+
+@dataclass(slots=True)
+class _Open:
+    writer: pq.ParquetWriter
+    path: Path
+    rows: int = 0
+
+
+class TableWriter:
+    """Writes the rows of one task to one file for each table, a buffer at a time."""
+
+    _BUFFERED = 20_000
+    _MOST_BYTES = 256 * 1024 * 1024
+
+    def __init__(self, folder: str, schemas: dict[str, pa.Schema], name: str) -> None:
+        self._folder = Path(folder)
+        self._schemas = schemas
+        self._name = name
+        self._rows: dict[str, list[tuple[Any, ...]]] = {table: [] for table in schemas}
+        self._open: dict[str, _Open] = {}
+        self._stats: dict[str, _Stats] = {}
+
+    def add(self, table: str, row: tuple[Any, ...]) -> None:
+        """One row, its values in the order of the table's columns."""
+        rows = self._rows[table]
+        rows.append(row)
+        if len(rows) >= self._BUFFERED:
+            self._flush(table)
+
+    def write(self, table: str, batch: pa.RecordBatch) -> None:
+        """Rows that are Arrow already."""
+        out = self._opened(table)
+        out.writer.write_batch(batch)
+        out.rows += batch.num_rows
+        self._stats[table].add(batch)
+
+    def close(self) -> list[Written]:
+        """End the files, durably: a commit that names them must not outlive them."""
+        for table, rows in self._rows.items():
+            if rows:
+                self._flush(table)
+        return [self._finish(table, out) for table, out in self._open.items()]
+
+    def _flush(self, table: str) -> None:
+        schema = self._schemas[table]
+        columns = zip(*self._rows[table], strict=True)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        self._rows[table].clear()
+        self.write(table, pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+    def _opened(self, table: str) -> _Open:
+        if table not in self._open:
+            path = self._folder / table / f"part-{self._name}-{uuid.uuid4().hex}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._open[table] = _Open(pq.ParquetWriter(path, self._schemas[table], compression="zstd"), path)
+            self._stats[table] = _Stats(self._schemas[table])
+        return self._open[table]
+
+    def _finish(self, table: str, out: _Open) -> Written:
+        out.writer.close()
+        with out.path.open("rb") as handle:
+            os.fsync(handle.fileno())
+        return Written(table, out.path.name, out.path.stat().st_size, self._stats[table].encode(out.rows))
+
+
+class _Stats:
+    """The least and the greatest of the columns by which files are skipped."""
+
+    _OF = ("shard_id", "seq", "at", "ingest_batch")
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._columns = [name for name in self._OF if name in schema.names]
+        self._least: dict[str, Any] = {}
+        self._greatest: dict[str, Any] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        for name in self._columns:
+            found = pc.min_max(batch.column(name)).as_py()
+            if found["min"] is not None:
+                self._least[name] = min(found["min"], self._least.get(name, found["min"]))
+                self._greatest[name] = max(found["max"], self._greatest.get(name, found["max"]))
+
+    def encode(self, rows: int) -> str:
+        stats = {"numRecords": rows, "minValues": self._least, "maxValues": self._greatest, "nullCount": {}}
+        return json.dumps(stats, default=lambda at: at.isoformat(timespec="microseconds").replace("+00:00", "Z"))

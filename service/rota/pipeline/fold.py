@@ -1,0 +1,106 @@
+"""Folding lines into facts: any cut of the journal into slices gives the same rows.
+
+A slice is what is new since the slice before. Each group's lines are folded in the order of their numbers, beginning
+with what was carried over: the state after the last line, as JSON. There is no watermark, so nothing is ever too late,
+and no store of states but a table with one row a group.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import chain, groupby
+from typing import Any
+
+from rota.pipeline.events import Line
+from rota.pipeline.facts.assignments import Assignments
+from rota.pipeline.facts.fact import Event, Fact, Row
+from rota.pipeline.facts.fenced import FencedRequests
+from rota.pipeline.facts.heartbeats import Heartbeats
+from rota.pipeline.facts.leaders import LeaderTenures
+from rota.pipeline.facts.members import Members
+from rota.pipeline.facts.offsets import Offsets
+from rota.pipeline.facts.rebalances import Rebalances
+from rota.pipeline.facts.shards import Failovers, Topics
+from rota.pipeline.facts.states import GroupStates
+from rota.pipeline.facts.units import Decoder
+from rota.pipeline.facts.view import GroupView
+
+CARRIED = "carried"
+"""The kind of the line that stands for all lines of its group up to its number; `payload` is the state after them."""
+
+
+class GroupFold:
+    """One group's facts, line by line. Lines of a shard or of topics belong to a group without an id."""
+
+    def __init__(self, namespace: str, group_id: str, *, decoder: Decoder | None = None) -> None:
+        self._key = (namespace, group_id)
+        self._decoder = decoder
+        self._begin({"view": None, "facts": {}})
+
+    def add(self, line: Line) -> Iterator[Row]:
+        """The rows that this line closes; none for one that stands for all before it."""
+        if line.kind == CARRIED:
+            self._begin(json.loads(line.payload))
+            return
+        event = Event(*line[:-1], json.loads(line.payload))
+        if event.epoch != self.view.state["epoch"]:
+            yield from self._taken_over(event)
+        for fact in self._by_kind.get(event.kind, ()):
+            yield from fact.add(event, self.view)
+        self.view.take(event)
+
+    def open_rows(self) -> Iterator[Row]:
+        """What is still open, as far as it is known; `to_at`, `ended_at` and what follows of them are null."""
+        for fact in self.facts.values():
+            yield from fact.open_rows(self.view)
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the last line that it has taken in."""
+        return self.view.last_line[1]
+
+    def dump(self) -> str:
+        """The state after the last line."""
+        facts = {name: fact.state for name, fact in self.facts.items()}
+        return json.dumps({"view": self.view.state, "facts": facts}, separators=(",", ":"), ensure_ascii=False)
+
+    def _begin(self, carried: dict[str, Any]) -> None:
+        states = carried["facts"]
+        namespace, group_id = self._key
+        self.view = GroupView(namespace, group_id, carried["view"])
+        self.facts: dict[str, Fact] = {
+            "rebalances": Rebalances(states.get("rebalances")),
+            "states": GroupStates(states.get("states")),
+            "leaders": LeaderTenures(states.get("leaders")),
+            "members": Members(states.get("members")),
+            "assignments": Assignments(states.get("assignments"), self._decoder),
+            "heartbeats": Heartbeats(states.get("heartbeats")),
+            "offsets": Offsets(states.get("offsets")),
+            "fenced": FencedRequests(states.get("fenced")),
+        }
+        if not group_id:
+            self.facts = {"failovers": Failovers(states.get("failovers")), "topics": Topics(states.get("topics"))}
+        self._by_kind: dict[str, list[Fact]] = {}
+        for fact in self.facts.values():
+            for kind in fact.kinds:
+                self._by_kind.setdefault(kind, []).append(fact)
+
+    def _taken_over(self, event: Event) -> Iterator[Row]:
+        if self.view.state["epoch"]:
+            for fact in self.facts.values():
+                yield from fact.taken_over(event, self.view)
+            self.view.forget_unsettled()
+
+
+Key = tuple[int, str, str]
+
+
+def fold_lines(lines: Iterable[Line], decoder: Decoder | None = None) -> Iterator[tuple[Key, GroupFold, Iterator[Row]]]:
+    """Fold the lines of many groups, which come group by group and ordered by number.
+
+    Yields each group with its rows, which must be used up before the next group; then the fold has taken in all.
+    """
+    for key, of_group in groupby(lines, key=lambda line: (line.shard_id, line.namespace, line.group_id)):
+        fold = GroupFold(key[1], key[2], decoder=decoder)
+        yield key, fold, chain.from_iterable(map(fold.add, of_group))

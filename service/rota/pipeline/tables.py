@@ -1,0 +1,290 @@
+"""The tables of facts: what a row is, and what each column means, in which unit and from which lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+INT, LONG, DOUBLE, TEXT, YES = pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.bool_()
+TIME = pa.timestamp("us", tz="UTC")
+LONGS = pa.list_(pa.int64())
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`doc` says what is in it; times are UTC, `_ms` are milliseconds."""
+
+    name: str
+    type_: pa.DataType
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`grain`: what one row is. `sources`: the kinds of lines that it is made of."""
+
+    name: str
+    grain: str
+    sources: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field(c.name, c.type_, metadata={"comment": c.doc}) for c in self.columns])
+
+
+_GROUP = (
+    Column("namespace", TEXT, "whose group it is"),
+    Column("group_id", TEXT, "the group"),
+)
+_GONE = ("member_left", "member_expired", "member_removed", "member_fenced")
+
+REBALANCES = Table(
+    "rebalances",
+    "one step of a group to another generation, or the attempt at one",
+    ("rebalance_started", "generation_completed", "assignment_synced", "assignment_failed", "group_emptied", *_GONE),
+    (
+        *_GROUP,
+        Column("generation_id", INT, "the generation that it led to; null where it led to none"),
+        Column("cause", TEXT, "why it began: one of the words of rota.pipeline.facts.causes"),
+        Column("reason", TEXT, "the same in the coordinator's words"),
+        Column("by", TEXT, "the member that caused it; empty where nobody did"),
+        Column("from_state", TEXT, "the group's state before"),
+        Column("started_at", TIME, "when the join phase began"),
+        Column("completed_at", TIME, "when the join phase was over; null where it never was"),
+        Column("ended_at", TIME, "when everybody could fetch a share, or when it was given up"),
+        Column("join_ms", LONG, "how long the join phase lasted; null where it was not completed"),
+        Column("sync_ms", LONG, "how long the leader took to assign after it; null where it did not"),
+        Column("duration_ms", LONG, "from began to ended"),
+        Column("members_before", INT, "members of the generation before"),
+        Column("members_after", INT, "members of the generation that it led to; null where it led to none"),
+        Column("joined", INT, "newcomers since the generation before"),
+        Column("left", INT, "members that left since then"),
+        Column("expired", INT, "members that were late since then: session, rejoin or sync"),
+        Column("removed", INT, "members that somebody else removed since then"),
+        Column("replaced", INT, "static members that came back under a new id since then"),
+        Column("leader_id", TEXT, "who leads the generation that it led to"),
+        Column("protocol_type", TEXT, "the group's protocol type"),
+        Column("protocol_name", TEXT, "the protocol that the members chose"),
+        Column(
+            "outcome",
+            TEXT,
+            "assigned, reassigned (without a join phase), superseded (another began before the assignment), "
+            "assignment_failed, emptied, forgotten (the coordinator crashed in the join phase), deleted",
+        ),
+    ),
+)
+
+GROUP_STATES = Table(
+    "group_states",
+    "one stay of a group in a state",
+    ("rebalance_started", "generation_completed", "assignment_synced", "group_emptied", "group_deleted"),
+    (
+        *_GROUP,
+        Column("state", TEXT, "Empty, PreparingRebalance, CompletingRebalance, Stable or Dead"),
+        Column("generation_id", INT, "the generation when it came there"),
+        Column("from_at", TIME, "since when"),
+        Column("to_at", TIME, "until when"),
+        Column("ms", LONG, "for how long"),
+    ),
+)
+
+LEADER_TENURES = Table(
+    "leader_tenures",
+    "one time that one member led a group",
+    ("generation_completed", "group_emptied", *_GONE),
+    (
+        *_GROUP,
+        Column("leader_id", TEXT, "the leader"),
+        Column("from_at", TIME, "when the first generation that it led was completed"),
+        Column("to_at", TIME, "when it went, or another followed it"),
+        Column("ms", LONG, "for how long"),
+        Column("generations", INT, "how many join phases ended with it as the leader"),
+        Column("gap_ms", LONG, "how long nobody led before it; null for the group's first leader"),
+        Column("ended_by", TEXT, "left, expired, removed, replaced (came back under a new id), succeeded or emptied"),
+    ),
+)
+
+FAILOVERS = Table(
+    "failovers",
+    "one time that a replica took a shard",
+    ("shard_acquired", "shard_released"),
+    (
+        Column("shard_id", INT, "the shard"),
+        Column("epoch", LONG, "the owner's epoch from then on"),
+        Column("from_replica", TEXT, "who had it before; empty for the first owner"),
+        Column("to_replica", TEXT, "who took it"),
+        Column("at", TIME, "when it was taken"),
+        Column(
+            "gap_ms",
+            LONG,
+            "how long nobody had it; null where the owner before did not release it, so its lease ran out",
+        ),
+        Column("graceful", YES, "whether the owner before had released it"),
+    ),
+)
+
+MEMBERS = Table(
+    "members",
+    "one time that one member was in a group",
+    ("member_joined", "member_updated", "generation_completed", *_GONE),
+    (
+        *_GROUP,
+        Column("member_id", TEXT, "the member"),
+        Column("group_instance_id", TEXT, "its instance id, if it is a static member"),
+        Column("client_id", TEXT, "what it calls itself"),
+        Column("host", TEXT, "where it connected from"),
+        Column("session_timeout_ms", LONG, "how long it might be silent"),
+        Column("rebalance_timeout_ms", LONG, "how long it might take to join again"),
+        Column("joined_at", TIME, "when it joined"),
+        Column("ended_at", TIME, "when it went"),
+        Column("ms", LONG, "for how long it was there"),
+        Column("first_generation_id", INT, "its first generation; null if it never was in one"),
+        Column("last_generation_id", INT, "its last"),
+        Column("end", TEXT, "left, expired, removed, replaced or forgotten (the coordinator crashed in its join)"),
+        Column("end_reason", TEXT, "why, in words"),
+    ),
+)
+
+HEARTBEATS = Table(
+    "heartbeats",
+    "the heartbeats of one member, from one of the journal's statistics",
+    ("session_stats",),
+    (
+        *_GROUP,
+        Column("member_id", TEXT, "the member"),
+        Column("client_id", TEXT, "what it calls itself"),
+        Column("session_timeout_ms", LONG, "its session timeout at that time"),
+        Column("from_at", TIME, "since when they were counted"),
+        Column("to_at", TIME, "until when"),
+        Column("heartbeats", LONG, "how many"),
+        Column("gaps", LONGS, "how many gaps between two signs of life fell into each class of rota.group.gaps"),
+        Column("max_gap_ms", LONG, "the longest gap"),
+        Column("p50_ms", LONG, "half of the gaps were no longer (upper bound of the class)"),
+        Column("p99_ms", LONG, "99 of 100 were no longer (upper bound of the class)"),
+    ),
+)
+
+ASSIGNMENTS = Table(
+    "assignments",
+    "one assignment of a group",
+    ("assignment_synced",),
+    (
+        *_GROUP,
+        Column("generation_id", INT, "its generation"),
+        Column("at", TIME, "when it was made"),
+        Column("leader_id", TEXT, "who made it"),
+        Column("protocol_name", TEXT, "by which strategy"),
+        Column("resync", YES, "whether it was changed without a join phase"),
+        Column("members", INT, "how many members there were"),
+        Column("units", INT, "how many units were assigned; null where the bytes could not be read"),
+        Column("moves", INT, "units that had another holder in the assignment before"),
+        Column("forced_moves", INT, "of these, units whose holder had gone"),
+        Column("least_moves", INT, "the fewest moves to an even assignment, if any member may hold any unit"),
+        Column("revoked", INT, "units taken from members that stayed"),
+        Column("added", INT, "units that nobody had before"),
+        Column("unassigned", INT, "units that somebody had before and nobody has now"),
+        Column("imbalance", INT, "units of the fullest member less units of the emptiest"),
+        Column("stddev", DOUBLE, "standard deviation of units per member"),
+    ),
+)
+
+OFFSETS = Table(
+    "offsets",
+    "the progress of one partition in one hour",
+    ("offsets_committed",),
+    (
+        *_GROUP,
+        Column("topic", TEXT, "the topic"),
+        Column("partition", INT, "the partition"),
+        Column("hour", TIME, "the hour"),
+        Column("first_offset", LONG, "what the first commit said"),
+        Column("last_offset", LONG, "what the last one said"),
+        Column("commits", LONG, "how many commits there were"),
+        Column("first_at", TIME, "when the first one was"),
+        Column("last_at", TIME, "when the last one was"),
+        Column("rate_per_s", DOUBLE, "offsets a second between the two; null with one commit"),
+        Column("stall_ms", LONG, "the longest time without a commit, counted from the commit before the hour, too"),
+        Column("went_back", LONG, "how many commits were lower than the one before"),
+    ),
+)
+
+FENCED = Table(
+    "fenced",
+    "the refused requests of one former member in one hour",
+    ("request_fenced",),
+    (
+        *_GROUP,
+        Column("member_id", TEXT, "in whose name"),
+        Column("group_instance_id", TEXT, "its instance id, if any"),
+        Column("operation", TEXT, "what was asked: heartbeat, sync, commit or leave"),
+        Column("error", TEXT, "the error code of the answer"),
+        Column("hour", TIME, "the hour"),
+        Column("first_at", TIME, "when the first of them was"),
+        Column("times", LONG, "in how many generations (the journal keeps one a member, operation and generation)"),
+        Column("after_ms", LONG, "how long after the member had gone the first one came; null where that is not known"),
+    ),
+)
+
+TOPICS = Table(
+    "topics",
+    "one change of a registered topic",
+    ("topic_changed",),
+    (
+        Column("namespace", TEXT, "whose topic it is"),
+        Column("topic", TEXT, "the topic"),
+        Column("at", TIME, "when it changed"),
+        Column("partitions", INT, "its partitions from then on; 0 where it was deleted"),
+    ),
+)
+
+ADVISOR = Table(
+    "advisor",
+    "one generation of a group as one strategy would have assigned it",
+    ("assignment_synced", "member_joined", "member_updated"),
+    (
+        *_GROUP,
+        Column("generation_id", INT, "the generation"),
+        Column("at", TIME, "when it was assigned"),
+        Column("assignor", TEXT, "the strategy; `(actual)` is what really happened"),
+        Column("members", INT, "how many members there were"),
+        Column("units", INT, "how many units there were"),
+        Column("moves", INT, "units that change their holder"),
+        Column("least_moves", INT, "the fewest possible, as in `assignments`"),
+        Column("revoked", INT, "units taken from members that stay"),
+        Column("rounds", INT, "join phases that it takes: 2 where units are given up first and handed on afterwards"),
+        Column("paused_units", INT, "units that nobody works on while the group agrees: all, but for what is kept"),
+        Column("imbalance", INT, "units of the fullest member less units of the emptiest"),
+    ),
+)
+
+GOLD: dict[str, Table] = {
+    table.name: table
+    for table in (
+        REBALANCES,
+        GROUP_STATES,
+        LEADER_TENURES,
+        FAILOVERS,
+        MEMBERS,
+        HEARTBEATS,
+        ASSIGNMENTS,
+        OFFSETS,
+        FENCED,
+        TOPICS,
+        ADVISOR,
+    )
+}
+FOLDED = tuple(name for name in GOLD if name != "advisor")
+"""Kept up to date by `refresh`; the advisor's is made when it is asked for."""
+
+CARRY = pa.schema(
+    [
+        ("shard_id", INT),
+        ("namespace", TEXT),
+        ("group_id", TEXT),
+        ("seq", LONG),
+        ("state", TEXT),
+    ]
+)
+"""What is still open in each group after its line `seq`: a few hundred bytes of JSON, whatever its history was."""

@@ -1,0 +1,108 @@
+"""The fold: any cut of a journal gives the same facts, and the facts are what a reader of the history would say."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rota.pipeline.events import Line
+from rota.pipeline.facts.causes import CAUSES, UNKNOWN
+from rota.pipeline.facts.fact import Row
+from rota.pipeline.fold import CARRIED, GroupFold, Key, fold_lines
+from rota.pipeline.tables import GOLD
+from tests.pipeline.journals import ordered, simulated, simulated_units
+
+SEEDS = (1, 2, 3, 5)
+
+
+def folded(lines: Iterable[Line]) -> tuple[Counter[str], dict[Key, str]]:
+    """The closed rows as text, how often each, and the state of each group after them."""
+    rows: Counter[str] = Counter()
+    states = {}
+    for key, group, found in fold_lines(lines, simulated_units):
+        rows.update(map(repr, found))
+        states[key] = group.dump()
+    return rows, states
+
+
+def carried_line(key: Key, state: str) -> Line:
+    shard_id, namespace, group_id = key
+    seq = json.loads(state)["view"]["last"][1]
+    return Line(shard_id, seq, 0, 0, namespace, group_id, 0, CARRIED, "", state)
+
+
+def all_rows(seed: int) -> list[Row]:
+    """Closed and open rows of a whole journal."""
+    rows: list[Row] = []
+    for _, group, found in fold_lines(ordered(simulated(seed)), simulated_units):
+        rows += found
+        rows += group.open_rows()
+    return rows
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_any_cut_of_the_journal_gives_the_same_facts(seed: int, data: st.DataObject) -> None:
+    journal = simulated(seed)
+    ends = {
+        shard: max(line.seq for line in journal if line.shard_id == shard) for shard in {x.shard_id for x in journal}
+    }
+    whole, whole_states = folded(ordered(journal))
+
+    rows: Counter[str] = Counter()
+    states: dict[Key, str] = {}
+    done = dict.fromkeys(ends, 0)
+    for last in (False, False, False, True):
+        # Each shard is cut wherever it is, also far ahead of the others.
+        to = {s: ends[s] if last else data.draw(st.integers(done[s], ends[s])) for s in ends}
+        new = [line for line in journal if done[line.shard_id] < line.seq <= to[line.shard_id]]
+        found, states = folded(ordered([carried_line(key, state) for key, state in states.items()] + new))
+        rows += found
+        done = to
+
+    assert rows == whole
+    assert states == whole_states
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_rebalance_has_a_cause_that_is_a_known_word(seed: int) -> None:
+    at = [column.name for column in GOLD["rebalances"].columns].index("cause")
+
+    causes = Counter(row.values[at] for row in all_rows(seed) if row.table == "rebalances")
+
+    assert causes.total() > 10
+    assert causes.keys() <= CAUSES.keys() - {UNKNOWN}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_generation_is_in_one_rebalance(seed: int) -> None:
+    opened = Counter(
+        (line.group_id, json.loads(line.payload)["generation_id"])
+        for line in simulated(seed)
+        if line.kind in ("generation_completed", "group_emptied")
+        or (line.kind == "assignment_synced" and json.loads(line.payload)["resync"])
+    )
+
+    columns = [column.name for column in GOLD["rebalances"].columns]
+    rows = [dict(zip(columns, row.values, strict=True)) for row in all_rows(seed) if row.table == "rebalances"]
+
+    assert Counter((row["group_id"], row["generation_id"]) for row in rows if row["generation_id"]) == opened
+
+
+def test_a_state_that_is_carried_is_json_and_goes_on_as_if_nothing_had_been() -> None:
+    journal = [line for line in ordered(simulated(1)) if line.group_id == "g0"]
+    straight, cut = GroupFold("sim", "g0"), GroupFold("sim", "g0")
+
+    for line in journal:
+        expected = list(straight.add(line))
+        carried = cut.dump()
+        cut = GroupFold("sim", "g0")
+        list(cut.add(carried_line((line.shard_id, "sim", "g0"), carried)))
+        assert list(cut.add(line)) == expected
+    assert cut.dump() == straight.dump()
