@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+
+from rota.observability.causes import drop_cause, rebalance_cause
+from rota.observability.census import NOBODY, Census, CensusCollector
 
 METRICS_MEDIA_TYPE = CONTENT_TYPE_LATEST
 
@@ -18,6 +29,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _COMMIT_SECONDS = (0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _BATCH_SIZES = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500)
+_REBALANCE_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
@@ -89,6 +101,53 @@ class Metrics:
         )
         self._shards_owned = Gauge("rota_shards_owned", "Shards this replica owns.", registry=self.registry)
         self._draining = Gauge("rota_draining", "1 while the server is draining.", registry=self.registry)
+        self._rebalances = Counter(
+            "rota_rebalances_total", "Rebalances that started.", ["cause"], registry=self.registry
+        )
+        self._rebalance_seconds = Histogram(
+            "rota_rebalance_duration_seconds",
+            "How long rebalances took: to join, and then to have the leader's assignment.",
+            ["phase"],
+            buckets=_REBALANCE_SECONDS,
+            registry=self.registry,
+        )
+        self._expiry_lateness = Histogram(
+            "rota_expiry_lateness_seconds",
+            "How long after its deadline a member was expired.",
+            buckets=_LAG_SECONDS,
+            registry=self.registry,
+        )
+        self._forwarded = Counter(
+            "rota_forwarded_calls_total", "Calls that a peer was asked to answer.", ["code"], registry=self.registry
+        )
+        self._shards_dropped = Counter(
+            "rota_shards_dropped_total", "Shards this replica stopped owning.", ["cause"], registry=self.registry
+        )
+        self._shard_load_seconds = Histogram(
+            "rota_shard_load_duration_seconds",
+            "Loading a shard from the store.",
+            buckets=_COMMIT_SECONDS,
+            registry=self.registry,
+        )
+        self._store_failures = Counter(
+            "rota_store_failures_total", "Calls that the store did not answer.", ["operation"], registry=self.registry
+        )
+        # Without a Redis there is nothing to say about it: the label keeps the sample away until there is.
+        self._liveness_up = Gauge(
+            "rota_liveness_up",
+            "1 where Redis answered last time, 0 where it did not.",
+            ["store"],
+            registry=self.registry,
+        )
+        self._build = Gauge("rota_build_info", "1, with the release as label.", ["version"], registry=self.registry)
+        self._census = CensusCollector(lambda: NOBODY)
+        self.registry.register(self._census)
+
+    def serves(self, version: str, take_census: Callable[[], Census]) -> None:
+        """These are the metrics of a server process, which is looked at for each scrape."""
+        self._build.labels(version).set(1)
+        self._census.take = take_census
+        ProcessCollector(registry=self.registry)
 
     def request_answered(self, operation: str, code: str) -> None:
         """`code` is the error code's name, NONE where all went well."""
@@ -123,10 +182,15 @@ class Metrics:
 
     def liveness_told(self, members: int) -> None:
         self._liveness_told.inc(members)
+        self.liveness_answered()
 
     def liveness_failed(self, operation: str) -> None:
         """`operation` is one of tell, ask, record, read, ping."""
         self._liveness_failures.labels(operation).inc()
+        self._liveness_up.labels("redis").set(0)
+
+    def liveness_answered(self) -> None:
+        self._liveness_up.labels("redis").set(1)
 
     def event_written(self, kind: str) -> None:
         """One journal line; the kinds are a fixed set of words."""
@@ -134,6 +198,32 @@ class Metrics:
 
     def shards_owned(self, count: int) -> None:
         self._shards_owned.set(count)
+
+    def shard_loaded(self, seconds: float) -> None:
+        self._shard_load_seconds.observe(seconds)
+
+    def shard_dropped(self, reason: str) -> None:
+        """`reason` in words; the label is one of a few."""
+        self._shards_dropped.labels(drop_cause(reason)).inc()
+
+    def store_failed(self, operation: str) -> None:
+        """`operation` is commit or leases."""
+        self._store_failures.labels(operation).inc()
+
+    def rebalance_started(self, reason: str) -> None:
+        """`reason` in words, as the journal has it; the label is one of a few."""
+        self._rebalances.labels(rebalance_cause(reason)).inc()
+
+    def rebalance_phase_ended(self, phase: str, duration_ms: int) -> None:
+        """`phase` is join or sync."""
+        self._rebalance_seconds.labels(phase).observe(max(0, duration_ms) / 1000)
+
+    def member_expired(self, lateness_ms: int) -> None:
+        self._expiry_lateness.observe(max(0, lateness_ms) / 1000)
+
+    def forwarded(self, code: str) -> None:
+        """`code` is the error code's name that the peer answered with, UNREACHABLE where it did not."""
+        self._forwarded.labels(code).inc()
 
     def draining(self) -> None:
         self._draining.set(1)

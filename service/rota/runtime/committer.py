@@ -87,6 +87,7 @@ class Committer:
         try:
             refused = set(await self._store.append(list(batches.values())))
         except StoreUnavailable as error:
+            self._telemetry.on_store_failed("commit")
             # It may have landed or not. Only a new claim, with a new epoch, finds out (reliability.md R3).
             for host in batches:
                 self._give_up(host, f"a write has an unknown outcome: {error}")

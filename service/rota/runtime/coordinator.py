@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from rota.group.state import Group
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import MAX_WAIT_MS, Limits
@@ -277,6 +278,15 @@ class LocalCoordinator:
             )
             for shard_id, host in sorted(self._ownership.hosts.items())
         ]
+
+    def groups(self) -> Iterator[Group]:
+        """Every group in memory here, for who counts them."""
+        for host in self._ownership.hosts.values():
+            yield from host.shard.groups.values()
+
+    def shards_due(self) -> int:
+        """How many shards this replica should hold."""
+        return self._ownership.due()
 
     def parked(self) -> int:
         """Calls that wait for something."""

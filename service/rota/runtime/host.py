@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rota.group.journal import encode_entry
-from rota.group.records import Entry, ShardAcquired
+from rota.group.records import Entry, MemberExpired, ShardAcquired
 from rota.group.result import Result, Timer
 from rota.group.rows import ShardImage, SideCommit
 from rota.group.shard import Shard
@@ -64,6 +64,7 @@ class ShardHost:
         want_commit: Callable[[ShardHost], None],
         give_up: Callable[[ShardHost, str], None],
         on_events: Callable[[int, list[JournalEvent]], None],
+        on_expired: Callable[[int], None] = lambda lateness_ms: None,
         ask: Callable[[ShardHost, Timer], None] | None = None,
         heard: Heard | None = None,
     ) -> None:
@@ -79,6 +80,7 @@ class ShardHost:
         self._want_commit = want_commit
         self._give_up = give_up
         self._on_events = on_events
+        self._on_expired = on_expired
         self._ask = ask
         """Asks the other replicas before a timer expires a member, then rings it with `ring_asked`."""
         self._calls: dict[int, Call] = {}
@@ -147,16 +149,24 @@ class ShardHost:
         if self._ask is not None and self.shard.session_is_over(timer, self._clock.now_ms()):
             self._ask(self, timer)
         else:
-            self._take(self._decide(lambda now_ms: self.shard.on_timer(timer, now_ms)))
+            self._ring_core(timer)
 
     def ring_asked(self, timer: Timer, heard_ms_ago: int | None) -> None:
         """The other replicas have been asked: this is when the last of them heard the member, None if nobody knows."""
         if not self.may_answer() or self._closed:
             return
         if heard_ms_ago is None:
-            self._take(self._decide(lambda now_ms: self.shard.on_timer(timer, now_ms)))
+            self._ring_core(timer)
         else:
             self._take(self._decide(lambda now_ms: self.shard.extend_session(timer, heard_ms_ago, now_ms)))
+
+    def _ring_core(self, timer: Timer) -> None:
+        result = self._decide(lambda now_ms: self.shard.on_timer(timer, now_ms))
+        if result is not None:
+            for entry in result.records:
+                if entry.record.kind == MemberExpired.kind:
+                    self._on_expired(result.now_ms - timer.at_ms)
+        self._take(result)
 
     def sweep(self, empty_since_ms: int | None = None) -> None:
         """Expire offsets and what is empty; see `Shard.sweep`."""

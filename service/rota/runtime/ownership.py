@@ -109,6 +109,7 @@ class Ownership:
                 await self._acquire()
                 pause_ms = min(pause_ms, self._next_lease_end_ms())
             except StoreUnavailable as error:
+                self._telemetry.on_store_failed("leases")
                 logger.warning("the store does not answer", extra={"error": str(error)})
                 pause_ms = min(pause_ms, 200)
             await self._pause(pause_ms)
@@ -242,6 +243,7 @@ class Ownership:
             want_commit=self.committer.want,
             give_up=self.give_up,
             on_events=self._on_events,
+            on_expired=self._telemetry.on_expired,
             ask=self._sessions.ask if self._sessions else None,
             heard=heard,
         )

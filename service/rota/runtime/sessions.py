@@ -166,6 +166,7 @@ class SharedSessions:
             self._failed("ping", error)
             return False
         self._has_failed = False
+        self._telemetry.on_liveness_back()
         logger.info("the liveness store is back")
         return True
 

@@ -28,5 +28,14 @@ class Telemetry:
     def on_liveness_failed(self, operation: str) -> None:
         """The liveness store did not answer: `tell`, `ask`, `record`, `read` or `ping`."""
 
+    def on_liveness_back(self) -> None:
+        """The liveness store answers again."""
+
+    def on_store_failed(self, operation: str) -> None:
+        """The store did not answer: `commit` or `leases`."""
+
+    def on_expired(self, lateness_ms: int) -> None:
+        """A member was expired, at most so long after its deadline."""
+
     def on_late_timer(self, lateness_ms: int) -> None:
         """The event loop was held up: timers rang this late, and sessions were given the time back."""

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from rota.api.http.app import HttpApi, create_app
@@ -13,6 +14,7 @@ from rota.observability.metrics import Metrics
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.ports import Liveness, StoreUnavailable
 from rota.runtime.routing import RoutedCoordinator
+from rota.server.counting import CountedPeers, take_census
 from rota.server.http_server import CannotListen
 from rota.server.peer_secrets import read_peer_secrets
 from rota.server.settings import Address, Settings
@@ -65,7 +67,8 @@ async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]
                 liveness=liveness,
             )
             async with _peer_server(coordinator, settings, secrets, embedded=embedded):
-                served = RoutedCoordinator(coordinator, peers, forward=settings.forward) if peers else coordinator
+                served = _routed(coordinator, peers, settings, metrics) if peers else coordinator
+                metrics.serves(version("rota"), lambda: take_census(coordinator))
                 await coordinator.start()
                 try:
                     async with _grpc(served, settings, metrics) as grpc:
@@ -75,6 +78,12 @@ async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]
                     await _stop(served)
     finally:
         await store.close()
+
+
+def _routed(
+    coordinator: LocalCoordinator, peers: GrpcPeers, settings: Settings, metrics: Metrics
+) -> RoutedCoordinator:
+    return RoutedCoordinator(coordinator, CountedPeers(peers, metrics), forward=settings.forward)
 
 
 def _peer_secrets(settings: Settings) -> list[str]:

@@ -23,10 +23,28 @@ class ServerTelemetry(Telemetry):
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._owned: set[int] = set()
+        self._awaited_since_ms: dict[int, dict[tuple[str, str], int]] = {}
+        """By shard and group, when a generation was complete whose assignment is still awaited."""
 
     def on_events(self, shard_id: int, events: Sequence[JournalEvent]) -> None:
+        awaited = self._awaited_since_ms.setdefault(shard_id, {})
         for event in events:
             self._metrics.event_written(event.kind)
+            group = (event.namespace, event.group_id)
+            match event.kind:
+                case "rebalance_started":
+                    self._metrics.rebalance_started(event.reason)
+                    # It had completed a generation that nobody assigned.
+                    awaited.pop(group, None)
+                case "generation_completed":
+                    self._metrics.rebalance_phase_ended("join", event.at_ms - event.payload["started_at_ms"])
+                    awaited[group] = event.at_ms
+                case "assignment_synced" if (since_ms := awaited.pop(group, None)) is not None:
+                    self._metrics.rebalance_phase_ended("sync", event.at_ms - since_ms)
+                case "group_emptied" | "group_deleted":
+                    awaited.pop(group, None)
+                case _:
+                    pass
 
     def on_commit(self, shards: int, events: int, seconds: float) -> None:
         self._metrics.committed(events, seconds)
@@ -34,17 +52,29 @@ class ServerTelemetry(Telemetry):
     def on_shard_loaded(self, shard_id: int, epoch: int, groups: int, seconds: float) -> None:
         self._owned.add(shard_id)
         self._metrics.shards_owned(len(self._owned))
+        self._metrics.shard_loaded(seconds)
         _log.debug("shard loaded", extra={"shard_id": shard_id, "epoch": epoch, "groups": groups, "seconds": seconds})
 
     def on_shard_dropped(self, shard_id: int, epoch: int, reason: str) -> None:
         self._owned.discard(shard_id)
+        self._awaited_since_ms.pop(shard_id, None)
         self._metrics.shards_owned(len(self._owned))
+        self._metrics.shard_dropped(reason)
 
     def on_liveness_told(self, members: int) -> None:
         self._metrics.liveness_told(members)
 
     def on_liveness_failed(self, operation: str) -> None:
         self._metrics.liveness_failed(operation)
+
+    def on_liveness_back(self) -> None:
+        self._metrics.liveness_answered()
+
+    def on_store_failed(self, operation: str) -> None:
+        self._metrics.store_failed(operation)
+
+    def on_expired(self, lateness_ms: int) -> None:
+        self._metrics.member_expired(lateness_ms)
 
     def on_late_timer(self, lateness_ms: int) -> None:
         self._metrics.timer_late(lateness_ms / 1000)

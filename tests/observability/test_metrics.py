@@ -1,0 +1,170 @@
+"""What happens in a coordinator shows in its metrics, under causes that are few."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from rota.observability.causes import drop_cause, rebalance_cause
+from rota.observability.metrics import Metrics
+from rota.protocol.messages import JoinReply, LeaveGroup, LeavingMember, SyncGroup
+from rota.runtime.coordinator import LocalCoordinator
+from rota.runtime.ports import Answer, JournalEvent, Replica
+from rota.runtime.routing import PeerUnreachable
+from rota.server.counting import CountedPeers, take_census
+from rota.server.telemetry import ServerTelemetry
+from rota.storage.memory import MemoryTables
+from tests.runtime.conftest import NOW, FaultyStore, a_join, a_stable_member, tables, until, until_ready
+
+__all__ = ["tables"]  # a fixture
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A coordinator with the metrics that a server would have."""
+
+    coordinator: LocalCoordinator
+    store: FaultyStore
+    metrics: Metrics
+
+    def value(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    async def until_value(self, at_least: float, name: str, **labels: str) -> None:
+        await until(lambda: self.value(name, **labels) >= at_least)
+
+
+@pytest.fixture
+async def observed(tables: MemoryTables) -> AsyncIterator[Observed]:
+    store, metrics = FaultyStore(tables), Metrics()
+    await store.open(2)
+    telemetry = ServerTelemetry(metrics)
+    async with LocalCoordinator(store, shard_count=2, limits=NOW, telemetry=telemetry, lease_ms=1_500) as coordinator:
+        metrics.serves("1.2.3", lambda: take_census(coordinator))
+        await until_ready(coordinator)
+        yield Observed(coordinator, store, metrics)
+
+
+async def test_a_rebalance_is_counted_by_its_cause_and_both_its_phases_are_timed(observed: Observed) -> None:
+    await a_stable_member(observed.coordinator)
+
+    assert observed.value("rota_rebalances_total", cause="member_joined") == 1
+    assert observed.value("rota_rebalance_duration_seconds_count", phase="join") == 1
+    assert observed.value("rota_rebalance_duration_seconds_count", phase="sync") == 1
+
+
+async def test_a_changed_assignment_without_a_rebalance_is_not_timed(observed: Observed) -> None:
+    joined = await a_stable_member(observed.coordinator)
+
+    await observed.coordinator.call(
+        SyncGroup("default", "g", joined.member_id, joined.generation_id, assignments=((joined.member_id, b"other"),))
+    )
+
+    assert observed.value("rota_journal_events_total", kind="assignment_synced") == 2
+    assert observed.value("rota_rebalance_duration_seconds_count", phase="sync") == 1
+
+
+async def test_groups_and_members_are_counted_when_somebody_asks(observed: Observed) -> None:
+    await a_stable_member(observed.coordinator, "one")
+    left = await a_stable_member(observed.coordinator, "other")
+    await observed.coordinator.call(LeaveGroup("default", "other", members=(LeavingMember(left.member_id, None),)))
+
+    assert observed.value("rota_groups", state="Stable") == 1
+    assert observed.value("rota_groups", state="Empty") == 1
+    assert observed.value("rota_members") == 1
+    assert observed.value("rota_oldest_rebalance_seconds") == 0
+    assert observed.value("rota_ready") == 1
+    assert observed.value("rota_shards_due") == observed.value("rota_shards") == 2
+
+
+async def test_a_group_that_waits_for_its_leader_has_an_age(observed: Observed) -> None:
+    joined = (await observed.coordinator.call(a_join())).reply
+    assert isinstance(joined, JoinReply)
+
+    assert observed.value("rota_groups", state="CompletingRebalance") == 1
+    await until(lambda: observed.value("rota_oldest_rebalance_seconds") > 0)
+
+
+async def test_an_expired_member_shows_how_late_that_was(observed: Observed) -> None:
+    await observed.coordinator.call(a_join(session_timeout_ms=NOW.min_session_timeout_ms))
+
+    await observed.until_value(1, "rota_expiry_lateness_seconds_count")
+    assert observed.value("rota_journal_events_total", kind="member_expired") == 1
+    assert 0 <= observed.value("rota_expiry_lateness_seconds_sum") < 1
+
+
+async def test_a_store_that_does_not_answer_is_counted_and_costs_shards(observed: Observed) -> None:
+    observed.store.away = True
+
+    await observed.until_value(1, "rota_store_failures_total", operation="leases")
+
+    observed.store.fail = True
+    await observed.coordinator.call(a_join())
+    await observed.until_value(1, "rota_store_failures_total", operation="commit")
+    await observed.until_value(1, "rota_shards_dropped_total", cause="store_failed")
+
+
+async def test_calls_that_peers_answer_are_counted_by_how() -> None:
+    metrics = Metrics()
+    peers = CountedPeers(_DeafPeers(), metrics)
+
+    with pytest.raises(PeerUnreachable):
+        await peers.call(Replica("r2", ""), a_join())
+
+    assert metrics.registry.get_sample_value("rota_forwarded_calls_total", {"code": "UNREACHABLE"}) == 1
+
+
+def test_redis_has_no_state_before_it_was_asked() -> None:
+    metrics = Metrics()
+    assert "rota_liveness_up{" not in metrics.exposition().decode()
+
+    metrics.liveness_failed("tell")
+    assert 'rota_liveness_up{store="redis"} 0.0' in metrics.exposition().decode()
+    metrics.liveness_answered()
+    assert 'rota_liveness_up{store="redis"} 1.0' in metrics.exposition().decode()
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        ("member a-1 joined", "member_joined"),
+        ("member a-1 joined; client reason: leader x joined again", "member_joined"),
+        ("a-1, b-2 left", "member_left"),
+        ("a-1, b-2, c-3 and others was removed", "member_removed"),
+        ("member a expired: no heartbeat within its session timeout of 10 ms", "member_expired"),
+        ("2 of the members did not sync within the rebalance timeout", "sync_timeout"),
+        ("static member i came back as i-2", "static_member_returned"),
+        ("leader a joined again", "leader_rejoined"),
+        ("member a changed its metadata", "metadata_changed"),
+        ("member a changed its metadata while the assignment was awaited", "metadata_changed"),
+        ("leader a could not assign: out of ideas", "assignment_failed"),
+        ("leader a assigned to b, which is no member any more", "assignment_outdated"),
+        ("something of a later release", "other"),
+    ],
+)
+def test_the_reason_of_a_rebalance_has_a_cause(reason: str, cause: str) -> None:
+    assert rebalance_cause(reason) == cause
+
+
+def test_a_dropped_shard_has_a_cause() -> None:
+    assert drop_cause("the lease had run out before it was renewed") == "lease_lost"
+    assert drop_cause("the shard belongs to somebody else now") == "lease_lost"
+    assert drop_cause("what nobody thought of") == "other"
+
+
+class _DeafPeers:
+    """Peers that never answer."""
+
+    async def call(self, peer: Replica, request: object) -> Answer:
+        raise PeerUnreachable("gone")
+
+    def watch(
+        self, peer: Replica, namespace: str, group_id: str, after_revision: int | None
+    ) -> AsyncIterator[JournalEvent]:
+        raise PeerUnreachable("gone")
+
+    async def tell_released(self, peers: object) -> None: ...
+
+    async def close(self) -> None: ...
