@@ -35,11 +35,14 @@ def cli() -> str:
 
     from rota.cli.exits import EXIT_MEANINGS
     from rota.cli.main import app
+    from rota.exec.ending import EXIT_MEANINGS as EXEC_MEANINGS
 
     root = typer.main.get_command(app)
     exits = table(("code", "meaning"), ((int(code), meaning) for code, meaning in EXIT_MEANINGS.items()))
     commands = (_command(names, command) for names, command in _walk(("rota",), root))
-    return page("The command line", *commands, "## Exit codes", exits)
+    exec_exits = table(("code", "meaning"), EXEC_MEANINGS.items())
+    exec_title = "Also of `rota lead` and `rota work`, which otherwise end as their command does (128 + N by signal N):"
+    return page("The command line", *commands, "## Exit codes", exits, exec_title, exec_exits)
 
 
 def _walk(names: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:

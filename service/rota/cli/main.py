@@ -10,6 +10,7 @@ import typer
 
 from rota.cli import db, groups, offsets, topics
 from rota.cli.demo import demo
+from rota.cli.exec import lead, work
 from rota.cli.exits import EXIT_MEANINGS, CommandFailed, Exit
 from rota.cli.options import DEFAULT_URL, OutputFormat, Shared
 from rota.cli.serve import serve
@@ -22,6 +23,8 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(demo)
+app.command()(lead)
+app.command()(work)
 app.add_typer(groups.app, name="groups")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(topics.app, name="topics")

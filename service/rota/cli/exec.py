@@ -1,0 +1,183 @@
+"""`rota lead` and `rota work`: a command in any language that runs only while a group grants it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rota.cli.exits import CommandFailed, Exit, exit_for
+from rota.cli.options import Namespace, Shared, Url, shared
+
+if TYPE_CHECKING:
+    from rota.client import Client
+    from rota.exec.stopping import StopTimes
+
+_LOG_FORMAT = "rota: %(message)s"
+
+Command = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="-- COMMAND...", help="What to run, without a shell; sh -c '…' brings one.", show_default=False
+    ),
+]
+SessionTimeout = Annotated[
+    int,
+    typer.Option(
+        "--session-timeout-ms",
+        min=1_000,
+        envvar="ROTA_SESSION_TIMEOUT_MS",
+        help="Silence after which others take over.",
+    ),
+]
+Grace = Annotated[
+    int | None,
+    typer.Option(
+        "--grace-ms",
+        min=0,
+        help="From TERM to KILL; at most a quarter of the session. [a fifth of it]",
+        show_default=False,
+    ),
+]
+Wait = Annotated[
+    float | None,
+    typer.Option(
+        "--wait",
+        min=0,
+        metavar="SECONDS",
+        help="Give up with 75 when nothing is granted by then. [never]",
+        show_default=False,
+    ),
+]
+InstanceId = Annotated[
+    str | None,
+    typer.Option(
+        "--instance-id",
+        envvar="ROTA_GROUP_INSTANCE_ID",
+        help="A name that survives restarts: a static member.",
+        show_default=False,
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but what goes wrong.")]
+
+
+def lead(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The election: a group of the type leader.")],
+    command: Command,
+    session_timeout_ms: SessionTimeout = 10_000,
+    grace_ms: Grace = None,
+    wait: Wait = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Campaign again after a loss instead of ending with 74.")
+    ] = False,
+    instance_id: InstanceId = None,
+    quiet: Quiet = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> None:
+    """Run a command while this process leads, and never longer.
+
+    Campaigns until elected, runs the command in a process group of its own, passes every signal on to it, and ends with
+    its exit code. Before the local deadline, which is earlier than the server's, the command gets TERM and then KILL,
+    with everything that it has started, also when this process is paused or killed with kill -9.
+
+    The command finds ROTA_FENCING_TOKEN, ROTA_MEMBER_ID, ROTA_GROUP, ROTA_NAMESPACE and ROTA_URL in its environment.
+    The file descriptor ROTA_LOST_FD is a pipe: a line of JSON now and at each change, and its end when leadership ends.
+    """
+    from rota.exec.lead import LeadOptions
+    from rota.exec.lead import lead as run_lead
+
+    options = shared(context, url, namespace)
+    chosen = LeadOptions(
+        command,
+        _times(session_timeout_ms, grace_ms),
+        session_timeout_ms,
+        _ms(wait),
+        again,
+        instance_id,
+        _place(options),
+    )
+    _run(options, quiet, lambda client: run_lead(client, name, chosen))
+
+
+def work(
+    context: typer.Context,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group that shares the work.")],
+    topic: Annotated[list[str], typer.Option("--topic", "-t", help="What to take partitions of; repeat for several.")],
+    command: Command,
+    strategy: Annotated[
+        str, typer.Option(help="How partitions are dealt; the same for all members.")
+    ] = "cooperative-sticky",
+    session_timeout_ms: SessionTimeout = 10_000,
+    grace_ms: Grace = None,
+    drain_ms: Annotated[
+        int, typer.Option("--drain-ms", min=0, help="From TERM to KILL where a share changes in order.")
+    ] = 10_000,
+    wait: Wait = None,
+    instance_id: InstanceId = None,
+    quiet: Quiet = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> None:
+    """Run a command on this process's share of a group's work, again whenever the share changes.
+
+    As `rota lead`, and in ROTA_ASSIGNMENT the share as JSON; with one topic ROTA_PARTITIONS has the numbers of its
+    partitions, parted by spaces. When the share changes, the command gets TERM and has --drain-ms to finish; then it is
+    started on the new one. Partitions are granted to others only after that. While nothing is assigned, nothing runs.
+    """
+    from rota.exec.work import WorkOptions
+    from rota.exec.work import work as run_work
+
+    options = shared(context, url, namespace)
+    chosen = WorkOptions(
+        command,
+        _times(session_timeout_ms, grace_ms),
+        tuple(topic),
+        session_timeout_ms,
+        drain_ms,
+        strategy,
+        _ms(wait),
+        instance_id,
+        _place(options),
+    )
+    _run(options, quiet, lambda client: run_work(client, group, chosen))
+
+
+def _run(options: Shared, quiet: bool, running: Callable[[Client], Awaitable[int]]) -> None:
+    from rota.client import CoordinatorError, connect
+
+    async def connected() -> int:
+        async with connect(options.url, options.namespace) as client:
+            return await running(client)
+
+    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format=_LOG_FORMAT)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        exit_code = asyncio.run(connected())
+    except CoordinatorError as error:
+        raise CommandFailed(f"{error} ({error.code})", exit_for(error.code)) from error
+    except ValueError as error:
+        raise CommandFailed(str(error), Exit.USAGE) from error
+    raise typer.Exit(exit_code)
+
+
+def _times(session_timeout_ms: int, grace_ms: int | None) -> StopTimes:
+    from rota.exec.stopping import StopTimes
+
+    try:
+        return StopTimes.for_session(session_timeout_ms, grace_ms)
+    except ValueError as error:
+        raise CommandFailed(str(error), Exit.USAGE) from error
+
+
+def _ms(seconds: float | None) -> int | None:
+    return None if seconds is None else int(seconds * 1000)
+
+
+def _place(options: Shared) -> dict[str, str]:
+    """Where the command finds the coordinator, for what it has to ask it itself."""
+    return {"ROTA_URL": options.url, "ROTA_NAMESPACE": options.namespace}

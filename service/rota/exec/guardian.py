@@ -1,0 +1,217 @@
+"""The guardian of one run: the parent of the command, which holds its deadline and outlives nobody's mistakes.
+
+A process of its own, `python -m rota.exec.guardian FD`, so small that there is little in it to go wrong: no event loop,
+no threads, nothing but the standard library. It ends the run, all of it,
+
+- when the deadline that it was told last comes near, though the wrapper is paused or starved;
+- when the socket to the wrapper ends: the wrapper is gone, even by `kill -9`;
+- when it is told to, and when the command itself ends: what it left behind may not go on without the grant.
+
+Signals that it gets itself it passes on, as the wrapper does.
+
+If the guardian is killed, the kernel kills the command with it (PR_SET_PDEATHSIG), and the wrapper, which has adopted
+the rest, kills that. If the guardian is merely stopped, the wrapper kills everything at a later moment, still before
+the deadline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any, NoReturn
+
+from rota.exec import tree
+from rota.exec.messages import Lines, now_ms
+from rota.exec.stopping import COMMAND_ENDED, Step, Stopping, StopTimes
+
+LOST_FD_VARIABLE = "ROTA_LOST_FD"
+CANNOT_EXECUTE = 126
+NOT_FOUND = 127
+
+_LONGEST_LOOK_MS = 250
+"""Timers stand still while the machine sleeps; so the clock is looked at this often, whatever it said."""
+_STRAYS_LOOK_MS = 20
+"""Of processes that it may have to adopt, a guardian is not told: while it ends a run it looks for them this often."""
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+
+
+class Guardian:
+    """One run, from its start to the end of the last process of it."""
+
+    def __init__(self, wrapper: Lines) -> None:
+        self._wrapper = wrapper
+        self._wakeup, self._wakeup_writer = socket.socketpair()
+        for end in (self._wakeup, self._wakeup_writer):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
+        self._told_to_end = False
+        self._pid = 0
+        self._exit_code: int | None = None
+        self._stopping: Stopping | None = None
+        self._lost_pipe: int | None = None
+        self._unsent = b""
+
+    def watch(self) -> None:
+        """Start the command when told to, and return once nothing of it is left."""
+        while not self._is_over():
+            self._wait()
+            self._heed_signals()
+            for message in self._wrapper.read():
+                self._heed(message)
+            if self._wrapper.is_over:
+                self._stop("the wrapper is gone")
+            self._reap()
+            self._act()
+        if self._stopping is not None:
+            self._wrapper.tell(ended=self._exit_code, reason=self._stopping.reason)
+
+    def _is_over(self) -> bool:
+        if self._pid == 0:
+            return self._wrapper.is_over or self._told_to_end
+        return self._exit_code is not None and not tree.is_any_left(os.getpid(), self._pid)
+
+    def _wait(self) -> None:
+        reads: list[Any] = [self._wakeup] if self._wrapper.is_over else [self._wakeup, self._wrapper]
+        writes = [self._lost_pipe] if self._unsent and self._lost_pipe is not None else []
+        select.select(reads, writes, (), self._timeout_s())
+
+    def _timeout_s(self) -> float | None:
+        if self._stopping is None:
+            return None
+        if self._stopping.reason:
+            return _STRAYS_LOOK_MS / 1000
+        return min(max(0, self._stopping.next_at_ms() - now_ms()), _LONGEST_LOOK_MS) / 1000
+
+    def _heed_signals(self) -> None:
+        try:
+            numbers = self._wakeup.recv(4_096)
+        except BlockingIOError:
+            return
+        for number in set(numbers).intersection(_PASSED_ON):
+            if self._pid and self._exit_code is None:
+                tree.send(number, (), self._pid)
+            else:
+                self._told_to_end = True
+
+    def _heed(self, message: dict[str, Any]) -> None:
+        match message:
+            case {"run": {"command": command, "environment": environment, "document": document}, **rest}:
+                self._stopping = Stopping(StopTimes(rest["grace_ms"], rest["margin_ms"]), rest["valid_until_ms"])
+                if self._stopping.due(now_ms()) is Step.NOTHING:
+                    self._start(command, environment, document)
+                else:
+                    self._told_to_end = True  # It is too late already.
+            case {"valid_until_ms": valid_until_ms} if self._stopping is not None:
+                self._stopping.renewed(valid_until_ms)
+            case {"document": document} if self._lost_pipe is not None:
+                self._unsent += document.encode()
+            case {"signal": number} if self._exit_code is None and self._pid:
+                tree.send(number, (), self._pid)
+            case {"stop": reason, "grace_ms": grace_ms}:
+                self._stop(reason, grace_ms)
+            case {"lose": reason} if self._stopping is not None:
+                self._stopping.lose(now_ms(), reason)
+
+    def _stop(self, reason: str, grace_ms: int | None = None) -> None:
+        if self._stopping is not None:
+            self._stopping.stop(now_ms(), reason, grace_ms)
+
+    def _reap(self) -> None:
+        """Take notice of the ends of the command and of whatever was adopted."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._pid:
+                self._exit_code = tree.exit_code(status)
+                self._stop(COMMAND_ENDED)
+
+    def _act(self) -> None:
+        if self._stopping is None:
+            return
+        step = self._stopping.due(now_ms())
+        if self._stopping.reason:
+            self._close_lost_pipe()
+        elif self._unsent:
+            self._send_documents()
+        if step is Step.TERM:
+            # A paused process heeds nothing until it goes on.
+            for number in (signal.SIGTERM, signal.SIGCONT):
+                tree.send(number, tree.descendants(os.getpid()), self._pid)
+        elif step is Step.KILL:
+            tree.send(signal.SIGKILL, tree.descendants(os.getpid()), self._pid)
+
+    # --- the command --------------------------------------------------------------------------
+
+    def _start(self, command: list[str], environment: dict[str, str], document: str) -> None:
+        """Fork and execute. A pipe brings documents to it, a line each, and ends when the grant does."""
+        reader, self._lost_pipe = os.pipe()
+        os.set_blocking(self._lost_pipe, False)
+        self._unsent = document.encode()
+        guardian = os.getpid()
+        self._pid = os.fork()
+        if self._pid == 0:
+            _become(command, environment, reader, guardian)
+        with contextlib.suppress(PermissionError):  # It has executed its program, and done this before.
+            os.setpgid(self._pid, self._pid)
+        os.close(reader)
+        self._wrapper.tell(started=self._pid)
+
+    def _send_documents(self) -> None:
+        assert self._lost_pipe is not None
+        try:
+            self._unsent = self._unsent[os.write(self._lost_pipe, self._unsent) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._unsent = b""  # Nobody wants to know.
+
+    def _close_lost_pipe(self) -> None:
+        self._unsent = b""
+        if self._lost_pipe is not None:
+            os.close(self._lost_pipe)
+            self._lost_pipe = None
+
+
+def _become(command: list[str], environment: dict[str, str], lost_pipe: int, guardian: int) -> NoReturn:
+    """What is left of the fork: everything as a program expects to find it, then the program. No shell."""
+    try:
+        os.setpgid(0, 0)
+        tree.die_with_parent(guardian)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and that would be inherited.
+            signal.signal(number, signal.SIG_DFL)
+        os.set_inheritable(lost_pipe, True)
+        os.execvpe(command[0], command, {**os.environ, **environment, LOST_FD_VARIABLE: str(lost_pipe)})
+    except FileNotFoundError:
+        _give_up(command[0], "no such program", NOT_FOUND)
+    except OSError as error:
+        _give_up(command[0], error.strerror or str(error), CANNOT_EXECUTE)
+
+
+def _give_up(program: str, why: str, code: int) -> NoReturn:
+    os.write(2, f"rota: {program}: {why}\n".encode())
+    os._exit(code)
+
+
+def main() -> None:
+    """Guard one run; started by `rota.exec.run`."""
+    tree.adopt_orphans()
+    for number in (signal.SIGCHLD, *_PASSED_ON):
+        # What is ignored stays ignored, by the command, too: that is what nohup is for.
+        if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)  # The wake-up socket tells which; a handler does nothing.
+    to_wrapper = socket.socket(fileno=int(sys.argv[1]))
+    to_wrapper.set_inheritable(False)  # If the command held it, too, our own end would not be seen.
+    Guardian(Lines(to_wrapper)).watch()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""`rota lead`: a command that runs while this process leads an election."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rota.client import Client, Election
+from rota.client.election import Term
+from rota.exec import tree
+from rota.exec.ending import BY_SIGNAL, GRANT_LOST, GUARDIAN_LOST, NOT_GRANTED
+from rota.exec.run import Ended, Grant, GuardianLost, Run
+from rota.exec.signals import ENDING, caught
+from rota.exec.stopping import StopTimes
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LeadOptions:
+    """What to run, and when. Times are milliseconds; `wait_ms` is how long to campaign, None for ever."""
+
+    command: Sequence[str]
+    times: StopTimes
+    session_timeout_ms: int
+    wait_ms: int | None = None
+    again: bool = False
+    """Campaign again after a loss, instead of ending with 74."""
+    group_instance_id: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """What every run is told besides its grant, such as where the coordinator is."""
+
+
+async def lead(client: Client, name: str, options: LeadOptions) -> int:
+    """Campaign, run the command while leading, and leave once nothing of it is left; returns the exit code.
+
+    Raises:
+        CoordinatorError: The coordinator refuses this candidate for good.
+    """
+    tree.adopt_orphans()
+    wrapper = _Leading(name, options)
+    with caught(wrapper.on_signal):
+        election = client.leader(
+            name,
+            session_timeout_ms=options.session_timeout_ms,
+            rebalance_timeout_ms=max(options.session_timeout_ms, 10_000),
+            group_instance_id=options.group_instance_id,
+            # Also where it is static: its command has ended, so that nobody has to wait for its session.
+            leave_on_close=True,
+        )
+        async with election:
+            return await wrapper.run(election, election.terms())
+
+
+class _Leading:
+    def __init__(self, name: str, options: LeadOptions) -> None:
+        self._name = name
+        self._options = options
+        self._run: Run | None = None
+        self._ended_by = 0
+        self._ending = asyncio.Event()
+
+    def on_signal(self, number: int) -> None:
+        if self._run is not None:
+            self._run.forward(number)
+        elif number in ENDING:
+            self._ended_by = self._ended_by or number
+            self._ending.set()
+
+    async def run(self, election: Election, terms: AsyncIterator[Term]) -> int:
+        while True:
+            # The guardian is there before the term is, for then every millisecond counts.
+            with Run(self._options.times) as run:
+                term = await self._next_term(terms)
+                if term is None:
+                    return BY_SIGNAL + self._ended_by if self._ended_by else NOT_GRANTED
+                try:
+                    ended = await self._during(term, run, election)
+                except GuardianLost as lost:
+                    _log.error("%s: %s", self._name, lost)
+                    return GUARDIAN_LOST
+            if not ended.stopped:
+                return ended.exit_code or 0
+            _log.warning("%s: %s; the command was ended", self._name, term.reason or ended.stopped)
+            if not self._options.again:
+                return GRANT_LOST
+            if term.is_valid:
+                # Ended for its deadline, which was put off at the last moment. Nothing runs here, so somebody else may.
+                await election.resign("its command had to be ended")
+
+    async def _next_term(self, terms: AsyncIterator[Term]) -> Term | None:
+        """The next term; None if a signal comes first, or time runs out."""
+        wait_s = None if self._options.wait_ms is None else self._options.wait_ms / 1000
+        elected = asyncio.ensure_future(anext(terms, None))
+        ending = asyncio.ensure_future(self._ending.wait())
+        try:
+            await asyncio.wait((elected, ending), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            return elected.result() if elected.done() and not self._ended_by else None
+        finally:
+            for task in (elected, ending):
+                task.cancel()
+            await asyncio.gather(elected, ending, return_exceptions=True)
+
+    async def _during(self, term: Term, run: Run, election: Election) -> Ended:
+        """One run in one term."""
+        valid_until = term.valid_until
+        if valid_until is None:
+            return Ended(None, term.reason)
+        token = term.token
+        run.start(self._options.command, self._grant(token, election), valid_until)
+        self._run = run
+        _log.info("%s: elected, the fencing token is %d", self._name, token)
+        following = asyncio.create_task(self._follow(term, token, run, election))
+        try:
+            return await run.wait()
+        finally:
+            self._run = None
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await following
+
+    async def _follow(self, term: Term, token: int, run: Run, election: Election) -> None:
+        """Tell the guardian of every renewal, and the command of a token that has grown."""
+        look_s = self._options.times.margin_ms / 1000 / 4
+        while (valid_until := term.valid_until) is not None and term.is_valid:
+            run.renew(valid_until)
+            if term.token != token:
+                token = term.token
+                run.tell(self._grant(token, election))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(look_s):
+                    await term.lost.wait()
+        run.lose(term.reason or "deadline")
+
+    def _grant(self, token: int, election: Election) -> Grant:
+        member_id = election.member.member_id
+        environment = {
+            **self._options.environment,
+            "ROTA_GROUP": self._name,
+            "ROTA_FENCING_TOKEN": str(token),
+            "ROTA_GENERATION": str(token),
+            "ROTA_MEMBER_ID": member_id,
+        }
+        return Grant(environment, {"group": self._name, "fencing_token": token, "member_id": member_id})

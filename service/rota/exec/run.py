@@ -1,0 +1,185 @@
+"""One run of the command, as its wrapper sees it: start it, tell of renewals, pass signals on, know how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from rota.exec import tree
+from rota.exec.messages import Lines, from_loop_ms, now_ms
+from rota.exec.stopping import COMMAND_ENDED, StopTimes
+
+_LONGEST_LOOK_S = 0.25
+_PATIENCE_S = 2.0
+"""How much longer than asked a guardian may take to end a run before it counts as one that does not move."""
+_SHORT_PATIENCE_MS = 50
+"""The same where the grant is lost already."""
+_LONGEST_VARIABLE = 100_000
+"""Linux takes no environment variable beyond 128 KiB; what is longer is on the pipe only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a run is told: by the environment, and in full as a line of JSON on the pipe."""
+
+    environment: Mapping[str, str]
+    document: Mapping[str, Any]
+
+    @property
+    def line(self) -> str:
+        return json.dumps(self.document, separators=(",", ":")) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run is over and nothing of it is left. `exit_code` is as in a shell; None if the command was never started.
+
+    `stopped` says why it was ended by us; it is empty where the command ended by itself.
+    """
+
+    exit_code: int | None
+    stopped: str = ""
+
+
+class GuardianLost(Exception):
+    """The guardian was killed, and everything it ran was killed with it."""
+
+
+class Run:
+    """A guardian that waits to be told what to run. Use as a context manager: at its end nothing of the run is left.
+
+    The process that uses it must have adopted orphans (`tree.adopt_orphans`) and have no other children, for it kills
+    all its descendants where the guardian cannot.
+    """
+
+    def __init__(self, times: StopTimes) -> None:
+        self._times = times
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._guardian = subprocess.Popen(
+                [sys.executable, "-m", "rota.exec.guardian", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                # Keys typed at the terminal are for the wrapper, which passes them on.
+                start_new_session=True,
+            )
+        self._lines = Lines(ours)
+        self._pid: int | None = None
+        self._valid_until_ms: int | None = None
+        self._late_at_ms: int | None = None
+        self._lost = ""
+        self._news = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lines.close()
+        try:
+            self._guardian.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self._kill_all()
+
+    def start(self, command: Sequence[str], grant: Grant, valid_until: float) -> None:
+        """Have the command run until `valid_until`, in seconds of the event loop's clock, unless that is renewed."""
+        self._valid_until_ms = from_loop_ms(valid_until)
+        environment = {name: value for name, value in grant.environment.items() if len(value) < _LONGEST_VARIABLE}
+        self._lines.tell(
+            run={"command": list(command), "environment": environment, "document": grant.line},
+            grace_ms=self._times.grace_ms,
+            margin_ms=self._times.margin_ms,
+            valid_until_ms=self._valid_until_ms,
+        )
+
+    def renew(self, valid_until: float) -> None:
+        """It may run until then."""
+        valid_until_ms = from_loop_ms(valid_until)
+        # The two clocks are read one after the other: a millisecond is no news.
+        if self._valid_until_ms is None or abs(valid_until_ms - self._valid_until_ms) > 2:
+            self._valid_until_ms = valid_until_ms
+            self._lines.tell(valid_until_ms=valid_until_ms)
+
+    def tell(self, grant: Grant) -> None:
+        """The grant has changed, and the command may go on: it reads so from its pipe."""
+        self._lines.tell(document=grant.line)
+
+    def forward(self, number: int) -> None:
+        """Pass a signal on to the command's process group."""
+        self._lines.tell(signal=number)
+
+    def stop(self, reason: str, grace_s: float | None = None) -> None:
+        """TERM, and KILL after the grace, or at the end of the grant if that is sooner."""
+        grace_ms = self._times.grace_ms if grace_s is None else int(grace_s * 1000)
+        if self._late_at_ms is None:
+            self._late_at_ms = now_ms() + grace_ms + int(_PATIENCE_S * 1000)
+            self._lines.tell(stop=reason, grace_ms=grace_ms)
+            self._news.set()
+
+    def lose(self, reason: str) -> None:
+        """The grant is somebody else's already: KILL, without any grace."""
+        if not self._lost:
+            self._lost = reason
+            self._late_at_ms = now_ms() + _SHORT_PATIENCE_MS
+            self._lines.tell(lose=reason)
+            self._news.set()
+
+    async def wait(self) -> Ended:
+        """Return once nothing of the run is left.
+
+        Raises:
+            GuardianLost: The guardian was killed; nothing of the run is left then, too.
+        """
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._lines.fileno(), self._news.set)
+        try:
+            while (ended := self._heard()) is None:
+                await self._wait_for_news()
+            return ended
+        finally:
+            loop.remove_reader(self._lines.fileno())
+
+    async def _wait_for_news(self) -> None:
+        # Timers stand still while the machine sleeps, so the clock is looked at every now and then.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(self._late_in_s(), _LONGEST_LOOK_S)):
+                await self._news.wait()
+
+    def _heard(self) -> Ended | None:
+        """How it ended, if it has; also where we must end it ourselves."""
+        self._news.clear()
+        for message in self._lines.read():
+            match message:
+                case {"started": pid}:
+                    self._pid = pid
+                case {"ended": code, "reason": reason}:
+                    return Ended(code, "" if reason == COMMAND_ENDED else reason)
+        if self._lines.is_over:
+            self._kill_all()
+            raise GuardianLost("the guardian was killed, and with it what it ran")
+        if self._late_in_s() <= 0:
+            self._kill_all()
+            return Ended(128 + signal.SIGKILL, self._lost or "the guardian did not move")
+        return None
+
+    def _late_in_s(self) -> float:
+        """How long the guardian still has to end the run before we do."""
+        late_at_ms = [] if self._late_at_ms is None else [self._late_at_ms]
+        if self._valid_until_ms is not None:
+            late_at_ms.append(self._times.backstop_at_ms(self._valid_until_ms))
+        return (min(late_at_ms) - now_ms()) / 1000 if late_at_ms else _LONGEST_LOOK_S
+
+    def _kill_all(self) -> None:
+        """Do ourselves what the guardian does not. Once it is dead, its command dies and its orphans are ours."""
+        self._guardian.kill()
+        tree.kill_descendants(self._pid, for_s=_PATIENCE_S)
+        self._guardian.poll()

@@ -1,0 +1,134 @@
+"""A process and all that it has started: found, told and killed, also what tried to get away.
+
+On Linux whoever calls `adopt_orphans` becomes the parent of every descendant whose own parent ends, however it
+detached itself (`setsid`, double fork, `nohup`). So "my descendants" is complete, and the kernel keeps the list. What
+remains out of reach is what another process starts on request: a container engine, systemd, cron, at.
+
+Elsewhere only the process group is known: a grandchild that leaves it is lost sight of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from time import monotonic, sleep
+
+IS_LINUX = sys.platform == "linux"
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PAUSE_S = 0.002
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc is not None and _libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+# Looked up at once: between fork and exec nothing should have to be loaded.
+_libc = ctypes.CDLL(None, use_errno=True) if IS_LINUX else None
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant that loses its own. Linux only; nothing happens elsewhere."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed by the kernel when the parent ends. Linux only. A set-user-id program escapes it."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if IS_LINUX and os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)  # It ended between fork and this line.
+
+
+def descendants(root: int) -> list[int]:
+    """All descendants, parents before their children, with those whose end nobody has taken notice of yet.
+
+    Empty where the kernel cannot tell. Ended ones are not left out, for they may have threads that run on.
+    """
+    children: dict[int, list[int]] = {}
+    for pid, parent in _processes() if IS_LINUX else ():
+        children.setdefault(parent, []).append(pid)
+    found = list(children.get(root, ()))
+    for pid in found:
+        found += children.get(pid, ())
+    return found
+
+
+def send(number: int, pids: Iterable[int], group: int | None = None) -> None:
+    """Send a signal to a process group, and to each process that is not in it (any more)."""
+    if group is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)
+    for pid in pids:
+        if group is None or _group_of(pid) != group:
+            # One that changed its user is not ours to end; it was started by a set-user-id program.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+
+def is_any_left(root: int, group: int) -> bool:
+    """Whether `root` has descendants, or the group has processes."""
+    return bool(descendants(root)) or _is_there(group)
+
+
+def kill_descendants(group: int | None, *, for_s: float) -> bool:
+    """SIGKILL for all descendants of this process, again and again until none is left; whether none is.
+
+    Also takes notice of their ends.
+    """
+    give_up_at = monotonic() + for_s
+    while (left := descendants(os.getpid())) or _is_there(group):
+        if monotonic() > give_up_at:
+            return False
+        send(signal.SIGKILL, left, group)
+        sleep(_PAUSE_S)
+        for pid in left:
+            _reap(pid)
+    return True
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):  # Not ours (yet), or its end was noticed elsewhere.
+        os.waitpid(pid, os.WNOHANG)
+
+
+def exit_code(status: int) -> int:
+    """What a shell would say: the code, or 128 and the signal's number."""
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _is_there(group: int | None) -> bool:
+    """Whether a group has processes, where that is all one can ask. One that waits to be reaped counts, too."""
+    if group is None or IS_LINUX:
+        return False
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _processes() -> Iterable[tuple[int, int]]:
+    """Pid and parent of every process."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    # The name, in parentheses, may hold anything, also parentheses.
+                    parent = file.read().rpartition(b") ")[2].split(maxsplit=2)[1]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            yield int(name), int(parent)

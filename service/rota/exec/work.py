@@ -1,0 +1,202 @@
+"""`rota work`: a command that runs while this process holds a share of a group's work, anew with each new share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rota.assignors import TopicPartition
+from rota.client import Client, Consumer
+from rota.exec import tree
+from rota.exec.ending import BY_SIGNAL, GUARDIAN_LOST, NOT_GRANTED
+from rota.exec.run import Ended, Grant, GuardianLost, Run
+from rota.exec.signals import ENDING, caught
+from rota.exec.stopping import StopTimes
+
+Share = tuple[TopicPartition, ...]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkOptions:
+    """What to run, and on what. Times are milliseconds.
+
+    `drain_ms` is how long the command may take to finish when its share changes in order; `wait_ms` how long to wait
+    for the first share, None for as long as it takes.
+    """
+
+    command: Sequence[str]
+    times: StopTimes
+    topics: Sequence[str]
+    session_timeout_ms: int
+    drain_ms: int
+    strategy: str = "cooperative-sticky"
+    wait_ms: int | None = None
+    group_instance_id: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+async def work(client: Client, group_id: str, options: WorkOptions) -> int:
+    """Run the command on each share in turn, until it ends by itself or a signal comes; returns the exit code.
+
+    Raises:
+        CoordinatorError: The coordinator refuses this member for good.
+    """
+    tree.adopt_orphans()
+    wrapper = _Working(group_id, options)
+    with caught(wrapper.on_signal):
+        consumer = client.consumer(
+            group_id,
+            list(options.topics),
+            options.strategy,
+            session_timeout_ms=options.session_timeout_ms,
+            rebalance_timeout_ms=options.drain_ms + 2 * options.session_timeout_ms,
+            topics_refresh_ms=2_000,
+            group_instance_id=options.group_instance_id,
+            on_assigned=wrapper.on_assigned,
+            on_revoked=wrapper.on_revoked,
+            on_lost=wrapper.on_lost,
+            leave_on_close=True,
+        )
+        async with consumer:
+            return await wrapper.run(consumer)
+
+
+class _Working:
+    """Follows what is held with what runs: `_wanted` is what should run, `_share` what does."""
+
+    def __init__(self, group_id: str, options: WorkOptions) -> None:
+        self._group_id = group_id
+        self._options = options
+        self._wanted: Share = ()
+        self._share: Share = ()
+        self._run: Run | None = None
+        self._changed = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._ended_by = 0
+
+    # --- what happens -------------------------------------------------------------------------
+
+    def on_signal(self, number: int) -> None:
+        # Where a command runs, SIGHUP may mean anything, so that it does not end us.
+        if number in ENDING and (self._run is None or number != signal.SIGHUP):
+            self._ended_by = self._ended_by or number
+            self._changed.set()
+        if self._run is not None:
+            self._run.forward(number)
+
+    def on_assigned(self, _added: Share, held: Share) -> None:
+        self._wanted = tuple(sorted(held))
+        self._changed.set()
+
+    async def on_revoked(self, removed: Share) -> None:
+        """Nobody else is given what was removed before this has returned."""
+        self._wanted = tuple(place for place in self._wanted if place not in removed)
+        if set(removed).intersection(self._share) and self._run is not None:
+            self._run.stop("its share was taken back", self._options.drain_ms / 1000)
+            await self._idle.wait()
+
+    def on_lost(self, _removed: Share) -> None:
+        self._wanted = ()
+        if self._run is not None:
+            self._run.lose("its share was lost")
+
+    # --- what runs ----------------------------------------------------------------------------
+
+    async def run(self, consumer: Consumer) -> int:
+        wait_s = None if self._options.wait_ms is None else self._options.wait_ms / 1000
+        while True:
+            # The guardian is there before the share is, for then every millisecond counts.
+            with Run(self._options.times) as run:
+                if not await self._wait_for_share(wait_s):
+                    return BY_SIGNAL + self._ended_by if self._ended_by else NOT_GRANTED
+                try:
+                    ended = await self._on_share(run, consumer)
+                except GuardianLost as lost:
+                    _log.error("%s: %s", self._group_id, lost)
+                    return GUARDIAN_LOST
+                finally:
+                    self._run, self._share = None, ()
+                    self._idle.set()
+            if not ended.stopped or self._ended_by:
+                return ended.exit_code or 0
+            _log.info("%s: %s; the command was ended", self._group_id, ended.stopped)
+            wait_s = None
+
+    async def _wait_for_share(self, wait_s: float | None) -> bool:
+        """Whether there is something to do; False if a signal comes first, or time runs out."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while not self._wanted and not self._ended_by:
+                    self._changed.clear()
+                    await self._changed.wait()
+        return bool(self._wanted) and not self._ended_by
+
+    async def _on_share(self, run: Run, consumer: Consumer) -> Ended:
+        """One run on one share."""
+        valid_until = consumer.valid_until
+        if valid_until is None:
+            self._wanted = ()
+            return Ended(None, "its share was lost")
+        self._share, self._run = self._wanted, run
+        self._idle.clear()
+        generation_id = consumer.generation_id
+        run.start(self._options.command, self._grant(generation_id, consumer), valid_until)
+        _log.info("%s: runs on %s in generation %d", self._group_id, _told(self._share), generation_id)
+        following = asyncio.create_task(self._follow(run, generation_id, consumer))
+        try:
+            return await run.wait()
+        finally:
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await following
+
+    async def _follow(self, run: Run, generation_id: int, consumer: Consumer) -> None:
+        """Tell the guardian of renewals, and the command of a new generation; end it where its share is another."""
+        look_s = self._options.times.margin_ms / 1000 / 4
+        while True:
+            if (valid_until := consumer.valid_until) is not None:
+                run.renew(valid_until)
+            if self._wanted != self._share:
+                run.stop("its share has changed", self._options.drain_ms / 1000)
+            elif consumer.generation_id > generation_id:
+                generation_id = consumer.generation_id
+                run.tell(self._grant(generation_id, consumer))
+            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(look_s):
+                    await self._changed.wait()
+
+    def _grant(self, generation_id: int, consumer: Consumer) -> Grant:
+        numbers: dict[str, list[int]] = {}
+        for topic, partition in self._share:
+            numbers.setdefault(topic, []).append(partition)
+        assignment = [{"topic": topic, "partitions": partitions} for topic, partitions in numbers.items()]
+        environment = {
+            **self._options.environment,
+            "ROTA_GROUP": self._group_id,
+            "ROTA_FENCING_TOKEN": str(generation_id),
+            "ROTA_GENERATION": str(generation_id),
+            "ROTA_MEMBER_ID": consumer.member_id,
+            "ROTA_ASSIGNMENT": json.dumps(assignment),
+        }
+        if len(self._options.topics) == 1:
+            environment["ROTA_PARTITIONS"] = " ".join(str(partition) for _, partition in self._share)
+        document = {
+            "group": self._group_id,
+            "fencing_token": generation_id,
+            "member_id": consumer.member_id,
+            "assignment": assignment,
+        }
+        return Grant(environment, document)
+
+
+def _told(share: Share) -> str:
+    return ", ".join(f"{topic}/{partition}" for topic, partition in share)

@@ -1,0 +1,61 @@
+"""A TCP proxy that can be cut: from then on nothing passes in either direction, and nobody is told."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Self
+
+
+class Link:
+    """Forwards connections to `port` of this machine. Use as an async context manager."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._whole = asyncio.Event()
+        self._whole.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def cut(self) -> None:
+        self._whole.clear()
+
+    def heal(self) -> None:
+        """What was held back arrives now, as TCP would send it again."""
+        self._whole.set()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._copy(reader, there_writer))
+                both.create_task(self._copy(there_reader, writer))
+        except* OSError:
+            pass  # One side has gone; the other is told by what follows.
+        finally:
+            for end in (writer, there_writer):
+                end.transport.abort()
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            await self._whole.wait()
+            writer.write(data)
+            await writer.drain()
+        writer.close()

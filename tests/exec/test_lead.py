@@ -1,0 +1,180 @@
+"""`rota lead`: a command runs while it leads, with what it needs to know, and ends as it would have ended alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from time import monotonic
+
+import pytest
+
+from tests.exec.wrappers import (
+    PRINT_ENVIRONMENT,
+    SESSION_MS,
+    STUBBORN,
+    Wrappers,
+    environment_of,
+    guardian_of,
+    pid_of,
+    wait_until_dead,
+)
+
+pytestmark = pytest.mark.processes
+
+TELLS_SIGNALS = """
+import os, signal
+def tell(number, frame):
+    print("got", signal.Signals(number).name, flush=True)
+    if number == signal.SIGTERM:
+        os._exit(42)
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGWINCH, signal.SIGTSTP, signal.SIGRTMIN):
+    signal.signal(number, tell)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_it_ends_with_the_exit_code_of_its_command(wrappers: Wrappers) -> None:
+    missing, folder = str(wrappers.folder / "missing"), str(wrappers.folder)
+    commands = (["sh", "-c", "exit 7"], ["sh", "-c", "kill -9 $$"], [missing], [folder])
+
+    leads = [wrappers.of(str(number)).lead(*command) for number, command in enumerate(commands)]
+
+    assert [lead.wait_for_exit() for lead in leads] == [7, 128 + signal.SIGKILL, 127, 126]
+
+
+def test_arguments_arrive_as_they_are_for_there_is_no_shell(wrappers: Wrappers) -> None:
+    lead = wrappers.lead(sys.executable, "-c", "import sys; print(sys.argv[1:])", "$HOME", "a b", "--wait", "*")
+
+    assert lead.wait_for_exit() == 0
+    assert "['$HOME', 'a b', '--wait', '*']" in lead.output()
+
+
+def test_the_command_knows_its_token_and_the_next_leader_has_a_higher_one(wrappers: Wrappers) -> None:
+    first, second = (wrappers.lead_python(PRINT_ENVIRONMENT) for _ in range(2))
+
+    tokens = sorted(int(environment_of(lead)["ROTA_FENCING_TOKEN"]) for lead in (first, second))
+
+    told = environment_of(first)
+    assert tokens[0] < tokens[1]
+    assert (told["ROTA_GROUP"], told["ROTA_URL"], told["ROTA_NAMESPACE"]) == (
+        wrappers.group_id,
+        wrappers.url,
+        "default",
+    )
+    assert told["ROTA_MEMBER_ID"]
+
+
+def test_the_pipe_tells_of_a_token_that_grows_and_ends_with_the_leadership(wrappers: Wrappers) -> None:
+    lead = wrappers.lead_python(
+        """
+        import os, signal
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with os.fdopen(int(os.environ["ROTA_LOST_FD"])) as pipe:
+            for line in pipe:
+                print(line, end="", flush=True)
+        print("the pipe has ended", flush=True)
+        """
+    )
+    first = json.loads(lead.wait_for_line(r"^\{.*\}$")[0])
+    command = guardian_of(lead).children()[0].pid
+
+    wrappers.lead("true")
+    lead.wait_for_line(rf'^{{.*"fencing_token":{first["fencing_token"] + 1}.*}}$')
+    lead.send(signal.SIGKILL)
+
+    assert lead.wait_for_exit() == -signal.SIGKILL
+    wait_until_dead(command)
+    assert "the pipe has ended" in lead.output()
+
+
+def test_every_signal_reaches_the_command_and_its_answer_is_the_exit_code(wrappers: Wrappers) -> None:
+    lead = wrappers.lead_python(TELLS_SIGNALS)
+    lead.wait_for_line("^ready")
+
+    for name in ("SIGHUP", "SIGUSR1", "SIGWINCH", "SIGTSTP"):
+        lead.send(signal.Signals[name])
+        lead.wait_for_line(f"^got {name}")
+    os.kill(lead.pid, signal.SIGRTMIN)
+    lead.wait_for_line("^got SIGRTMIN")
+    exit_code = lead.terminate()
+
+    assert exit_code == 42
+
+
+def test_a_signal_reaches_the_whole_process_group(wrappers: Wrappers) -> None:
+    inner = "trap 'echo inner; exit 0' USR1; echo ready; while :; do sleep 0.05; done"
+    lead = wrappers.lead("sh", "-c", 'sh -c "$0"; echo outer', inner)
+    lead.wait_for_line("^ready")
+
+    lead.send(signal.SIGUSR1)
+
+    assert lead.wait_for_exit() == 128 + signal.SIGUSR1
+    assert "inner" in lead.output()
+
+
+def test_candidates_wait_and_the_next_leads_as_soon_as_the_command_has_ended(wrappers: Wrappers) -> None:
+    long_session = ("--session-timeout-ms", "60000")
+    first = wrappers.lead("sleep", "60", options=long_session)
+    first.wait_for_line("elected")
+    impatient = wrappers.lead("echo", "never", options=("--wait", "0.2"))
+    waiting = wrappers.lead("echo", "never")
+    second = wrappers.lead("echo", "second", options=long_session)
+    guardian_of(waiting)
+
+    assert waiting.terminate() == 128 + signal.SIGTERM
+    assert impatient.wait_for_exit() == 75
+    first.terminate()
+
+    assert second.wait_for_exit(10) == 0
+    assert "never" not in waiting.output() + impatient.output()
+
+
+def test_what_the_command_leaves_behind_ends_before_the_next_leads(wrappers: Wrappers) -> None:
+    began = monotonic()
+    lead = wrappers.lead_python(
+        STUBBORN.replace('print("child", os.getpid(), flush=True)', "time.sleep(0.5); os._exit(5)")
+    )
+    grandchild = pid_of("grandchild", lead)
+
+    assert lead.wait_for_exit() == 5
+    wait_until_dead(grandchild, deadline_s=0.5)
+    assert monotonic() - began > SESSION_MS / 1000 / 5, "it had its grace"
+
+
+@pytest.mark.parametrize("victim", ["wrapper", "guardian"])
+def test_nothing_survives_a_kill_9(wrappers: Wrappers, victim: str) -> None:
+    lead = wrappers.lead_python(STUBBORN)
+    pids = [pid_of(who, lead) for who in ("child", "grandchild")]
+    guardian = guardian_of(lead)
+
+    if victim == "wrapper":
+        lead.send(signal.SIGKILL)
+    else:
+        guardian.kill()
+
+    wait_until_dead(*pids, deadline_s=SESSION_MS / 1000)
+    assert lead.wait_for_exit() == (-signal.SIGKILL if victim == "wrapper" else 70)
+    wait_until_dead(guardian.pid)
+
+
+@pytest.mark.slow
+def test_a_lost_leadership_ends_with_74_or_is_campaigned_for_again(wrappers: Wrappers) -> None:
+    once = wrappers.lead_python(STUBBORN)
+    pids = [pid_of(who, once) for who in ("child", "grandchild")]
+    once.pause()
+    wait_until_dead(*pids)
+    again = wrappers.lead_python(STUBBORN, "--again")
+    again.wait_for_line("elected")
+    once.resume()
+    assert once.wait_for_exit() == 74
+    first_child = pid_of("child", again)
+
+    again.pause()
+    wait_until_dead(first_child)
+    again.resume()
+
+    again.wait_until(lambda: again.output().count("elected") == 2, "second term")

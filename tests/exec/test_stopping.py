@@ -1,0 +1,125 @@
+"""When a command is told to stop, and when it is killed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.exec.stopping import Step, Stopping, StopTimes
+from rota.membership import MembershipSettings
+from rota.protocol.messages import Protocol
+
+TIMES = StopTimes(grace_ms=2_000, margin_ms=1_000)
+
+
+def running(valid_until_ms: int = 10_000) -> Stopping:
+    return Stopping(TIMES, valid_until_ms)
+
+
+def test_nothing_happens_while_the_deadline_is_far() -> None:
+    stopping = running()
+
+    assert stopping.due(6_999) is Step.NOTHING
+    assert (stopping.next_at_ms(), stopping.reason) == (7_000, "")
+
+
+def test_term_and_then_kill_come_before_the_deadline() -> None:
+    stopping = running()
+
+    steps = [stopping.due(now_ms) for now_ms in (7_000, 7_001, 8_999, 9_000, 9_001)]
+
+    assert steps == [Step.TERM, Step.NOTHING, Step.NOTHING, Step.KILL, Step.KILL]
+    assert stopping.reason == "deadline"
+
+
+def test_a_renewal_puts_both_off() -> None:
+    stopping = running()
+    stopping.renewed(15_000)
+
+    assert stopping.due(11_999) is Step.NOTHING
+    assert stopping.due(12_000) is Step.TERM
+
+
+def test_a_renewal_after_term_comes_too_late_for_more_than_the_grace() -> None:
+    stopping = running()
+    stopping.due(7_000)
+
+    stopping.renewed(60_000)
+
+    assert stopping.due(8_999) is Step.NOTHING
+    assert stopping.due(9_000) is Step.KILL
+
+
+def test_an_orderly_end_has_the_grace_that_was_given() -> None:
+    stopping = running(valid_until_ms=60_000)
+    stopping.stop(1_000, "revoked", grace_ms=20_000)
+
+    assert [stopping.due(now_ms) for now_ms in (1_000, 20_999, 21_000)] == [Step.TERM, Step.NOTHING, Step.KILL]
+
+
+def test_no_grace_outlasts_the_deadline() -> None:
+    stopping = running(valid_until_ms=10_000)
+    stopping.stop(5_000, "revoked", grace_ms=20_000)
+
+    assert stopping.due(5_000) is Step.TERM
+    assert stopping.next_at_ms() == 9_000
+    assert stopping.due(9_000) is Step.KILL
+
+
+def test_what_is_lost_is_killed_without_a_grace() -> None:
+    stopping = running()
+    stopping.lose(1_000, "UNKNOWN_MEMBER_ID")
+
+    assert (stopping.due(1_000), stopping.reason) == (Step.KILL, "UNKNOWN_MEMBER_ID")
+
+
+def test_the_first_reason_to_stop_counts() -> None:
+    stopping = running()
+    stopping.stop(1_000, "revoked")
+    stopping.stop(1_500, "the wrapper is gone")
+
+    assert (stopping.reason, stopping.next_at_ms()) == ("revoked", 3_000)
+
+
+def test_a_grace_that_does_not_fit_into_the_session_is_refused() -> None:
+    assert StopTimes.for_session(10_000, 2_500).grace_ms == 2_500
+    with pytest.raises(ValueError, match="2500 ms"):
+        StopTimes.for_session(10_000, 2_501)
+
+
+@given(session_ms=st.integers(1_000, 1_800_000), grace=st.floats(0, 1))
+def test_a_healthy_member_is_never_told_to_stop_between_two_heartbeats(session_ms: int, grace: float) -> None:
+    """The longest between two answers is a parked heartbeat, which parks for a third of what is left at most."""
+    times = StopTimes.for_session(session_ms, int(session_ms // 4 * grace))
+    settings = MembershipSettings("default", "g", "leader", (Protocol("single", b""),), session_ms, session_ms)
+    whole_ms = session_ms - settings.margin_ms
+
+    # The first is parked for `poll_ms`; what it renews counts from when it was sent.
+    left_ms = whole_ms - settings.poll_ms
+    parked_ms = min(settings.poll_ms, left_ms // 3)
+    least_left_ms = left_ms - parked_ms
+
+    assert times.term_at_ms(least_left_ms) > 0
+
+
+@given(
+    session_ms=st.integers(1_000, 100_000),
+    events=st.lists(st.tuples(st.integers(0, 5_000), st.sampled_from(["renew", "stop", "look"])), max_size=30),
+)
+def test_kill_is_due_before_the_deadline_whatever_happened(session_ms: int, events: list[tuple[int, str]]) -> None:
+    times = StopTimes.for_session(session_ms)
+    now_ms, valid_until_ms = 0, session_ms
+    stopping = Stopping(times, valid_until_ms)
+    for passed_ms, event in events:
+        now_ms += passed_ms
+        if event == "renew" and now_ms < valid_until_ms:
+            valid_until_ms = now_ms + session_ms
+            stopping.renewed(valid_until_ms)
+        elif event == "stop":
+            stopping.stop(now_ms, "revoked", grace_ms=2 * session_ms)
+        stopping.due(now_ms)
+
+    stopping.due(times.term_at_ms(valid_until_ms))
+    assert stopping.due(times.kill_at_ms(valid_until_ms)) is Step.KILL
+    assert times.kill_at_ms(valid_until_ms) < times.backstop_at_ms(valid_until_ms) < valid_until_ms

@@ -1,0 +1,115 @@
+"""`rota work`: a command runs on a share of the work, anew on each share; nobody else is given what it still has."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+
+import psutil
+import pytest
+
+from tests.exec.wrappers import (
+    PRINT_ENVIRONMENT,
+    STUBBORN,
+    Wrappers,
+    environment_of,
+    guardian_of,
+    pid_of,
+    wait_until_dead,
+)
+from tests.support.processes import Process
+
+pytestmark = pytest.mark.processes
+
+# Tells when it starts and stops, and takes its time to stop. Appends, so that several tell in one order.
+WORKER = """
+import os, signal, sys, time
+def tell(what):
+    line = f"{what} {os.environ['ROTA_PARTITIONS']}"
+    print(line, flush=True)
+    with open(sys.argv[1], "a") as log:
+        log.write(f"{what} {os.environ['ROTA_PARTITIONS']}\\n")
+def stop(number, frame):
+    time.sleep(0.3)
+    tell("stopped")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+tell("started")
+while True:
+    signal.pause()
+"""
+
+
+def started_on(wrapper: Process, count: int) -> str:
+    """The partitions of the first run of a worker that has so many of them."""
+    return wrapper.wait_for_line(rf"^started (\d+(?: \d+){{{count - 1}}})$")[1]
+
+
+def test_the_command_knows_its_share_and_its_exit_code_is_the_answer(wrappers: Wrappers) -> None:
+    wrappers.put_topic(wrappers.group_id, 3)
+
+    work = wrappers.work(wrappers.group_id, "python3", "-c", PRINT_ENVIRONMENT + "; raise SystemExit(9)")
+
+    told = environment_of(work)
+    assert work.wait_for_exit() == 9
+    assert told["ROTA_PARTITIONS"] == "0 1 2"
+    assert json.loads(told["ROTA_ASSIGNMENT"]) == [{"topic": wrappers.group_id, "partitions": [0, 1, 2]}]
+    assert int(told["ROTA_FENCING_TOKEN"]) >= 1
+
+
+def test_a_share_moves_only_once_its_command_has_stopped(wrappers: Wrappers) -> None:
+    topic, log = wrappers.group_id, wrappers.folder / "log"
+    wrappers.put_topic(topic, 4)
+    command = ("python3", "-c", WORKER, log)
+    first = wrappers.work(topic, *command)
+    assert started_on(first, 4) == "0 1 2 3"
+
+    second = wrappers.work(topic, *command)
+    kept, moved = started_on(first, 2).split(), started_on(second, 2).split()
+
+    assert sorted(kept + moved) == ["0", "1", "2", "3"]
+    assert log.read_text().splitlines()[:2] == ["started 0 1 2 3", "stopped 0 1 2 3"]
+    held: set[str] = set()
+    for what, *partitions in map(str.split, log.read_text().splitlines()):
+        assert what == "stopped" or not held.intersection(partitions), "granted twice"
+        held = held.union(partitions) if what == "started" else held.difference(partitions)
+    assert [one.terminate() for one in (first, second)] == [0, 0]
+
+
+def test_nothing_runs_where_nothing_is_assigned(wrappers: Wrappers) -> None:
+    wrappers.put_topic(wrappers.group_id, 1)
+    command = ("python3", "-c", WORKER, wrappers.folder / "log")
+    busy = wrappers.work(wrappers.group_id, *command)
+    started_on(busy, 1)
+    idle = wrappers.work(wrappers.group_id, *command)
+    guardian_of(idle)
+
+    busy.send(signal.SIGTERM)
+    assert busy.wait_for_exit() == 0
+
+    started_on(idle, 1)
+    assert re.findall(r"^\w+ 0$", (wrappers.folder / "log").read_text(), re.MULTILINE) == [
+        "started 0",
+        "stopped 0",
+        "started 0",
+    ]
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_paused_is_dead_before_its_share_moves_and_comes_back(wrappers: Wrappers) -> None:
+    wrappers.put_topic(wrappers.group_id, 1)
+    paused = wrappers.work(wrappers.group_id, "python3", "-c", STUBBORN)
+    pids = [pid_of(who, paused) for who in ("child", "grandchild")]
+    other = wrappers.work(wrappers.group_id, "python3", "-c", STUBBORN)
+    guardian_of(other)
+    paused.pause()
+
+    pid_of("child", other)
+
+    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
+    paused.resume()
+    other.send(signal.SIGKILL)
+    paused.wait_until(lambda: paused.output().count("\ngrandchild") == 2, "second run", 15)
+    paused.send(signal.SIGKILL)
+    wait_until_dead(*map(int, re.findall(r"^\w*child (\d+)$", paused.output(), re.MULTILINE)))

@@ -1,0 +1,105 @@
+"""`rota lead` and `rota work` as processes of a test, and what can be seen of the processes below them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic, sleep
+
+import psutil
+
+from tests.support.processes import Process, Processes
+from tests.support.reaper import is_alive
+
+SESSION_MS = 2_000
+_DEADLINE_S = 20.0
+
+# Ignores TERM, and so does its child, which moreover has left the session and the process group, and lost its parent.
+STUBBORN = """
+import os, signal, time
+for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print("grandchild", os.getpid(), flush=True)
+    else:
+        os._exit(0)
+else:
+    print("child", os.getpid(), flush=True)
+while True:
+    time.sleep(60)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wrappers:
+    """Makes wrappers for one group."""
+
+    processes: Processes
+    url: str
+    group_id: str
+    folder: Path
+
+    def of(self, group_id: str) -> Wrappers:
+        """The same for another group, whose name begins with this one's."""
+        return replace(self, group_id=f"{self.group_id}-{group_id}")
+
+    def lead(self, *command: str | Path, options: tuple[str, ...] = (), url: str | None = None) -> Process:
+        return self._start("lead", self.group_id, *options, "--", *command, url=url)
+
+    def work(self, topic: str, *command: str | Path, options: tuple[str, ...] = ()) -> Process:
+        return self._start("work", self.group_id, "--topic", topic, *options, "--", *command)
+
+    def lead_python(self, script: str, *options: str, url: str | None = None) -> Process:
+        """`rota lead -- python -c SCRIPT`."""
+        return self.lead(sys.executable, "-c", textwrap.dedent(script), options=options, url=url)
+
+    def _start(self, command: str, *arguments: str | Path, url: str | None = None) -> Process:
+        settings = {"ROTA_URL": url or self.url, "ROTA_SESSION_TIMEOUT_MS": str(SESSION_MS)}
+        return self.processes.rota(command, *arguments, env=settings)
+
+    def put_topic(self, topic: str, partitions: int) -> None:
+        put = self.processes.rota("topics", "put", topic, "-p", str(partitions), env={"ROTA_URL": self.url})
+        assert put.wait_for_exit() == 0, put.output()
+
+
+def pid_of(who: str, wrapper: Process) -> int:
+    """The pid that a stubborn command has printed for its `child` or `grandchild`."""
+    return int(wrapper.wait_for_line(rf"^{who} (\d+)$")[1])
+
+
+def guardian_of(wrapper: Process) -> psutil.Process:
+    """The guardian of a wrapper."""
+    found: list[psutil.Process] = []
+
+    def look() -> bool:
+        children = psutil.Process(wrapper.pid).children()
+        found.extend(child for child in children if "rota.exec.guardian" in child.cmdline())
+        return bool(found)
+
+    wrapper.wait_until(look, "guardian")
+    return found[0]
+
+
+def wait_until_dead(*pids: int, deadline_s: float = _DEADLINE_S) -> float:
+    """Return when none of the processes is alive: the monotonic time of the last look that found one."""
+    last_seen = monotonic()
+    give_up_at = last_seen + deadline_s
+    while any(is_alive(pid) for pid in pids):
+        last_seen = monotonic()
+        assert last_seen < give_up_at, f"still alive: {[pid for pid in pids if is_alive(pid)]}"
+        sleep(0.002)
+    return last_seen
+
+
+def environment_of(wrapper: Process) -> dict[str, str]:
+    """What a command that prints its environment as JSON was told."""
+    told: dict[str, str] = json.loads(wrapper.wait_for_line(r"^\{.*\}$")[0])
+    return told
+
+
+PRINT_ENVIRONMENT = "import json, os; print(json.dumps(dict(os.environ)), flush=True)"
