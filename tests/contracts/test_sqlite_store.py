@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,6 +143,34 @@ async def test_a_cancelled_append_lands_whole_or_not_at_all_and_the_next_one_wor
         if outcome == []:
             assert image.last_seq == end + 1
     assert cancelled
+
+
+async def test_a_connection_whose_opening_was_cancelled_has_ended_when_the_store_is_closed(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread would otherwise report to an event loop that may be gone by then."""
+    opening, may_open, connect = threading.Event(), threading.Event(), sqlite3.connect
+
+    def connect_late(path: str, **options: Any) -> Any:
+        opening.set()
+        may_open.wait(10)
+        return connect(path, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", connect_late)
+    # The first has the connection that the store was opened with.
+    readings = [asyncio.create_task(store.load(0)) for _ in range(2)]
+    assert await asyncio.to_thread(opening.wait, 5)
+    for reading in readings:
+        reading.cancel()
+    await asyncio.gather(*readings, return_exceptions=True)
+
+    closing = asyncio.create_task(store.close())
+    done, _ = await asyncio.wait([closing], timeout=0.1)
+    may_open.set()
+    await closing
+
+    assert not done
+    assert [thread.name for thread in threading.enumerate() if "_connection_worker_thread" in thread.name] == []
 
 
 async def test_a_value_that_the_engine_cannot_hold_is_unavailability_and_leaves_nothing(store: SqlStore) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -13,7 +13,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from rota.runtime.ports import StoreRefused
 from rota.storage.append import Appender, SqliteAppender
 from rota.storage.append_postgres import PostgresAppender
-from rota.storage.engine import is_behind_pooler, postgres_engine, postgres_transaction, sqlite_engine
+from rota.storage.engine import (
+    SqliteThreads,
+    is_behind_pooler,
+    postgres_engine,
+    postgres_transaction,
+    sqlite_engine,
+)
 from rota.storage.errors import UPGRADE_HINT, sqlstate
 from rota.storage.file_lock import FileLock
 from rota.storage.partitions import create_partitions_ahead
@@ -56,8 +62,10 @@ class SqliteConnections:
     def __init__(self, path: Path, *, write_timeout_ms: int) -> None:
         self._path = path
         self._lock = FileLock(path)
-        self._writers = sqlite_engine(path, busy_timeout_ms=write_timeout_ms, connections=1, writes=True)
-        self._readers = sqlite_engine(path, busy_timeout_ms=write_timeout_ms, connections=_SQLITE_READERS, writes=False)
+        self._threads = SqliteThreads()
+        common: dict[str, Any] = {"busy_timeout_ms": write_timeout_ms, "threads": self._threads}
+        self._writers = sqlite_engine(path, connections=1, writes=True, **common)
+        self._readers = sqlite_engine(path, connections=_SQLITE_READERS, writes=False, **common)
 
     async def open(self) -> None:
         if not self._path.exists():
@@ -67,6 +75,7 @@ class SqliteConnections:
     async def close(self) -> None:
         await self._readers.dispose()
         await self._writers.dispose()
+        await self._threads.join()
         self._lock.release()
 
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import aiosqlite
 from sqlalchemy import URL, event, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
@@ -16,14 +19,18 @@ from rota.storage.schema import POSTGRES_SCHEMA
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation
 
 _CONNECT_TIMEOUT_S = 5.0
+_JOIN_TIMEOUT_S = 5.0
 
 
-def sqlite_engine(path: Path, *, busy_timeout_ms: int, connections: int, writes: bool) -> AsyncEngine:
+def sqlite_engine(
+    path: Path, *, busy_timeout_ms: int, connections: int, writes: bool, threads: SqliteThreads | None = None
+) -> AsyncEngine:
     """An engine on a SQLite file. With `writes`, each transaction takes the write lock when it begins."""
+    connect = (threads or SqliteThreads()).connect
     engine = create_async_engine(
         URL.create("sqlite+aiosqlite", database=str(path)),
         # The driver would begin transactions by rules of its own; the begin event below does it instead.
-        connect_args={"isolation_level": None},
+        connect_args={"isolation_level": None, "async_creator_fn": connect},
         pool_size=connections,
         max_overflow=0,
         pool_timeout=busy_timeout_ms / 1000,
@@ -48,6 +55,31 @@ def sqlite_engine(path: Path, *, busy_timeout_ms: int, connections: int, writes:
     event.listen(engine.sync_engine, "connect", set_up)
     event.listen(engine.sync_engine, "begin", lambda connection: connection.exec_driver_sql(begin))
     return engine
+
+
+class SqliteThreads:
+    """The threads of an engine's connections: each has one, which may outlive a connection whose opening was cancelled.
+
+    It then reports to an event loop that may be gone by then. The driver offers no way to wait for it.
+    """
+
+    def __init__(self) -> None:
+        self._threads: list[Thread] = []
+
+    def connect(self, *args: Any, **options: Any) -> aiosqlite.Connection:
+        """As `aiosqlite.connect`."""
+        connection = aiosqlite.connect(*args, **options)
+        # A process that ends without closing the store must not hang.
+        connection._thread.daemon = True
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        self._threads.append(connection._thread)
+        return connection
+
+    async def join(self) -> None:
+        """Return when all of them have ended; their connections have been closed before."""
+        for thread in self._threads:
+            if thread.is_alive():
+                await asyncio.to_thread(thread.join, _JOIN_TIMEOUT_S)
 
 
 def postgres_engine(
