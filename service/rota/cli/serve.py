@@ -60,6 +60,16 @@ def serve(
     lease_ms: Annotated[
         int | None, typer.Option(envvar="ROTA_LEASE_MS", help="How long a dead server's groups wait [5000].")
     ] = None,
+    fence_keys: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROTA_FENCE_KEYS", metavar="FILE,…", help="Ed25519 keys in PEM: the first signs fencing tokens."
+        ),
+    ] = None,
+    fence_token_ttl_ms: Annotated[
+        int | None,
+        typer.Option(envvar="ROTA_FENCE_TOKEN_TTL_MS", help="How long a signed fencing token is good for [60000]."),
+    ] = None,
     shard_count: Annotated[
         int | None, typer.Option(envvar="ROTA_SHARD_COUNT", help="Fixed when the store is made [64].")
     ] = None,

@@ -107,6 +107,14 @@ class Term:
         self.raise_if_lost()
         return await self._member.verify_fence()
 
+    async def signed_token(self) -> str:
+        """A signed proof of this term's generation, for services that check it offline; `LeadershipLost` if it is over.
+
+        Good for a minute or so: ask again when it has run out.
+        """
+        self.raise_if_lost()
+        return await self._member.signed_token()
+
     async def __aenter__(self) -> Self:
         self.raise_if_lost()
         self._body = asyncio.current_task()

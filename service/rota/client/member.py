@@ -230,6 +230,22 @@ class Member(Generic[Share]):
         request = VerifyFence(settings.namespace, settings.group_id, self.generation_id, self.member_id)
         return await self._caller.ask(request, FenceReply)
 
+    async def signed_token(self) -> str:
+        """A signed proof that this member is in the current generation, for services that check it offline.
+
+        It is good for a minute or so (the server's `fence_token_ttl_ms`): ask again for the next write that needs one.
+        See `rota.fencing.tokens.Fence` for the other side.
+
+        Raises:
+            MembershipLost: The generation is over, or nothing is held.
+            InvalidRequest: The server has no keys to sign with.
+        """
+        settings = self._machine.settings
+        if self.assignment is None:
+            raise MembershipLost("this member holds nothing")
+        request = VerifyFence(settings.namespace, settings.group_id, self.generation_id, self.member_id, sign=True)
+        return (await self._caller.ask(request, FenceReply)).token
+
     def rejoin(self, reason: str) -> None:
         """Have the group rebalance (as the leader), or bring this member's part of it up to date."""
         self._react(self._machine.request_rejoin(self._now_ms(), reason))

@@ -297,6 +297,8 @@ class VerifyFence:
     group_id: str
     generation_id: int
     member_id: str = ""
+    sign: bool = False
+    """Also answer with a signed token, for services that check it without asking us. Needs `member_id`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +310,7 @@ class FenceReply:
     generation_id: int = NO_GENERATION
     is_leader: bool = False
     is_member: bool = False
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from rota.protocol.limits import MAX_WAIT_MS, Limits
 from rota.protocol.messages import (
     DeleteGroup,
     DeleteOffsets,
+    FenceReply,
     FetchOffsets,
     GetLeader,
     Heartbeat,
@@ -30,6 +31,7 @@ from rota.protocol.messages import (
     ListTopicsReply,
     Reply,
     Request,
+    VerifyFence,
     refuse,
 )
 from rota.runtime.clock import Clock, SystemClock
@@ -47,6 +49,8 @@ TAKE_IN_INTERVAL_S = 2.0
 FLUSH_S = 0.5
 """How long a stopping process waits for the store: parked clients want their answer within a second."""
 DRAINING = "this replica is stopping; ask again, another one takes over"
+Sign = Callable[[VerifyFence, FenceReply], FenceReply]
+"""Adds a signed token to the answer that a fence holds."""
 
 
 class LocalCoordinator:
@@ -70,11 +74,13 @@ class LocalCoordinator:
         notify: Notify | None = None,
         liveness: Liveness | None = None,
     ) -> None:
+        sign: Sign | None = None,
         self.shard_count = shard_count
         self.limits = limits or Limits()
         self.replica_id = replica_id or f"replica-{uuid.uuid4()}"
         self._address = address
         self._store = store
+        self._sign = sign
         self._clock = clock or SystemClock()
         self._telemetry = telemetry or Telemetry()
         self._timers = TimerTask(self._clock, self._telemetry.on_late_timer)
@@ -96,6 +102,7 @@ class LocalCoordinator:
         )
         self._subscriptions = Subscriptions()
         self._draining = False
+            assign=self.assigning.want,
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> LocalCoordinator:
@@ -178,6 +185,8 @@ class LocalCoordinator:
                 return await self._list_groups(request)
             case ListTopics():
                 return await self._list_topics(request)
+            case VerifyFence(sign=True):
+                return await self._verify_and_sign(request)
             case _:
                 return await self._submit(request)
 
@@ -360,6 +369,16 @@ class LocalCoordinator:
         replies = [reply for reply in await self._ask_all(request) if isinstance(reply, ListReply) and _ok(reply)]
         if len(replies) < self._ownership.due():
             return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "not every shard is loaded"))
+    async def _verify_and_sign(self, request: VerifyFence) -> Answer:
+        """Only who has just been found to be in the generation gets a token."""
+        if self._sign is None or not request.member_id:
+            why = "sign needs a member_id" if self._sign else "this server has no keys to sign with"
+            return Answer(refuse(request, ErrorCode.INVALID_REQUEST, why))
+        answer = await self._submit(request)
+        if isinstance(answer.reply, FenceReply) and _ok(answer.reply):
+            return replace(answer, reply=self._sign(request, answer.reply))
+        return answer
+
         return Answer(merge_groups(replies, request.limit))
 
     async def _list_topics(self, request: ListTopics) -> Answer:

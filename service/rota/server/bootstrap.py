@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from rota.api.http.app import HttpApi, create_app
+from rota.api.http.handlers import no_fence_keys
 from rota.observability.metrics import Metrics
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.ports import Liveness, StoreUnavailable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     # gRPC is not in the base install, which serves the embedded store only.
     from rota.api.grpc.server import GrpcServer
     from rota.api.peer.client import GrpcPeers
+    from rota.fencing.signer import Signer
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +55,7 @@ async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]
         metrics = Metrics()
         embedded = isinstance(store.location, SqliteLocation)
         secrets = _peer_secrets(settings)
+        signer = _signer(settings)
         async with _peers(secrets, embedded=embedded) as peers, _liveness(settings, store) as liveness:
             coordinator = LocalCoordinator(
                 store,
@@ -65,6 +68,7 @@ async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]
                 steal=embedded,
                 notify=peers.tell_released if peers else None,
                 liveness=liveness,
+                sign=signer,
             )
             async with _peer_server(coordinator, settings, secrets, embedded=embedded):
                 served = _routed(coordinator, peers, settings, metrics) if peers else coordinator
@@ -72,7 +76,8 @@ async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]
                 await coordinator.start()
                 try:
                     async with _grpc(served, settings, metrics) as grpc:
-                        api = create_app(served, settings.limits, metrics=metrics)
+                        fence_keys = signer.jwks if signer else no_fence_keys
+                        api = create_app(served, settings.limits, metrics=metrics, fence_keys=fence_keys)
                         yield Services(store, coordinator, api, grpc, metrics)
                 finally:
                     await _stop(served)
@@ -92,6 +97,21 @@ def _peer_secrets(settings: Settings) -> list[str]:
         return read_peer_secrets(settings.peer_secret_file) if settings.peer_secret_file else []
     except ValueError as error:
         raise CannotListen(f"peer_secret_file {error}") from error
+def _signer(settings: Settings) -> Signer | None:
+    """What signs fencing tokens, where there are keys; raises `CannotListen`."""
+    if not settings.fence_keys:
+        return None
+    try:
+        from rota.fencing.keys import InvalidKeys, KeyFiles
+        from rota.fencing.signer import Signer
+    except ImportError as error:
+        raise CannotListen(f"signing is not installed ({error}): pip install 'rota[fencing]'") from error
+    try:
+        return Signer(KeyFiles(settings.fence_keys), settings.fence_token_ttl_ms // 1_000)
+    except InvalidKeys as error:
+        raise CannotListen(f"fence_keys: {error}") from error
+
+
 
 
 @asynccontextmanager

@@ -58,8 +58,13 @@ def _checked_secret_file(path: Path) -> Path:
     return path
 
 
+def _split_paths(given: Any) -> Any:
+    return [Path(part.strip()) for part in given.split(",") if part.strip()] if isinstance(given, str) else given
+
+
 _LivenessUrl = Annotated[str, AfterValidator(_checked_liveness_url)]
 _SecretFile = Annotated[Path, AfterValidator(_checked_secret_file)]
+_Paths = Annotated[tuple[Path, ...], BeforeValidator(_split_paths), NoDecode]
 _Address = Annotated[Address, BeforeValidator(Address.parse), NoDecode]
 
 
@@ -96,6 +101,13 @@ class Settings(BaseSettings):
         default=True, description="Answer for any group by asking its owner; otherwise NOT_COORDINATOR names the owner."
     )
     advertise: str | None = Field(default=None, description="The URL others reach this replica at.")
+    fence_keys: _Paths = Field(
+        default=(),
+        description="PEM files with Ed25519 keys, `A,B`: the first signs fencing tokens, all are published.",
+    )
+    fence_token_ttl_ms: int = Field(
+        default=60_000, ge=1_000, le=86_400_000, description="How long a signed fencing token is good for."
+    )
     shard_count: int = Field(default=64, ge=1, le=4_096, description="Fixed when the store is created.")
     lease_ms: int = Field(
         default=5_000, ge=MIN_LEASE_MS, le=600_000, description="How long a dead replica keeps its shards."

@@ -347,30 +347,34 @@ class FetchOffsetsResponse(_message.Message):
     def __init__(self, offsets: _Optional[_Iterable[_Union[FetchedOffset, _Mapping]]] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class VerifyFenceRequest(_message.Message):
-    __slots__ = ("namespace", "group_id", "generation_id", "member_id")
+    __slots__ = ("namespace", "group_id", "generation_id", "member_id", "sign")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
+    SIGN_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     group_id: str
     generation_id: int
     member_id: str
-    def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., generation_id: _Optional[int] = ..., member_id: _Optional[str] = ...) -> None: ...
+    sign: bool
+    def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., generation_id: _Optional[int] = ..., member_id: _Optional[str] = ..., sign: _Optional[bool] = ...) -> None: ...
 
 class VerifyFenceResponse(_message.Message):
-    __slots__ = ("generation_id", "is_leader", "is_member", "revision", "epoch")
+    __slots__ = ("generation_id", "is_leader", "is_member", "token", "revision", "epoch")
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
     IS_LEADER_FIELD_NUMBER: _ClassVar[int]
     IS_MEMBER_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     generation_id: int
     is_leader: bool
     is_member: bool
+    token: str
     revision: int
     epoch: int
-    def __init__(self, generation_id: _Optional[int] = ..., is_leader: _Optional[bool] = ..., is_member: _Optional[bool] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, generation_id: _Optional[int] = ..., is_leader: _Optional[bool] = ..., is_member: _Optional[bool] = ..., token: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class GetLeaderRequest(_message.Message):
     __slots__ = ("namespace", "group_id", "after_generation", "wait_ms")

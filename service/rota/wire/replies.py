@@ -111,7 +111,12 @@ DELETE_OFFSETS_REPLY = _reply(
     DeleteOffsetsReply, Entry("partitions", _list_of(_PARTITION_RESULT)), title="DeleteOffsetsReply"
 )
 FENCE_REPLY = _reply(
-    FenceReply, _GENERATION_ID, Entry("is_leader", _FLAG), Entry("is_member", _FLAG), title="FenceReply"
+    FenceReply,
+    _GENERATION_ID,
+    Entry("is_leader", _FLAG),
+    Entry("is_member", _FLAG),
+    Entry("token", _TEXT, "", "Signed with a key of `/.well-known/jwks.json`, where `sign` asked for it."),
+    title="FenceReply",
 )
 DESCRIBE_REPLY = _reply(
     DescribeReply,

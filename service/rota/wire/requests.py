@@ -39,7 +39,18 @@ from rota.protocol.messages import (
     TopicPartitions,
     VerifyFence,
 )
-from rota.wire.fields import INT32_MAX, Integer, Octets, Schema, Text, TextMap, Wait, invalid, too_large
+from rota.wire.fields import (
+    INT32_MAX,
+    Boolean,
+    Integer,
+    Octets,
+    Schema,
+    Text,
+    TextMap,
+    Wait,
+    invalid,
+    too_large,
+)
 from rota.wire.page_token import PageToken
 from rota.wire.records import Entry, ListOf, Pair, Record
 
@@ -211,6 +222,7 @@ VERIFY_FENCE = Record(
     (
         Entry("generation_id", GENERATION_ID, doc="The fencing token at hand."),
         Entry("member_id", MEMBER_ID, "", "Also checked to be a member, where given."),
+        Entry("sign", Boolean(), False, "Also answer with a signed token, for others to check offline."),
     ),
     title="VerifyFence",
 )

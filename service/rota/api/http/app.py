@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rota.api.http.draining import Draining
-from rota.api.http.handlers import Handlers
+from rota.api.http.handlers import FenceKeys, Handlers, no_fence_keys
 from rota.api.http.heartbeats import HeartbeatEndpoint
 from rota.api.http.openapi import build_openapi
 from rota.api.http.operations import OPERATIONS
@@ -32,17 +32,25 @@ from rota.wire.routes import PREFIX, ROUTES
 Handler = Callable[[HttpRequest], Awaitable[ASGIApp]]
 
 _HEARTBEAT_PATH = re.compile(r"/v1/namespaces/([^/]+)/groups/([^/]+)/heartbeat")
+JWKS_PATH = "/.well-known/jwks.json"
 _GROUP = PREFIX + "/groups/{group_id}"
 
 
 class HttpApi:
     """The ASGI application. Heartbeats take the short road; all else goes through FastAPI's router."""
 
-    def __init__(self, coordinator: ServedCoordinator, limits: Limits, metrics: Metrics, ping_seconds: float) -> None:
+    def __init__(
+        self,
+        coordinator: ServedCoordinator,
+        limits: Limits,
+        metrics: Metrics,
+        ping_seconds: float,
+        fence_keys: FenceKeys,
+    ) -> None:
         self.metrics = metrics
         self.draining = Draining()
         self._heartbeats = HeartbeatEndpoint(coordinator, limits, metrics)
-        self._handlers = Handlers(coordinator, limits, metrics, self.draining, self._heartbeats)
+        self._handlers = Handlers(coordinator, limits, metrics, self.draining, self._heartbeats, fence_keys)
         self._streams = EventStreams(coordinator, limits, metrics, self.draining, ping_seconds)
         self.fastapi = _fastapi(limits)
         for path, by_method in self._routes().items():
@@ -81,6 +89,7 @@ class HttpApi:
         routes["/v1/events"]["GET"] = self._answering(self._handlers.read_journal, "journalRead")
         routes["/healthz"]["GET"] = self._answering(self._handlers.healthz, "healthz")
         routes["/readyz"]["GET"] = self._answering(self._handlers.readyz, "readyz")
+        routes[JWKS_PATH]["GET"] = self._answering(self._handlers.publish_keys, "fenceKeys")
         routes["/metrics"]["GET"] = self._answering(self._handlers.scrape, "metrics")
         return routes
 
@@ -104,13 +113,14 @@ def create_app(
     *,
     metrics: Metrics | None = None,
     ping_seconds: float = PING_SECONDS,
+    fence_keys: FenceKeys = no_fence_keys,
 ) -> HttpApi:
     """The HTTP API of a coordinator, as an ASGI application without a lifespan of its own.
 
     Who runs it starts the coordinator first, and before stopping the server calls `begin_drain()` and the
     coordinator's `drain()`, in this order (`rota.server.lifecycle` does).
     """
-    return HttpApi(coordinator, limits or Limits(), metrics or Metrics(), ping_seconds)
+    return HttpApi(coordinator, limits or Limits(), metrics or Metrics(), ping_seconds, fence_keys)
 
 
 def _dispatch(by_method: dict[str, Handler]) -> Callable[[HttpRequest], Awaitable[Any]]:

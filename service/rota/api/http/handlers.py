@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from starlette.requests import Request as HttpRequest
 
@@ -21,6 +24,14 @@ from rota.wire.documents import parse_document
 from rota.wire.fields import invalid
 from rota.wire.routes import ROUTES, Carrier, decode_path, decode_request
 
+FenceKeys = Callable[[], Mapping[str, Any]]
+"""The JWK set of the keys that sign fencing tokens, as it is now."""
+JWKS_HEADERS = ((b"content-type", b"application/jwk-set+json"), (b"cache-control", b"max-age=60"))
+
+
+def no_fence_keys() -> Mapping[str, Any]:
+    return {"keys": []}
+
 
 @dataclass(frozen=True, slots=True)
 class Handlers:
@@ -31,6 +42,7 @@ class Handlers:
     metrics: Metrics
     draining: Draining
     heartbeats: HeartbeatEndpoint
+    fence_keys: FenceKeys
 
     async def call(self, http: HttpRequest, request_type: type[Request], operation: str) -> Rendered:
         """Any request of the protocol: decode it as its route says, call, encode."""
@@ -74,6 +86,10 @@ class Handlers:
         return render_document(
             {"events": [EVENT.encode(event) for event in events], "revision": revision, "epoch": epoch}
         )
+
+    async def publish_keys(self, _http: HttpRequest) -> Rendered:
+        """The public halves, for whoever checks fencing tokens."""
+        return Rendered(200, JWKS_HEADERS, json.dumps(self.fence_keys()).encode())
 
     async def healthz(self, _http: HttpRequest) -> Rendered:
         """The process is up and its event loop runs; nothing else."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rota.api.http import openapi_parts as parts
-from rota.api.http.operations import EVENTS, GROUPS, SERVER
+from rota.api.http.operations import EVENTS, FENCES, GROUPS, SERVER
 from rota.api.http.shapes import (
     COORDINATOR,
     EVENT,
@@ -55,6 +55,7 @@ def special_paths(limits: Limits) -> dict[str, Json]:
         _GROUP + "/coordinator": {"get": _find_coordinator()},
         _GROUP + "/events": {"get": _watch(limits)},
         "/v1/events": {"get": _read_journal(limits)},
+        "/.well-known/jwks.json": {"get": _fence_keys()},
         "/healthz": {"get": _probe("healthz", "The process is up.", "ok", ready=False)},
         "/readyz": {
             "get": _probe("readyz", "This replica can take part; no matter what it leads.", "ready", ready=True)
@@ -151,6 +152,19 @@ def _probe(operation_id: str, summary: str, status: str, *, ready: bool) -> Json
     errors = parts.error_responses(_UNAVAILABLE, reads_body=False)
     kept = {code: errors[code] for code in (["500", "503"] if ready else ["500"])}
     return _described(operation_id, SERVER, summary, [], {"200": {"description": "Yes.", "content": content}, **kept})
+
+
+def _fence_keys() -> Json:
+    key = {"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo", "alg": "EdDSA"}
+    schema = {
+        "type": "object",
+        "required": ["keys"],
+        "properties": {"keys": {"type": "array", "items": {"type": "object"}}},
+    }
+    content = {"application/jwk-set+json": {"schema": schema, "example": {"keys": [key]}}}
+    errors = parts.error_responses((), reads_body=False)
+    responses = {"200": {"description": "A JWK set; empty without keys.", "content": content}, "500": errors["500"]}
+    return _described("fenceKeys", FENCES, "The public keys that fencing tokens are checked with.", [], responses)
 
 
 def _metrics() -> Json:

@@ -1,0 +1,38 @@
+"""Signing on the server: the token goes to whoever the fence has just been found to hold for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rota.fencing.keys import KeyFiles
+from rota.fencing.tokens import FencingToken, sign
+from rota.protocol.messages import FenceReply, VerifyFence
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Adds a token to an answer that says yes. It runs out after `ttl_s`; its holder asks for the next before that."""
+
+    keys: KeyFiles
+    ttl_s: int
+    clock: Callable[[], float] = time.time
+
+    def jwks(self) -> dict[str, Any]:
+        """The public keys, for whoever checks tokens."""
+        return self.keys.ring().jwks()
+
+    def __call__(self, request: VerifyFence, reply: FenceReply) -> FenceReply:
+        now = int(self.clock())
+        token = FencingToken(
+            request.namespace,
+            request.group_id,
+            reply.generation_id,
+            request.member_id,
+            reply.is_leader,
+            now,
+            now + self.ttl_s,
+        )
+        return replace(reply, token=sign(token, self.keys.ring()))

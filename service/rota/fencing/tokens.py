@@ -1,0 +1,156 @@
+"""Signed fencing tokens: who holds a group's generation, in a form that any service checks without asking anybody.
+
+A token is a JWT signed with Ed25519 (`EdDSA`), so that every JWT library reads it. A signature proves that the holder
+*had* the generation when it was signed. That no newer one has been seen is for whoever is written to: `Fence` does it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidSignature
+
+from rota.fencing.keys import KeyRing, PublicKeys, base64url, from_base64url
+
+TOKEN_TYPE: Final = "rota-fence+jwt"
+"""Its header says so, so that no token that was signed for something else is taken for one."""
+_MAX_TOKEN_CHARS = 8_192
+
+
+class FenceRefused(Exception):
+    """What was to be written must not be; the message says why."""
+
+
+class InvalidToken(FenceRefused):
+    """Not a token that one of these keys has signed, or one that has run out."""
+
+
+class StaleToken(FenceRefused):
+    """A newer generation has been here."""
+
+
+@dataclass(frozen=True, slots=True)
+class FencingToken:
+    """What a token says. Times are seconds since 1970, as JWTs have them."""
+
+    namespace: str
+    group_id: str
+    generation_id: int
+    member_id: str
+    is_leader: bool
+    issued_at: int
+    expires_at: int
+
+
+def sign(token: FencingToken, keys: KeyRing) -> str:
+    """The token as text."""
+    header = {"alg": "EdDSA", "kid": keys.signing_id, "typ": TOKEN_TYPE}
+    claims = {
+        "iss": "rota",
+        "sub": token.member_id,
+        "iat": token.issued_at,
+        "exp": token.expires_at,
+        "namespace": token.namespace,
+        "group_id": token.group_id,
+        "generation_id": token.generation_id,
+        "is_leader": token.is_leader,
+    }
+    signed = f"{_segment(header)}.{_segment(claims)}"
+    return f"{signed}.{base64url(keys.signing.sign(signed.encode('ascii')))}"
+
+
+def verify(text: str, keys: PublicKeys, *, now: float | None = None, leeway_s: float = 0.0) -> FencingToken:
+    """Check a token's signature and its time.
+
+    Args:
+        text: The token.
+        keys: The server's public keys; see `rota.fencing.keys.public_keys`.
+        now: Seconds since 1970, by default this machine's clock.
+        leeway_s: How far this machine's clock may be ahead of the server's.
+
+    Raises:
+        InvalidToken: Do not act on it.
+    """
+    try:
+        header_part, claims_part, signature_part = text[: _MAX_TOKEN_CHARS + 1].split(".")
+        header = _read(header_part)
+        signature = from_base64url(signature_part)
+    except ValueError as error:
+        raise InvalidToken("not a token") from error
+    if header.get("alg") != "EdDSA" or header.get("typ") != TOKEN_TYPE or "crit" in header:
+        raise InvalidToken("not a fencing token")
+    key = keys.get(str(header.get("kid")))
+    if key is None:
+        raise InvalidToken("signed with a key that is not known here")
+    try:
+        key.verify(signature, f"{header_part}.{claims_part}".encode("ascii"))
+        token = _from_claims(_read(claims_part))
+    except (InvalidSignature, KeyError, TypeError, ValueError) as error:
+        raise InvalidToken("the signature does not fit") from error
+    if token.expires_at + leeway_s <= (time.time() if now is None else now):
+        raise InvalidToken("the token has run out")
+    return token
+
+
+class Fence:
+    """Lets writes through whose token is valid and of no older generation than any that was let through before.
+
+    `highest` keeps the generations by `namespace/group_id`. It is the fence: whoever guards data that outlives its own
+    process keeps it with the data.
+    """
+
+    def __init__(
+        self,
+        keys: Callable[[], PublicKeys],
+        *,
+        highest: MutableMapping[str, int] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._keys = keys
+        self._highest: MutableMapping[str, int] = {} if highest is None else highest
+        self._clock = clock
+
+    def admit(self, text: str, *, group_id: str | None = None, namespace: str | None = None) -> FencingToken:
+        """The token, where it may write; raises `FenceRefused`. Give the group that owns what is written to."""
+        token = verify(text, self._keys(), now=self._clock())
+        if group_id not in (None, token.group_id) or namespace not in (None, token.namespace):
+            raise InvalidToken(f"a token of {token.namespace}/{token.group_id}, which this does not belong to")
+        name = f"{token.namespace}/{token.group_id}"
+        newest = self._highest.get(name, 0)
+        if token.generation_id < newest:
+            raise StaleToken(f"generation {token.generation_id} of {name} is over: {newest} has been here")
+        if token.generation_id > newest:
+            self._highest[name] = token.generation_id
+        return token
+
+
+def _segment(value: dict[str, Any]) -> str:
+    return base64url(json.dumps(value, separators=(",", ":")).encode())
+
+
+def _read(segment: str) -> dict[str, Any]:
+    value = json.loads(from_base64url(segment))
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value
+
+
+def _from_claims(claims: dict[str, Any]) -> FencingToken:
+    token = FencingToken(
+        claims["namespace"],
+        claims["group_id"],
+        claims["generation_id"],
+        claims["sub"],
+        claims["is_leader"],
+        claims["iat"],
+        claims["exp"],
+    )
+    if claims["iss"] != "rota" or not all(
+        type(number) is int for number in (token.generation_id, token.issued_at, token.expires_at)
+    ):
+        raise ValueError("not the claims of a fencing token")
+    return token

@@ -1,0 +1,178 @@
+"""Signed fencing tokens: checked offline, by keys that rotate, and refused once a newer generation has been seen."""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64encode
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+
+from rota.fencing.keys import InvalidKeys, KeyFiles, KeyRing, new_key, public_keys, read_keys
+from rota.fencing.tokens import Fence, FencingToken, InvalidToken, StaleToken, sign, verify
+
+NOW = 1_700_000_000
+TOKEN = FencingToken("default", "billing", 7, "writer-1", is_leader=True, issued_at=NOW, expires_at=NOW + 60)
+
+
+def a_key(folder: Path, name: str = "key") -> Path:
+    path = folder / f"{name}.pem"
+    path.write_bytes(new_key())
+    return path
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> KeyRing:
+    return read_keys([a_key(tmp_path)])
+
+
+def a_fence(ring: KeyRing, highest: dict[str, int] | None = None) -> Fence:
+    return Fence(lambda: ring.public, highest=highest, clock=lambda: NOW)
+
+
+def test_what_was_signed_is_read_again_with_the_published_keys_alone(ring: KeyRing) -> None:
+    published = json.loads(json.dumps(ring.jwks()))
+
+    assert verify(sign(TOKEN, ring), public_keys(published), now=NOW) == TOKEN
+
+
+def test_any_jwt_library_reads_it(ring: KeyRing) -> None:
+    import jwt
+
+    key = jwt.PyJWKSet.from_dict(ring.jwks())[ring.signing_id]
+    claims = jwt.decode(sign(TOKEN, ring), key, algorithms=["EdDSA"], issuer="rota", options={"verify_exp": False})
+
+    assert (claims["sub"], claims["generation_id"], claims["is_leader"]) == ("writer-1", 7, True)
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_token_that_was_changed_anywhere_is_refused(ring: KeyRing, part: int) -> None:
+    parts = sign(TOKEN, ring).split(".")
+    for at in range(0, len(parts[part]), 7):
+        changed = "A" if parts[part][at] != "A" else "B"
+        forged = [*parts]
+        forged[part] = parts[part][:at] + changed + parts[part][at + 1 :]
+        with pytest.raises(InvalidToken):
+            verify(".".join(forged), ring.public, now=NOW)
+
+
+@pytest.mark.parametrize("changes", [{"alg": "none"}, {"alg": "HS256"}, {"typ": "JWT"}, {"kid": "other"}, {"crit": []}])
+def test_a_token_of_another_kind_is_refused(ring: KeyRing, changes: dict[str, object]) -> None:
+    _, claims, _ = sign(TOKEN, ring).split(".")
+    header = json.dumps({"alg": "EdDSA", "typ": "rota-fence+jwt", "kid": ring.signing_id, **changes}).encode()
+    signed = f"{urlsafe_b64encode(header).rstrip(b'=').decode()}.{claims}"
+    signature = urlsafe_b64encode(ring.signing.sign(signed.encode())).rstrip(b"=").decode()
+
+    with pytest.raises(InvalidToken):
+        verify(f"{signed}.{signature}", ring.public, now=NOW)
+
+
+@pytest.mark.parametrize("text", ["", ".", "..", "a.b", "a.b.c", "é.é.é", "x" * 100_000])
+def test_what_is_no_token_is_refused(ring: KeyRing, text: str) -> None:
+    with pytest.raises(InvalidToken):
+        verify(text, ring.public)
+
+
+def test_a_token_runs_out(ring: KeyRing) -> None:
+    signed = sign(TOKEN, ring)
+
+    verify(signed, ring.public, now=NOW + 59.9)
+    with pytest.raises(InvalidToken, match="run out"):
+        verify(signed, ring.public, now=NOW + 60)
+
+
+def test_another_servers_token_is_refused(ring: KeyRing, tmp_path: Path) -> None:
+    other = read_keys([a_key(tmp_path, "other")])
+
+    with pytest.raises(InvalidToken, match="not known"):
+        verify(sign(TOKEN, other), ring.public, now=NOW)
+
+
+def test_a_fence_refuses_what_is_older_than_it_has_seen(ring: KeyRing) -> None:
+    fence = a_fence(ring)
+    old, new = sign(TOKEN, ring), sign(replace(TOKEN, generation_id=8), ring)
+
+    fence.admit(old)
+    fence.admit(new)
+    with pytest.raises(StaleToken, match="8 has been here"):
+        fence.admit(old)
+    fence.admit(sign(replace(TOKEN, group_id="another"), ring))
+
+
+def test_a_fence_keeps_what_it_has_seen_where_it_is_told(ring: KeyRing) -> None:
+    highest: dict[str, int] = {}
+    a_fence(ring, highest).admit(sign(replace(TOKEN, generation_id=8), ring))
+
+    with pytest.raises(StaleToken):
+        a_fence(ring, highest).admit(sign(TOKEN, ring))
+    assert highest == {"default/billing": 8}
+
+
+def test_a_token_of_another_group_or_tenant_opens_nothing(ring: KeyRing) -> None:
+    fence = a_fence(ring)
+
+    with pytest.raises(InvalidToken, match="belong"):
+        fence.admit(sign(TOKEN, ring), group_id="reports")
+    with pytest.raises(InvalidToken, match="belong"):
+        fence.admit(sign(TOKEN, ring), namespace="other")
+
+
+def test_keys_rotate_without_a_token_that_nobody_can_check(tmp_path: Path) -> None:
+    """New key last, then first, then alone: whoever fetched the keys one step ago can read today's tokens."""
+    first, second = tmp_path / "first.pem", tmp_path / "second.pem"
+    old, new = new_key(), new_key()
+    first.write_bytes(old)
+    second.write_bytes(new)
+    files = KeyFiles([first, second])
+    fetched = files.ring().public
+    before = sign(TOKEN, files.ring())
+
+    first.write_bytes(new + b"\n")
+    second.write_bytes(old + b"\n")
+    after = sign(TOKEN, files.ring())
+
+    assert before.split(".")[0] != after.split(".")[0]
+    assert verify(after, fetched, now=NOW) == TOKEN
+    assert verify(before, files.ring().public, now=NOW) == TOKEN
+
+
+def test_a_file_that_is_half_written_leaves_the_keys_as_they_were(tmp_path: Path) -> None:
+    path = a_key(tmp_path)
+    files = KeyFiles([path])
+    before = files.ring().signing_id
+
+    path.write_bytes(b"-----BEGIN PRIVATE KEY-----\n")
+    during = files.ring().signing_id
+    path.write_bytes(new_key())
+
+    assert during == before
+    assert files.ring().signing_id != before
+
+
+def test_a_retired_key_may_be_left_as_its_public_half(tmp_path: Path) -> None:
+    retired = read_keys([a_key(tmp_path, "retired")])
+    public = tmp_path / "public.pem"
+    pem = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    public.write_bytes(retired.signing.public_key().public_bytes(*pem))
+
+    ring = read_keys([a_key(tmp_path), public])
+
+    assert verify(sign(TOKEN, retired), ring.public, now=NOW) == TOKEN
+    with pytest.raises(InvalidKeys, match="private key"):
+        read_keys([public])
+
+
+def test_keys_that_are_none_are_refused_with_their_name(tmp_path: Path) -> None:
+    other_kind = tmp_path / "ec.pem"
+    pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    other_kind.write_bytes(generate_private_key(SECP256R1()).private_bytes(*pem, serialization.NoEncryption()))
+
+    with pytest.raises(InvalidKeys, match=r"ec\.pem"):
+        read_keys([other_kind])
+    with pytest.raises(InvalidKeys, match=r"missing\.pem"):
+        read_keys([tmp_path / "missing.pem"])
+    with pytest.raises(InvalidKeys):
+        public_keys({"keys": [{"kty": "OKP", "crv": "Ed25519", "x": "short"}]})
