@@ -85,6 +85,7 @@ class Ownership:
         self._notify = notify
         self._sessions = sessions
         self._wake = asyncio.Event()
+        self._renewed_ms = 0
 
     def give_up(self, host: ShardHost, reason: str) -> None:
         """Stop answering for a shard whose memory cannot be trusted; it is claimed and loaded again."""
@@ -101,18 +102,19 @@ class Ownership:
     async def run(self) -> None:
         """Register, renew, hand over and acquire: a few times a lease, and at once when there is a reason."""
         while True:
-            pause_ms = self._lease_ms // 3
+            # From begin to begin: a store that is slow must not stretch what is left between two renewals.
+            next_ms = self._clock.monotonic_ms() + self._lease_ms // 3
             try:
-                await self._survey()
                 await self._renew()
+                await self._survey()
                 await self._hand_over()
                 await self._acquire()
-                pause_ms = min(pause_ms, self._next_lease_end_ms())
+                next_ms = min(next_ms, self._clock.monotonic_ms() + self._next_lease_end_ms())
             except StoreUnavailable as error:
                 self._telemetry.on_store_failed("leases")
                 logger.warning("the store does not answer", extra={"error": str(error)})
-                pause_ms = min(pause_ms, 200)
-            await self._pause(pause_ms)
+                next_ms = min(next_ms, self._clock.monotonic_ms() + 200)
+            await self._pause(max(0, next_ms - self._clock.monotonic_ms()))
 
     def peers(self) -> list[Replica]:
         """The other replicas that are up, as of the last look."""
@@ -164,7 +166,7 @@ class Ownership:
         hosts = dict(self.hosts)
         if not hosts:
             return
-        sent_ms = self._clock.monotonic_ms()
+        sent_ms = self._renewed_ms = self._clock.monotonic_ms()
         kept = set(await self._store.renew([h.claim for h in hosts.values()], self.replica.replica_id, self._lease_ms))
         for shard_id, host in hosts.items():
             # A host that was dropped meanwhile stays dropped: this answer is about its old claim (R2).
@@ -196,16 +198,20 @@ class Ownership:
 
     async def _acquire(self) -> None:
         missing = [shard_id for shard_id in self._due if shard_id not in self.hosts]
-        if not missing:
-            return
+        for some in _chunks(missing, LOADING_AT_ONCE):
+            await self._claim_and_load(some)
+            if self._clock.monotonic_ms() >= self._renewed_ms + self._lease_ms // 3:
+                # Loading everything may take longer than the leases that there are.
+                await self._renew()
+
+    async def _claim_and_load(self, shard_ids: Sequence[int]) -> None:
         sent_ms = self._clock.monotonic_ms()
         claims = await self._store.claim(
-            missing, self.replica.replica_id, self.replica.address, self._lease_ms, steal=self._steal
+            shard_ids, self.replica.replica_id, self.replica.address, self._lease_ms, steal=self._steal
         )
-        for some in _chunks(claims, LOADING_AT_ONCE):
-            async with asyncio.TaskGroup() as group:
-                for claim in some:
-                    group.create_task(self._load(claim, sent_ms + self._lease_ms))
+        async with asyncio.TaskGroup() as group:
+            for claim in claims:
+                group.create_task(self._load(claim, sent_ms + self._lease_ms))
 
     async def flush(self) -> None:
         """Let what is decided become durable; a store that hangs is not waited for."""
@@ -289,5 +295,5 @@ class Ownership:
         self._wake.clear()
 
 
-def _chunks(claims: list[ShardClaim], size: int) -> Iterable[list[ShardClaim]]:
-    return (claims[start : start + size] for start in range(0, len(claims), size))
+def _chunks(shard_ids: list[int], size: int) -> Iterable[list[int]]:
+    return (shard_ids[start : start + size] for start in range(0, len(shard_ids), size))

@@ -1,0 +1,76 @@
+"""An owner whose store is slow keeps its leases for as long as that can be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from rota.group.rows import ShardImage
+from rota.runtime.coordinator import LocalCoordinator
+from rota.runtime.ports import Replica, ShardClaim, ShardOwner
+from rota.storage.memory import MemoryStore, MemoryTables
+from tests.client.virtual_time import in_virtual_time
+from tests.runtime.conftest import NOW
+
+LEASE_MS = 1_000
+SHARDS = 24
+
+
+class LoopClock:
+    """The event loop's time."""
+
+    def now_ms(self) -> int:
+        return self.monotonic_ms()
+
+    def monotonic_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1_000)
+
+
+class SlowStore(MemoryStore):
+    """The twin, each of whose answers takes a while to come back."""
+
+    def __init__(self, clock: LoopClock, *, answer_s: float = 0.0, load_s: float = 0.0) -> None:
+        super().__init__(clock.monotonic_ms, tables=MemoryTables(clock.monotonic_ms))
+        self._answer_s = answer_s
+        self._load_s = load_s
+
+    async def register(self, replica: Replica, ttl_ms: int) -> list[Replica]:
+        answer = await super().register(replica, ttl_ms)
+        await asyncio.sleep(self._answer_s)
+        return answer
+
+    async def owners(self) -> list[ShardOwner]:
+        answer = await super().owners()
+        await asyncio.sleep(self._answer_s)
+        return answer
+
+    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[int]:
+        answer = await super().renew(claims, replica_id, lease_ms)
+        await asyncio.sleep(self._answer_s)
+        return answer
+
+    async def load(self, shard_id: int) -> ShardImage:
+        await asyncio.sleep(self._load_s)
+        return await super().load(shard_id)
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [pytest.param({"answer_s": 0.2}, id="answers"), pytest.param({"load_s": 0.4}, id="loads")],
+)
+def test_no_lease_runs_out_while_the_store_is_slow(slow: dict[str, float]) -> None:
+    @in_virtual_time
+    async def in_time() -> None:
+        clock = LoopClock()
+        store = SlowStore(clock, **slow)
+        await store.open(SHARDS)
+        async with LocalCoordinator(store, shard_count=SHARDS, limits=NOW, clock=clock, lease_ms=LEASE_MS) as local:
+            await local.wait_until_ready()
+            await asyncio.sleep(20 * LEASE_MS / 1_000)
+
+            # A shard whose lease had run out would have been claimed again, with another epoch.
+            assert [owner.epoch for owner in local.owners()] == [1] * SHARDS
+
+    in_time()
