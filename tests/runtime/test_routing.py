@@ -11,12 +11,15 @@ import pytest
 
 from rota.api.peer.client import GrpcPeers
 from rota.api.peer.server import PeerServer
+from rota.liveness.memory import MemoryLiveness
 from rota.protocol.errors import ErrorCode
+from rota.protocol.ids import shard_of
 from rota.protocol.messages import (
     CommitOffsets,
     DescribeGroup,
     FetchOffsets,
     FetchReply,
+    Heartbeat,
     JoinReply,
     ListGroups,
     ListReply,
@@ -24,9 +27,10 @@ from rota.protocol.messages import (
 )
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
+from rota.runtime.ports import Replica, ShardNews
 from rota.runtime.routing import RoutedCoordinator
 from rota.storage.memory import MemoryTables
-from tests.runtime.conftest import NOW, FaultyStore, a_join, a_stable_member, until
+from tests.runtime.conftest import EVENTUALLY_S, NOW, FaultyStore, a_join, a_stable_member, until
 
 SHARDS = 16
 
@@ -39,7 +43,12 @@ class RunningReplica:
 
 @asynccontextmanager
 async def a_replica(
-    tables: MemoryTables, name: str, *, forward: bool = True, lease_ms: int = 2_000
+    tables: MemoryTables,
+    name: str,
+    *,
+    forward: bool = True,
+    lease_ms: int = 2_000,
+    liveness: MemoryLiveness | None = None,
 ) -> AsyncIterator[RunningReplica]:
     """A replica that others reach over real gRPC."""
     store = FaultyStore(tables)
@@ -53,6 +62,7 @@ async def a_replica(
         address=f"http://{name}",
         lease_ms=lease_ms,
         notify=peers.tell_released,
+        liveness=liveness,
     )
     server = PeerServer(local, "127.0.0.1")
     local.reached_by_peers_at(f"127.0.0.1:{server.port}")
@@ -214,3 +224,41 @@ async def test_a_replica_that_is_one_too_many_is_ready_without_a_shard() -> None
         await two.wait_until_ready()
 
         assert [replica.ready()[0] for replica in (one, two)] == [True, True]
+
+
+@asynccontextmanager
+async def a_silent_peer(tables: MemoryTables) -> AsyncIterator[Replica]:
+    """A replica that holds every shard, and from which no answer comes: as behind a network that is cut."""
+    never = asyncio.Event()
+
+    async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await never.wait()
+        writer.close()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    peer = Replica("silent", "http://silent", f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    store = FaultyStore(tables)
+    await store.open(SHARDS)
+    await store.register(peer, 60_000)
+    await store.claim(range(SHARDS), peer.replica_id, peer.address, 60_000)
+    yield peer
+    never.set()
+    server.close()
+
+
+@pytest.mark.parametrize("wait_ms", [None, 100])
+async def test_a_member_whose_owner_is_silent_is_kept_alive_in_time(tables: MemoryTables, wait_ms: int | None) -> None:
+    clock = SystemClock()
+    liveness = MemoryLiveness(clock.monotonic_ms)
+    shard_id = shard_of("default", "g", SHARDS)
+    await liveness.tell([ShardNews(shard_id, {("default", "g", "m"): 3_000}, ())])
+    async with a_silent_peer(tables), a_replica(tables, "r1", liveness=liveness) as replica:
+        await until(lambda: replica.local.peer_of(shard_id) is not None)
+
+        async with asyncio.timeout(EVENTUALLY_S / 2):
+            answer = await replica.routed.call(Heartbeat("default", "g", "m", 1, wait_ms=wait_ms))
+
+    assert answer.reply.error is ErrorCode.NONE
+    (heard_ms_ago,) = await liveness.heard_ms_ago([(shard_id, ("default", "g", "m"))])
+    assert heard_ms_ago is not None
+    assert heard_ms_ago < 3_000

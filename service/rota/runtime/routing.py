@@ -76,11 +76,12 @@ class RoutedCoordinator:
         """Answer a request wherever its shard lives; see `rota.runtime.ports.Coordinator`."""
         if isinstance(request, ListGroups | ListTopics):
             return await self._list(request)
+        asked_s = _now_s()
         answer = await self._ask_owner(request)
         if answer.reply.error not in UNANSWERED or self.local.draining:
             return answer
         if isinstance(request, Heartbeat | HeartbeatMany):
-            return await self._keep_alive(request, answer)
+            return await self._keep_alive(request, answer, asked_s)
         return await self._ask_again(request, answer)
 
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
@@ -173,7 +174,7 @@ class RoutedCoordinator:
             answer = await self._ask_owner(request)
         return answer
 
-    async def _keep_alive(self, request: Heartbeat | HeartbeatMany, answer: Answer) -> Answer:
+    async def _keep_alive(self, request: Heartbeat | HeartbeatMany, answer: Answer, asked_s: float) -> Answer:
         """Members whose owner is not there stay alive, where the liveness store knows them."""
         if answer.reply.error is ErrorCode.NOT_COORDINATOR:
             # There is an owner, who knows more about the group than that its members live.
@@ -184,8 +185,8 @@ class RoutedCoordinator:
         if recorded is None:
             return await self._ask_again(request, answer)
         if isinstance(request, Heartbeat) and request.wait_ms:
-            # Who is answered at once asks again at once.
-            await asyncio.sleep(min(request.wait_ms / 1000, MOVE_S))
+            # Who is answered at once asks again at once. Who has waited for a silent owner has waited enough.
+            await asyncio.sleep(max(0.0, asked_s + min(request.wait_ms / 1000, MOVE_S) - _now_s()))
         return recorded
 
     async def _owner_appears(self, shard_id: int) -> bool:
@@ -217,6 +218,10 @@ class RoutedCoordinator:
     def _shard_of(self, request: Request) -> int:
         name = getattr(request, "group_id", "") or getattr(request, "topic", "")
         return shard_of(request.namespace, name, self.shard_count)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _merged(request: ListGroups | ListTopics, replies: list[Reply]) -> Reply:

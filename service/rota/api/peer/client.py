@@ -13,14 +13,16 @@ from rota.api.peer.heartbeats import CollectedHeartbeats, may_be_collected
 from rota.api.peer.methods import CALL, CHANNEL_OPTIONS, HEARTBEATS, RELEASED, WATCH, pack_document, unpack_event
 from rota.api.peer.secret import Metadata, shown
 from rota.protocol.limits import MAX_WAIT_MS
-from rota.protocol.messages import Request
+from rota.protocol.messages import Heartbeat, Request
 from rota.runtime.ports import Answer, JournalEvent, Replica
 from rota.runtime.routing import PeerUnreachable
 from rota.wire.envelopes import pack, unpack
 from rota.wire.peer_heartbeats import AnyHeartbeat
 
-CALL_S = MAX_WAIT_MS / 1000 + 5.0
-HEARTBEATS_S = 5.0
+ANSWER_S = 5.0
+HEARTBEATS_S = 1.0
+"""An owner answers these from memory. Who gets no answer is kept alive through the liveness store, if there is one,
+and that has to come before the member gives the call up: see `MembershipSettings.heartbeat_grace_ms`."""
 TELL_S = 0.5
 
 
@@ -36,7 +38,7 @@ class GrpcPeers:
         if may_be_collected(request):
             return await link.heartbeats.ask(cast("AnyHeartbeat", request))
         try:
-            data = await link.call(pack(request), timeout=CALL_S, metadata=self._metadata)
+            data = await link.call(pack(request), timeout=_timeout_s(request), metadata=self._metadata)
         except grpc.aio.AioRpcError as error:
             raise PeerUnreachable(error.details() or error.code().name) from error
         reply, beside = unpack(data)
@@ -91,6 +93,12 @@ class _Link:
             return await heartbeats(data, timeout=HEARTBEATS_S, metadata=metadata)
 
         self.heartbeats = CollectedHeartbeats(send)
+
+
+def _timeout_s(request: Request) -> float:
+    """How long a peer may take: as long as the request lets it wait, and a little more."""
+    answer_s = HEARTBEATS_S if isinstance(request, Heartbeat) else ANSWER_S
+    return min(getattr(request, "wait_ms", None) or 0, MAX_WAIT_MS) / 1000 + answer_s
 
 
 _Unary = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from typing import Any
 
 from rota.runtime.ports import JournalEvent
@@ -27,6 +28,10 @@ CHANNEL_OPTIONS = (
     # A restarted peer is back at once; the default back-off grows to minutes.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
+    # The least is also the most that one attempt to connect may take: a peer that is cut off answers nothing at all.
+    ("grpc.min_reconnect_backoff_ms", 500),
+    # Peers are inside of the network that `http_proxy` is the way out of. A proxy for gRPC is meant, if there is one.
+    ("grpc.enable_http_proxy", int("grpc_proxy" in os.environ)),
 )
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
