@@ -13,6 +13,8 @@ import tempfile
 from pathlib import Path
 
 _UNPACKED = Path(sys.prefix) / "debian"
+_PACKAGES = {"promtool": "prometheus"}
+"""Where a program has another name than the package that it comes in."""
 
 
 def program(name: str) -> tuple[Path, dict[str, str]]:
@@ -51,7 +53,7 @@ def _libraries_of(depends: str) -> list[str]:
     named = (
         line.removeprefix("Depends:").strip() for line in map(str.strip, depends.splitlines()) if "Depends:" in line
     )
-    return sorted(name for name in named if name.startswith("lib") and name != "libc6")
+    return sorted(name for name in named if name.startswith("lib") and not name.startswith(("libc6", "libjs-")))
 
 
 def _options_of_own_lists(directory: Path) -> list[str]:
@@ -92,7 +94,7 @@ def main(names: list[str]) -> None:
         if _installed(name) or _unpacked(name):
             continue
         try:
-            unpack(name)
+            unpack(_PACKAGES.get(name, name))
         except (OSError, subprocess.SubprocessError) as error:
             print(f"cannot get {name} ({error}); {_hint(name)}", file=sys.stderr)
 
