@@ -48,9 +48,9 @@ SWEEP_INTERVAL_S = 60.0
 TAKE_IN_INTERVAL_S = 2.0
 FLUSH_S = 0.5
 """How long a stopping process waits for the store: parked clients want their answer within a second."""
-DRAINING = "this replica is stopping; ask again, another one takes over"
 Sign = Callable[[VerifyFence, FenceReply], FenceReply]
 """Adds a signed token to the answer that a fence holds."""
+DRAINING = "this replica is stopping; ask again, another one takes over"
 
 
 class LocalCoordinator:
@@ -73,14 +73,14 @@ class LocalCoordinator:
         steal: bool = False,
         notify: Notify | None = None,
         liveness: Liveness | None = None,
-    ) -> None:
         sign: Sign | None = None,
+    ) -> None:
         self.shard_count = shard_count
         self.limits = limits or Limits()
         self.replica_id = replica_id or f"replica-{uuid.uuid4()}"
         self._address = address
-        self._store = store
         self._sign = sign
+        self._store = store
         self._clock = clock or SystemClock()
         self._telemetry = telemetry or Telemetry()
         self._timers = TimerTask(self._clock, self._telemetry.on_late_timer)
@@ -102,7 +102,6 @@ class LocalCoordinator:
         )
         self._subscriptions = Subscriptions()
         self._draining = False
-            assign=self.assigning.want,
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> LocalCoordinator:
@@ -181,12 +180,12 @@ class LocalCoordinator:
                 return await self._submit(self._with_new_member_id(request))
             case GetLeader():
                 return await self._get_leader(request)
+            case VerifyFence(sign=True):
+                return await self._verify_and_sign(request)
             case ListGroups():
                 return await self._list_groups(request)
             case ListTopics():
                 return await self._list_topics(request)
-            case VerifyFence(sign=True):
-                return await self._verify_and_sign(request)
             case _:
                 return await self._submit(request)
 
@@ -365,10 +364,6 @@ class LocalCoordinator:
                 if not watchers:
                     host.watchers.pop(key, None)
 
-    async def _list_groups(self, request: ListGroups) -> Answer:
-        replies = [reply for reply in await self._ask_all(request) if isinstance(reply, ListReply) and _ok(reply)]
-        if len(replies) < self._ownership.due():
-            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "not every shard is loaded"))
     async def _verify_and_sign(self, request: VerifyFence) -> Answer:
         """Only who has just been found to be in the generation gets a token."""
         if self._sign is None or not request.member_id:
@@ -379,6 +374,10 @@ class LocalCoordinator:
             return replace(answer, reply=self._sign(request, answer.reply))
         return answer
 
+    async def _list_groups(self, request: ListGroups) -> Answer:
+        replies = [reply for reply in await self._ask_all(request) if isinstance(reply, ListReply) and _ok(reply)]
+        if len(replies) < self._ownership.due():
+            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "not every shard is loaded"))
         return Answer(merge_groups(replies, request.limit))
 
     async def _list_topics(self, request: ListTopics) -> Answer:

@@ -97,6 +97,8 @@ def _peer_secrets(settings: Settings) -> list[str]:
         return read_peer_secrets(settings.peer_secret_file) if settings.peer_secret_file else []
     except ValueError as error:
         raise CannotListen(f"peer_secret_file {error}") from error
+
+
 def _signer(settings: Settings) -> Signer | None:
     """What signs fencing tokens, where there are keys; raises `CannotListen`."""
     if not settings.fence_keys:
@@ -110,8 +112,6 @@ def _signer(settings: Settings) -> Signer | None:
         return Signer(KeyFiles(settings.fence_keys), settings.fence_token_ttl_ms // 1_000)
     except InvalidKeys as error:
         raise CannotListen(f"fence_keys: {error}") from error
-
-
 
 
 @asynccontextmanager
