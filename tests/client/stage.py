@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from rota.client import Client, Consumer, CoordinatorUnreachable, InMemoryTransport, Member, TopicPartition
 from rota.client.transports import Answer, GroupEvent
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Request
+from rota.protocol.messages import CommitOffsets, Request
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage import MemoryStore
 
@@ -37,6 +37,9 @@ class Cable(InMemoryTransport):
         super().__init__(coordinator)
         self.is_silent = False
         self.is_pulled = False
+        self.commits_may_go = asyncio.Event()
+        """Commits wait here on their way, so that a test can let something else happen first."""
+        self.commits_may_go.set()
         self.requests: list[Request] = []
         self._under_way: set[asyncio.Task[Answer]] = set()
 
@@ -47,6 +50,8 @@ class Cable(InMemoryTransport):
         if self.is_silent:
             await asyncio.sleep(timeout_ms / 1000)
             raise CoordinatorUnreachable("silence")
+        if isinstance(request, CommitOffsets):
+            await self.commits_may_go.wait()
         call = asyncio.ensure_future(super().send(request, timeout_ms=timeout_ms))
         self._under_way.add(call)
         try:

@@ -1,0 +1,119 @@
+"""Worker pools against the real coordinator, in virtual time: one task a shard, for as long as the shard is held."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from rota.client import Shard, WorkerPool
+from tests.client.stage import GROUP, SESSION_MS, Worker, a_coordinator, a_worker, until
+from tests.client.virtual_time import in_virtual_time
+
+END = 50
+
+
+class Ledger:
+    """Counts how often each position of each shard was worked on, and by how many at once."""
+
+    def __init__(self) -> None:
+        self.done: Counter[tuple[int, int]] = Counter()
+        self.at_work: Counter[int] = Counter()
+        self.most_at_once = 0
+
+    async def index(self, shard: Shard) -> None:
+        self.at_work[shard.partition] += 1
+        self.most_at_once = max(self.most_at_once, self.at_work[shard.partition])
+        try:
+            for position in range(await shard.position(), END):
+                await asyncio.sleep(0.05)
+                self.done[(shard.partition, position)] += 1
+                await shard.commit(position + 1)
+        finally:
+            self.at_work[shard.partition] -= 1
+
+
+def a_pool(worker: Worker, ledger: Ledger) -> WorkerPool:
+    return worker.client.worker_pool(GROUP, {"work": 4}, ledger.index, session_timeout_ms=SESSION_MS)
+
+
+@in_virtual_time
+async def test_each_shard_is_worked_off_once() -> None:
+    async with a_coordinator() as coordinator:
+        ledger = Ledger()
+        async with a_pool(a_worker(coordinator), ledger) as pool:
+            await pool.wait_done()
+        assert set(ledger.done.values()) == {1}
+        assert len(ledger.done) == 4 * END
+
+
+@in_virtual_time
+async def test_shards_move_to_newcomers_and_back_and_nobody_else_works_on_them_meanwhile() -> None:
+    async with a_coordinator() as coordinator:
+        ledger = Ledger()
+        async with a_pool(a_worker(coordinator), ledger) as pool:
+            await asyncio.sleep(0.3)
+            async with a_pool(a_worker(coordinator), ledger) as other:
+                await until(lambda: len(other.shards) == 2)
+                await asyncio.sleep(0.5)
+            await pool.wait_done()
+        assert len(ledger.done) == 4 * END
+        assert ledger.most_at_once == 1
+
+
+@in_virtual_time
+async def test_the_work_on_a_lost_shard_is_cancelled_at_the_deadline() -> None:
+    async with a_coordinator() as coordinator:
+        ledger, worker = Ledger(), a_worker(coordinator)
+        shards: list[Shard] = []
+
+        async def wait(shard: Shard) -> None:
+            shards.append(shard)
+            await ledger.index(shard)
+            await asyncio.Event().wait()
+
+        pool = worker.client.worker_pool(GROUP, {"work": 4}, wait, session_timeout_ms=SESSION_MS)
+        async with pool:
+            await until(lambda: sum(ledger.at_work.values()) == 4)
+            assert [(shard.is_held, shard.token) for shard in shards] == [(True, 1)] * 4
+            worker.cable.pull()
+            await until(lambda: sum(ledger.at_work.values()) == 0)
+            assert [shard.is_held for shard in shards] == [False] * 4
+            assert shards[0].valid_until is None
+            assert shards[0].stopping.is_set()
+            worker.cable.plug_in()
+
+
+@in_virtual_time
+async def test_work_may_end_by_itself_while_it_drains() -> None:
+    async with a_coordinator() as coordinator:
+        ends: list[str] = []
+
+        async def work(shard: Shard) -> None:
+            try:
+                await shard.stopping.wait()
+                await asyncio.sleep(1)
+                ends.append("by itself")
+            except asyncio.CancelledError:
+                ends.append("cancelled")
+                raise
+
+        client = a_worker(coordinator).client
+        async with client.worker_pool(GROUP, {"work": 1}, work, drain_ms=2_000) as pool:
+            await until(lambda: len(pool.shards) == 1)
+            await asyncio.sleep(0.1)
+        assert ends == ["by itself"]
+
+
+@in_virtual_time
+async def test_an_exception_of_the_work_ends_the_block_after_the_group_was_left() -> None:
+    async with a_coordinator() as coordinator:
+
+        async def work(shard: Shard) -> None:
+            raise ZeroDivisionError
+
+        client = a_worker(coordinator).client
+        with pytest.raises(ZeroDivisionError):
+            await client.worker_pool(GROUP, {"work": 1}, work).run()
+        assert (await client.describe_group(GROUP)).state == "Empty"
