@@ -26,6 +26,7 @@ from rota.group.records import (
     RebalanceStarted,
     Record,
     RequestFenced,
+    SessionStats,
 )
 from rota.group.rows import GroupRow, OffsetRow
 from rota.group.state import (
@@ -167,6 +168,10 @@ def _request_fenced(_group: Group, _record: RequestFenced, _at_ms: int) -> None:
     """Told, not changed."""
 
 
+def _session_stats(_group: Group, _record: SessionStats, _at_ms: int) -> None:
+    """Told, not changed."""
+
+
 def _group_emptied(group: Group, record: GroupEmptied, at_ms: int) -> None:
     if group.state is not EMPTY:
         group.move_to(EMPTY, at_ms)
@@ -194,5 +199,6 @@ _APPLY: dict[type, Callable[[Group, Any, int], None]] = {
     OffsetsCommitted: _offsets_committed,
     OffsetsDeleted: _offsets_deleted,
     RequestFenced: _request_fenced,
+    SessionStats: _session_stats,
     GroupEmptied: _group_emptied,
 }

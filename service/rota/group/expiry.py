@@ -5,6 +5,7 @@ from __future__ import annotations
 from rota.group.rebalance import complete_join, drop_parked, empty_group, on_join_timer, start_rebalance
 from rota.group.records import MemberExpired
 from rota.group.result import Result, Timer, TimerKind
+from rota.group.session_stats import report_gaps
 from rota.group.state import PREPARING_REBALANCE, Group, Member
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
@@ -53,6 +54,7 @@ def _expire(result: Result, group: Group, member: Member, limits: Limits) -> Non
     member_id, instance_id = member.member_id, member.image.group_instance_id
     silent = f"no heartbeat within its session timeout of {member.image.session_timeout_ms} ms"
     drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
+    report_gaps(result, group, (member,))
     result.record(group, MemberExpired(member_id, instance_id, silent))
     _after_expiry(result, group, limits, f"member {member_id} expired: {silent}", member_id)
 

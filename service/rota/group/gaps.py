@@ -6,6 +6,22 @@ CLASSES = 96
 """The last one begins at about nine hours."""
 
 
+class GapCount:
+    """The gaps of one member since `since_ms`."""
+
+    __slots__ = ("classes", "longest_ms", "since_ms")
+
+    def __init__(self, since_ms: int) -> None:
+        self.since_ms = since_ms
+        self.longest_ms = 0
+        self.classes: dict[int, int] = {}
+
+    def add(self, gap_ms: int) -> None:
+        number = gap_class(gap_ms)
+        self.classes[number] = self.classes.get(number, 0) + 1
+        self.longest_ms = max(self.longest_ms, gap_ms)
+
+
 def gap_class(gap_ms: int) -> int:
     """Which class a gap belongs to. Up to 3 ms each has its own; from there a class is a quarter of a doubling."""
     if gap_ms < 4:

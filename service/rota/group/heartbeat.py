@@ -28,6 +28,7 @@ def heartbeat(result: Result, group: Group, request: Heartbeat, call: int) -> No
         return
     member = group.members[request.member_id]
     if member.session_deadline_ms is not None:
+        member.note_heard(result.now_ms)
         result.renew_session(group, member)
     if group.state is PREPARING_REBALANCE:
         detail = group.rebalance_reason
@@ -55,6 +56,7 @@ def heartbeat_many(result: Result, group: Group, request: HeartbeatMany, call: i
         ):
             errors.append(_refuse_one(result, group, beat))
         elif member.session_deadline_ms is not None:
+            member.note_heard(result.now_ms)
             result.renew_session(group, member)
     if group.state is PREPARING_REBALANCE:
         refused = {error.member_id for error in errors}
@@ -69,6 +71,7 @@ def unpark_heartbeat(result: Result, group: Group, member: Member, *, answer: bo
     call, member.heartbeat_call = member.heartbeat_call, None
     if answer and call is not None:
         if member.session_deadline_ms is not None:
+            member.note_heard(result.now_ms)
             result.renew_session(group, member)
         result.reply(call, _alive(group))
 

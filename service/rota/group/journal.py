@@ -31,6 +31,7 @@ RECORD_KINDS: dict[str, type[Any]] = {
         r.OffsetsCommitted,
         r.OffsetsDeleted,
         r.RequestFenced,
+        r.SessionStats,
         r.GroupEmptied,
         r.GroupDeleted,
         r.TopicChanged,
@@ -118,6 +119,8 @@ def _decode(name: str, value: Any) -> Any:
             return tuple(r.CommittedOffset(*item) for item in value)
         case "partitions" if isinstance(value, list):
             return tuple((topic, partition) for topic, partition in value)
+        case "members":
+            return tuple((*said, tuple((number, count) for number, count in gaps)) for *said, gaps in value)
         case "member_ids":
             return tuple(value)
         case "attributes":

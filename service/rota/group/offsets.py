@@ -55,6 +55,7 @@ def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: i
         result.record(group, OffsetsCommitted(request.member_id, accepted))
     member = group.members.get(request.member_id)
     if member is not None and member.session_deadline_ms is not None:
+        member.note_heard(result.now_ms)
         result.renew_session(group, member)
     result.reply(call, CommitReply(partitions=answers))
 

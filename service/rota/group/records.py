@@ -178,6 +178,18 @@ class RequestFenced:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionStats:
+    """How regularly members were heard; changes nothing by itself. Heartbeats have no lines of their own.
+
+    For each member its id, client id and session timeout, since when its gaps were counted, the longest of them, and
+    how many fell into each class (`gaps.py`). What an owner has counted and not yet written is lost with it.
+    """
+
+    kind: ClassVar[str] = "session_stats"
+    members: tuple[tuple[str, str, int, int, int, tuple[tuple[int, int], ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupEmptied:
     kind: ClassVar[str] = "group_emptied"
     generation_id: int
@@ -238,6 +250,7 @@ Record = (
     | OffsetsCommitted
     | OffsetsDeleted
     | RequestFenced
+    | SessionStats
     | GroupEmptied
     | GroupDeleted
     | TopicChanged

@@ -18,6 +18,7 @@ from rota.group.offsets import commit_offsets, delete_offsets, expired_offsets, 
 from rota.group.records import Entry, GroupDeleted, OffsetsDeleted, ShardAcquired, ShardReleased, TopicChanged
 from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import GroupRow, RowChanges, ShardImage, SideCommit, TopicRow
+from rota.group.session_stats import due_gaps, report_gaps
 from rota.group.side_door import take_in
 from rota.group.state import (
     COMPLETING_REBALANCE,
@@ -153,6 +154,7 @@ class Shard:
         result = Result(now_ms, self.heard)
         gone = 0
         for group in list(self.groups.values()):
+            report_gaps(result, group, due_gaps(group, now_ms, self.limits.session_stats_interval_ms))
             over, none_left = expired_offsets(group, now_ms, self.limits)
             if over:
                 result.record(group, OffsetsDeleted(tuple(over), "expired"))

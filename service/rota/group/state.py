@@ -29,6 +29,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
+from rota.group.gaps import GapCount
 from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow
 
 
@@ -78,6 +79,7 @@ class Member:
 
     __slots__ = (
         "assignment",
+        "gaps",
         "heartbeat_call",
         "image",
         "join_call",
@@ -105,12 +107,21 @@ class Member:
         """When its session ends, inclusive; None while a parked call proves that it lives."""
         self.session_armed_ms: int | None = None
         """The earliest timer set for this session: it may ring early, never late."""
+        self.gaps: GapCount | None = None
+        """How regularly it was heard since that was last told; None where it was not since."""
         self.skip_assignment = False
         """A returning static leader that was told not to assign: its next sync only fetches."""
 
     @property
     def member_id(self) -> str:
         return self.image.member_id
+
+    def note_heard(self, now_ms: int) -> None:
+        """Count the gap since it was last heard; its session runs, and has not been renewed yet."""
+        assert self.session_deadline_ms is not None
+        if self.gaps is None:
+            self.gaps = GapCount(now_ms)
+        self.gaps.add(now_ms - self.session_deadline_ms + self.image.session_timeout_ms)
 
 
 class Group:

@@ -29,3 +29,4 @@ class Limits:
     max_partitions_per_request: int = 100_000
     max_topic_partitions: int = 1_000_000
     reason_max_chars: int = 1_000
+    session_stats_interval_ms: int = 600_000
