@@ -17,7 +17,9 @@ from rota.client.consumer_protocol import PROTOCOL_TYPE, PartitionCounts, TopicR
 from rota.client.election import PROTOCOL_TYPE as LEADER
 from rota.client.election import CandidateRole, Election
 from rota.client.errors import CoordinatorUnreachable
+from rota.client.lag import LoopLag
 from rota.client.member import Member
+from rota.client.pulse import Pulse
 from rota.client.roles import Assign, OpaqueRole, Role, Share
 from rota.client.topics import Topics, TopicSelection
 from rota.client.transports.addresses import transport_to
@@ -59,6 +61,7 @@ def connect(
     client_id: str | None = None,
     headers: Mapping[str, str] | None = None,
     patience_ms: int = 10_000,
+    heartbeat_thread: bool = False,
 ) -> Client:
     """A client of the coordinator at `url`, for the time of an `async with` block. Nothing is sent yet.
 
@@ -73,13 +76,21 @@ def connect(
         client_id: A name for people; member ids begin with it. By default the name of this machine.
         headers: Sent with every request, for example `{"Authorization": "Bearer …"}`.
         patience_ms: How long calls other than a member's are repeated while nobody answers.
+        heartbeat_thread: Keep members alive from a thread of its own while the event loop is blocked. What they hold
+            is then as good as their heartbeats: `max_processing_interval_ms` is what notices that nothing gets done.
 
     Raises:
         ValueError: An address is no URL of these schemes, or they have several.
     """
     urls = [url] if isinstance(url, str) else list(url)
     transport = transport_to(urls, headers)
-    return Client(transport, namespace, client_id=client_id, patience_ms=patience_ms)
+    pulse = Pulse(lambda: transport_to([_unary(each) for each in urls], headers)) if heartbeat_thread else None
+    return Client(transport, namespace, client_id=client_id, patience_ms=patience_ms, pulse=pulse)
+
+
+def _unary(url: str) -> str:
+    """The same coordinator without a stream: a heartbeat of the pulse's is a call of its own."""
+    return url.replace("+stream://", "://").partition("?")[0]
 
 
 class Client:
@@ -92,7 +103,11 @@ class Client:
         *,
         client_id: str | None = None,
         patience_ms: int = 10_000,
+        pulse: Pulse | None = None,
     ) -> None:
+        self.lag = LoopLag()
+        """How late this client's event loop is: one that is blocked sends no heartbeats."""
+        self._pulse = pulse
         check_namespace(namespace)
         self.namespace = namespace
         self.client_id = socket.gethostname() if client_id is None else client_id
@@ -100,11 +115,15 @@ class Client:
         self._caller = Caller(transport, patience_ms=patience_ms)
 
     async def __aenter__(self) -> Self:
+        self.lag.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.lag.stop()
+        if self._pulse is not None:
+            await asyncio.to_thread(self._pulse.stop)
         await self._transport.close()
 
     # --- members ------------------------------------------------------------------------------
@@ -131,7 +150,7 @@ class Client:
         """
         role = CandidateRole(metadata)
         settings = self._settings(name, LEADER, role, session_timeout_ms, rebalance_timeout_ms, group_instance_id)
-        return Election(self._transport, settings, role=role, leave_on_close=leave_on_close)
+        return Election(self._transport, settings, role=role, leave_on_close=leave_on_close, pulse=self._pulse)
 
     def consumer(
         self,
@@ -188,6 +207,7 @@ class Client:
             listeners=Listeners(on_assigned, on_revoked, on_lost),
             options=ConsumerSettings(auto_commit_ms, max_processing_interval_ms, topics_refresh_ms),
             leave_on_close=leave_on_close,
+            pulse=self._pulse,
         )
 
     def worker_pool(
@@ -278,6 +298,7 @@ class Client:
             role=role,
             listeners=Listeners(on_assigned, on_revoked, on_lost),
             leave_on_close=leave_on_close,
+            pulse=self._pulse,
         )
 
     def _settings(

@@ -14,6 +14,7 @@ from rota.client.consumer_protocol import Partitions, TopicRole, deal_again, rea
 from rota.client.errors import CoordinatorError, MembershipLost
 from rota.client.events import Assigned
 from rota.client.member import Member
+from rota.client.pulse import Pulse
 from rota.client.topics import Topics, TopicSelection
 from rota.client.transports.port import Transport
 from rota.membership import MembershipSettings
@@ -53,10 +54,13 @@ class Consumer(Member[Partitions]):
         listeners: Listeners[Partitions],
         options: ConsumerSettings,
         leave_on_close: bool | None = None,
+        pulse: Pulse | None = None,
     ) -> None:
         """`registered` asks for the topics that there are."""
         own_listeners: Listeners[Partitions] = Listeners(self._start, self._stop, self._abandon)
-        super().__init__(transport, settings, role=role, listeners=own_listeners, leave_on_close=leave_on_close)
+        super().__init__(
+            transport, settings, role=role, listeners=own_listeners, leave_on_close=leave_on_close, pulse=pulse
+        )
         self._topic_role = role
         self._selection = selection
         self._registered = registered

@@ -12,6 +12,7 @@ from typing import Final, Self, TypeAlias, TypeVar
 from rota.client.callbacks import Listeners
 from rota.client.errors import LeadershipLost
 from rota.client.member import Member
+from rota.client.pulse import Pulse
 from rota.client.transports.port import Transport
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.protocol import messages
@@ -115,19 +116,27 @@ class Term:
         self.raise_if_lost()
         return await self._member.signed_token()
 
-    async def __aenter__(self) -> Self:
+    def begin(self) -> None:
+        """Work of this term begins: whoever hands the leadership over in order waits for `finish`."""
         self.raise_if_lost()
+        self._left.clear()
+
+    def finish(self) -> None:
+        """Work of this term is over."""
+        self._left.set()
+
+    async def __aenter__(self) -> Self:
+        self.begin()
         self._body = asyncio.current_task()
         assert self._body is not None
         self._cancellations = self._body.cancelling()
-        self._left.clear()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         body, self._body = self._body, None
-        self._left.set()
+        self.finish()
         if not self._was_cancelled or body is None:
             return
         self._was_cancelled = False
@@ -167,10 +176,11 @@ class Election:
         *,
         role: CandidateRole,
         leave_on_close: bool | None = None,
+        pulse: Pulse | None = None,
     ) -> None:
         listeners: Listeners[Leadership] = Listeners(self._on_assigned, self._on_revoked, self._on_lost)
         self.member: Member[Leadership] = Member(
-            transport, settings, role=role, listeners=listeners, leave_on_close=leave_on_close
+            transport, settings, role=role, listeners=listeners, leave_on_close=leave_on_close, pulse=pulse
         )
         """The candidate's membership, for what is not about leading."""
         self._term: Term | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import TracebackType
@@ -26,6 +27,7 @@ from rota.client.errors import (
     error_for,
 )
 from rota.client.events import Assigned, Broadcast, Lost, MemberEvent, Reachable, Rebalancing, Revoked, Unreachable
+from rota.client.pulse import Beat, Pulse
 from rota.client.roles import Role
 from rota.client.transports.port import Answer, Transport
 from rota.membership import Membership, MembershipSettings, Planned, State
@@ -39,6 +41,7 @@ from rota.protocol.messages import (
     FetchedOffset,
     FetchOffsets,
     FetchReply,
+    Heartbeat,
     OffsetToCommit,
     Request,
     TopicPartitions,
@@ -71,8 +74,14 @@ class Member(Generic[Share]):
         listeners: Listeners[Share] | None = None,
         leave_on_close: bool | None = None,
         jitter: Callable[[], float] = random.random,
+        pulse: Pulse | None = None,
     ) -> None:
-        """`leave_on_close` is whether closing tells the group; by default static members do not, they come back."""
+        """`leave_on_close` is whether closing tells the group; by default static members do not, they come back.
+
+        With a `pulse`, this member is kept alive also while its event loop is blocked.
+        """
+        self._pulse = pulse
+        self._beat: Beat | None = None
         self._transport = transport
         self._caller = Caller(transport, jitter=jitter)
         self._machine = Membership(settings)
@@ -96,6 +105,10 @@ class Member(Generic[Share]):
         self._chores: list[asyncio.Task[None]] = []
 
     # --- where it stands ----------------------------------------------------------------------
+
+    @property
+    def namespace(self) -> str:
+        return self._machine.settings.namespace
 
     @property
     def group_id(self) -> str:
@@ -290,11 +303,15 @@ class Member(Generic[Share]):
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         self._driver = self._tasks.create_task(self._drive(), name=f"rota member of {self.group_id}")
+        if self._pulse is not None:
+            self._pulse.keep(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._pulse is not None:
+            self._pulse.release(self)
         try:
             await self._close()
         except asyncio.CancelledError as cancelled:
@@ -412,8 +429,25 @@ class Member(Generic[Share]):
             return error
 
     def _now_ms(self) -> int:
+        if (beat := self._beat) is not None:
+            # Before time is looked at, what was heard meanwhile, by the thread that is not blocked when this one is.
+            self._beat = None
+            self._machine.heard(beat.request, beat.reply, beat.sent_at_ms)
         # Loops ring timers up to their clock's resolution too soon: what is due must not read as not yet.
         return int(asyncio.get_running_loop().time() * 1000 + 1e-3)
+
+    # --- being kept alive by another thread ---------------------------------------------------
+
+    def overdue_heartbeat(self) -> Heartbeat | None:
+        """For the pulse."""
+        now_ms, beat = int(time.monotonic() * 1000), self._beat
+        if beat is not None and now_ms < beat.sent_at_ms + self._machine.settings.session_timeout_ms // 2:
+            return None
+        return self._machine.overdue_heartbeat(now_ms)
+
+    def note_beat(self, beat: Beat) -> None:
+        """For the pulse: looked at when this member next reads the clock."""
+        self._beat = beat
 
     # --- what the state machine says ----------------------------------------------------------
 

@@ -29,6 +29,11 @@ class Shard:
         return self._consumer.generation_id
 
     @property
+    def member_id(self) -> str:
+        """Who this process is in its group: what a fence in a transaction asks for beside the token."""
+        return self._consumer.member_id
+
+    @property
     def valid_until(self) -> float | None:
         """When the shard is lost unless it is renewed, in seconds of the event loop's clock; None once it is."""
         return self._consumer.valid_until if self.is_held else None

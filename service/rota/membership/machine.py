@@ -168,6 +168,24 @@ class Membership:
             case State.AWAY | State.LEFT | State.FENCED | State.FAILED:
                 return None
 
+    def overdue_heartbeat(self, now_ms: int) -> Heartbeat | None:
+        """For who keeps a member alive beside its shell: what to send, when half a session has passed unrenewed."""
+        renewed_at_ms = self._deadline.renewed_at_ms
+        if self.assignment is None or renewed_at_ms is None:
+            return None
+        if now_ms < renewed_at_ms + self.settings.session_timeout_ms // 2:
+            return None
+        return self._requests.heartbeat(self.member_id, self.generation_id, wait_ms=0)
+
+    def heard(self, request: Heartbeat, reply: HeartbeatReply, sent_at_ms: int) -> None:
+        """A heartbeat that somebody sent beside the shell was answered. Only that it renewed counts here."""
+        if not self._awaits(request):
+            return
+        if reply.error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
+            self._deadline.renewed(sent_at_ms)
+        if reply.error is ErrorCode.NONE and self._has_synced:
+            self._deadline.settled(sent_at_ms)
+
     def wants(self, request: MembershipRequest, now_ms: int) -> bool:
         """Whether a call under way is still the one to wait for; if not, the shell cancels it and asks again."""
         planned = self.next_request(now_ms)

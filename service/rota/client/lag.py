@@ -1,0 +1,43 @@
+"""How late an event loop is: a loop that is blocked sends no heartbeats, and its program should be told why it lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+_INTERVAL_S = 0.1
+_WORTH_A_WARNING_MS = 500
+_log = logging.getLogger(__name__)
+
+
+class LoopLag:
+    """Measures, all the time that its loop runs, by how much a timer rings too late."""
+
+    def __init__(self) -> None:
+        self.last_ms = 0
+        """At the last look, ten times a second."""
+        self.worst_ms = 0
+        """Ever."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._measure(), name="rota loop lag")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+
+    async def _measure(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + _INTERVAL_S
+            await asyncio.sleep(_INTERVAL_S)
+            self.last_ms = max(0, int((loop.time() - due) * 1000))
+            self.worst_ms = max(self.worst_ms, self.last_ms)
+            if self.last_ms >= _WORTH_A_WARNING_MS:
+                _log.warning(
+                    "the event loop was blocked for %d ms: no heartbeat could be sent by it; "
+                    "move what blocks it to a thread, or connect with heartbeat_thread=True",
+                    self.last_ms,
+                )

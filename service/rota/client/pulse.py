@@ -1,0 +1,98 @@
+"""Heartbeats from a thread of their own, for programs whose event loop is not always free (users.md 11).
+
+The members stay on the program's loop. When one of them has not been heard of for half a session, this thread sends a
+heartbeat for it over a connection of its own, and notes the answer; the member looks there before it gives anything up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from rota.client.errors import CoordinatorUnreachable
+from rota.client.threads import LoopThread
+from rota.client.transports.port import Transport
+from rota.protocol.messages import Heartbeat, HeartbeatReply
+
+_TICK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A heartbeat that was answered, and when it had been sent (monotonic milliseconds)."""
+
+    request: Heartbeat
+    reply: HeartbeatReply
+    sent_at_ms: int
+
+
+class Beating(Protocol):
+    """What is kept alive. Both are called from the pulse's thread."""
+
+    def overdue_heartbeat(self) -> Heartbeat | None:
+        """What to send, if it is time that somebody did."""
+
+    def note_beat(self, beat: Beat) -> None:
+        """An answer came."""
+
+
+class Pulse:
+    """Beats for any number of members, from when the first comes until `stop`."""
+
+    def __init__(self, connect: Callable[[], Transport]) -> None:
+        """`connect` makes a transport for this thread alone."""
+        self._connect = connect
+        self._thread: LoopThread | None = None
+        self._members: set[Beating] = set()
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._beating: asyncio.Task[None] | None = None
+
+    def keep(self, member: Beating) -> None:
+        with self._lock:
+            self._members.add(member)
+            if self._thread is None:
+                self._thread = LoopThread("rota heartbeats")
+                self._thread.start()
+                self._thread.submit(self._beat())
+
+    def release(self, member: Beating) -> None:
+        with self._lock:
+            self._members.discard(member)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.stop()
+
+    async def _beat(self) -> None:
+        transport = self._connect()
+        under_way: dict[Beating, asyncio.Task[None]] = {}
+        try:
+            while not self._stopped.is_set():
+                with self._lock:
+                    members = tuple(self._members)
+                for member in members:
+                    request = member.overdue_heartbeat()
+                    if request is not None and (member not in under_way or under_way[member].done()):
+                        under_way[member] = asyncio.create_task(_exchange(transport, member, request))
+                await asyncio.sleep(_TICK_S)
+        finally:
+            for task in under_way.values():
+                task.cancel()
+            await asyncio.gather(*under_way.values(), return_exceptions=True)
+            await transport.close()
+
+
+async def _exchange(transport: Transport, member: Beating, request: Heartbeat) -> None:
+    """What the answer says apart from that it came is for the member's own heartbeats to learn."""
+    sent_at_ms = int(asyncio.get_running_loop().time() * 1000)
+    try:
+        answer = await transport.send(request, timeout_ms=1_000)
+    except CoordinatorUnreachable:
+        return
+    if isinstance(answer.reply, HeartbeatReply):
+        member.note_beat(Beat(request, answer.reply, sent_at_ms))
