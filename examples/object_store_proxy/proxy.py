@@ -18,8 +18,9 @@ from typing import Annotated
 from fastapi import FastAPI, Header, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from rota.fencing.errors import FenceRefused, InvalidToken
 from rota.fencing.published import PublishedKeys
-from rota.fencing.tokens import Fence, FenceRefused, InvalidToken
+from rota.fencing.tokens import Fence
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS objects (name TEXT PRIMARY KEY, content BLOB NOT NULL, generation INTEGER NOT NULL);

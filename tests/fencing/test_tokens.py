@@ -11,8 +11,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
+from rota.fencing.errors import InvalidToken, StaleToken
 from rota.fencing.keys import InvalidKeys, KeyFiles, KeyRing, new_key, public_keys, read_keys
-from rota.fencing.tokens import Fence, FencingToken, InvalidToken, StaleToken, sign, verify
+from rota.fencing.tokens import Fence, FencingToken, sign, verify
 
 NOW = 1_700_000_000
 TOKEN = FencingToken("default", "billing", 7, "writer-1", is_leader=True, issued_at=NOW, expires_at=NOW + 60)

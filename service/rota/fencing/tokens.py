@@ -14,23 +14,12 @@ from typing import Any, Final
 
 from cryptography.exceptions import InvalidSignature
 
+from rota.fencing.errors import InvalidToken, StaleToken
 from rota.fencing.keys import KeyRing, PublicKeys, base64url, from_base64url
 
 TOKEN_TYPE: Final = "rota-fence+jwt"
 """Its header says so, so that no token that was signed for something else is taken for one."""
 _MAX_TOKEN_CHARS = 8_192
-
-
-class FenceRefused(Exception):
-    """What was to be written must not be; the message says why."""
-
-
-class InvalidToken(FenceRefused):
-    """Not a token that one of these keys has signed, or one that has run out."""
-
-
-class StaleToken(FenceRefused):
-    """A newer generation has been here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,137 @@
+"""The decorator and the hook for SQLAlchemy's sessions, sync and async, on the real functions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from rota.fencing.errors import StaleTransaction
+from rota.fencing.transactions import Holder, commit_offsets, fence_sessions, fenced, stale
+from rota.protocol.messages import JoinReply, OffsetToCommit
+from rota.runtime.coordinator import LocalCoordinator
+from tests.fencing.conftest import fetched, joined, replaced
+
+WRITE = text("INSERT INTO ledger VALUES (1, 'me')")
+COUNT = text("SELECT count(*) FROM ledger")
+PROGRESS = [OffsetToCommit("transfers", 0, 7, metadata="so far")]
+
+
+def held_by(who: JoinReply) -> Holder:
+    return Holder("default", "tellers", who.generation_id, who.member_id)
+
+
+def as_teller(dsn: str, driver: str) -> str:
+    return dsn.replace("postgresql://postgres@", f"postgresql+{driver}://teller@")
+
+
+@pytest.fixture
+async def sessions(dsn: str) -> AsyncIterator[async_sessionmaker[AsyncSession]]:
+    engine = create_async_engine(as_teller(dsn, "asyncpg"))
+    yield async_sessionmaker(engine)
+    await engine.dispose()
+
+
+@pytest.fixture
+def sync_sessions(dsn: str) -> Iterator[sessionmaker[Session]]:
+    engine = create_engine(as_teller(dsn, "psycopg"))
+    yield sessionmaker(engine)
+    engine.dispose()
+
+
+async def test_a_decorated_function_commits_its_work_and_progress_while_it_is_current(
+    coordinator: LocalCoordinator, sessions: async_sessionmaker[AsyncSession]
+) -> None:
+    me = await joined(coordinator)
+
+    @fenced(sessions, lambda: held_by(me))
+    async def work(session: AsyncSession, answer: str) -> str:
+        await session.execute(WRITE)
+        await session.execute(commit_offsets(held_by(me), PROGRESS))
+        return answer
+
+    assert await work("done") == "done"
+    assert await fetched(coordinator) == {("transfers", 0): 7}
+
+
+async def test_a_decorated_function_that_is_overtaken_writes_nothing(
+    coordinator: LocalCoordinator, sessions: async_sessionmaker[AsyncSession]
+) -> None:
+    me = await joined(coordinator)
+
+    @fenced(sessions, lambda: held_by(me))
+    async def work(session: AsyncSession) -> None:
+        await session.execute(WRITE)
+        await replaced(coordinator, me)
+
+    with pytest.raises(StaleTransaction, match="ILLEGAL_GENERATION"):
+        await work()
+    with pytest.raises(StaleTransaction):
+        await work()
+    async with sessions() as session:
+        assert await session.scalar(COUNT) == 0
+
+
+async def test_a_sync_function_is_fenced_as_well(
+    coordinator: LocalCoordinator, sync_sessions: sessionmaker[Session]
+) -> None:
+    me = await joined(coordinator)
+
+    @fenced(sync_sessions, lambda: held_by(me))
+    def work(session: Session) -> int:
+        session.execute(WRITE)
+        return session.scalar(COUNT) or 0
+
+    first = work()
+    await replaced(coordinator, me)
+    with pytest.raises(StaleTransaction):
+        work()
+
+    assert first == 1
+
+
+async def test_what_postgres_wants_to_be_repeated_is_repeated_and_other_failures_are_not(
+    coordinator: LocalCoordinator, sync_sessions: sessionmaker[Session]
+) -> None:
+    me = await joined(coordinator)
+    tried = []
+
+    @fenced(sync_sessions, lambda: held_by(me), attempts=3)
+    def work(session: Session, sqlstate: str, failures: int) -> None:
+        tried.append(sqlstate)
+        session.execute(WRITE)
+        if len(tried) <= failures:
+            session.execute(text(f"DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{sqlstate}'; END $$"))
+
+    work("40001", 2)
+    repeated = len(tried)
+    with pytest.raises(DBAPIError):
+        work("40001", 99)
+    gave_up_after = len(tried) - repeated
+    with pytest.raises(DBAPIError):
+        work("22012", 99)
+
+    assert (repeated, gave_up_after, tried.count("22012")) == (3, 3, 1)
+    with sync_sessions() as session:
+        assert session.scalar(COUNT) == 1
+
+
+async def test_a_hook_fences_every_transaction_of_a_session(
+    coordinator: LocalCoordinator, sync_sessions: sessionmaker[Session]
+) -> None:
+    me = await joined(coordinator)
+    fence_sessions(sync_sessions, lambda: held_by(me))
+
+    with sync_sessions() as session:
+        session.execute(WRITE)
+        session.commit()
+        session.execute(WRITE)
+        await replaced(coordinator, me)
+        with pytest.raises(DBAPIError) as refused:
+            session.commit()
+
+    assert stale(refused.value) is not None
