@@ -24,21 +24,22 @@ def copartitioned(
     """
     ordered = sorted(members, key=lambda member: member.member_id)
     numbering = Numbering.of(partitions_per_topic, ordered)
-    candidates = candidates_of_topics(numbering, ordered)
-    bundles = _bundles(numbering, candidates)
+    of_topics, candidates = candidates_of_topics(numbering, ordered)
     owners = read_claims(numbering, ordered).owners
-    things = [Thing(candidates[topic], len(numbers), _main_owner(numbers, owners)) for topic, numbers in bundles]
-    shares = shares_of(place(things, [1.0] * len(ordered)), len(ordered))
-    return numbering.named(ordered, [[number for index in share for number in bundles[index][1]] for share in shares])
+    bundles = _bundles(numbering, of_topics)
+    things = [Thing(index, len(numbers), _main_owner(numbers, owners)) for (index, _), numbers in bundles.items()]
+    shares = shares_of(place(things, candidates, [1.0] * len(ordered)), len(ordered))
+    runs = list(bundles.values())
+    return numbering.named(ordered, [[number for index in share for number in runs[index]] for share in shares])
 
 
-def _bundles(numbering: Numbering, candidates: Mapping[str, tuple[int, ...]]) -> list[tuple[str, list[int]]]:
-    """What belongs together, by who subscribes and by the number within the topic; each with one topic of it."""
-    bundles: dict[tuple[int, int], tuple[str, list[int]]] = {}
+def _bundles(numbering: Numbering, of_topics: Mapping[str, int]) -> dict[tuple[int, int], list[int]]:
+    """What belongs together, by who subscribes (an index) and by the number within the topic."""
+    bundles: dict[tuple[int, int], list[int]] = {}
     for topic, numbers in numbering.numbers.items():
         for partition, number in enumerate(numbers):
-            bundles.setdefault((id(candidates[topic]), partition), (topic, []))[1].append(number)
-    return list(bundles.values())
+            bundles.setdefault((of_topics[topic], partition), []).append(number)
+    return bundles
 
 
 def _main_owner(numbers: Sequence[int], owners: Sequence[int]) -> int:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from rota.assignors.numbering import NOBODY
 
+Ranks: TypeAlias = tuple[int, ...]
 _Heap: TypeAlias = list[tuple[float, int]]
 
 _TOLERANCE = 1e-9
@@ -22,24 +23,27 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """What is placed as one. `candidates` are ranks; things with the same candidates should share the tuple,
-    for it is told apart by its identity: hashing thousands of long tuples would cost more than all else.
+    """What is placed as one, on one of the members in the set of candidates with this index.
 
     Things with the same `apart` (which is not negative) are never placed on one member.
     """
 
-    candidates: tuple[int, ...]
+    candidates: int
     weight: float = 1.0
     owner: int = NOBODY
     apart: int = -1
 
 
-def place(things: Sequence[Thing], capacities: Sequence[float], max_moves: int | None = None) -> list[int]:
+def place(
+    things: Sequence[Thing], candidates: Sequence[Ranks], capacities: Sequence[float], max_moves: int | None = None
+) -> list[int]:
     """The rank that holds each thing, `NOBODY` where it has no candidate left.
+
+    `candidates` are the sets that things speak of, `capacities` those of the members.
 
     At most `max_moves` things are taken from an owner that could keep them, however unbalanced that leaves the rest.
     """
-    placement = _Placement(things, capacities, max_moves)
+    placement = _Placement(things, candidates, capacities, max_moves)
     placement.keep_owned()
     placement.give_free()
     placement.balance()
@@ -49,8 +53,15 @@ def place(things: Sequence[Thing], capacities: Sequence[float], max_moves: int |
 class _Placement:
     """Who holds what while things are placed."""
 
-    def __init__(self, things: Sequence[Thing], capacities: Sequence[float], max_moves: int | None) -> None:
+    def __init__(
+        self,
+        things: Sequence[Thing],
+        candidates: Sequence[Ranks],
+        capacities: Sequence[float],
+        max_moves: int | None,
+    ) -> None:
         self._things = things
+        self._candidates = candidates
         self._capacities = capacities
         self._moves_left = len(things) if max_moves is None else max_moves
         self._apart: dict[int, set[int]] = {}
@@ -60,21 +71,19 @@ class _Placement:
 
     def keep_owned(self) -> None:
         """Let everybody keep what it may still have."""
-        allowed = {key: frozenset(each) for key, each in self._distinct_candidates().items()}
+        allowed = [frozenset(ranks) for ranks in self._candidates]
         for index, thing in enumerate(self._things):
-            if thing.owner in allowed[id(thing.candidates)] and self._may_hold(thing, thing.owner):
+            if thing.owner in allowed[thing.candidates] and self._may_hold(thing, thing.owner):
                 self._put(index, thing.owner)
 
     def give_free(self) -> None:
         """The heaviest first, each to the candidate that stands lowest."""
         free = [index for index, holder in enumerate(self.holders) if holder == NOBODY]
-        free.sort(key=lambda index: (len(self._things[index].candidates), -self._things[index].weight))
-        heaps: dict[int, list[_Heap]] = {}
+        sizes = [len(ranks) for ranks in self._candidates]
+        free.sort(key=lambda index: (sizes[self._things[index].candidates], -self._things[index].weight))
+        heaps = [self._heaps(ranks) for ranks in self._candidates]
         for index in free:
-            candidates = self._things[index].candidates
-            if id(candidates) not in heaps:
-                heaps[id(candidates)] = self._heaps(candidates)
-            self._give(index, heaps[id(candidates)])
+            self._give(index, heaps[self._things[index].candidates])
 
     def balance(self) -> None:
         """Move things as long as that lowers somebody who stands high, and the budget allows it."""
@@ -84,9 +93,6 @@ class _Placement:
             for rank in sorted(range(len(self.loads)), key=lambda rank: (-self._level(rank), rank)):
                 while self._lighten(rank):
                     moved = True
-
-    def _distinct_candidates(self) -> dict[int, tuple[int, ...]]:
-        return {id(thing.candidates): thing.candidates for thing in self._things}
 
     def _heaps(self, candidates: Sequence[int]) -> list[_Heap]:
         heaps = [[(self._level(rank), rank) for rank in alike] for alike in self._by_capacity(candidates)]
@@ -129,11 +135,9 @@ class _Placement:
             owned = thing.owner == source
             if (owned and not self._moves_left) or not thing.weight:
                 continue
-            if id(thing.candidates) not in lower:
-                lower[id(thing.candidates)] = self._lower_than(before, thing.candidates)
-            firsts = (
-                next((r for r in alike if self._may_hold(thing, r)), NOBODY) for alike in lower[id(thing.candidates)]
-            )
+            if thing.candidates not in lower:
+                lower[thing.candidates] = self._lower_than(before, self._candidates[thing.candidates])
+            firsts = (next((r for r in alike if self._may_hold(thing, r)), NOBODY) for alike in lower[thing.candidates])
             after, target = min(((self._level_with(r, thing), r) for r in firsts if r != NOBODY), default=(before, -1))
             if after < before * (1 - _TOLERANCE):
                 highest = max(after, (self.loads[source] - thing.weight) / self._capacities[source])

@@ -24,12 +24,16 @@ def rack_aware(
     ordered = sorted(members, key=lambda member: member.member_id)
     numbering = Numbering.of(partitions_per_topic, ordered)
     owners = read_claims(numbering, ordered).owners
-    near: dict[tuple[int, frozenset[str]], tuple[int, ...]] = {}
+    of_topics, subscribers = candidates_of_topics(numbering, ordered)
+    near: dict[tuple[int, ...], int] = {}
+    chosen: dict[tuple[int, frozenset[str]], int] = {}
     things: list[Thing] = []
-    for topic, candidates in candidates_of_topics(numbering, ordered).items():
-        numbers = numbering.numbers[topic]
+    for topic, numbers in numbering.numbers.items():
+        index = of_topics[topic]
         for number, racks in zip(numbers, racks_of_topic(topic, len(numbers), partition_racks), strict=True):
-            if (id(candidates), racks) not in near:
-                near[id(candidates), racks] = tuple(r for r in candidates if ordered[r].rack in racks) or candidates
-            things.append(Thing(near[id(candidates), racks], owner=owners[number]))
-    return numbering.named(ordered, shares_of(place(things, [1.0] * len(ordered)), len(ordered)))
+            if (index, racks) not in chosen:
+                within = tuple(rank for rank in subscribers[index] if ordered[rank].rack in racks)
+                chosen[index, racks] = near.setdefault(within or subscribers[index], len(near))
+            things.append(Thing(chosen[index, racks], owner=owners[number]))
+    holders = place(things, list(near), [1.0] * len(ordered))
+    return numbering.named(ordered, shares_of(holders, len(ordered)))

@@ -22,18 +22,19 @@ def redundant(
         raise ValueError("a partition needs at least one member: n must be 1 or more")
     ordered = sorted(members, key=lambda member: member.member_id)
     numbering = Numbering.of(partitions_per_topic, ordered)
-    candidates = candidates_of_topics(numbering, ordered)
+    of_topics, candidates = candidates_of_topics(numbering, ordered)
     former = _former_holders(numbering, ordered)
-    subscribed = {topic: frozenset(ranks) for topic, ranks in candidates.items()}
+    subscribed = [frozenset(ranks) for ranks in candidates]
     things: list[Thing] = []
     numbers_of_things: list[int] = []
     for topic, numbers in numbering.numbers.items():
+        index = of_topics[topic]
+        copies = min(n, len(candidates[index]))
         for number in numbers:
-            copies = min(n, len(candidates[topic]))
-            owners = [*[rank for rank in former[number] if rank in subscribed[topic]], *[NOBODY] * n][:copies]
-            things += [Thing(candidates[topic], owner=owner, apart=number) for owner in owners]
+            owners = [*[rank for rank in former[number] if rank in subscribed[index]], *[NOBODY] * n][:copies]
+            things += [Thing(index, owner=owner, apart=number) for owner in owners]
             numbers_of_things += [number] * copies
-    shares = shares_of(place(things, [1.0] * len(ordered)), len(ordered))
+    shares = shares_of(place(things, candidates, [1.0] * len(ordered)), len(ordered))
     return numbering.named(ordered, [[numbers_of_things[index] for index in share] for share in shares])
 
 

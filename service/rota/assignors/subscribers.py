@@ -18,8 +18,11 @@ def subscribers_of_topics(numbering: Numbering, members: Sequence[MemberSubscrip
     return subscribers
 
 
-def candidates_of_topics(numbering: Numbering, members: Sequence[MemberSubscription]) -> dict[str, tuple[int, ...]]:
-    """The same as tuples, of which topics with the same subscribers share one."""
-    shared: dict[tuple[int, ...], tuple[int, ...]] = {}
+def candidates_of_topics(
+    numbering: Numbering, members: Sequence[MemberSubscription]
+) -> tuple[dict[str, int], list[tuple[int, ...]]]:
+    """The different sets of subscribers, and for each topic the index of its own."""
+    indexes: dict[tuple[int, ...], int] = {}
     subscribers = subscribers_of_topics(numbering, members)
-    return {topic: shared.setdefault(ranks := tuple(found), ranks) for topic, found in subscribers.items()}
+    of_topics = {topic: indexes.setdefault(tuple(found), len(indexes)) for topic, found in subscribers.items()}
+    return of_topics, list(indexes)

@@ -27,15 +27,15 @@ def weighted(
     """
     ordered = sorted(members, key=lambda member: member.member_id)
     numbering = Numbering.of(partitions_per_topic, ordered)
-    candidates = candidates_of_topics(numbering, ordered)
+    of_topics, candidates = candidates_of_topics(numbering, ordered)
     owners = read_claims(numbering, ordered).owners
     weights = _weights(numbering, partition_weights or {})
     things = [
-        Thing(candidates[topic], weights[number], owners[number])
+        Thing(of_topics[topic], weights[number], owners[number])
         for topic, numbers in numbering.numbers.items()
         for number in numbers
     ]
-    holders = place(things, [member.capacity for member in ordered], max_moves)
+    holders = place(things, candidates, [member.capacity for member in ordered], max_moves)
     return numbering.named(ordered, shares_of(holders, len(ordered)))
 
 

@@ -22,6 +22,8 @@ def on_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None
             _on_sync_timer(result, group, timer, limits)
         case TimerKind.PENDING:
             _on_pending_timer(result, group, timer)
+        case TimerKind.ASSIGN:
+            pass  # Whoever has the topics answers it, with `Shard.finish_job`.
 
 
 def session_is_over(group: Group, timer: Timer, now_ms: int) -> bool:

@@ -19,6 +19,7 @@ from rota.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, S
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, JoinReply
+from rota.types import why_not_assigned
 
 
 def check_join(group: Group, request: JoinGroup, limits: Limits) -> JoinReply | None:
@@ -32,6 +33,9 @@ def check_join(group: Group, request: JoinGroup, limits: Limits) -> JoinReply | 
             detail="no protocol, another protocol type, or no protocol that all members list",
             member_id=request.member_id,
         )
+    for protocol in request.protocols:
+        if why := why_not_assigned(request.protocol_type, protocol.name, protocol.metadata):
+            return JoinReply(ErrorCode.INVALID_REQUEST, detail=why, member_id=request.member_id)
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rota.group.assigning import begin_assigning, server_side_of
 from rota.group.records import (
     GenerationCompleted,
     GroupEmptied,
@@ -88,15 +89,17 @@ def empty_group(result: Result, group: Group, reason: str) -> None:
 
 
 def join_reply(group: Group, member: Member, *, skip_assignment: bool = False) -> JoinReply:
-    """The current generation as `member` sees it: the leader gets the member list."""
+    """The current generation as `member` sees it: the leader gets the member list, if it is to assign."""
+    leads = group.is_leader(member.member_id)
+    by_server = leads and server_side_of(group) is not None
     return JoinReply(
         member_id=member.member_id,
         generation_id=group.generation_id,
         protocol_type=group.protocol_type,
         protocol_name=group.protocol_name,
         leader_id=group.leader_id or "",
-        members=member_list(group) if group.is_leader(member.member_id) else (),
-        skip_assignment=skip_assignment,
+        members=member_list(group) if leads and not by_server else (),
+        skip_assignment=skip_assignment or by_server,
     )
 
 
@@ -197,6 +200,7 @@ def _complete_generation(result: Result, group: Group, leader_id: str) -> None:
     _answer_joins(result, group)
     group.sync_deadline_ms = result.now_ms + group.rebalance_timeout_ms()
     result.set_timer(TimerKind.SYNC, group, "", group.sync_deadline_ms)
+    begin_assigning(result, group)
 
 
 def _answer_joins(result: Result, group: Group) -> None:

@@ -20,6 +20,8 @@ class TimerKind(StrEnum):
     """The rebalance timeout, counted from the completed join phase: who has not synced is removed."""
     PENDING = "pending"
     """A pending id was not used in time."""
+    ASSIGN = "assign"
+    """The server is to assign this generation: a wish to the runtime, see `assigning.py`. Nothing in the core rings."""
 
 
 class Timer(NamedTuple):

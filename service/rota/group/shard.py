@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rota.group.apply import apply
+from rota.group.assigning import ask_for_assignment
+from rota.group.assignment_job import AssignmentJob, assignment_job, finish_job
 from rota.group.describe import describe_group, get_leader, list_groups, verify_fence
 from rota.group.expiry import on_timer, session_is_over
 from rota.group.heartbeat import heartbeat, heartbeat_many, unpark_heartbeat
@@ -25,6 +27,7 @@ from rota.group.state import (
     DEAD,
     EMPTY,
     PREPARING_REBALANCE,
+    STABLE,
     Group,
     GroupState,
     Member,
@@ -175,6 +178,19 @@ class Shard:
         result = Result(now_ms, self.heard)
         take_in(result, self.groups, commits)
         self._taken_in.update((commit.side_id, commit) for commit in commits)
+        self._note_dirty(result)
+        return result
+
+    # --- assigning for the members ----------------------------------------------------------------
+
+    def assignment_job(self, namespace: str, group_id: str) -> AssignmentJob | None:
+        """What the server has to assign for a group, None if nothing (any more)."""
+        return assignment_job(self.groups.get((namespace, group_id)))
+
+    def finish_job(self, job: AssignmentJob, outcome: Mapping[str, bytes] | str, now_ms: int) -> Result:
+        """Take in the assignments that were computed, or why they could not be. Late ones do nothing."""
+        result = Result(now_ms, self.heard)
+        finish_job(result, self.groups.get((job.namespace, job.group_id)), job, outcome, self.limits)
         self._note_dirty(result)
         return result
 
@@ -547,6 +563,10 @@ def _resume(result: Result, group: Group) -> None:
         group.pending_sync = dict.fromkeys(group.members)
         group.sync_deadline_ms = result.now_ms + timeout_ms
         result.set_timer(TimerKind.SYNC, group, "", group.sync_deadline_ms)
+        ask_for_assignment(result, group)
+    elif group.state is STABLE:
+        # Its topics may have changed while nobody owned it.
+        ask_for_assignment(result, group)
 
 
 def _group_rows(group: Group, changes: RowChanges) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rota.group.assigning import server_side_of
 from rota.group.membership_checks import check_generation, report_fenced
 from rota.group.rebalance import REBALANCE_IN_PROGRESS, release_heartbeats, start_rebalance
 from rota.group.records import AssignmentFailed, AssignmentSynced
@@ -22,7 +23,8 @@ def sync_group(result: Result, group: Group, request: SyncGroup, call: int, limi
         )
         return
     member = group.members[request.member_id]
-    leads = group.is_leader(member.member_id)
+    # Where the server assigns, the leader is like everybody else.
+    leads = group.is_leader(member.member_id) and server_side_of(group) is None
     match group.state:
         case state if state is PREPARING_REBALANCE:
             result.reply(call, SyncReply(REBALANCE_IN_PROGRESS, detail=group.rebalance_reason))
@@ -92,6 +94,11 @@ def _store_assignment(result: Result, group: Group, request: SyncGroup) -> None:
     assert group.leader_id is not None
     result.record(group, _synced(group, request, group.generation_id, resync=False))
     result.reason = f"leader {group.leader_id} assigned generation {group.generation_id}"
+    answer_syncs(result, group)
+
+
+def answer_syncs(result: Result, group: Group) -> None:
+    """Everybody who waits for its share gets it."""
     for member in group.members.values():
         if member.sync_call is not None:
             result.reply(member.sync_call, sync_reply(group, member))

@@ -34,6 +34,7 @@ from rota.protocol.messages import (
     VerifyFence,
     refuse,
 )
+from rota.runtime.assigning import ServerAssigner
 from rota.runtime.clock import Clock, SystemClock
 from rota.runtime.host import ShardHost
 from rota.runtime.ownership import Notify, Ownership
@@ -86,6 +87,8 @@ class LocalCoordinator:
         self._timers = TimerTask(self._clock, self._telemetry.on_late_timer)
         # Without a liveness store, the memory of the shards' owners is all that is known of sessions.
         self._sessions = SharedSessions(liveness, self._clock, self._telemetry, self._hosts_here) if liveness else None
+        self.assigning = ServerAssigner(self.call)
+        """Does what groups leave to the server. Whoever can ask peers, too, has it ask there."""
         self._ownership = Ownership(
             store,
             self._clock,
@@ -99,6 +102,7 @@ class LocalCoordinator:
             on_events=self._on_events,
             notify=notify,
             sessions=self._sessions,
+            assign=self.assigning.want,
         )
         self._subscriptions = Subscriptions()
         self._draining = False
@@ -114,6 +118,7 @@ class LocalCoordinator:
     async def start(self) -> None:
         """Start serving. Shards answer as they are loaded; `ready()` says when all are."""
         runners = [self._ownership.run(), self._ownership.committer.run(), self._timers.run(), self._sweep()]
+        runners.append(self.assigning.run())
         if self._sessions:
             runners.append(self._sessions.run())
         if self._store.has_side_door:

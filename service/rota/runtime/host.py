@@ -18,12 +18,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from rota.group.assignment_job import AssignmentJob
 from rota.group.journal import encode_entry
 from rota.group.records import Entry, MemberExpired, ShardAcquired
-from rota.group.result import Result, Timer
+from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import ShardImage, SideCommit
 from rota.group.shard import Shard
 from rota.protocol.errors import ErrorCode
@@ -66,6 +67,7 @@ class ShardHost:
         on_events: Callable[[int, list[JournalEvent]], None],
         on_expired: Callable[[int], None] = lambda lateness_ms: None,
         ask: Callable[[ShardHost, Timer], None] | None = None,
+        assign: Callable[[ShardHost, Timer], None] | None = None,
         heard: Heard | None = None,
     ) -> None:
         self.claim = claim
@@ -83,6 +85,8 @@ class ShardHost:
         self._on_expired = on_expired
         self._ask = ask
         """Asks the other replicas before a timer expires a member, then rings it with `ring_asked`."""
+        self._assign = assign
+        """Computes what a group leaves to the server, then hands it in with `finish_job`."""
         self._calls: dict[int, Call] = {}
         self._next_call = 1
         self._seq = image.last_seq
@@ -146,7 +150,10 @@ class ShardHost:
         """A timer that one of our results asked for has rung."""
         if not self.may_answer() or self._closed:
             return
-        if self._ask is not None and self.shard.session_is_over(timer, self._clock.now_ms()):
+        if timer.kind is TimerKind.ASSIGN:
+            if self._assign is not None:
+                self._assign(self, timer)
+        elif self._ask is not None and self.shard.session_is_over(timer, self._clock.now_ms()):
             self._ask(self, timer)
         else:
             self._ring_core(timer)
@@ -159,6 +166,11 @@ class ShardHost:
             self._ring_core(timer)
         else:
             self._take(self._decide(lambda now_ms: self.shard.extend_session(timer, heard_ms_ago, now_ms)))
+
+    def finish_job(self, job: AssignmentJob, outcome: Mapping[str, bytes] | str) -> None:
+        """Take in what the server assigned; see `Shard.finish_job`."""
+        if self.may_answer() and not self._closed:
+            self._take(self._decide(lambda now_ms: self.shard.finish_job(job, outcome, now_ms)))
 
     def _ring_core(self, timer: Timer) -> None:
         result = self._decide(lambda now_ms: self.shard.on_timer(timer, now_ms))

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+from rota.group.result import Timer
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.runtime.clock import Clock
@@ -61,6 +62,7 @@ class Ownership:
         on_events: Callable[[int, list[JournalEvent]], None],
         notify: Notify | None = None,
         sessions: SharedSessions | None = None,
+        assign: Callable[[ShardHost, Timer], None] | None = None,
     ) -> None:
         self.hosts: dict[int, ShardHost] = {}
         self.directory: dict[int, ShardOwner] = {}
@@ -84,6 +86,7 @@ class Ownership:
         self._on_events = on_events
         self._notify = notify
         self._sessions = sessions
+        self._assign = assign
         self._wake = asyncio.Event()
         self._renewed_ms = 0
 
@@ -251,6 +254,7 @@ class Ownership:
             on_events=self._on_events,
             on_expired=self._telemetry.on_expired,
             ask=self._sessions.ask if self._sessions else None,
+            assign=self._assign,
             heard=heard,
         )
         self.hosts[claim.shard_id] = host

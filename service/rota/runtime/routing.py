@@ -64,6 +64,7 @@ class RoutedCoordinator:
 
     def __init__(self, local: LocalCoordinator, peers: Peers, *, forward: bool = True) -> None:
         self.local = local
+        local.assigning.ask = self.call
         self.shard_count = local.shard_count
         self.replica_id = local.replica_id
         self._peers = peers

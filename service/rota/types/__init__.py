@@ -2,7 +2,37 @@
 
 from __future__ import annotations
 
-from rota.types.registry import subscribed_topics
+from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide, TopicFacts
+from rota.types.registry import (
+    ENTRY_POINT_GROUP,
+    BrokenPlugin,
+    protocol_types,
+    readable_assignment,
+    readable_metadata,
+    register,
+    register_entry_points,
+    server_side,
+    subscribed_topics,
+    why_not_assigned,
+)
 from rota.types.wire_format import MalformedMetadata
 
-__all__ = ["MalformedMetadata", "subscribed_topics"]
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "BrokenPlugin",
+    "Generation",
+    "JoinedWith",
+    "MalformedMetadata",
+    "ProtocolType",
+    "Readable",
+    "ServerSide",
+    "TopicFacts",
+    "protocol_types",
+    "readable_assignment",
+    "readable_metadata",
+    "register",
+    "register_entry_points",
+    "server_side",
+    "subscribed_topics",
+    "why_not_assigned",
+]

@@ -1,21 +1,73 @@
-"""What the coordinator itself understands of a protocol type's metadata, which is otherwise opaque to it."""
+"""The protocol types that this process knows, and what the coordinator makes of their otherwise opaque bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint
+from typing import Final
 
-from rota.types import consumer
+from rota.types.consumer_server import CONSUMER
+from rota.types.leader import LEADER
+from rota.types.plugin import ProtocolType, Readable, ServerSide
 from rota.types.wire_format import MalformedMetadata
+from rota.types.worker import WORKER
+
+ENTRY_POINT_GROUP: Final = "rota.protocol_types"
+SERVER_PREFIX: Final = "server:"
+
+_TYPES: Final[dict[str, ProtocolType]] = {each.name: each for each in (CONSUMER, WORKER, LEADER)}
 
 
-def _consumer_topics(metadata: bytes) -> frozenset[str]:
-    return frozenset(consumer.decode_subscription(metadata).topics)
+class BrokenPlugin(Exception):
+    """An entry point of `rota.protocol_types` that cannot be used; the message names it."""
 
 
-_TOPICS_OF: Mapping[str, Callable[[bytes], frozenset[str]]] = MappingProxyType(
-    {consumer.PROTOCOL_TYPE: _consumer_topics},
-)
+def register(protocol_type: ProtocolType) -> None:
+    """Make a type known; at the start of the process, for groups that exist already are not looked at again.
+
+    Registering it twice is harmless, another type of the same name is refused.
+    """
+    known = _TYPES.setdefault(protocol_type.name, protocol_type)
+    if known is not protocol_type:
+        raise BrokenPlugin(f"there is a protocol type {protocol_type.name!r} already")
+
+
+def register_entry_points(found: Iterable[EntryPoint]) -> list[str]:
+    """Register what is installed beside us; returns the names. Whoever composes the process looks for them."""
+    names = []
+    for point in found:
+        loaded = point.load()
+        if not isinstance(loaded, ProtocolType):
+            raise BrokenPlugin(f"{point.value} of entry point {point.name!r} is no ProtocolType")
+        register(loaded)
+        names.append(loaded.name)
+    return names
+
+
+def protocol_types() -> list[str]:
+    """The names of all known types."""
+    return sorted(_TYPES)
+
+
+def server_side(protocol_type: str, protocol_name: str) -> ServerSide | None:
+    """How the coordinator assigns for this protocol, None where members do it."""
+    known = _TYPES.get(protocol_type)
+    if known is None or known.server is None or not known.server.assigns(protocol_name):
+        return None
+    return known.server
+
+
+def why_not_assigned(protocol_type: str, protocol_name: str, metadata: bytes) -> str:
+    """Why a member must not join with this protocol, because the server could not assign for it; empty if it may."""
+    side = server_side(protocol_type, protocol_name)
+    if side is None:
+        asks = protocol_name.startswith(SERVER_PREFIX)
+        return f"the server cannot assign groups of type {protocol_type!r} by {protocol_name!r}" if asks else ""
+    try:
+        side.check(metadata)
+    except MalformedMetadata as error:
+        return f"metadata of {protocol_name!r}: {error}"
+    return ""
 
 
 def subscribed_topics(protocol_type: str, metadata: bytes) -> frozenset[str] | None:
@@ -23,10 +75,29 @@ def subscribed_topics(protocol_type: str, metadata: bytes) -> frozenset[str] | N
 
     None where that cannot be said: the type has no notion of topics, or the bytes are malformed.
     """
-    topics_of = _TOPICS_OF.get(protocol_type)
-    if topics_of is None:
+    known = _TYPES.get(protocol_type)
+    if known is None or known.topics_of is None:
         return None
     try:
-        return topics_of(metadata)
+        topics = known.topics_of(metadata)
+    except MalformedMetadata:
+        return None
+    return None if topics is None else frozenset(topics)
+
+
+def readable_metadata(protocol_type: str, metadata: bytes) -> Readable | None:
+    """Metadata for people, None where nobody knows how."""
+    known = _TYPES.get(protocol_type)
+    try:
+        return known.read_metadata(metadata) if known is not None else None
+    except MalformedMetadata:
+        return None
+
+
+def readable_assignment(protocol_type: str, assignment: bytes) -> Readable | None:
+    """An assignment for people, None where nobody knows how."""
+    known = _TYPES.get(protocol_type)
+    try:
+        return known.read_assignment(assignment) if known is not None else None
     except MalformedMetadata:
         return None

@@ -1,0 +1,63 @@
+"""Phase two done by the coordinator: for `server:<strategy>` protocols, and for groups of type `leader`.
+
+What a strategy needs of the topics is not in this shard (topics have shards of their own), and it may take a second.
+So the core asks for it: the ASSIGN timer that goes with a generation is the wish, `AssignmentJob` says what is to be
+assigned, the runtime computes it wherever it likes, and `finish_job` takes it in as a leader's sync. Where no topics
+are needed there is nothing to wait for, and the generation is Stable in the same breath.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rota.group.records import AssignmentSynced
+from rota.group.result import Result, TimerKind
+from rota.group.state import COMPLETING_REBALANCE, Group
+from rota.types import Generation, JoinedWith, ServerSide, server_side
+
+
+def server_side_of(group: Group) -> ServerSide | None:
+    """How the coordinator assigns for this generation; None where its leader does."""
+    return server_side(group.protocol_type or "", group.protocol_name or "")
+
+
+def begin_assigning(result: Result, group: Group) -> None:
+    """A generation is complete: assign, if that is for the server to do. Nobody owes a sync then."""
+    side = server_side_of(group)
+    if side is not None and side.wants_topic is None:
+        _await_no_syncs(group)
+        record_assignment(result, group, side.assign(generation_of(group), {}), resync=False)
+    else:
+        ask_for_assignment(result, group)
+
+
+def ask_for_assignment(result: Result, group: Group) -> None:
+    """Have the runtime assign a generation that waits for it, also one that was loaded from the store."""
+    side = server_side_of(group)
+    if side is not None and (group.state is COMPLETING_REBALANCE or side.wants_topic is not None):
+        _await_no_syncs(group)
+        result.set_timer(TimerKind.ASSIGN, group, "", result.now_ms)
+
+
+def record_assignment(result: Result, group: Group, assignments: Mapping[str, bytes], *, resync: bool) -> None:
+    """As if the leader had sent it. Members that were left out get nothing."""
+    generation_id = group.generation_id + resync
+    reason = f"the server assigned generation {generation_id} by {group.protocol_name}"
+    given = tuple((m, a) for m, a in assignments.items() if m in group.members)
+    result.record(group, AssignmentSynced(generation_id, group.leader_id or "", given, resync, reason))
+    result.reason = reason
+
+
+def _await_no_syncs(group: Group) -> None:
+    group.pending_sync.clear()
+    group.sync_deadline_ms = None
+
+
+def generation_of(group: Group) -> Generation:
+    """The members as they are to be assigned."""
+    name = group.protocol_name or ""
+    members = tuple(
+        JoinedWith(m.member_id, m.image.group_instance_id, m.image.metadata_for(name), m.assignment)
+        for m in group.members.values()
+    )
+    return Generation(group.generation_id, group.leader_id or "", name, members)

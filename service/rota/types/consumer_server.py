@@ -1,0 +1,169 @@
+"""Assigning partitions on the server: `server:<strategy>` for members of `consumer` groups, whatever they speak.
+
+Each member is answered in the form of its own metadata, Kafka's bytes or JSON, so that both may be in one group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from rota.assignors import MemberSubscription, TopicPartition, UnknownAssignor, assign, assignor
+from rota.types import consumer, plain
+from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide, TopicFacts
+from rota.types.wire_format import MalformedMetadata
+
+PREFIX: Final = "server:"
+_PATTERN_END: Final = "*"
+
+
+def assigns(protocol_name: str) -> bool:
+    """Whether the name is `server:` and a strategy.
+
+    Not the cooperative one: who is assigned here need not know that what is withheld must be asked for once more.
+    """
+    strategy = protocol_name.removeprefix(PREFIX)
+    if strategy == protocol_name or strategy.startswith("cooperative-"):
+        return False
+    try:
+        assignor(strategy)
+    except UnknownAssignor:
+        return False
+    return True
+
+
+def topics_of(metadata: bytes) -> frozenset[str] | None:
+    """The topics that a member names; None if it names them by patterns."""
+    topics = _names_and_patterns(metadata)
+    return None if any(topic.endswith(_PATTERN_END) for topic in topics) else topics
+
+
+def assign_partitions(generation: Generation, topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
+    """Everybody's share by the strategy in the protocol's name, of the topics that the registry knows.
+
+    What a member was assigned before counts as owned, unless it says itself what it owns.
+    """
+    members = [_subscription(member, generation, topics) for member in generation.members]
+    shares = assign(
+        generation.protocol_name.removeprefix(PREFIX),
+        {name: facts.partitions for name, facts in topics.items()},
+        members,
+        {name: racks for name, facts in topics.items() if (racks := _racks(facts))},
+        {name: weights for name, facts in topics.items() if (weights := _weights(facts))},
+    )
+    return {member.member_id: _encoded(member, shares[member.member_id]) for member in generation.members}
+
+
+def wants_topic(generation: Generation) -> Callable[[str], bool]:
+    """Whether a topic is one that somebody subscribes to, by name or pattern."""
+    wanted = frozenset[str]().union(*(_names_and_patterns(member.metadata) for member in generation.members))
+    beginnings = tuple(topic[:-1] for topic in sorted(wanted) if topic.endswith(_PATTERN_END))
+    return lambda name: name in wanted or name.startswith(beginnings)
+
+
+def read_metadata(metadata: bytes) -> Readable:
+    if plain.is_plain(metadata):
+        subscription = plain.decode_plain_subscription(metadata)
+        return {"topics": list(subscription.topics), "rack": subscription.rack, "capacity": subscription.capacity}
+    decoded = consumer.decode_subscription(metadata)
+    owned = plain_partitions(decoded.owned_partitions)
+    return {"topics": list(decoded.topics), "rack": decoded.rack_id, "owned": owned}
+
+
+def read_assignment(assignment: bytes) -> Readable:
+    return {"topics": plain_partitions(_partitions(assignment))}
+
+
+def plain_partitions(partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:
+    """Sorted numbers by topic."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    return by_topic
+
+
+def _names_and_patterns(metadata: bytes) -> frozenset[str]:
+    if plain.is_plain(metadata):
+        return frozenset(plain.decode_plain_subscription(metadata).topics)
+    return frozenset(consumer.decode_subscription(metadata).topics)
+
+
+def _subscription(member: JoinedWith, generation: Generation, topics: Mapping[str, TopicFacts]) -> MemberSubscription:
+    said = _said(member)
+    names = [name for topic in said.topics for name in _named(topic, topics)]
+    owned, claimed_in = said.owned_partitions, said.generation
+    if not owned and member.former:
+        owned, claimed_in = _former(member.former), generation.generation_id - 1
+    return MemberSubscription(
+        member.member_id, member.group_instance_id, names, owned, claimed_in, said.rack, said.capacity
+    )
+
+
+def _said(member: JoinedWith) -> MemberSubscription:
+    if not plain.is_plain(member.metadata):
+        return consumer.decode_subscription(member.metadata).of_member(member.member_id, member.group_instance_id)
+    said = plain.decode_plain_subscription(member.metadata)
+    return MemberSubscription(
+        member.member_id,
+        member.group_instance_id,
+        said.topics,
+        said.owned_partitions,
+        said.generation_id,
+        said.rack,
+        said.capacity,
+    )
+
+
+def _named(topic: str, topics: Mapping[str, TopicFacts]) -> list[str]:
+    if topic.endswith(_PATTERN_END):
+        return sorted(name for name in topics if name.startswith(topic[:-1]))
+    return [topic]
+
+
+def _former(assignment: bytes) -> tuple[TopicPartition, ...]:
+    """What another strategy left there may be anything: then nothing was owned."""
+    try:
+        return _partitions(assignment)
+    except MalformedMetadata:
+        return ()
+
+
+def _partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
+    if plain.is_plain(assignment):
+        return plain.decode_plain_assignment(assignment)
+    return consumer.decode_assignment(assignment).partitions
+
+
+def _encoded(member: JoinedWith, share: Sequence[TopicPartition]) -> bytes:
+    if plain.is_plain(member.metadata):
+        return plain.encode_plain_assignment(share)
+    return consumer.encode_assignment(consumer.Assignment(tuple(share)))
+
+
+def _racks(facts: TopicFacts) -> list[list[str]]:
+    """The attribute `racks`: those of partition 0, a comma, those of partition 1, …; several are joined by `+`."""
+    text = facts.attributes.get("racks", "")
+    return [[rack for rack in part.strip().split("+") if rack] for part in text.split(",")] if text else []
+
+
+def _weights(facts: TopicFacts) -> list[float]:
+    """The attribute `weights`: numbers with commas between them. One that is no weight counts as 1."""
+    text = facts.attributes.get("weights", "")
+    return [_weight(part) for part in text.split(",")] if text else []
+
+
+def _weight(text: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        return 1.0
+    return weight if 0 <= weight < float("inf") else 1.0
+
+
+CONSUMER: Final = ProtocolType(
+    consumer.PROTOCOL_TYPE,
+    read_metadata,
+    read_assignment,
+    topics_of,
+    ServerSide(assigns, assign_partitions, _names_and_patterns, wants_topic),
+)

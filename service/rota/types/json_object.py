@@ -1,0 +1,19 @@
+"""A JSON object from bytes that anybody may have sent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rota.types.wire_format import MalformedMetadata
+
+
+def decode_object(data: bytes) -> dict[str, Any]:
+    """Raises `MalformedMetadata` for what is none, however it fails to be one."""
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise MalformedMetadata(f"not JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise MalformedMetadata("not a JSON object")
+    return values

@@ -1,0 +1,68 @@
+"""Subscriptions and assignments as JSON, for members that only speak HTTP and know nothing of Kafka's bytes.
+
+A subscription is `{"topics": ["orders", "audit-*"], "rack": "r1", "capacity": 2, "owned": {"orders": [0, 1]}}`, where
+only `topics` must be there and a name that ends in `*` stands for all topics that begin so. An assignment is
+`{"topics": {"orders": [0, 1]}}`. Kafka's bytes never begin with a brace, so the two are told apart by that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rota.assignors.model import TopicPartition
+from rota.types.json_object import decode_object
+from rota.types.wire_format import MalformedMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSubscription:
+    topics: tuple[str, ...]
+    owned_partitions: tuple[TopicPartition, ...] = ()
+    generation_id: int = -1
+    rack: str | None = None
+    capacity: float = 1.0
+
+
+def is_plain(data: bytes) -> bool:
+    return data.startswith(b"{")
+
+
+def decode_plain_subscription(data: bytes) -> PlainSubscription:
+    """Raises `MalformedMetadata` for what is not as the module says."""
+    values = decode_object(data)
+    topics = values.get("topics")
+    if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
+        raise MalformedMetadata('"topics" must be a list of names')
+    rack, capacity, generation_id = values.get("rack"), values.get("capacity", 1.0), values.get("generation_id", -1)
+    if not (rack is None or isinstance(rack, str)):
+        raise MalformedMetadata('"rack" must be a name')
+    if isinstance(capacity, bool) or not isinstance(capacity, int | float) or not 0 < capacity < float("inf"):
+        raise MalformedMetadata('"capacity" must be a number above 0')
+    if isinstance(generation_id, bool) or not isinstance(generation_id, int):
+        raise MalformedMetadata('"generation_id" must be an integer')
+    owned = _partitions(values.get("owned", {}))
+    return PlainSubscription(tuple(dict.fromkeys(topics)), owned, generation_id, rack or None, float(capacity))
+
+
+def encode_plain_assignment(partitions: Sequence[TopicPartition]) -> bytes:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    return json.dumps({"topics": by_topic}, separators=(",", ":")).encode()
+
+
+def decode_plain_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    return _partitions(decode_object(data).get("topics", {}))
+
+
+def _partitions(by_topic: object) -> tuple[TopicPartition, ...]:
+    if not isinstance(by_topic, dict):
+        raise MalformedMetadata("partitions must be lists of numbers by topic")
+    found: list[TopicPartition] = []
+    for topic, numbers in by_topic.items():
+        if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+            raise MalformedMetadata(f"the partitions of {topic!r} must be a list of numbers")
+        found += [TopicPartition(topic, number) for number in numbers]
+    return tuple(found)

@@ -1,0 +1,68 @@
+"""What a protocol type is to the coordinator: a name, how to read its bytes, and how to assign on the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+Readable: TypeAlias = Mapping[str, Any]
+"""JSON values, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic as the registry knows it."""
+
+    partitions: int
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedWith:
+    """A member of the generation that is to be assigned; `former` is what it was assigned before, empty if nothing."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+    former: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What there is to assign for. Members are in the order of joining."""
+
+    generation_id: int
+    leader_id: str
+    protocol_name: str
+    members: Sequence[JoinedWith]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSide:
+    """How the coordinator does phase two itself. All of it pure.
+
+    `assigns` says for which protocol names; a name that begins with `server:` and is none of them is refused when
+    somebody joins with it. `check` raises `MalformedMetadata` for metadata that `assign` could not read.
+    `wants_topic` tells which topics `assign` needs; None where it needs none, and is quick.
+    """
+
+    assigns: Callable[[str], bool]
+    assign: Callable[[Generation, Mapping[str, TopicFacts]], Mapping[str, bytes]]
+    check: Callable[[bytes], object] = bytes
+    wants_topic: Callable[[Generation], Callable[[str], bool]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolType:
+    """A protocol type. Registered ones come from the entry point group `rota.protocol_types`, ours are built in.
+
+    The `read_` functions raise `MalformedMetadata`; `topics_of` tells the topics that a member subscribes to, by its
+    metadata, or None where that cannot be said, as with patterns.
+    """
+
+    name: str
+    read_metadata: Callable[[bytes], Readable]
+    read_assignment: Callable[[bytes], Readable]
+    topics_of: Callable[[bytes], Iterable[str] | None] | None = None
+    server: ServerSide | None = None

@@ -1,0 +1,144 @@
+"""The runtime does what groups leave to the server: topics from all replicas, strategies that break, new owners."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import (
+    JoinGroup,
+    JoinReply,
+    PutTopic,
+    SyncGroup,
+    SyncReply,
+)
+from rota.protocol.messages import Protocol as Listed
+from rota.runtime.coordinator import LocalCoordinator
+from rota.storage.memory import MemoryTables
+from rota.types import Generation, ProtocolType, ServerSide, TopicFacts, registry
+from tests.runtime.conftest import NOW, FaultyStore, until
+from tests.runtime.test_routing import RunningReplica, a_replica, settled
+
+
+def a_thin_join(
+    group_id: str, metadata: bytes, protocol_type: str = "consumer", name: str = "server:range"
+) -> JoinGroup:
+    return JoinGroup(
+        "default",
+        group_id,
+        protocol_type,
+        (Listed(name, metadata),),
+        10_000,
+        10_000,
+        group_instance_id="i",
+        wait_ms=5_000,
+    )
+
+
+async def synced(replica: LocalCoordinator | RunningReplica, group_id: str, joined: JoinReply) -> SyncReply:
+    coordinator = replica.routed if isinstance(replica, RunningReplica) else replica
+    request = SyncGroup("default", group_id, joined.member_id, joined.generation_id, wait_ms=5_000)
+    reply = (await coordinator.call(request)).reply
+    assert isinstance(reply, SyncReply)
+    return reply
+
+
+@pytest.fixture
+def breaking() -> Iterator[None]:
+    """A type of somebody else's whose strategy raises."""
+
+    def fail(generation: Generation, topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
+        raise RuntimeError("out of luck")
+
+    side = ServerSide(assigns=lambda name: name == "server:luck", assign=fail, wants_topic=lambda _: lambda _: True)
+    registry.register(ProtocolType("gamble", lambda _: {}, lambda _: {}, server=side))
+    yield
+    del registry._TYPES["gamble"]
+
+
+@pytest.fixture
+def watched() -> Iterator[list[bool]]:
+    """A type whose strategy notes whether it runs in the thread of the event loop."""
+    here = threading.get_ident()
+    on_loop: list[bool] = []
+
+    def assign(generation: Generation, topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
+        on_loop.append(threading.get_ident() == here)
+        return {}
+
+    side = ServerSide(
+        assigns=lambda name: name == "server:watched", assign=assign, wants_topic=lambda _: lambda _: True
+    )
+    registry.register(ProtocolType("watched", lambda _: {}, lambda _: {}, server=side))
+    yield on_loop
+    del registry._TYPES["watched"]
+
+
+async def test_topics_of_all_replicas_are_assigned(tables: MemoryTables) -> None:
+    async with a_replica(tables, "r1") as one, a_replica(tables, "r2") as two:
+        await settled([one, two])
+        for number in range(12):
+            await one.routed.call(PutTopic("default", f"t{number}", 1, ()))
+
+        joined = (await two.routed.call(a_thin_join("everything", b'{"topics": ["t*"]}'))).reply
+        assert isinstance(joined, JoinReply)
+        reply = await synced(two, "everything", joined)
+
+    assert reply.error is ErrorCode.NONE
+    assert len(json.loads(reply.assignment)["topics"]) == 12
+
+
+async def test_a_strategy_that_breaks_fails_its_own_group_only(store: FaultyStore, breaking: None) -> None:
+    async with LocalCoordinator(store, shard_count=2, limits=NOW) as coordinator:
+        await coordinator.wait_until_ready()
+        join = a_thin_join("unlucky", b"", "gamble", "server:luck")
+        unlucky = (await coordinator.call(join)).reply
+        assert isinstance(unlucky, JoinReply)
+        failed = await synced(coordinator, "unlucky", unlucky)
+        await coordinator.call(PutTopic("default", "t", 3, ()))
+        joined = (await coordinator.call(a_thin_join("lucky", b'{"topics": ["t"]}'))).reply
+        assert isinstance(joined, JoinReply)
+        reply = await synced(coordinator, "lucky", joined)
+
+    assert failed.error in (ErrorCode.ASSIGNMENT_FAILED, ErrorCode.REBALANCE_IN_PROGRESS)
+    assert "out of luck" in failed.detail
+    assert json.loads(reply.assignment) == {"topics": {"t": [0, 1, 2]}}
+
+
+async def test_a_new_owner_assigns_what_its_former_one_left_waiting(tables: MemoryTables) -> None:
+    """The former owner dies between the generation and its assignment."""
+    store = FaultyStore(tables)
+    await store.open(2)
+    former = LocalCoordinator(store, shard_count=2, limits=NOW, replica_id="r", steal=True)
+    await former.start()
+    await former.wait_until_ready()
+    await former.call(PutTopic("default", "t", 3, ()))
+    for host in former._ownership.hosts.values():
+        host._assign = None
+    joined = (await former.call(a_thin_join("g", b'{"topics": ["t"]}'))).reply
+    assert isinstance(joined, JoinReply)
+    await former.crash()
+
+    async with LocalCoordinator(store, shard_count=2, limits=NOW, replica_id="r", steal=True) as coordinator:
+        await coordinator.wait_until_ready()
+        reply = await synced(coordinator, "g", joined)
+
+    assert json.loads(reply.assignment) == {"topics": {"t": [0, 1, 2]}}
+
+
+async def test_a_large_group_is_assigned_off_the_event_loop_and_a_small_one_on_it(
+    store: FaultyStore, watched: list[bool]
+) -> None:
+    async with LocalCoordinator(store, shard_count=2, limits=NOW) as coordinator:
+        await coordinator.wait_until_ready()
+        await coordinator.call(PutTopic("default", "t", 10, ()))
+        await coordinator.call(a_thin_join("small", b"", "watched", "server:watched"))
+        await until(lambda: watched == [True])
+
+        await coordinator.call(PutTopic("default", "t", 10_000, ()))
+        await coordinator.call(a_thin_join("large", b"", "watched", "server:watched"))
+        await until(lambda: watched == [True, False])

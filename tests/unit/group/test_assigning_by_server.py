@@ -1,0 +1,295 @@
+"""Phase two done by the coordinator (protocol.md §4): who asks for it, what is awaited, and what comes of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rota.group.assignment_job import AssignmentJob
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import JoinedMember
+from rota.types import TopicFacts
+from rota.types.leader import Candidate, decode_election, encode_candidate
+from tests.unit.group.driver import (
+    GROUP_ID,
+    NAMESPACE,
+    Core,
+    a_heartbeat,
+    a_join,
+    a_leave,
+    a_sync,
+    an_empty_shard,
+)
+
+DOCUMENTS = b'{"topics": ["documents"]}'
+TOPICS = {"documents": TopicFacts(4), "elsewhere": TopicFacts(9)}
+Listed = tuple[tuple[str, bytes], ...]
+SERVER_STICKY: Listed = (("server:sticky", DOCUMENTS),)
+
+
+def a_group(protocols: Listed = SERVER_STICKY, members: int = 2, protocol_type: str = "consumer") -> Core:
+    """The join phase is over: `m0`, `m1`, … are in generation 1."""
+    core = an_empty_shard()
+    for number in range(members):
+        join(core, f"m{number}", protocols, protocol_type)
+    while core.group.state == "PreparingRebalance":
+        core.advance(100)
+    return core
+
+
+def join(core: Core, member_id: str, protocols: Listed = SERVER_STICKY, protocol_type: str = "consumer") -> int:
+    if member_id not in core.ids:
+        core.ids.append(member_id)
+        core.ask(a_join(new=member_id, protocols=protocols, protocol_type=protocol_type))
+    return core.send(a_join(member_id, protocols=protocols, protocol_type=protocol_type))
+
+
+def the_job(core: Core) -> AssignmentJob:
+    job = core.shard.assignment_job(NAMESPACE, GROUP_ID)
+    assert job is not None
+    return job
+
+
+def finish(core: Core, job: AssignmentJob | None = None, topics: dict[str, TopicFacts] = TOPICS) -> None:
+    """What the runtime does: compute, and hand it in."""
+    job = job or the_job(core)
+    core._take(core.shard.finish_job(job, job.side.assign(job.generation, topics), core.now_ms))
+
+
+def share(core: Core, member_id: str) -> list[int]:
+    answer = core.ask(a_sync(member_id, core.generation_id))
+    assert answer.error is ErrorCode.NONE
+    numbers: list[int] = json.loads(answer.assignment)["topics"].get("documents", [])
+    return numbers
+
+
+# --- partitions ---------------------------------------------------------------------------------------
+
+
+def test_syncs_of_all_wait_for_the_server_and_bring_their_shares() -> None:
+    core = a_group()
+    calls = {member_id: core.send(a_sync(member_id, 1)) for member_id in core.ids}
+    assert all(core.is_parked(call) for call in calls.values()), "also the leader's, which brings no assignment"
+
+    finish(core)
+
+    shares = [json.loads(core.answer(call).assignment)["topics"]["documents"] for call in calls.values()]
+    assert sorted(number for share in shares for number in share) == [0, 1, 2, 3]
+    assert core.group.state == "Stable"
+
+
+def test_the_leader_is_told_that_it_need_not_assign() -> None:
+    core = an_empty_shard()
+    calls = [join(core, "m0"), join(core, "m1")]
+    while core.group.state == "PreparingRebalance":
+        core.advance(100)
+
+    leader, follower = map(core.answer, calls)
+    assert (leader.leader_id, leader.skip_assignment, leader.members) == ("m0", True, ())
+    assert (follower.leader_id, follower.skip_assignment) == ("m0", False)
+
+
+def test_an_assignment_that_the_leader_sends_all_the_same_is_not_heeded() -> None:
+    core = a_group()
+    call = core.send(a_sync("m0", 1, m0=b"everything"))
+    assert core.is_parked(call)
+    finish(core)
+
+    core.ask(a_sync("m0", 1, m0=b"everything", m1=b"nothing"))
+
+    assert core.generation_id == 1
+    assert sorted(share(core, "m0") + share(core, "m1")) == [0, 1, 2, 3]
+
+
+def test_nobody_is_removed_for_a_sync_that_it_never_sends() -> None:
+    core = a_group()
+    finish(core)
+
+    for _ in range(10):
+        core.advance(9_000)
+        for member_id in core.ids:
+            assert core.ask(a_heartbeat(member_id, 1)).error is ErrorCode.NONE
+
+    assert core.group.state == "Stable"
+
+
+def test_what_was_computed_for_another_generation_changes_nothing() -> None:
+    core = a_group()
+    late = the_job(core)
+    core.ask(a_leave("m1"))
+    core.send(a_join("m0", protocols=SERVER_STICKY, protocol_type="consumer"))
+    assert core.generation_id == 2
+
+    finish(core, late)
+
+    assert core.group.state == "CompletingRebalance"
+    finish(core)
+    assert share(core, "m0") == [0, 1, 2, 3]
+
+
+def test_who_stays_keeps_what_it_had_without_saying_what_it_owns() -> None:
+    core = a_group(members=3)
+    finish(core)
+    before = {member_id: share(core, member_id) for member_id in core.ids}
+
+    core.ask(a_leave("m2"))
+    for member_id in ("m0", "m1"):
+        core.send(a_join(member_id, protocols=SERVER_STICKY, protocol_type="consumer"))
+    finish(core)
+
+    for member_id in ("m0", "m1"):
+        assert set(before[member_id]) <= set(share(core, member_id))
+
+
+def test_a_topic_that_grew_is_a_resync_and_parked_heartbeats_hear_of_it() -> None:
+    core = a_group()
+    finish(core)
+    waiting = core.send(a_heartbeat("m1", 1, wait_ms=3_000))
+
+    finish(core, topics={"documents": TopicFacts(6)})
+
+    assert core.answer(waiting).generation_id == 2
+    assert len(share(core, "m0")) == len(share(core, "m1")) == 3
+
+
+def test_looking_again_without_a_change_is_no_resync() -> None:
+    core = a_group()
+    finish(core)
+
+    finish(core)
+
+    assert core.generation_id == 1
+
+
+def test_if_it_cannot_be_computed_those_who_wait_are_told_and_join_again() -> None:
+    core = a_group()
+    call = core.send(a_sync("m1", 1))
+
+    core._take(core.shard.finish_job(the_job(core), "out of luck", core.now_ms))
+
+    assert (core.answer(call).error, core.answer(call).detail) == (ErrorCode.ASSIGNMENT_FAILED, "out of luck")
+    assert core.group.state == "PreparingRebalance"
+
+
+def test_a_stable_group_keeps_what_it_has_if_the_next_cannot_be_computed() -> None:
+    core = a_group()
+    finish(core)
+
+    core._take(core.shard.finish_job(the_job(core), "out of luck", core.now_ms))
+
+    assert core.group.state == "Stable"
+
+
+def test_a_new_owner_finds_the_generation_that_waits() -> None:
+    core = a_group()
+    core.restart()
+
+    assert core.group.pending_sync == {}
+    finish(core)
+
+    assert sorted(share(core, "m0") + share(core, "m1")) == [0, 1, 2, 3]
+
+
+# --- negotiation --------------------------------------------------------------------------------------
+
+
+def test_a_mixed_group_takes_what_all_of_them_list() -> None:
+    both: Listed = (("server:sticky", DOCUMENTS), ("range", b"kafka"))
+    core = an_empty_shard()
+    join(core, "m0", both)
+    join(core, "m1", (("range", b"kafka"),))
+    while core.group.state == "PreparingRebalance":
+        core.advance(100)
+
+    assert core.group.protocol_name == "range"
+    assert core.shard.assignment_job(NAMESPACE, GROUP_ID) is None, "so its leader assigns"
+    assert [member.metadata for member in _list_of_leader(core, both)] == [b"kafka", b"kafka"]
+
+
+def test_a_group_moves_to_the_server_when_its_last_member_lists_it() -> None:
+    core = an_empty_shard()
+    join(core, "m0", (("range", b""),))
+    while core.group.state == "PreparingRebalance":
+        core.advance(100)
+    core.ask(a_sync("m0", 1, m0=b"all"))
+
+    core.send(a_join("m0", protocols=(*SERVER_STICKY, ("range", b"")), protocol_type="consumer"))
+    finish(core)
+
+    assert (core.group.protocol_name, core.generation_id) == ("server:sticky", 2)
+    assert share(core, "m0") == [0, 1, 2, 3]
+
+
+def test_who_only_lists_the_server_cannot_come_to_those_who_do_not() -> None:
+    core = a_group((("range", b""),))
+
+    answer = core.ask(a_join(new="thin", protocols=SERVER_STICKY, protocol_type="consumer"))
+
+    assert answer.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+@pytest.mark.parametrize(
+    ("name", "metadata", "why"),
+    [
+        ("server:luck", DOCUMENTS, "cannot assign groups of type 'consumer' by 'server:luck'"),
+        ("server:cooperative-sticky", DOCUMENTS, "cannot assign"),
+        ("server:sticky", b'{"topics": "documents"}', "must be a list of names"),
+        ("server:sticky", b"\x00", "2 bytes expected"),
+    ],
+)
+def test_what_the_server_could_not_assign_is_refused_at_the_door(name: str, metadata: bytes, why: str) -> None:
+    answer = an_empty_shard().ask(a_join(new="m0", protocols=((name, metadata),), protocol_type="consumer"))
+
+    assert answer.error is ErrorCode.INVALID_REQUEST
+    assert why in answer.detail
+
+
+# --- leader -------------------------------------------------------------------------------------------
+
+
+def candidates(members: int = 2, name: str = "single") -> Core:
+    return a_group(((name, encode_candidate(Candidate("http://here"))),), members, "leader")
+
+
+@pytest.mark.parametrize("name", ["single", "server:single"])
+def test_one_call_elects(name: str) -> None:
+    core = candidates(name=name)
+
+    assert core.group.state == "Stable", "nobody has synced"
+    assert core.leader_id == "m0"
+    for member_id in core.ids:
+        election = decode_election(core.ask(a_sync(member_id, 1)).assignment)
+        assert (election.leader_id, election.token, election.endpoint) == ("m0", 1, "http://here")
+
+
+def test_a_leader_that_syncs_as_in_other_groups_changes_nothing() -> None:
+    core = candidates()
+
+    core.ask(a_sync("m0", 1))
+    core.ask(a_sync("m0", 1, m0=b"mine", m1=b""))
+
+    assert core.generation_id == 1
+
+
+def test_the_next_leader_is_told_of_its_term_by_its_one_call() -> None:
+    core = candidates()
+    core.ask(a_leave("m0"))
+
+    answer = core.answer(core.send(a_join("m1", protocols=(("single", b""),), protocol_type="leader")))
+
+    assert (answer.leader_id, answer.generation_id, core.group.state) == ("m1", 2, "Stable")
+
+
+def test_a_restart_keeps_the_term() -> None:
+    core = candidates()
+
+    core.restart()
+
+    assert core.group.state == "Stable"
+    assert decode_election(core.ask(a_sync("m1", 1)).assignment).leader_id == "m0"
+
+
+def _list_of_leader(core: Core, protocols: Listed) -> list[JoinedMember]:
+    answer = core.answer(core.send(a_join("m0", protocols=protocols, protocol_type="consumer")))
+    return list(answer.members)

@@ -1,0 +1,144 @@
+"""Assigning `consumer` groups on the server: forms, patterns, attributes of topics, and what is read for people."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rota.assignors import TopicPartition
+from rota.types import (
+    Generation,
+    JoinedWith,
+    MalformedMetadata,
+    TopicFacts,
+    readable_assignment,
+    readable_metadata,
+    server_side,
+    subscribed_topics,
+    why_not_assigned,
+)
+from rota.types.consumer import Subscription, decode_assignment, encode_subscription
+from rota.types.plain import decode_plain_subscription
+from tests.unit.assignors.worlds import deterministic
+
+FOUR = {"t": TopicFacts(4)}
+
+
+def plain(*topics: str, **more: Any) -> bytes:
+    return json.dumps({"topics": topics, **more}).encode()
+
+
+def assigned(name: str, topics: dict[str, TopicFacts], *metadata: bytes, former: bytes = b"") -> list[dict[str, Any]]:
+    """The plain shares of members with this metadata, in their order; only `m0` had something before."""
+    members = [
+        JoinedWith(f"m{index}", None, each, former if index == 0 else b"") for index, each in enumerate(metadata)
+    ]
+    side = server_side("consumer", name)
+    assert side is not None
+    assert side.wants_topic is not None
+    generation = Generation(3, "m0", name, members)
+    wanted = side.wants_topic(generation)
+    shares = side.assign(generation, {topic: facts for topic, facts in topics.items() if wanted(topic)})
+    return [json.loads(shares[member.member_id])["topics"] for member in members]
+
+
+def test_each_member_is_answered_in_its_own_form() -> None:
+    members = [JoinedWith("a", None, plain("t")), JoinedWith("b", None, encode_subscription(Subscription(("t",))))]
+    side = server_side("consumer", "server:range")
+    assert side is not None
+
+    shares = side.assign(Generation(1, "a", "server:range", members), FOUR)
+
+    assert json.loads(shares["a"]) == {"topics": {"t": [0, 1]}}
+    assert decode_assignment(shares["b"]).partitions == (TopicPartition("t", 2), TopicPartition("t", 3))
+
+
+def test_a_name_that_ends_in_a_star_is_all_topics_that_begin_so() -> None:
+    topics = {"audit-eu": TopicFacts(1), "audit-us": TopicFacts(1), "orders": TopicFacts(5), "audi": TopicFacts(7)}
+
+    assert assigned("server:roundrobin", topics, plain("audit-*")) == [{"audit-eu": [0], "audit-us": [0]}]
+
+
+def test_topics_that_the_registry_does_not_know_are_left_out() -> None:
+    assert assigned("server:sticky", FOUR, plain("t", "missing")) == [{"t": [0, 1, 2, 3]}]
+
+
+def test_options_capacities_and_weights_count() -> None:
+    heavy = {"t": TopicFacts(4, {"weights": "9, 1, 1, nonsense"})}
+
+    sizes = [len(share["t"]) for share in assigned("server:weighted", heavy, plain("t"), plain("t"))]
+    copies = [share["t"] for share in assigned("server:redundant(2)", FOUR, plain("t"), plain("t"))]
+    big, small = assigned("server:weighted", FOUR, plain("t", capacity=3), plain("t"))
+
+    assert sorted(sizes) == [1, 3]
+    assert copies == [[0, 1, 2, 3]] * 2
+    assert (len(big["t"]), len(small["t"])) == (3, 1)
+
+
+def test_racks_of_partitions_are_an_attribute_of_the_topic() -> None:
+    racked = {"t": TopicFacts(4, {"racks": "r1+r3, r1, r1, r2"})}
+
+    near, far = assigned("server:rack-aware", racked, plain("t", rack="r1"), plain("t", rack="r2"))
+
+    assert (near, far) == ({"t": [0, 1, 2]}, {"t": [3]})
+
+
+def test_what_a_member_had_counts_as_owned_unless_it_says_what_it_owns() -> None:
+    had = b'{"topics": {"t": [3]}}'
+
+    assert 3 in assigned("server:sticky", FOUR, plain("t"), plain("t"), former=had)[0]["t"]
+    said = plain("t", owned={"t": [1, 2]}, generation_id=2)
+    assert assigned("server:sticky", FOUR, said, plain("t"), former=had)[0] == {"t": [1, 2]}
+
+
+def test_bytes_of_another_strategy_are_nothing_that_one_had() -> None:
+    assert assigned("server:sticky", FOUR, plain("t"), former=b"\x00m0") == [{"t": [0, 1, 2, 3]}]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "why"),
+    [
+        (b"{", "not JSON"),
+        (b'{"topics": "t"}', "list of names"),
+        (b'{"topics": [1]}', "list of names"),
+        (b'{"topics": [], "capacity": 0}', "capacity"),
+        (b'{"topics": [], "capacity": true}', "capacity"),
+        (b'{"topics": [], "rack": 1}', "rack"),
+        (b'{"topics": [], "generation_id": "1"}', "generation_id"),
+        (b'{"topics": [], "owned": [1]}', "by topic"),
+        (b'{"topics": [], "owned": {"t": ["0"]}}', "list of numbers"),
+    ],
+)
+def test_what_is_wrong_with_plain_metadata_is_said(metadata: bytes, why: str) -> None:
+    with pytest.raises(MalformedMetadata, match=why):
+        decode_plain_subscription(metadata)
+    assert why in why_not_assigned("consumer", "server:sticky", metadata)
+    assert why_not_assigned("consumer", "sticky", metadata) == "", "to us it is opaque there"
+
+
+@deterministic
+@given(st.binary(max_size=40) | st.text(max_size=40).map(lambda text: ("{" + text).encode()))
+@example(b"{" * 40)
+@example(b'{"topics":[],"owned":{"t":' + b"[" * 5_000)
+def test_no_bytes_break_what_reads_them(data: bytes) -> None:
+    why_not_assigned("consumer", "server:sticky", data)
+    for protocol_type in ("consumer", "worker", "leader"):
+        readable_metadata(protocol_type, data)
+        readable_assignment(protocol_type, data)
+        subscribed_topics(protocol_type, data)
+
+
+def test_patterns_leave_open_which_topics_are_read_so_no_offset_of_theirs_expires() -> None:
+    assert subscribed_topics("consumer", plain("a", "b")) == frozenset({"a", "b"})
+    assert subscribed_topics("consumer", plain("a", "b-*")) is None
+
+
+def test_people_can_read_what_members_said_and_got() -> None:
+    assert readable_metadata("consumer", plain("t", rack="r1")) == {"topics": ["t"], "rack": "r1", "capacity": 1.0}
+    assert readable_metadata("consumer", encode_subscription(Subscription(("t",))))["topics"] == ["t"]  # type: ignore[index]
+    assert readable_assignment("consumer", b'{"topics":{"t":[1]}}') == {"topics": {"t": [1]}}
+    assert readable_metadata("unheard-of", b"?") is None

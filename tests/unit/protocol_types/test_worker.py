@@ -1,0 +1,239 @@
+"""The `worker` type: work is handed out incrementally, and waits for who is likely to come back."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.assignors.work import Memory, Work, Worker, WorkShare, assign_work
+from rota.types import MalformedMetadata
+from rota.types.worker import WorkerState, decode_share, decode_state, encode_share, encode_state
+from tests.unit.assignors.worlds import deterministic
+
+DELAY_MS = 300_000
+
+
+class Fleet:
+    """Workers that do what they are told, and the leader's memory."""
+
+    def __init__(self, configured: list[Work], *names: str) -> None:
+        self.configured = configured
+        self.running: dict[str, tuple[Work, ...]] = dict.fromkeys(names, ())
+        self.memory = Memory()
+        self.now_ms = 0
+
+    def round(self) -> dict[str, WorkShare]:
+        workers = [Worker(f"{name}-id", name, running) for name, running in self.running.items()]
+        shares, self.memory = assign_work(
+            self.configured, workers, self.memory, now_ms=self.now_ms, scheduled_rebalance_max_delay_ms=DELAY_MS
+        )
+        told = {worker.identity: shares[worker.member_id] for worker in workers}
+        for name, share in told.items():
+            assert not set(share.run) & set(share.revoke)
+            self.running[name] = share.run
+        all_work = [work for running in self.running.values() for work in running]
+        assert len(all_work) == len(set(all_work)), "nothing runs twice"
+        return told
+
+    def settle(self) -> None:
+        """Rounds until nobody is told to stop anything."""
+        for _ in range(20):
+            if not any(share.revoke for share in self.round().values()):
+                return
+        raise AssertionError("the fleet does not come to rest")
+
+    def sizes(self) -> list[int]:
+        return sorted(len(running) for running in self.running.values())
+
+    def idle(self) -> set[Work]:
+        return set(self.configured) - {work for running in self.running.values() for work in running}
+
+
+def tasks(count: int, connector: str = "c") -> list[Work]:
+    return [Work(connector), *(Work(connector, number) for number in range(count))]
+
+
+def a_settled_fleet(*names: str, count: int = 6) -> Fleet:
+    fleet = Fleet(tasks(count), *names)
+    fleet.settle()
+    return fleet
+
+
+def test_connectors_and_tasks_are_spread_each_for_themselves() -> None:
+    fleet = Fleet([*tasks(4, "a"), *tasks(4, "b")], "w0", "w1")
+
+    fleet.round()
+
+    for running in fleet.running.values():
+        assert sum(work.task == -1 for work in running) == 1
+        assert len(running) == 5
+
+
+def test_the_work_of_a_departed_worker_waits_for_it() -> None:
+    fleet = a_settled_fleet("w0", "w1", "w2")
+    lost = fleet.running.pop("w2")
+
+    told = fleet.round()
+
+    assert fleet.idle() == set(lost)
+    assert {share.delay_ms for share in told.values()} == {DELAY_MS}
+
+
+def test_who_comes_back_in_time_gets_its_own_work_again_and_nobody_else_notices() -> None:
+    fleet = a_settled_fleet("w0", "w1", "w2")
+    before = dict(fleet.running)
+    del fleet.running["w2"]
+    fleet.round()
+
+    fleet.now_ms += DELAY_MS - 1
+    fleet.running["w2"] = ()
+    told = fleet.round()
+
+    assert {name: set(running) for name, running in fleet.running.items()} == {n: set(r) for n, r in before.items()}
+    assert all(share.revoke == () and share.delay_ms == 0 for share in told.values())
+
+
+def test_who_restarts_between_two_rounds_gets_its_work_again_too() -> None:
+    fleet = a_settled_fleet("w0", "w1")
+    before = set(fleet.running["w1"])
+    fleet.running["w1"] = ()
+
+    fleet.round()
+
+    assert set(fleet.running["w1"]) == before
+
+
+def test_after_the_delay_the_others_take_over() -> None:
+    fleet = a_settled_fleet("w0", "w1", "w2")
+    del fleet.running["w2"]
+    fleet.round()
+
+    fleet.now_ms += DELAY_MS
+    fleet.round()
+
+    assert fleet.idle() == set()
+    assert fleet.sizes() == [3, 4]
+
+
+def test_the_delay_counts_from_the_departure_and_not_from_the_last_round() -> None:
+    fleet = a_settled_fleet("w0", "w1", "w2")
+    del fleet.running["w2"]
+    fleet.round()
+    fleet.now_ms += 100_000
+
+    told = fleet.round()
+
+    assert {share.delay_ms for share in told.values()} == {DELAY_MS - 100_000}
+
+
+def test_a_newcomer_gets_its_share_in_the_round_after_others_gave_it_up() -> None:
+    fleet = a_settled_fleet("w0", "w1")
+    fleet.running["w2"] = ()
+
+    first = fleet.round()
+    assert first["w2"].run == ()
+    given_up = [work for share in first.values() for work in share.revoke]
+
+    second = fleet.round()
+    assert set(second["w2"].run) == set(given_up)
+    assert fleet.sizes() == [2, 2, 3]
+
+
+def test_what_is_configured_no_more_is_stopped() -> None:
+    fleet = a_settled_fleet("w0")
+    fleet.configured = tasks(2)
+
+    told = fleet.round()
+
+    assert [work.task for work in told["w0"].revoke] == [2, 3, 4, 5]
+
+
+def test_what_two_say_they_run_is_stopped_by_both_before_one_gets_it() -> None:
+    work = Work("c", 0)
+    workers = [Worker("a", "a", [work]), Worker("b", "b", [work])]
+
+    shares, memory = assign_work([work], workers, Memory(), now_ms=0, scheduled_rebalance_max_delay_ms=0)
+    assert shares == {"a": WorkShare(revoke=(work,)), "b": WorkShare(revoke=(work,))}
+
+    idle = [Worker("a", "a"), Worker("b", "b")]
+    shares, _ = assign_work([work], idle, memory, now_ms=0, scheduled_rebalance_max_delay_ms=0)
+    assert [share.run for share in shares.values()] == [(work,), ()]
+
+
+def test_a_new_leader_remembers_nothing_and_waits_for_nobody() -> None:
+    fleet = a_settled_fleet("w0", "w1")
+    del fleet.running["w1"]
+    fleet.memory = Memory()
+
+    fleet.round()
+
+    assert fleet.idle() == set()
+
+
+@deterministic
+@given(st.lists(st.integers(0, 5), max_size=12), st.randoms(use_true_random=False))
+def test_whatever_happens_nothing_runs_twice_and_in_the_end_all_runs_evenly(
+    events: list[int], chance: random.Random
+) -> None:
+    fleet = Fleet([*tasks(5, "a"), *tasks(2, "b")], "w0")
+    for event in events:
+        fleet.now_ms += chance.choice([0, 1_000, DELAY_MS])
+        name = f"w{chance.randrange(5)}"
+        if event == 0 and len(fleet.running) > 1:
+            fleet.running.pop(name, None)
+        elif event == 1:
+            fleet.running.setdefault(name, ())
+        elif event == 2:
+            fleet.configured = [*tasks(chance.randrange(8), "a"), *tasks(2, "b")]
+        if not fleet.running:
+            fleet.running["w0"] = ()
+        fleet.round()
+
+    fleet.now_ms += DELAY_MS
+    fleet.settle()
+
+    assert fleet.idle() == set()
+    assert fleet.sizes()[-1] - fleet.sizes()[0] <= 2, "one connector and one task more at most"
+
+
+def test_the_bytes_say_what_was_said_and_are_the_same_for_the_same() -> None:
+    state = WorkerState("http://w0:8083", 17, (Work("c", 1), Work("c", 0), Work("c")))
+    share = WorkShare((Work("c", 0),), (Work("d"),), 1_500)
+
+    assert encode_state(state) == (b'{"version":1,"url":"http://w0:8083","config_offset":17,"running":{"c":[-1,0,1]}}')
+    assert encode_share(share) == b'{"version":1,"run":{"c":[0]},"revoke":{"d":[-1]},"delay_ms":1500}'
+    assert decode_state(encode_state(state)) == WorkerState(state.url, 17, tuple(sorted(state.running)))
+    assert decode_share(encode_share(share)) == share
+    assert decode_share(b"") == WorkShare()
+
+
+def test_a_worker_is_known_again_by_its_instance_id_or_else_by_its_url() -> None:
+    state = WorkerState("http://w0")
+
+    assert state.of_member("m", "instance").identity == "instance"
+    assert state.of_member("m").identity == "http://w0"
+    assert WorkerState().of_member("m").identity == "m"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"version":"1"}',
+        b'{"version":1,"url":3}',
+        b'{"version":1,"running":{"c":[-2]}}',
+        b'{"version":1,"running":[]}',
+    ],
+)
+def test_what_is_no_state_is_refused(data: bytes) -> None:
+    with pytest.raises(MalformedMetadata):
+        decode_state(data)
+
+
+def test_a_version_to_come_is_read_as_far_as_it_is_known() -> None:
+    assert decode_state(b'{"version":9,"url":"u","more":1}') == WorkerState("u")
