@@ -21,6 +21,7 @@ class Crowd:
     """The members of one group. Knows which generation each of them holds a share of."""
 
     def __init__(self, group_id: str, port: int) -> None:
+        self.group_id = group_id
         self.path = f"/v1/namespaces/{NAMESPACE}/groups/{group_id}"
         self.port = port
         self.members: list[CrowdMember] = []
@@ -56,6 +57,14 @@ class Crowd:
         if not agreed.done():
             agreed.cancel()
             raise TimeoutError(f"they hold {self._holding} after {DEADLINE_S} s")
+
+    async def all_live(self) -> None:
+        """Fail unless each of them is a member of its generation; nobody may be in the middle of a heartbeat."""
+        beats = [{"member_id": member.member_id, "generation_id": member.generation_id} for member in self.members]
+        connection = await Connection.open(self.port)
+        _, answer = await connection.post(f"{self.path}/heartbeat", {"members": beats})
+        connection.close()
+        assert {told["error"] for told in answer["members"]} == {"NONE"}, answer
 
     def moved(self, former: int, generation_id: int) -> None:
         """A member gave up its share of `former` or got one of `generation_id`; 0 is none."""

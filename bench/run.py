@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 import time
 from pathlib import Path
@@ -12,12 +13,15 @@ if __package__ in (None, ""):
     # Run as a script: the repository's root is where `bench` and `tests` are found.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
+# Read when gRPC is loaded: this process starts others.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
 from bench import report
 from bench.figures import Effort, Figure
 from rota.server.lifecycle import _spare_the_collector
 
-BENCHES = ("core", "expiry", "local", "commits", "http", "rebalance")
-MODULES = {name: f"bench.{name}" for name in BENCHES} | {"http": "bench.over_http"}
+BENCHES = ("core", "expiry", "local", "commits", "http", "rebalance", "grpc")
+MODULES = {name: f"bench.{name}" for name in BENCHES} | {"http": "bench.over_http", "grpc": "bench.over_grpc"}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The servers that HTTP benches talk to, each a process of its own, and what they cost."""
+"""The servers that benches talk to, each in processes of its own, and what they cost."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from tests.support.ports import free_port
 from tests.support.processes import Process, rota_command
@@ -17,29 +19,53 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A process that listens on `port`."""
+    """A process that listens on `port`, and on `grpc_port` where it speaks gRPC."""
 
     pid: int
     port: int
+    grpc_port: int = 0
 
     def cpu_ms(self) -> float:
-        """CPU time of the process so far: user's and system's, of all its threads.
+        """CPU time of the process and of those it started, so far: user's and system's, of all threads.
 
         The scheduler's own account, because the one in /proc/PID/stat counts in steps of 10 ms.
         """
-        threads = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
-        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e6
+        return sum(self.cpu_ms_of_each())
+
+    def cpu_ms_of_each(self) -> list[float]:
+        """The same for each of the processes."""
+        started = [child.pid for child in psutil.Process(self.pid).children(recursive=True)]
+        return [_cpu_ms(pid) for pid in (self.pid, *started)]
+
+    def resident_kb(self) -> float:
+        """Memory of the process."""
+        return float(psutil.Process(self.pid).memory_info().rss) / 1_000
+
+
+def _cpu_ms(pid: int) -> float:
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e6
 
 
 @contextmanager
-def rota_server(directory: Path, store_url: str) -> Iterator[Server]:
-    """`rota serve` on a store that is there, ready to answer."""
-    port = free_port()
-    where = ["--store", store_url, "--http", f"{HOST}:{port}", "--log-level", "warning"]
-    command: list[str | Path] = [rota_command(), "serve", *where]
+def rota_server(directory: Path, store_url: str, *options: str) -> Iterator[Server]:
+    """`rota serve` on a store that is there, ready to answer over HTTP and gRPC."""
+    port, grpc_port = free_port(), free_port()
+    where = ["--store", store_url, "--http", f"{HOST}:{port}", "--grpc", f"{HOST}:{grpc_port}"]
+    command: list[str | Path] = [rota_command(), "serve", *where, "--log-level", "warning", *options]
     with Process(command, directory / f"rota-{port}.log", cwd=ROOT) as process:
         process.wait_for_url(f"http://{HOST}:{port}/readyz")
-        yield Server(process.pid, port)
+        yield Server(process.pid, port, grpc_port)
+
+
+@contextmanager
+def bare_grpc_server(directory: Path) -> Iterator[Server]:
+    """Run a `grpc.aio` server that sends back what it gets, with the same event loop and options as ours."""
+    port = free_port()
+    command: list[str | Path] = [sys.executable, "-m", "bench.bare_grpc", str(port)]
+    with Process(command, directory / f"bare-grpc-{port}.log", cwd=ROOT) as process:
+        process.wait_for_line("listening")
+        yield Server(process.pid, 0, port)
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from rota.protocol.messages import (
 from rota.runtime.ports import Answer
 from rota.v1.coordinator_pb2 import Drain, SessionError, SessionEvent, SessionOptions, SessionRequest
 from rota.wire.fields import invalid
-from rota.wire.heartbeats import read_many, write_result
+from rota.wire.heartbeats import HeartbeatReader, write_result
 from rota.wire.protobuf import parse
 from rota.wire.rpcs import RPCS, Rpc
 from rota.wire.status import STATUS
@@ -75,6 +75,7 @@ class Session:
         self._context = context
         self._reading = asyncio.create_task(outcome_of(self._read(requests), OPERATION))
         self._reading.add_done_callback(lambda _: self._wake.set())
+        self._heartbeats = HeartbeatReader(calls.limits)
         self._groups: set[GroupKey] = set()
         """Where it has, or had, members."""
         self._open: dict[int, asyncio.Task[None]] = {}
@@ -234,7 +235,7 @@ class Session:
     def _heartbeat(self, call: int, message: Any) -> None:
         """On the spot, if every group can answer so; otherwise all of them are asked again, as a call."""
         try:
-            requests = read_many(message, self._calls.limits)
+            requests = self._heartbeats.read(message)
         except RejectedRequest as rejected:
             self._calls.metrics.request_answered(HEARTBEAT, rejected.code)
             self.push(_error_event(call, Failure(rejected.code, rejected.detail)))

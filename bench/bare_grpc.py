@@ -1,0 +1,45 @@
+"""The floor of the gRPC benches: a `grpc.aio` server on uvloop that sends back what it gets, at the port named."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import uvloop
+
+from bench.servers import HOST
+from rota.api.grpc.server import server_options
+from rota.protocol.limits import Limits
+
+UNARY = "/bench.Echo/Unary"
+STREAM = "/bench.Echo/Stream"
+
+
+async def _unary(data: bytes, _context: Any) -> bytes:
+    return data
+
+
+async def _stream(messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+    async for message in messages:
+        await context.write(message)
+
+
+async def main(port: int) -> None:
+    server = grpc.aio.server(options=server_options(Limits()))
+    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+        "Unary": grpc.unary_unary_rpc_method_handler(_unary),
+        "Stream": grpc.stream_stream_rpc_method_handler(_stream),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", handlers),))
+    server.add_insecure_port(f"{HOST}:{port}")
+    await server.start()
+    print("listening", flush=True)
+    await server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main(int(sys.argv[1])))
