@@ -40,6 +40,8 @@ class Cable(InMemoryTransport):
         self.commits_may_go = asyncio.Event()
         """Commits wait here on their way, so that a test can let something else happen first."""
         self.commits_may_go.set()
+        self.lost_answers: list[type[Request]] = []
+        """Of each of these the next request is carried out, and its answer is lost."""
         self.requests: list[Request] = []
         self._under_way: set[asyncio.Task[Answer]] = set()
 
@@ -55,7 +57,11 @@ class Cable(InMemoryTransport):
         call = asyncio.ensure_future(super().send(request, timeout_ms=timeout_ms))
         self._under_way.add(call)
         try:
-            return await call
+            answer = await call
+            if type(request) in self.lost_answers:
+                self.lost_answers.remove(type(request))
+                raise CoordinatorUnreachable("the answer was lost")
+            return answer
         except asyncio.CancelledError:
             if self.is_pulled:
                 raise CoordinatorUnreachable("the cable was pulled") from None

@@ -1,0 +1,109 @@
+"""What goes wrong between a member and its coordinator, and who learns of it when: answers lost, loops blocked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+import rota
+from rota.client import LeadershipLost, OffsetToCommit, Term
+from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, SyncGroup
+from tests.client.stage import GROUP, SESSION_MS, TOPICS, a_coordinator, a_worker, until
+from tests.client.virtual_time import in_virtual_time
+
+AWAY_S = 30
+
+
+@in_virtual_time
+async def test_while_the_coordinator_is_away_a_leader_steps_down_before_its_session_is_over_there() -> None:
+    async with a_coordinator() as coordinator:
+        worker, onlooker = a_worker(coordinator), a_worker(coordinator)
+        async with worker.client.leader("writer", session_timeout_ms=SESSION_MS) as election:
+            term = await anext(election.terms())
+            worker.cable.pull()
+            (member,) = (await onlooker.client.describe_group("writer")).members
+            assert member.session_deadline_ms is not None
+            await term.lost.wait()
+            assert asyncio.get_running_loop().time() * 1000 < member.session_deadline_ms
+            await asyncio.sleep(AWAY_S)
+            assert not election.is_leader
+            worker.cable.plug_in()
+            assert (await anext(election.terms())).token > term.token
+
+
+@in_virtual_time
+@pytest.mark.parametrize("lost", [[JoinGroup], [JoinGroup, JoinGroup], [SyncGroup], [JoinGroup, SyncGroup, Heartbeat]])
+async def test_lost_answers_delay_a_member_and_leave_no_other_in_its_place(lost: list[type]) -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        worker.cable.lost_answers = list(lost)
+        async with worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS) as consumer:
+            await consumer.wait_assigned()
+            await until(lambda: worker.cable.lost_answers in ([], [Heartbeat]))
+            await asyncio.sleep(2 * SESSION_MS / 1000)
+            group = await a_worker(coordinator).client.describe_group(GROUP)
+            assert [member.member_id for member in group.members] == [consumer.member_id]
+            assert consumer.generation_id == group.generation_id
+
+
+@in_virtual_time
+async def test_a_commit_whose_answer_is_lost_is_repeated_and_counts_once() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS) as consumer:
+            await consumer.wait_assigned()
+            worker.cable.lost_answers = [CommitOffsets, CommitOffsets]
+            await consumer.commit([OffsetToCommit("work", 0, 5)])
+            assert (await consumer.committed())[("work", 0)] == 5  # type: ignore[index]
+            commits = [request for request in worker.cable.requests if isinstance(request, CommitOffsets)]
+            assert len(commits) == 3
+
+
+@in_virtual_time
+async def test_a_lost_answer_to_a_leave_is_no_reason_to_wait_for_long() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS) as consumer:
+            await consumer.wait_assigned()
+            worker.cable.lost_answers = [LeaveGroup]
+            left_at = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - left_at < 1
+        assert (await worker.client.describe_group(GROUP)).state == "Empty"
+
+
+# --- blocked event loops ------------------------------------------------------------------------
+
+
+async def block(term: Term, seconds: float) -> None:
+    """What nobody should do on an event loop."""
+    async with term:
+        time.sleep(seconds)  # noqa: ASYNC251
+        assert not term.is_valid
+        await asyncio.Event().wait()
+
+
+async def test_a_blocked_loop_costs_the_term_and_the_program_is_told_why(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rota.connect(url) as client, client.leader("writer", session_timeout_ms=1_000) as election:
+        term = await anext(election.terms())
+        async with rota.connect(url) as other, other.leader("writer", session_timeout_ms=1_000):
+            with caplog.at_level(logging.WARNING), pytest.raises(LeadershipLost):
+                await block(term, 1.5)
+            await until(lambda: client.lag.worst_ms >= 1_000)
+        assert "the event loop was blocked for" in caplog.text
+
+
+async def test_heartbeats_from_their_own_thread_keep_the_term_of_a_blocked_loop(url: str) -> None:
+    async with rota.connect(url, heartbeat_thread=True) as client:
+        async with client.leader("writer", session_timeout_ms=1_000) as election:
+            term = await anext(election.terms())
+            token = term.token
+            time.sleep(2.5)  # noqa: ASYNC251
+            assert term.is_valid
+            await asyncio.sleep(0.5)
+            assert (term.is_valid, term.token) == (True, token)
+        assert client.lag.worst_ms >= 2_000
