@@ -1,0 +1,112 @@
+"""Replicas are killed and paused under load: nothing acknowledged is lost, nobody who is there is evicted."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rota.client import HttpTransport
+from rota.client.errors import CoordinatorUnreachable
+from rota.protocol.ids import shard_of
+from rota.protocol.messages import CommitOffsets, DescribeGroup, OffsetToCommit, Request
+from tests.faults.load import NAMESPACE, TOPIC, Crowd, Load
+from tests.faults.record import Record, RecordingTransport
+from tests.faults.verdict import judge
+from tests.support.cluster import Cluster
+
+pytestmark = pytest.mark.processes
+
+FACTS = 100
+OWN_GROUPS = [f"own-{number}" for number in range(40)]
+"""Groups without members, of which each shard has some."""
+
+
+@pytest.mark.slow
+async def test_nothing_is_lost_when_each_of_three_replicas_in_turn_is_killed(cluster: Cluster, seed: int) -> None:
+    load = Load(cluster.urls, cluster.shard_count, seed, Crowd(churn_s=5.0))
+    async with load.running():
+        for replica in cluster.replicas.values():
+            await load.until_facts(FACTS)
+            replica.kill9()
+            await cluster.until_moved(replica.name)
+            await load.until_facts(FACTS)
+            (await judge(load, cluster)).assert_clean()
+            replica.start()
+            await cluster.until_settled()
+
+    (await judge(load, cluster)).assert_clean()
+    cluster.verify()
+
+
+@pytest.mark.slow
+async def test_members_who_stay_notice_nothing_of_a_replica_that_is_killed(cluster: Cluster, seed: int) -> None:
+    load = Load(cluster.urls, cluster.shard_count, seed)
+    async with load.running():
+        await load.until_all_hold()
+        quiet_since_ms = load.record.clock.now_ms()
+        for replica in cluster.replicas.values():
+            replica.kill9()
+            await cluster.until_moved(replica.name)
+            await load.until_facts(FACTS)
+            replica.start()
+            await cluster.until_settled()
+
+    verdict = await judge(load, cluster, quiet_since_ms=quiet_since_ms)
+    verdict.assert_clean()
+    assert verdict.gave_up == 0
+
+
+async def test_an_owner_that_was_paused_beyond_its_lease_writes_nothing_and_claims_nothing(
+    cluster: Cluster, seed: int
+) -> None:
+    load = Load(cluster.urls, cluster.shard_count, seed, Crowd(groups=3, workers=2))
+    async with load.running():
+        await load.until_facts(FACTS)
+        paused = cluster.replicas["r1"]
+        owned, before = cluster.shards_of("r1"), cluster.epochs()
+        groups = [group for group in OWN_GROUPS if shard_of(NAMESPACE, group, cluster.shard_count) in owned]
+        await _ask(load.record, paused.url, [_a_commit(group, 1) for group in groups])
+        paused.process.pause()
+        # These wait in its sockets until it goes on, and then they are the first thing that it sees.
+        asked = asyncio.create_task(
+            _ask(load.record, paused.url, [each for g in groups for each in (_a_commit(g, 2), _a_question(g))])
+        )
+        await cluster.until_moved("r1")
+        taken = cluster.epochs()
+        paused.process.resume()
+        answers = await asked
+        await cluster.until_settled()
+        await load.until_facts(FACTS)
+
+    assert all(taken[shard_id] > before[shard_id] for shard_id in owned)
+    # An answer of the new owner, through the old one, is good; of its own it has only that it cannot tell.
+    for shard_id, epoch in answers:
+        assert epoch == 0 or epoch >= taken[shard_id], f"shard {shard_id}: answered as of epoch {epoch}"
+    (await judge(load, cluster)).assert_clean()
+    cluster.verify()
+
+
+async def _ask(record: Record, url: str, requests: list[Request]) -> list[tuple[int, int]]:
+    """Send all at once, to this replica; the shard and the epoch of each answer."""
+    transport = RecordingTransport(HttpTransport([url]), "somebody", record)
+    try:
+        return await asyncio.gather(*(_ask_one(transport, record, request) for request in requests))
+    finally:
+        await transport.close()
+
+
+async def _ask_one(transport: RecordingTransport, record: Record, request: Request) -> tuple[int, int]:
+    shard_id = shard_of(request.namespace, getattr(request, "group_id", ""), record.shard_count)
+    try:
+        return shard_id, (await transport.send(request, timeout_ms=20_000)).epoch
+    except CoordinatorUnreachable:
+        return shard_id, 0
+
+
+def _a_commit(group_id: str, offset: int) -> CommitOffsets:
+    return CommitOffsets(NAMESPACE, group_id, -1, (OffsetToCommit(TOPIC, 0, offset),))
+
+
+def _a_question(group_id: str) -> DescribeGroup:
+    return DescribeGroup(NAMESPACE, group_id)

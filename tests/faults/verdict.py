@@ -1,0 +1,162 @@
+"""Was anything lost, repeated, or taken from who was there? The history of a load against the journal in Postgres."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from rota.group import records as r
+from rota.group.journal import decode_entry
+from rota.runtime.ports import JournalEvent
+from rota.storage import SqlStore
+from rota.testing.checks import check
+from rota.testing.history import Call, History, Landed
+from rota.testing.profiles import Profile
+from tests.faults.load import REBALANCE_MS, Crowd, Load
+from tests.faults.record import Record
+from tests.support.cluster import Cluster
+
+LOST = ("S4", "S5", "S9", "S10", "S12", "S13", "D2")
+REPEATED = ("S1", "S8", "S11")
+_PAGE = 1_000
+_LINE_FIELDS = ("at_ms", "namespace", "group_id", "generation_id", "kind", "reason", "payload")
+
+
+@dataclass
+class Verdict:
+    """What came out of a run. Each of `violations` begins with the invariant's id; EVICTED is who kept heartbeating."""
+
+    acked: Counter[str] = field(default_factory=Counter)
+    unanswered: int = 0
+    generations: int = 0
+    gave_up: int = 0
+    """Shares that members gave up by their own deadline, for they reached nobody in time."""
+    violations: list[str] = field(default_factory=list)
+
+    @property
+    def lost(self) -> int:
+        return self._of(*LOST)
+
+    @property
+    def evicted(self) -> int:
+        return self._of("EVICTED", "L1")
+
+    @property
+    def repeated(self) -> int:
+        return self._of(*REPEATED)
+
+    def _of(self, *ids: str) -> int:
+        return sum(violation.split(" ", 1)[0] in ids for violation in self.violations)
+
+    def assert_clean(self) -> None:
+        print(self)
+        assert not self.violations, "\n".join(self.violations)
+
+    def __str__(self) -> str:
+        acked = ", ".join(f"{count} {kind}" for kind, count in sorted(self.acked.items()))
+        wrong = f"lost {self.lost}, evicted {self.evicted}, repeated {self.repeated}, in all {len(self.violations)}"
+        return f"acknowledged {acked}; unanswered {self.unanswered}; generations {self.generations}; {wrong}"
+
+
+async def judge(load: Load, cluster: Cluster, *, quiet_since_ms: int | None = None) -> Verdict:
+    """Look at all that has been acknowledged up to now; the load may go on meanwhile.
+
+    With `quiet_since_ms` no rebalance may have started after that time: nobody came or went.
+    """
+    asked_ms = load.record.clock.now_ms()
+    journal = await _read_journal(cluster.dsn, cluster.shard_count)
+    return judged(
+        load.record, load.crowd, journal, asked_ms=asked_ms, lease_ms=cluster.lease_ms, quiet_since_ms=quiet_since_ms
+    )
+
+
+def judged(
+    record: Record,
+    crowd: Crowd,
+    journal: dict[int, list[JournalEvent]],
+    *,
+    asked_ms: int,
+    lease_ms: int,
+    quiet_since_ms: int | None = None,
+) -> Verdict:
+    """The verdict on a record, by a journal that was asked for at `asked_ms`."""
+    history = _history(record, journal, asked_ms)
+    profile = _profile(crowd, record.shard_count, lease_ms, quiet_since_ms)
+    return Verdict(
+        Counter(record.acked),
+        record.unanswered,
+        history.rebalances,
+        history.sometimes["share lost by the local deadline"],
+        [*check(history, profile), *_evicted(record, history)],
+    )
+
+
+def _profile(crowd: Crowd, shards: int, lease_ms: int, quiet_since_ms: int | None) -> Profile:
+    return Profile(
+        "real",
+        shards=shards,
+        lease_ms=lease_ms,
+        session_ms=(crowd.session_ms, crowd.session_ms),
+        rebalance_ms=(REBALANCE_MS, REBALANCE_MS),
+        churn_every_ms=0 if quiet_since_ms is not None else 1,
+        quiet_ms=quiet_since_ms or 0,
+    )
+
+
+def _history(record: Record, journal: dict[int, list[JournalEvent]], asked_ms: int) -> History:
+    """The record as far as the journal that was read can tell of it."""
+    owners: dict[tuple[int, int], str] = {}
+    calls = [_as_of(call, asked_ms) for call in record.history.calls]
+    history = replace(record.history, calls=calls, epochs=[], journal={})
+    for shard_id, events in journal.items():
+        lines = history.journal[shard_id] = []
+        for event in events:
+            entry = decode_entry({name: getattr(event, name) for name in _LINE_FIELDS})
+            if isinstance(entry.record, r.ShardAcquired):
+                owners[shard_id, event.epoch] = entry.record.replica_id
+                history.epochs.append((shard_id, event.epoch, entry.record.replica_id, event.at_ms))
+            owner = owners.get((shard_id, event.epoch), "nobody")
+            lines.append(Landed(event.seq, event.epoch, entry, event.at_ms, event.at_ms, owner))
+    return history
+
+
+def _as_of(call: Call, asked_ms: int) -> Call:
+    """What was answered after the journal was asked for may be in none of its lines yet: as if not answered."""
+    if call.ret_ms < asked_ms:
+        return call
+    return Call(call.number, call.client, call.request, call.shard_id, call.sent_ms, call.floor)
+
+
+def _evicted(record: Record, history: History) -> Iterator[str]:
+    """Members that were expired although their client was there and never stopped heartbeating."""
+    for lines in history.journal.values():
+        clients: dict[str, str] = {}
+        for line in lines:
+            match line.entry.record:
+                case r.MemberJoined(member=image) | r.MemberUpdated(member=image):
+                    clients[image.member_id] = image.client_id
+                case r.MemberFenced(member_id=old, new_member_id=new):
+                    clients[new] = clients.get(old, "")
+                case r.MemberExpired(member_id=member_id, reason=reason):
+                    client = clients.get(member_id, "")
+                    if line.decided_ms < record.ended_ms.get(client, line.decided_ms + 1):
+                        yield f"EVICTED {line.entry.group_id}: {member_id} of {client}, at {line.decided_ms}: {reason}"
+
+
+async def _read_journal(dsn: str, shard_count: int) -> dict[int, list[JournalEvent]]:
+    store = SqlStore(dsn)
+    await store.open(shard_count)
+    try:
+        return {shard_id: await _read_shard(store, shard_id) for shard_id in range(shard_count)}
+    finally:
+        await store.close()
+
+
+async def _read_shard(store: SqlStore, shard_id: int) -> list[JournalEvent]:
+    events: list[JournalEvent] = []
+    while True:
+        page = await store.read_events(shard_id, events[-1].seq if events else 0, _PAGE)
+        events += page
+        if len(page) < _PAGE:
+            return events
