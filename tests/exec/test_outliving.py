@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import signal
 import sys
 from collections import Counter
@@ -67,10 +68,8 @@ class Candidate:
     link: Link
 
     def pids(self) -> list[int]:
-        """Those of the command and its grandchild, once it leads."""
-        return [
-            int(line.split()[1]) for line in self.wrapper.output().splitlines() if line.startswith(("child", "grand"))
-        ]
+        """Those of the command and its grandchild, once it leads and they have said so."""
+        return [int(pid) for pid in re.findall(r"^(?:grand)?child (\d+)\n", self.wrapper.output(), re.MULTILINE)]
 
     def leads(self) -> bool:
         return len(self.pids()) == 2

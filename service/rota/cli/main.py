@@ -14,6 +14,7 @@ from rota.cli.exec import lead, work
 from rota.cli.exits import EXIT_MEANINGS, CommandFailed, Exit
 from rota.cli.options import DEFAULT_URL, OutputFormat, Shared
 from rota.cli.serve import serve
+from rota.cli.sidecar import sidecar
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,6 +26,7 @@ app.command()(serve)
 app.command()(demo)
 app.command()(lead)
 app.command()(work)
+app.command()(sidecar)
 app.add_typer(groups.app, name="groups")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(topics.app, name="topics")

@@ -1,0 +1,160 @@
+"""`rota sidecar`: a member beside a program in any language, which asks over HTTP or is told by hooks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shlex
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rota.cli.exits import CommandFailed, Exit, exit_for
+from rota.cli.options import Namespace, Shared, Url, shared
+
+if TYPE_CHECKING:
+    from rota.sidecar.settings import Address, SidecarSettings
+
+
+def sidecar(
+    context: typer.Context,
+    lead: Annotated[
+        str | None, typer.Option("--lead", envvar="ROTA_LEAD", metavar="NAME", help="Be a candidate in this election.")
+    ] = None,
+    work: Annotated[
+        str | None, typer.Option("--work", envvar="ROTA_WORK", metavar="GROUP", help="Be a worker of this group.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", envvar="ROTA_TOPICS", help="What to take partitions of, with --work."),
+    ] = None,
+    strategy: Annotated[str, typer.Option(help="How partitions are dealt; the same for all.")] = "cooperative-sticky",
+    http: Annotated[
+        str, typer.Option(envvar="ROTA_SIDECAR_HTTP", metavar="HOST:PORT", help="Where the program asks.")
+    ] = "127.0.0.1:4040",
+    probes: Annotated[
+        str,
+        typer.Option(
+            envvar="ROTA_SIDECAR_PROBES", metavar="HOST:PORT", help="Where the kubelet asks; `off` for nowhere."
+        ),
+    ] = "0.0.0.0:4041",
+    session_timeout_ms: Annotated[
+        int, typer.Option(min=1_000, envvar="ROTA_SESSION_TIMEOUT_MS", help="Silence after which others take over.")
+    ] = 10_000,
+    instance_id: Annotated[
+        str | None,
+        typer.Option(envvar="ROTA_GROUP_INSTANCE_ID", help="A name that survives restarts. [POD_NAME, if that is set]"),
+    ] = None,
+    leave: Annotated[
+        bool, typer.Option(help="Leave the group at the end; otherwise a restart within the session keeps its place.")
+    ] = True,
+    progress_timeout_ms: Annotated[
+        int | None,
+        typer.Option(
+            min=1, envvar="ROTA_PROGRESS_TIMEOUT_MS", help="Give up what is held without POST /progress for so long."
+        ),
+    ] = None,
+    revoke_timeout_ms: Annotated[
+        int, typer.Option(min=0, envvar="ROTA_REVOKE_TIMEOUT_MS", help="How long hooks may take to stop work in order.")
+    ] = 5_000,
+    file: Annotated[
+        Path | None, typer.Option(envvar="ROTA_FILE", help="Keep the status in this file, as JSON with its expiry.")
+    ] = None,
+    webhook: Annotated[
+        str | None, typer.Option(envvar="ROTA_WEBHOOK", metavar="URL", help="POST every change there.")
+    ] = None,
+    webhook_secret_file: Annotated[
+        Path | None,
+        typer.Option(envvar="ROTA_WEBHOOK_SECRET_FILE", help="Sign what is posted with this file's secret."),
+    ] = None,
+    command: Annotated[
+        str | None,
+        typer.Option(
+            "--exec",
+            envvar="ROTA_EXEC",
+            metavar="COMMAND",
+            help="Run this at every change, without a shell; its kind is added.",
+        ),
+    ] = None,
+    pod_label: Annotated[
+        str | None,
+        typer.Option(envvar="ROTA_POD_LABEL", metavar="KEY", help="Keep this label of the pod at the state."),
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> None:
+    """Be a member beside a program, which asks on loopback what it holds. Until SIGTERM.
+
+    GET / has the leader's name, as the old Kubernetes leader-elector told it, never a stale one; /leader is 200 or 503;
+    /assignments, /events (server-sent), /wait?for=leader&timeout=30; POST /progress, /resign, /drain. Probes are
+    /healthz, /startupz and /readyz. Every answer says in expires_in_ms how long it holds.
+    """
+    if (lead is None) == (work is None):
+        raise CommandFailed("either --lead NAME or --work GROUP", Exit.USAGE)
+    if bool(topic) != (work is not None):
+        raise CommandFailed("--work GROUP needs --topic TOPIC, and --lead takes none", Exit.USAGE)
+    from rota.sidecar.settings import SidecarSettings, instance_id_of
+
+    group = lead or work
+    assert group is not None
+    settings = SidecarSettings(
+        group,
+        _address(http),
+        None if probes == "off" else _address(probes),
+        tuple(topic or ()),
+        strategy,
+        session_timeout_ms,
+        instance_id or instance_id_of(os.environ),
+        os.environ.get("POD_NAME") or socket.gethostname(),
+        progress_timeout_ms,
+        revoke_timeout_ms,
+        leave,
+        file,
+        webhook,
+        _secret(webhook_secret_file),
+        tuple(shlex.split(command)) if command else (),
+        pod_label,
+    )
+    _run(shared(context, url, namespace), settings)
+
+
+def _run(options: Shared, settings: SidecarSettings) -> None:
+    from rota.client import CoordinatorError, connect
+    from rota.sidecar.serve import CannotListen, serve
+
+    async def connected() -> None:
+        async with connect(options.url, options.namespace, client_id=settings.name) as client:
+            await serve(client, settings)
+
+    logging.basicConfig(level=logging.INFO, format="rota: %(message)s")
+    for library in ("httpx", "uvicorn"):
+        logging.getLogger(library).setLevel(logging.WARNING)
+    try:
+        asyncio.run(connected())
+    except CannotListen as error:
+        raise CommandFailed(str(error)) from error
+    except CoordinatorError as error:
+        raise CommandFailed(f"{error} ({error.code})", exit_for(error.code)) from error
+    except ValueError as error:
+        raise CommandFailed(str(error), Exit.USAGE) from error
+
+
+def _address(given: str) -> Address:
+    from rota.sidecar.settings import Address
+
+    host, _, port = given.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise CommandFailed(f"{given!r} is not HOST:PORT", Exit.USAGE)
+    return Address(host.strip("[]"), int(port))
+
+
+def _secret(file: Path | None) -> bytes | None:
+    if file is None:
+        return None
+    try:
+        return file.read_bytes().strip()
+    except OSError as error:
+        raise CommandFailed(f"{file}: {error.strerror}", Exit.USAGE) from error

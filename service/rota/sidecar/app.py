@@ -1,0 +1,177 @@
+"""What a sidecar answers on loopback: the old leader-elector's `GET /`, who leads, what is held, and what changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from rota.sidecar.news import Change, News
+from rota.sidecar.progress import Progress
+from rota.sidecar.seat import Seat
+from rota.sidecar.status import State, Status
+
+KEEP_ALIVE_S = 15.0
+_DEFAULT_WAIT_S = 30.0
+_LONGEST_WAIT_S = 300.0
+_LONGEST_PAUSE_MS = 3_600_000
+_NEVER_CACHED = {"Cache-Control": "no-store"}
+
+_REACHED: dict[str, Callable[[Status], bool]] = {
+    "leader": lambda status: status.state is State.LEADER,
+    "follower": lambda status: status.state is State.FOLLOWER,
+    "assigned": lambda status: status.state is State.ASSIGNED and bool(status.assignment),
+}
+
+
+class SidecarApp:
+    """The routes, over one seat and its news."""
+
+    def __init__(self, seat: Seat, news: News, progress: Progress) -> None:
+        self._seat = seat
+        self._news = news
+        self._progress = progress
+        post, get = ["POST"], ["GET"]
+        self.routes = [
+            Route("/", self._root, methods=get),
+            Route("/leader", self._if(State.LEADER), methods=get),
+            Route("/follower", self._if(State.FOLLOWER), methods=get),
+            Route("/assignments", self._assignments, methods=get),
+            Route("/events", self._events, methods=get),
+            Route("/wait", self._wait, methods=get),
+            Route("/progress", self._made_progress, methods=post),
+            Route("/resign", self._resign, methods=post),
+            Route("/drain", self._drain, methods=post),
+        ]
+
+    def asgi(self) -> Starlette:
+        return Starlette(routes=self.routes)
+
+    async def _root(self, _request: Request) -> Response:
+        return self._answer(200)
+
+    def _if(self, state: State) -> Callable[[Request], Awaitable[Response]]:
+        """200 in that state and 503 in any other: what load balancers and `curl -f` understand."""
+
+        async def answer(_request: Request) -> Response:
+            return self._answer(200 if self._seat.status().state is state else 503)
+
+        return answer
+
+    async def _assignments(self, _request: Request) -> Response:
+        status = self._seat.status()
+        return self._answer(200 if status.state is State.ASSIGNED else 503)
+
+    async def _events(self, request: Request) -> Response:
+        listening = self._news.listen(request.headers.get("last-event-id", ""))
+        headers = {**_NEVER_CACHED, "X-Accel-Buffering": "no"}
+        return StreamingResponse(_as_sse(listening), media_type="text/event-stream", headers=headers)
+
+    async def _wait(self, request: Request) -> Response:
+        """200 as soon as it is so, 503 if it is not by then."""
+        wanted, timeout_s = request.query_params.get("for", "change"), _number(request, "timeout", _DEFAULT_WAIT_S)
+        if timeout_s is None or (wanted != "change" and wanted not in _REACHED):
+            known = ", ".join(("change", *_REACHED))
+            return _problem(f"for must be one of {known}, and timeout a number of seconds")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(timeout_s, _LONGEST_WAIT_S)):
+                await self._comes(wanted)
+                return self._answer(200)
+        return self._answer(503)
+
+    async def _comes(self, wanted: str) -> None:
+        """Return once it is so."""
+        last, reached = self._news.last, _REACHED.get(wanted)
+        if reached is not None and reached(self._seat.status()):
+            return
+        async with contextlib.aclosing(self._news.listen("" if last is None else last.event_id)) as changes:
+            async for _ in changes:
+                if reached is None or reached(self._seat.status()):
+                    return
+        await asyncio.Event().wait()  # The sidecar ends, and with it this call.
+
+    async def _made_progress(self, _request: Request) -> Response:
+        self._progress.made()
+        return Response(status_code=204)
+
+    async def _resign(self, request: Request) -> Response:
+        """Answered once nothing is held any more. The member comes back after `pause_ms`."""
+        pause_ms = _number(request, "pause_ms", 1_000.0)
+        if pause_ms is None or pause_ms > _LONGEST_PAUSE_MS:
+            return _problem(f"pause_ms must be a number up to {_LONGEST_PAUSE_MS}")
+        await self._seat.resign("the program resigned")
+        self._progress.come_back_in(pause_ms / 1000)
+        return self._answer(200)
+
+    async def _drain(self, _request: Request) -> Response:
+        """Answered once nothing is held any more, for good."""
+        await self._seat.drain("the program drains")
+        return self._answer(200)
+
+    def _answer(self, status_code: int) -> Response:
+        last = self._news.last
+        last_update = None if last is None else datetime.fromtimestamp(last.at_ms / 1000, UTC).isoformat()
+        document = {**self._seat.status().document(), "last_update": last_update}
+        return JSONResponse(document, status_code, headers=_NEVER_CACHED)
+
+
+def probes(seat: Seat) -> Starlette:
+    """What the kubelet asks, on a port of its own. None of them ever means "leads"."""
+
+    def route(path: str, ready: Callable[[], bool]) -> Route:
+        async def answer(_request: Request) -> Response:
+            return Response(status_code=200 if ready() else 503)
+
+        return Route(path, answer, methods=["GET"])
+
+    def can_take_part() -> bool:
+        return seat.has_joined and not seat.drains
+
+    return Starlette(
+        routes=[
+            route("/healthz", lambda: True),
+            route("/startupz", lambda: seat.has_joined),
+            route("/readyz", can_take_part),
+        ]
+    )
+
+
+async def _as_sse(changes: AsyncIterator[Change]) -> AsyncIterator[str]:
+    """Server-sent events, and a comment now and then, for proxies close what is silent."""
+    coming = asyncio.ensure_future(anext(changes, None))
+    try:
+        while True:
+            done, _ = await asyncio.wait((coming,), timeout=KEEP_ALIVE_S)
+            if not done:
+                yield ": still there\n\n"
+                continue
+            change = coming.result()
+            if change is None:
+                return
+            yield f"id: {change.event_id}\nevent: {change.kind}\ndata: {json.dumps(change.document())}\n\n"
+            coming = asyncio.ensure_future(anext(changes, None))
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+
+
+def _number(request: Request, name: str, default: float) -> float | None:
+    """A query parameter that is not negative; None if it is no such number."""
+    try:
+        found = float(request.query_params.get(name, default))
+    except ValueError:
+        return None
+    return found if 0 <= found < float("inf") else None
+
+
+def _problem(detail: str) -> Response:
+    document: dict[str, Any] = {"title": "the request is malformed", "status": 400, "detail": detail}
+    return JSONResponse(document, 400, media_type="application/problem+json")

@@ -1,0 +1,78 @@
+"""Keeps a label of this pod in step with what it holds, so that a Service can select the leader.
+
+Needs no more than `patch` on pods. The label says what was so when it was written: Kubernetes knows no expiry, so a
+Service may point to a former leader for a while. What it writes to must check the fencing token all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from rota.sidecar.hooks.dispatch import HookFailed
+from rota.sidecar.news import Change
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_MERGE_PATCH = "application/merge-patch+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """Where the API of the cluster is, and which pod this is there."""
+
+    api: str
+    namespace: str
+    name: str
+    account: Path = SERVICE_ACCOUNT
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> Pod:
+        """From what Kubernetes gives to every container, and `POD_NAME` of the downward API.
+
+        Raises:
+            ValueError: It is not in a pod, or the pod's name is not told.
+        """
+        host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
+        name = environment.get("POD_NAME")
+        if not host or not name:
+            raise ValueError("a pod's label needs KUBERNETES_SERVICE_HOST and POD_NAME: is this a pod?")
+        namespace = environment.get("POD_NAMESPACE") or (account / "namespace").read_text().strip()
+        return cls(f"https://{f'[{host}]' if ':' in host else host}:{port}", namespace, name, account)
+
+    @property
+    def url(self) -> str:
+        return f"{self.api}/api/v1/namespaces/{self.namespace}/pods/{self.name}"
+
+    def trust(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=os.fspath(self.account / "ca.crt"))
+
+
+class PodLabel:
+    """Sets `key` to the state: leader, follower, assigned, unknown or draining."""
+
+    name = "pod label"
+
+    def __init__(self, http: httpx.AsyncClient, pod: Pod, key: str) -> None:
+        """`http` trusts the cluster's authority, as `pod.trust()` does."""
+        self._http = http
+        self._pod = pod
+        self._key = key
+
+    async def deliver(self, change: Change) -> None:
+        patch = {"metadata": {"labels": {self._key: str(change.status.state)}}}
+        # Read anew each time: the token is replaced every hour or so.
+        token = (self._pod.account / "token").read_text().strip()
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": _MERGE_PATCH}
+        try:
+            response = await self._http.patch(self._pod.url, json=patch, headers=headers)
+        except httpx.TransportError as error:
+            raise HookFailed(f"{type(error).__name__}: {error}") from error
+        if not response.is_success:
+            # Rights may still be granted, but a pod that is gone, or a label that is none, stays so.
+            again = response.status_code not in (400, 404, 422)
+            raise HookFailed(f"the API answered {response.status_code}: {response.text[:200]}", again=again)

@@ -1,0 +1,75 @@
+"""Progress apart from liveness: a program that hangs gives up what its sidecar, which is well, would hold for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from rota.membership.watchdog import ProcessingWatchdog
+from rota.sidecar.seat import Seat
+
+_LONGEST_LOOK_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class Progress:
+    """Resigns where the program has not said for too long that it gets on, until it says so again."""
+
+    def __init__(self, seat: Seat, timeout_ms: int | None) -> None:
+        self._seat = seat
+        self._timeout_ms = timeout_ms
+        self._watchdog = ProcessingWatchdog(timeout_ms)
+        self._hangs = False
+        self._come_back_at: float | None = None
+        self._news = asyncio.Event()
+
+    def made(self) -> None:
+        """The program gets on."""
+        self._watchdog.progressed(self._now_ms())
+        if self._hangs:
+            self._hangs = False
+            self.come_back_in(0.0)
+        self._news.set()
+
+    def come_back_in(self, seconds: float) -> None:
+        """Take part again then, unless the program hangs."""
+        self._come_back_at = asyncio.get_running_loop().time() + seconds
+        self._news.set()
+
+    async def run(self) -> None:
+        """Watch, until cancelled."""
+        while True:
+            await self._look()
+            self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._look_in_s()):
+                    await self._news.wait()
+
+    async def _look(self) -> None:
+        now_ms = self._now_ms()
+        if self._come_back_at is not None and not self._hangs and now_ms >= self._come_back_at * 1000:
+            self._come_back_at = None
+            self._seat.come_back()
+        if not self._seat.holds_something:
+            self._watchdog.rest()
+        elif self._watchdog.due_at_ms is None:
+            # What is held is new: its time begins now.
+            self._watchdog.progressed(now_ms)
+        elif self._watchdog.is_over(now_ms):
+            self._hangs = True
+            self._watchdog.rest()
+            _log.error("no progress for %s ms: what is held is given up", self._timeout_ms)
+            await self._seat.resign("no progress")
+
+    def _look_in_s(self) -> float:
+        now_ms = self._now_ms()
+        alarms_ms = [int(at * 1000) for at in (self._come_back_at,) if at is not None]
+        alarms_ms += [at_ms for at_ms in (self._watchdog.due_at_ms,) if at_ms is not None]
+        if not alarms_ms:
+            return _LONGEST_LOOK_S if self._timeout_ms is None else min(_LONGEST_LOOK_S, self._timeout_ms / 4000)
+        return max(0.005, min(_LONGEST_LOOK_S, (min(alarms_ms) - now_ms) / 1000))
+
+    def _now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)

@@ -1,0 +1,246 @@
+"""The sidecar's membership: what it holds, told as a `Status`, and given up in order only once the hooks have run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self
+
+from rota.assignors import TopicPartition
+from rota.client import Client, Election, LeadershipLost, Member, Term
+from rota.client.events import Assigned, Lost, Revoked
+from rota.sidecar.news import Change, News
+from rota.sidecar.settings import SidecarSettings
+from rota.sidecar.status import State, Status, by_topic, name_of
+
+Settled = Callable[[Change], Awaitable[None]]
+"""Waits until the hooks have been told of a change, for as long as they are given."""
+Share = tuple[TopicPartition, ...]
+
+_MIN_REBALANCE_TIMEOUT_MS = 10_000
+
+
+class Seat(ABC):
+    """What an election and a pool have in common. An `async with` block is the time of the membership."""
+
+    def __init__(self, group: str, news: News, settled: Settled) -> None:
+        self._group = group
+        self._news = news
+        self._settled = settled
+        self._drains = False
+
+    @property
+    @abstractmethod
+    def member(self) -> Member[Any]: ...
+
+    @abstractmethod
+    async def __aenter__(self) -> Self: ...
+
+    @abstractmethod
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    @abstractmethod
+    async def run(self) -> None:
+        """Follow what happens, until cancelled."""
+
+    @abstractmethod
+    def _known(self) -> Status:
+        """What was known last, whether or not it is over."""
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether the coordinator has ever answered."""
+        return self.member.member_id != "" or self._drains
+
+    @property
+    def drains(self) -> bool:
+        return self._drains
+
+    @property
+    def holds_something(self) -> bool:
+        """Whether there is something to make progress with."""
+        status = self.status()
+        return status.state is State.LEADER or bool(status.assignment)
+
+    def status(self) -> Status:
+        """What is known at this moment, by the clock."""
+        if self._drains:
+            return Status(self._group, State.DRAINING)
+        valid_until = self.member.valid_until
+        now = asyncio.get_running_loop().time()
+        return self._known().unless_over(None if valid_until is None else int((valid_until - now) * 1000))
+
+    async def resign(self, reason: str) -> None:
+        """Give up what is held, in order, so that somebody else takes over; `come_back` ends that."""
+        await self.member.step_aside(reason)
+        self._tell("unknown")
+
+    def come_back(self) -> None:
+        if not self._drains:
+            self.member.come_back()
+
+    async def drain(self, reason: str) -> None:
+        """Give up for good."""
+        if not self._drains:
+            await self.member.step_aside(reason)
+            self._drains = True
+            await self._settled(self._tell("draining"))
+
+    def _tell(self, kind: str) -> Change:
+        return self._news.tell(kind, self.status(), time.time_ns() // 1_000_000)
+
+
+class ElectionSeat(Seat):
+    """A candidate."""
+
+    def __init__(self, client: Client, settings: SidecarSettings, news: News, settled: Settled) -> None:
+        super().__init__(settings.group, news, settled)
+        self._election: Election = client.leader(
+            settings.group,
+            session_timeout_ms=settings.session_timeout_ms,
+            rebalance_timeout_ms=max(settings.session_timeout_ms, _MIN_REBALANCE_TIMEOUT_MS),
+            group_instance_id=settings.instance_id,
+            leave_on_close=settings.leaves,
+        )
+        self._leader_id = ""
+        self._steps_down = False
+        self._told_token = -1
+
+    @property
+    def member(self) -> Member[Any]:
+        return self._election.member
+
+    async def __aenter__(self) -> Self:
+        await self._election.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._election.__aexit__(kind, error, trace)
+
+    def _known(self) -> Status:
+        member, term = self.member, self._election.term
+        leads = term is not None and not self._steps_down
+        if not leads and (not self._leader_id or self._leader_id == member.member_id):
+            return Status(self._group, State.UNKNOWN)
+        return Status(
+            self._group,
+            State.LEADER if leads else State.FOLLOWER,
+            name=name_of(member.member_id if leads else self._leader_id),
+            is_self=leads,
+            member_id=member.member_id,
+            generation=term.token if leads and term is not None else member.generation_id,
+        )
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_leaders())
+            tasks.create_task(self._follow_terms())
+
+    async def _follow_terms(self) -> None:
+        async for term in self._election.terms():
+            try:
+                await self._serve(term)
+            except LeadershipLost:
+                continue
+
+    async def _serve(self, term: Term) -> None:
+        async with term:
+            self._steps_down = False
+            self._told_token = term.token
+            self._tell("elected")
+            try:
+                await asyncio.Event().wait()  # The term cancels its body.
+            finally:
+                # While this member is still known to lead, this is an orderly end, and waits for the hooks.
+                in_order = bool(self.member.assignment)
+                self._steps_down, self._told_token = True, -1
+                change = self._tell("revoked" if in_order else "lost")
+                if in_order:
+                    await self._settled(change)
+
+    async def _follow_leaders(self) -> None:
+        async for event in self.member.events():
+            match event:
+                case Assigned(leader_id=leader_id, is_leader=False) if leader_id != self._leader_id:
+                    self._leader_id = leader_id
+                    self._tell("following")
+                case Assigned(generation_id=token, leader_id=leader_id, is_leader=True):
+                    self._leader_id = leader_id
+                    if self._election.is_leader and token > self._told_token >= 0:
+                        self._told_token = token
+                        self._tell("generation")
+                case Lost(share=share) | Revoked(share=share):
+                    self._leader_id = ""
+                    if not share:  # A leader's end is told where its term ends.
+                        self._tell("unknown")
+
+
+class PoolSeat(Seat):
+    """A worker, with a share of topics."""
+
+    def __init__(self, client: Client, settings: SidecarSettings, news: News, settled: Settled) -> None:
+        super().__init__(settings.group, news, settled)
+        self._share: Share | None = None
+        self._consumer = client.consumer(
+            settings.group,
+            list(settings.topics),
+            settings.strategy,
+            session_timeout_ms=settings.session_timeout_ms,
+            rebalance_timeout_ms=2 * settings.session_timeout_ms + settings.revoke_timeout_ms,
+            topics_refresh_ms=2_000,
+            group_instance_id=settings.instance_id,
+            on_assigned=self._on_assigned,
+            on_revoked=self._on_revoked,
+            on_lost=self._on_lost,
+            leave_on_close=settings.leaves,
+        )
+
+    @property
+    def member(self) -> Member[Any]:
+        return self._consumer
+
+    async def __aenter__(self) -> Self:
+        await self._consumer.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._consumer.__aexit__(kind, error, trace)
+
+    def _known(self) -> Status:
+        if self._share is None:
+            return Status(self._group, State.UNKNOWN)
+        member = self._consumer
+        return Status(
+            self._group,
+            State.ASSIGNED,
+            name=name_of(member.member_id),
+            is_self=True,
+            member_id=member.member_id,
+            generation=member.generation_id,
+            assignment=by_topic(self._share),
+        )
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()  # Callbacks tell everything.
+
+    def _on_assigned(self, _added: Share, held: Share) -> None:
+        self._share = held
+        self._tell("assigned")
+
+    async def _on_revoked(self, removed: Share) -> None:
+        self._share = tuple(place for place in self._share or () if place not in removed)
+        if removed:
+            await self._settled(self._tell("revoked"))
+
+    def _on_lost(self, _removed: Share) -> None:
+        self._share = None
+        self._tell("lost")

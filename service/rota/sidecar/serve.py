@@ -1,0 +1,206 @@
+"""The life of a sidecar: join, answer, tell the hooks; at the end give up in order, then go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import httpx
+import uvicorn
+from starlette.types import ASGIApp
+
+from rota.client import Client
+from rota.sidecar.app import SidecarApp, probes
+from rota.sidecar.hooks.command import CommandHook
+from rota.sidecar.hooks.dispatch import Dispatcher, Hook
+from rota.sidecar.hooks.file import StatusFile
+from rota.sidecar.hooks.pod_label import Pod, PodLabel
+from rota.sidecar.hooks.webhook import Webhook
+from rota.sidecar.news import Change, News
+from rota.sidecar.progress import Progress
+from rota.sidecar.seat import ElectionSeat, PoolSeat, Seat
+from rota.sidecar.settings import Address, SidecarSettings
+
+_HOOK_TIMEOUT_S = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class CannotListen(Exception):
+    """The address is taken, or not ours; the message says which and why."""
+
+
+async def serve(client: Client, settings: SidecarSettings) -> None:
+    """Take part until SIGTERM or SIGINT.
+
+    Raises:
+        CoordinatorError: The coordinator refuses this member for good.
+        CannotListen: An address is taken.
+        ValueError: A hook cannot work here.
+    """
+    stop = asyncio.Event()
+    with _signals(stop), _bound(settings.http) as http, _bound_or_none(settings.probes) as probed:
+        news = News(f"{time.time_ns() // 1_000_000:x}")
+        async with _hooks(settings) as hooks, asyncio.TaskGroup() as tasks:
+            told = _Told(hooks, settings.revoke_timeout_ms / 1000)
+            seat_type = PoolSeat if settings.topics else ElectionSeat
+            seat = seat_type(client, settings, news, told.settled)
+            background = [tasks.create_task(told.run(news))]
+            background += [tasks.create_task(dispatcher.run()) for dispatcher in hooks]
+            try:
+                await _take_part(seat, news, settings, stop, http, probed)
+            finally:
+                for task in background:
+                    task.cancel()
+
+
+async def _take_part(
+    seat: Seat,
+    news: News,
+    settings: SidecarSettings,
+    stop: asyncio.Event,
+    http: socket.socket,
+    probed: socket.socket | None,
+) -> None:
+    progress = Progress(seat, settings.progress_timeout_ms)
+    servers = [_Server(SidecarApp(seat, news, progress).asgi(), http)]
+    if probed is not None:
+        servers.append(_Server(probes(seat), probed))
+    async with seat, asyncio.TaskGroup() as tasks:
+        serving = [tasks.create_task(server.serve(sockets=[server.bound])) for server in servers]
+        chores = [tasks.create_task(seat.run()), tasks.create_task(progress.run())]
+        file = None
+        if settings.file is not None:
+            # Renewed so often that it expires only where nobody renews it.
+            file = StatusFile(settings.file, seat.status, settings.session_timeout_ms / 6_000)
+            chores += [tasks.create_task(file.run()), tasks.create_task(_touch(file, news))]
+        _log.info("listening on %s", _url(http))
+        await stop.wait()
+        # What is held is given up before anything else stops working.
+        await seat.drain("the sidecar was told to end")
+        if file is not None:
+            file.write()
+        news.end()
+        for server in servers:
+            server.should_exit = True
+        await asyncio.gather(*serving)
+        for chore in chores:
+            chore.cancel()
+
+
+async def _touch(file: StatusFile, news: News) -> None:
+    async for _ in news.listen():
+        file.changed()
+
+
+class _Told:
+    """Passes every change to every hook, and waits for them where something is to be given up in order."""
+
+    def __init__(self, hooks: list[Dispatcher], patience_s: float) -> None:
+        self._hooks = hooks
+        self._patience_s = patience_s
+
+    async def run(self, news: News) -> None:
+        async for change in news.listen():
+            for hook in self._hooks:
+                hook.offer(change)
+
+    async def settled(self, change: Change) -> None:
+        """Wait until the hooks know of it, for so long and no longer."""
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await asyncio.gather(*(hook.settled(change.number) for hook in self._hooks))
+        except TimeoutError:
+            _log.warning("the hooks were not told of %r within %g s", change.kind, self._patience_s)
+
+
+@asynccontextmanager
+async def _hooks(settings: SidecarSettings) -> AsyncIterator[list[Dispatcher]]:
+    async with AsyncExitStack() as stack:
+        hooks: list[Hook] = []
+        if settings.webhook is not None:
+            http = await stack.enter_async_context(_http())
+            hooks.append(Webhook(http, settings.webhook, settings.webhook_secret))
+        if settings.command:
+            hooks.append(CommandHook(settings.command, settings.revoke_timeout_ms / 1000))
+        if settings.pod_label is not None:
+            pod = Pod.of(os.environ)
+            http = await stack.enter_async_context(_http(pod))
+            hooks.append(PodLabel(http, pod, settings.pod_label))
+        yield [Dispatcher(hook) for hook in hooks]
+
+
+def _http(pod: Pod | None = None) -> httpx.AsyncClient:
+    # A proxy that the environment names is for other traffic.
+    return httpx.AsyncClient(timeout=_HOOK_TIMEOUT_S, trust_env=False, verify=True if pod is None else pod.trust())
+
+
+class _Server(uvicorn.Server):
+    """Signals are ours; logs are for what goes wrong."""
+
+    def __init__(self, app: ASGIApp, bound: socket.socket) -> None:
+        self.bound = bound
+        super().__init__(
+            uvicorn.Config(
+                app,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=1,
+            )
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.contextmanager
+def _signals(stop: asyncio.Event) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+@contextlib.contextmanager
+def _bound(address: Address) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound:
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((address.host, address.port))
+            bound.listen()
+        except OSError as error:
+            raise CannotListen(f"cannot listen on {address.host}:{address.port}: {error.strerror or error}") from error
+        bound.setblocking(False)
+        yield bound
+
+
+@contextlib.contextmanager
+def _bound_or_none(address: Address | None) -> Iterator[socket.socket | None]:
+    if address is None:
+        yield None
+    else:
+        with _bound(address) as bound:
+            yield bound
+
+
+def _url(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

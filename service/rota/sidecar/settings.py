@@ -1,0 +1,55 @@
+"""What a sidecar can be told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_INSTANCE_ID = re.compile(r"[A-Za-z0-9._:-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class SidecarSettings:
+    """Times are milliseconds. `topics` makes it a worker of the group, otherwise it is a candidate."""
+
+    group: str
+    http: Address
+    probes: Address | None
+    topics: tuple[str, ...] = ()
+    strategy: str = "cooperative-sticky"
+    session_timeout_ms: int = 10_000
+    instance_id: str | None = None
+    name: str | None = None
+    """How others see it; by default the name of the machine."""
+    progress_timeout_ms: int | None = None
+    """How long the program may make no progress (`POST /progress`) before what it holds is given up."""
+    revoke_timeout_ms: int = 5_000
+    """How long hooks may take to stop work in order, before somebody else may begin."""
+    leaves: bool = True
+    """Leave the group at the end. Otherwise a static member keeps its place for its next start."""
+    file: Path | None = None
+    webhook: str | None = None
+    webhook_secret: bytes | None = None
+    command: tuple[str, ...] = ()
+    pod_label: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def instance_id_of(environment: Mapping[str, str]) -> str | None:
+    """A name that survives restarts, from what Kubernetes' downward API puts into the environment.
+
+    A pod's name: StatefulSets give it again to the pod that replaces another, and everywhere it survives the restart
+    of a container.
+    """
+    for variable in ("ROTA_GROUP_INSTANCE_ID", "POD_NAME"):
+        if (found := environment.get(variable)) and _INSTANCE_ID.fullmatch(found):
+            return found
+    return None

@@ -1,0 +1,1 @@
+"""The sidecar: real processes asked over HTTP, and its parts by themselves."""

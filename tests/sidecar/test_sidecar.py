@@ -1,0 +1,169 @@
+"""`rota sidecar` as the program beside it sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+
+import httpx
+import pytest
+
+from tests.exec.link import Link
+from tests.sidecar.sidecars import SESSION_MS, Sidecars
+
+pytestmark = pytest.mark.processes
+
+
+def test_it_tells_the_leaders_name_as_the_old_elector_did_and_what_that_one_did_not(sidecars: Sidecars) -> None:
+    first = sidecars.start(name="pod-0")
+    leader = first.until(lambda status: status["state"] == "leader", "leader")
+    second = sidecars.start(name="pod-1")
+    follower = second.until(lambda status: status["state"] == "follower", "follower")
+
+    name = f"{sidecars.group}-pod-0"
+    assert (leader["name"], leader["self"], follower["name"], follower["self"]) == (name, True, name, False)
+    assert leader["fencing_token"] >= 1
+    assert follower["fencing_token"] is None
+    assert 0 < leader["expires_in_ms"] < SESSION_MS
+    assert leader["last_update"] is not None
+    assert [one.get(path).status_code for one in (first, second) for path in ("/leader", "/follower")] == [
+        200,
+        503,
+        503,
+        200,
+    ]
+    assert [first.probe(name) for name in ("healthz", "startupz", "readyz")] == [200, 200, 200]
+    assert [second.probe(name) for name in ("healthz", "startupz", "readyz")] == [200, 200, 200]
+
+    token = leader["fencing_token"]
+    assert first.process.terminate() == 0
+    assert second.get("/wait?for=leader&timeout=20").status_code == 200
+    assert second.status()["fencing_token"] > token
+
+
+async def test_a_name_is_never_stale_and_unreachable_is_not_forever(sidecars: Sidecars) -> None:
+    async with Link(int(sidecars.server_url.rpartition(":")[2])) as link, httpx.AsyncClient(trust_env=False) as http:
+        # Waiting for its start must not hold up the link, which is on this loop.
+        cut_off = await asyncio.to_thread(sidecars.start, url=link.url)
+        await http.get(f"{cut_off.url}/wait?for=leader&timeout=20", timeout=30)
+        link.cut()
+        lost = await http.get(f"{cut_off.url}/wait?for=change&timeout=20", timeout=30)
+        assert lost.json() | {"last_update": None} == {
+            "name": "",
+            "self": False,
+            "state": "unknown",
+            "group": sidecars.group,
+            "member_id": "",
+            "generation": -1,
+            "fencing_token": None,
+            "assignment": [],
+            "expires_in_ms": 0,
+            "last_update": None,
+        }
+        assert (await http.get(f"{cut_off.url}/leader")).status_code == 503
+        link.heal()
+
+        back = await http.get(f"{cut_off.url}/wait?for=leader&timeout=20", timeout=30)
+        assert (back.status_code, back.json()["state"]) == (200, "leader")
+
+
+def test_who_resigns_comes_back_and_who_drains_does_not(sidecars: Sidecars) -> None:
+    first = sidecars.start(name="pod-0")
+    first.get("/wait?for=leader&timeout=20")
+    second = sidecars.start(name="pod-1")
+    second.get("/wait?for=follower&timeout=20")
+
+    resigned = first.post("/resign?pause_ms=100").json()
+    assert resigned["state"] != "leader"
+    assert second.get("/wait?for=leader&timeout=20").status_code == 200
+    assert first.get("/wait?for=follower&timeout=20").status_code == 200
+
+    drained = second.post("/drain").json()
+    assert (drained["state"], drained["name"]) == ("draining", "")
+    assert second.probe("readyz") == 503
+    assert first.get("/wait?for=leader&timeout=20").status_code == 200
+    assert second.process.terminate() == 0
+
+
+def test_a_program_that_hangs_loses_its_place_until_it_gets_on(sidecars: Sidecars) -> None:
+    sidecar = sidecars.start("--progress-timeout-ms", "500")
+    sidecar.get("/wait?for=leader&timeout=20")
+
+    sidecar.process.wait_for_line("no progress for 500 ms")
+    sidecar.until(lambda status: status["state"] == "unknown", "resigned")
+    assert sidecar.post("/progress").status_code == 204
+
+    assert sidecar.get("/wait?for=leader&timeout=20").status_code == 200
+
+
+def test_events_are_told_as_they_happen_and_those_missed_are_told_later(sidecars: Sidecars) -> None:
+    sidecar = sidecars.start()
+    sidecar.get("/wait?for=leader&timeout=20")
+
+    def read(last_event_id: str, count: int) -> list[dict[str, str]]:
+        headers = {"Last-Event-ID": last_event_id}
+        frames: list[dict[str, str]] = [{}]
+        with httpx.stream("GET", f"{sidecar.url}/events", headers=headers, trust_env=False, timeout=20) as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            for line in stream.iter_lines():
+                name, _, value = line.partition(": ")
+                if not line and len(frames) == count:
+                    return frames
+                frames = [*frames, {}] if not line else [*frames[:-1], {**frames[-1], name: value}]
+        return frames
+
+    (first,) = read("", 1)
+    sidecar.post("/resign?pause_ms=0")
+    told = read(first["id"], 3)
+
+    assert first["event"] == "elected"
+    assert [frame["event"] for frame in told] == ["revoked", "unknown", "elected"]
+    tokens = [json.loads(frame["data"])["fencing_token"] for frame in (first, *told)]
+    assert tokens[0] < tokens[3]
+    assert tokens[1:3] == [None, None]
+
+
+def test_a_worker_tells_its_assignments_and_gives_them_up_in_order(sidecars: Sidecars) -> None:
+    topic = sidecars.group
+    put = sidecars.processes.rota("topics", "put", topic, "-p", "4", env={"ROTA_URL": sidecars.server_url})
+    assert put.wait_for_exit() == 0
+    work = ("--work", sidecars.group, "--topic", topic)
+    first = sidecars.start(*work, name="pod-0")
+    first.get("/wait?for=assigned&timeout=20")
+    assert first.get("/assignments").json()["assignment"] == [{"topic": topic, "partitions": [0, 1, 2, 3]}]
+
+    second = sidecars.start(*work, name="pod-1")
+    second.get("/wait?for=assigned&timeout=20")
+
+    shares = [one.get("/assignments").json()["assignment"] for one in (first, second)]
+    assert sorted(number for share in shares for number in share[0]["partitions"]) == [0, 1, 2, 3]
+    assert first.process.terminate() == 0
+    second.until(lambda status: status["assignment"] == [{"topic": topic, "partitions": [0, 1, 2, 3]}], "all of it")
+
+
+def test_the_next_start_of_a_pod_takes_the_place_of_the_one_before(sidecars: Sidecars) -> None:
+    first = sidecars.start(name="pod-0")
+    first.get("/wait?for=leader&timeout=20")
+    before = first.status()
+    first.process.send(signal.SIGKILL)
+    first.process.wait_for_exit()
+
+    second = sidecars.start(name="pod-0")
+    assert second.get("/wait?for=leader&timeout=20").status_code == 200
+
+    after = second.status()
+    assert after["name"] == before["name"] == f"{sidecars.group}-pod-0"
+    assert after["fencing_token"] > before["fencing_token"]
+
+
+def test_a_question_that_makes_no_sense_is_refused(sidecars: Sidecars) -> None:
+    sidecar = sidecars.start()
+
+    assert sidecar.get("/wait?for=godot").status_code == 400
+    assert sidecar.get("/wait?timeout=nan").status_code == 400
+    assert sidecar.post("/resign?pause_ms=-1").status_code == 400
+    assert sidecar.get("/resign").status_code == 405
+    taken = sidecars.processes.rota("sidecar", "--lead", "x", "--http", sidecar.url.removeprefix("http://"))
+    assert taken.wait_for_exit() == 1
+    assert "cannot listen on 127.0.0.1" in taken.output()

@@ -1,0 +1,80 @@
+"""What a sidecar knows is never told beyond its expiry, and changes are told in order."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.sidecar.news import Change, News
+from rota.sidecar.settings import instance_id_of
+from rota.sidecar.status import KNOWING, State, Status, by_topic, environment, name_of
+
+LEADER = Status("billing", State.LEADER, "pod-0", True, "pod-0-x", 7)
+
+
+@given(state=st.sampled_from(State), left_ms=st.none() | st.integers(-10_000, 10_000))
+def test_nothing_is_told_beyond_its_expiry(state: State, left_ms: int | None) -> None:
+    status = Status("billing", state, "pod-0", True, "pod-0-x", 7).unless_over(left_ms)
+
+    assert (status.state in KNOWING) == (state in KNOWING and left_ms is not None and left_ms > 0)
+    if state in KNOWING and status.state not in KNOWING:
+        assert (status.name, status.is_self, status.generation, status.expires_in_ms) == ("", False, -1, 0)
+
+
+def test_a_name_is_what_comes_before_the_uuid() -> None:
+    assert name_of("web-7f-x2-52dfdb5b-daf7-44a0-b782-57f31fc0e97b") == "web-7f-x2"
+    assert name_of("") == ""
+
+
+def test_partitions_are_grouped_and_sorted() -> None:
+    assert by_topic([("b", 2), ("a", 1), ("b", 0)]) == (("a", (1,)), ("b", (0, 2)))
+
+
+def test_a_program_learns_the_token_only_where_something_is_held() -> None:
+    follower = Status("billing", State.FOLLOWER, "pod-1", False, "pod-0-x", 8)
+
+    assert environment(LEADER, "elected")["ROTA_FENCING_TOKEN"] == "7"
+    assert environment(follower, "following")["ROTA_FENCING_TOKEN"] == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"POD_NAME": "web-0"}, "web-0"),
+        ({"POD_NAME": "web-0", "ROTA_GROUP_INSTANCE_ID": "mine"}, "mine"),
+        ({"POD_NAME": "not a name"}, None),
+        ({}, None),
+    ],
+)
+def test_a_static_id_comes_from_the_downward_api(given: dict[str, str], expected: str | None) -> None:
+    assert instance_id_of(given) == expected
+
+
+async def heard(news: News, last_event_id: str, count: int) -> list[Change]:
+    found: list[Change] = []
+    async with asyncio.timeout(5):
+        async for change in news.listen(last_event_id):
+            found.append(change)
+            if len(found) == count:
+                break
+    return found
+
+
+async def test_who_comes_back_is_told_what_it_missed_and_a_stranger_where_things_stand() -> None:
+    news = News("boot")
+    first, second, third = (news.tell(kind, LEADER, 0) for kind in ("elected", "generation", "revoked"))
+
+    assert await heard(news, first.event_id, 2) == [second, third]
+    assert await heard(news, "", 1) == [third]
+    assert await heard(news, "another-1", 1) == [third]
+
+
+async def test_who_listens_comes_to_its_end_with_the_sidecar() -> None:
+    news = News("boot")
+    news.end()
+
+    async with asyncio.timeout(5):
+        assert [change async for change in news.listen()] == []
