@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Rota
+from tests.support.processes import Processes
 
 pytestmark = pytest.mark.processes
 
@@ -111,3 +112,15 @@ def test_a_store_in_use_is_not_upgraded(rota: Rota) -> None:
 
     assert refused.exit_code == 1
     assert "another service is using this store" in refused.err
+
+
+def test_wait_ends_once_somebody_has_upgraded_the_store(tmp_path: Path, processes: Processes) -> None:
+    store = f"sqlite:///{tmp_path}/new.db"
+    waiting = processes.rota("db", "wait", "--store", store)
+
+    assert processes.rota("db", "wait", "--store", store, "--timeout", "0").wait_for_exit() == 69
+    assert waiting.running
+    assert processes.rota("db", "upgrade", "--store", store).wait_for_exit() == 0
+
+    assert waiting.wait_for_exit() == 0
+    assert "the schema is at" in waiting.output()

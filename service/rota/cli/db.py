@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rota.cli.exits import CommandFailed, store_failures
+from rota.cli.exits import CommandFailed, Exit, store_failures
 from rota.cli.options import OutputFormat, Store, shared, store_url
 from rota.cli.output import Output, print_item, tell
 
 if TYPE_CHECKING:
     from rota.storage.verify import ShardReport
+
+WAIT_POLL_S = 0.5
 
 app = typer.Typer(no_args_is_help=True, help="Look after a store: its schema, and its journal.")
 
@@ -42,6 +45,39 @@ def check(context: typer.Context, store: Store = None, output: OutputFormat = No
     print_item(item, shared(context, output=output).output, name="current")
     if not status.usable:
         raise CommandFailed("the schema is not this release's; run `rota db upgrade`")
+
+
+@app.command()
+def wait(
+    store: Store = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait at most.")] = 300.0,
+) -> None:
+    """Wait until somebody else has brought the store up to this release, then end with 0; with 69 if nobody has.
+
+    Beside a job that runs `rota db upgrade`: what starts after this command finds a schema that it can use. A store
+    that cannot be reached yet is waited for, too. Changes nothing.
+    """
+    with store_failures():
+        current = asyncio.run(_until_usable(store_url(store), monotonic() + timeout))
+    tell(f"the schema is at {current}")
+
+
+async def _until_usable(url: str, give_up_at: float) -> str | None:
+    from rota.runtime.ports import StoreUnavailable
+    from rota.storage.migrate import check as check_store
+
+    while True:
+        try:
+            status = await check_store(url)
+        except StoreUnavailable as error:
+            missing = str(error)
+        else:
+            if status.usable:
+                return status.current
+            missing = f"the schema is at {status.current}, not at {status.head}"
+        if monotonic() > give_up_at:
+            raise CommandFailed(f"nobody ran `rota db upgrade` in time: {missing}", Exit.UNAVAILABLE)
+        await asyncio.sleep(WAIT_POLL_S)
 
 
 @app.command()
