@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx
 import psutil
 
 from tests.support.ports import free_port
@@ -78,3 +80,8 @@ def bare_server(directory: Path) -> Iterator[Server]:
     with Process(command, directory / f"bare-{port}.log", cwd=ROOT) as process:
         process.wait_for_url(f"http://{HOST}:{port}/")
         yield Server(process.pid, port)
+
+
+def get_json(server: Server, path: str) -> Any:
+    """What the server answers to a GET."""
+    return httpx.get(f"http://{HOST}:{server.port}{path}", trust_env=False).raise_for_status().json()

@@ -1,0 +1,207 @@
+"""Members on session streams, without the SDK: whatever comes is answered at once, by callbacks and not by tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import grpc
+
+from bench.members import NAMESPACE, WAIT_MS
+from bench.servers import HOST
+from rota.v1 import coordinator_pb2 as pb
+from rota.wire.rpcs import COORDINATOR
+
+SESSION = f"/{COORDINATOR}/Session"
+SESSION_TIMEOUT_MS = 600_000
+"""Nobody heartbeats here."""
+DEADLINE_S = 60.0
+METADATA, SHARE = bytes(60), bytes(40)
+
+OnAnswer = Callable[[pb.SessionEvent], None]
+
+
+class MemberStream:
+    """One stream on a connection of its own."""
+
+    def __init__(self, port: int, *, path: str = SESSION, leave_after_ms: int | None = None) -> None:
+        own_connection = [("grpc.use_local_subchannel_pool", 1)]
+        self._channel = grpc.aio.insecure_channel(f"{HOST}:{port}", options=own_connection)
+        self._stream: grpc.aio.StreamStreamCall[bytes, bytes] = self._channel.stream_stream(path)()
+        self._unsent: asyncio.Queue[bytes] = asyncio.Queue()
+        self._answers: dict[int, OnAnswer] = {}
+        self._calls = 0
+        self.members: dict[str, StreamMember] = {}
+        self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._read())]
+        if leave_after_ms is not None:
+            self.send(lambda _: None, options=pb.SessionOptions(leave_after_ms=leave_after_ms))
+
+    def send(self, on_answer: OnAnswer, **request: Any) -> None:
+        """Send it soon; its answer is for `on_answer`."""
+        self._calls += 1
+        self._answers[self._calls] = on_answer
+        self._unsent.put_nowait(pb.SessionRequest(call=self._calls, **request).SerializeToString())
+
+    async def echo(self, payload: bytes, times: int) -> None:
+        """At a server that sends back what it gets: send it so often without waiting, return when all are back."""
+        back = asyncio.Event()
+        answers = iter(range(1, times + 1))
+
+        def on_answer(_: pb.SessionEvent) -> None:
+            if next(answers) == times:
+                back.set()
+
+        for _ in range(times):
+            join = pb.JoinGroupRequest(protocols=[pb.Protocol(metadata=payload)])
+            self.send(on_answer, join=join)
+        await back.wait()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._stream.cancel()
+        await self._channel.close()
+
+    async def _write(self) -> None:
+        while True:
+            await self._stream.write(await self._unsent.get())
+
+    async def until_over(self) -> None:
+        """Return or raise when the stream has ended, which nobody wants."""
+        await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    async def _read(self) -> None:
+        while isinstance(data := await self._stream.read(), bytes):
+            event = pb.SessionEvent.FromString(data)
+            if event.call:
+                self._answers.pop(event.call)(event)
+            elif event.HasField("rebalance"):
+                for member_id in event.rebalance.member_ids:
+                    self.members[member_id].join()
+
+
+class StreamCrowd:
+    """The members of one group, spread over streams. Knows which generation each of them holds a share of."""
+
+    def __init__(self, group_id: str, streams: Sequence[MemberStream], *, protocol_type: str = "worker") -> None:
+        self.group_id = group_id
+        self.protocol_type = protocol_type
+        self.members: list[StreamMember] = []
+        self._streams = streams
+        self._holding: Counter[int] = Counter()
+        self._agreed = asyncio.Event()
+
+    def grow(self, size: int) -> None:
+        """New members join until there are `size`."""
+        self._agreed.clear()
+        new = [StreamMember(self, self._streams[n % len(self._streams)]) for n in range(len(self.members), size)]
+        self.members += new
+        for member in new:
+            member.join()
+
+    async def all_hold_one_generation(self) -> None:
+        """Return when every member has its share of the same generation; raise what ended a stream."""
+        agreed = asyncio.ensure_future(self._agreed.wait())
+        ends = [asyncio.ensure_future(stream.until_over()) for stream in self._streams]
+        await asyncio.wait((agreed, *ends), timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
+        for task in (agreed, *ends):
+            task.cancel()
+        for ended in await asyncio.gather(*ends, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
+        assert self._agreed.is_set(), f"they hold {self._holding}"
+
+    def expect_news(self) -> None:
+        """What they hold now does not count any more."""
+        self._agreed.clear()
+
+    def remove(self, member: StreamMember) -> None:
+        """It is gone; the others will agree without it."""
+        self._agreed.clear()
+        self.members.remove(member)
+        self._holding[member.generation_id] -= 1
+
+    def moved(self, former: int, generation_id: int) -> None:
+        self._holding[former] -= 1
+        self._holding[generation_id] += 1
+        if generation_id and self._holding[generation_id] == len(self.members):
+            self._agreed.set()
+
+
+class StreamMember:
+    """Joins when it is told to, syncs when it has joined. `generation_id` is 0 until it holds a share."""
+
+    def __init__(self, crowd: StreamCrowd, stream: MemberStream) -> None:
+        self.member_id = ""
+        self.generation_id = 0
+        self.leads = False
+        self._joins = False
+        self._crowd = crowd
+        self._stream = stream
+
+    def join(self) -> None:
+        """Unless that is under way: of a rebalance one may hear twice, as news and as the answer to a sync."""
+        if self._joins:
+            return
+        self._joins = True
+        former, self.generation_id = self.generation_id, 0
+        if former:
+            self._crowd.moved(former, 0)
+        request = pb.JoinGroupRequest(
+            **self._place(),
+            member_id=self.member_id,
+            client_id="crowd",
+            protocol_type=self._crowd.protocol_type,
+            protocols=[pb.Protocol(name="range", metadata=METADATA)],
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            wait_ms=WAIT_MS,
+        )
+        self._stream.send(self._on_joined, join=request)
+
+    def leave(self) -> None:
+        """Gone as soon as this is sent, for us."""
+        self._crowd.remove(self)
+        self._stream.members.pop(self.member_id)
+        leaving = [pb.LeavingMember(member_id=self.member_id)]
+        self._stream.send(_expect_no_error, leave=pb.LeaveGroupRequest(**self._place(), members=leaving))
+
+    def _place(self) -> dict[str, Any]:
+        return {"namespace": NAMESPACE, "group_id": self._crowd.group_id}
+
+    def _on_joined(self, event: pb.SessionEvent) -> None:
+        self._joins = False
+        if event.error.code == "MEMBER_ID_REQUIRED":
+            self.member_id = event.error.member_id
+            self._stream.members[self.member_id] = self
+            self.join()
+            return
+        _expect_no_error(event)
+        joined = event.joined
+        self.leads = joined.leader_id == self.member_id
+        shares = [pb.MemberAssignment(member_id=each.member_id, assignment=SHARE) for each in joined.members]
+        sync = pb.SyncGroupRequest(
+            **self._place(),
+            member_id=self.member_id,
+            generation_id=joined.generation_id,
+            assignments=shares if self.leads else [],
+            wait_ms=WAIT_MS,
+        )
+        self._stream.send(lambda answer: self._on_synced(answer, joined.generation_id), sync=sync)
+
+    def _on_synced(self, event: pb.SessionEvent, generation_id: int) -> None:
+        if event.error.code == "REBALANCE_IN_PROGRESS":
+            self.join()
+            return
+        _expect_no_error(event)
+        former, self.generation_id = self.generation_id, generation_id
+        self._crowd.moved(former, generation_id)
+
+
+def _expect_no_error(event: pb.SessionEvent) -> None:
+    assert not event.HasField("error"), event
