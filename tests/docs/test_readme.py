@@ -12,6 +12,7 @@ import pytest
 
 from tests.processes.server import Server
 from tests.support.curl import put_curl_on_path
+from tests.support.ports import free_port
 from tests.support.processes import Processes
 
 pytestmark = pytest.mark.processes
@@ -20,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DOCUMENTED_URL = "http://127.0.0.1:8080"
+DOCUMENTED_SIDECAR = "127.0.0.1:4040"
 BIN = Path(sys.executable).parent
 
 
@@ -32,6 +34,9 @@ def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Pat
 
     assert "every file was counted exactly once" in printed
     assert printed.count("mine: documents") == 12
+    assert re.search(r"leading with fencing token \d+\n", printed)
+    assert "my pages: 0 1 2 3\n" in printed
+    assert re.search(r'"state":"leader".*"fencing_token":\d+', printed)
     assert re.search(r'"leader_id":"host-1-[0-9a-f-]+"', printed)
     assert re.search(r"billing-writer.*Stable", printed)
     assert re.search(r"documents.*42", printed)
@@ -47,7 +52,8 @@ def test_the_two_commands_are_targets_of_the_makefile() -> None:
 
 def _run(language: str, text: str, url: str, path: str) -> str:
     """Run one block as a reader would, on this test's server and with this environment's programs."""
-    text = text.replace(DOCUMENTED_URL, url).replace(".venv/bin/", f"{BIN}/")
+    sidecar = f"127.0.0.1:{free_port()}"
+    text = text.replace(DOCUMENTED_URL, url).replace(DOCUMENTED_SIDECAR, sidecar).replace(".venv/bin/", f"{BIN}/")
     match language:
         case "sh":
             command = ["bash", "-euo", "pipefail", "-c", text]
@@ -60,7 +66,7 @@ def _run(language: str, text: str, url: str, path: str) -> str:
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env={**os.environ, "ROTA_URL": url, "PATH": path},
+        env={**os.environ, "ROTA_URL": url, "ROTA_SIDECAR_HTTP": sidecar, "PATH": path},
         capture_output=True,
         text=True,
         timeout=120,
