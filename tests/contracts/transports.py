@@ -166,6 +166,7 @@ async def two_replicas(*, forward: bool) -> AsyncIterator[RoutedCoordinator]:
             locals_.append(local)
             routed.append(RoutedCoordinator(local, peers, forward=forward))
         await until(lambda: all(_has_its_share(local) for local in locals_))
+        await locals_[0].refresh_directory()
         yield routed[0]
 
 

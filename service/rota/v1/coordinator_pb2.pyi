@@ -457,20 +457,22 @@ class SessionOptions(_message.Message):
     def __init__(self, leave_after_ms: _Optional[int] = ...) -> None: ...
 
 class SessionError(_message.Message):
-    __slots__ = ("code", "detail", "member_id", "retry_after_ms", "revision", "epoch")
+    __slots__ = ("code", "detail", "member_id", "retry_after_ms", "owner", "revision", "epoch")
     CODE_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     code: str
     detail: str
     member_id: str
     retry_after_ms: int
+    owner: str
     revision: int
     epoch: int
-    def __init__(self, code: _Optional[str] = ..., detail: _Optional[str] = ..., member_id: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, code: _Optional[str] = ..., detail: _Optional[str] = ..., member_id: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., owner: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class SessionEvent(_message.Message):
     __slots__ = ("call", "error", "joined", "synced", "heartbeat", "left", "committed", "options", "rebalance", "generation", "fenced", "drain")

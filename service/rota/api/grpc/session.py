@@ -274,6 +274,7 @@ def _error_event(call: int, failure: Failure) -> SessionEvent:
         code=failure.code.value,
         detail=failure.detail or STATUS[failure.code].title,
         member_id=failure.member_id,
+        owner=failure.owner,
         retry_after_ms=None if retry_after_s is None else retry_after_s * 1000,
         revision=failure.revision,
         epoch=failure.epoch,
