@@ -37,15 +37,26 @@ def assignment_job(group: Group | None) -> AssignmentJob | None:
     return AssignmentJob(group.namespace, group.group_id, side, generation_of(group))
 
 
+def is_current(group: Group | None, job: AssignmentJob) -> bool:
+    """Whether the group is still as the job found it. A static member may be back under a new id since, in the same
+    generation: what was computed would leave it with nothing.
+    """
+    return (
+        group is not None
+        and group.generation_id == job.generation.generation_id
+        and list(group.members) == [member.member_id for member in job.generation.members]
+    )
+
+
 def finish_job(
     result: Result, group: Group | None, job: AssignmentJob, outcome: Mapping[str, bytes] | str, limits: Limits
 ) -> None:
-    """Take in the assignments, or why there are none. They count only for the generation they were computed for.
+    """Take in the assignments, or why there are none. They count only for the group that they were computed for.
 
     For a Stable group it is a resync: where it differs from what they have, the generation goes up. Where it could
     not be computed they keep what they have.
     """
-    if group is None or group.generation_id != job.generation.generation_id:
+    if group is None or not is_current(group, job):
         return
     match group.state, outcome:
         case state, str() if state is COMPLETING_REBALANCE:

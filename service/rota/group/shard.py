@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from rota.group.apply import apply
 from rota.group.assigning import ask_for_assignment
-from rota.group.assignment_job import AssignmentJob, assignment_job, finish_job
+from rota.group.assignment_job import AssignmentJob, assignment_job, finish_job, is_current
 from rota.group.describe import describe_group, get_leader, list_groups, verify_fence
 from rota.group.expiry import on_timer, session_is_over
 from rota.group.heartbeat import heartbeat, heartbeat_many, unpark_heartbeat
@@ -186,6 +186,10 @@ class Shard:
     def assignment_job(self, namespace: str, group_id: str) -> AssignmentJob | None:
         """What the server has to assign for a group, None if nothing (any more)."""
         return assignment_job(self.groups.get((namespace, group_id)))
+
+    def is_current(self, job: AssignmentJob) -> bool:
+        """Whether the group is still as the job found it: if not, `finish_job` does nothing."""
+        return is_current(self.groups.get((job.namespace, job.group_id)), job)
 
     def finish_job(self, job: AssignmentJob, outcome: Mapping[str, bytes] | str, now_ms: int) -> Result:
         """Take in the assignments that were computed, or why they could not be. Late ones do nothing."""

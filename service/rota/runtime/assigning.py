@@ -34,7 +34,7 @@ class _Assigned(NamedTuple):
     """Where a group is, and what its topics were when it was assigned."""
 
     host: ShardHost
-    topics: Mapping[str, TopicFacts]
+    topics: Mapping[str, TopicFacts] | None
 
 
 class TopicsUnknown(Exception):
@@ -70,8 +70,9 @@ class ServerAssigner:
             except TopicsUnknown:
                 await asyncio.sleep(RETRY_S)
                 continue
-            host.finish_job(job, await _outcome(job, topics))
-            self._assigned[namespace, group_id] = _Assigned(host, topics)
+            is_known = host.finish_job(job, await _outcome(job, topics))
+            # If it has changed meanwhile, what it was assigned is not known: it is looked at again in any case.
+            self._assigned[namespace, group_id] = _Assigned(host, topics if is_known else None)
             return
 
     async def _look_again(self) -> None:
@@ -86,8 +87,7 @@ class ServerAssigner:
                     continue
                 with suppress(TopicsUnknown):
                     topics = await self._wanted_topics(job, listed)
-                    if topics != assigned.topics:
-                        assigned.host.finish_job(job, await _outcome(job, topics))
+                    if topics != assigned.topics and assigned.host.finish_job(job, await _outcome(job, topics)):
                         self._assigned[key] = _Assigned(assigned.host, topics)
 
     async def _wanted_topics(

@@ -167,10 +167,12 @@ class ShardHost:
         else:
             self._take(self._decide(lambda now_ms: self.shard.extend_session(timer, heard_ms_ago, now_ms)))
 
-    def finish_job(self, job: AssignmentJob, outcome: Mapping[str, bytes] | str) -> None:
-        """Take in what the server assigned; see `Shard.finish_job`."""
-        if self.may_answer() and not self._closed:
-            self._take(self._decide(lambda now_ms: self.shard.finish_job(job, outcome, now_ms)))
+    def finish_job(self, job: AssignmentJob, outcome: Mapping[str, bytes] | str) -> bool:
+        """Take in what the server assigned, see `Shard.finish_job`; False if the group is another by now."""
+        if not self.may_answer() or self._closed or not self.shard.is_current(job):
+            return False
+        self._take(self._decide(lambda now_ms: self.shard.finish_job(job, outcome, now_ms)))
+        return True
 
     def _ring_core(self, timer: Timer) -> None:
         result = self._decide(lambda now_ms: self.shard.on_timer(timer, now_ms))

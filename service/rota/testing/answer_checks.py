@@ -53,7 +53,10 @@ def _join(account: GroupAccount, reply: m.JoinReply) -> Iterator[str]:
         yield "S3 told a generation that it is not in"
     if account.state not in ("CompletingRebalance", "Stable"):
         yield f"S4 joined a generation in {account.state}"
-    if reply.leader_id == reply.member_id:
+    by_server = (reply.protocol_name or "").startswith("server:")
+    if by_server and (reply.members or reply.skip_assignment != (reply.leader_id == reply.member_id)):
+        yield "S3 somebody is to assign what the server assigns"
+    elif reply.leader_id == reply.member_id and not by_server:
         listed = {member.member_id: (member.group_instance_id, member.metadata) for member in reply.members}
         name = account.protocol_name
         durable_list = {i: (x.group_instance_id, x.metadata_for(name)) for i, x in account.members.items()}

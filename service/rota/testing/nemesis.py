@@ -26,6 +26,7 @@ from rota.testing.history import GroupKey
 from rota.testing.member import TOPIC, Member
 from rota.testing.network import Client
 from rota.testing.replica import Replica
+from rota.testing.served import ServedMember
 
 if TYPE_CHECKING:
     from rota.testing.world import World
@@ -137,8 +138,12 @@ class Nemesis:
         instance_id = f"i{slot}" if slot < self.world.profile.static_slots else None
         self._started += 1
         name = f"{group[1]}.{slot}.{self._started}"
-        kind = CooperativeMember if group in self.world.cooperative else Member
-        self.slots[(group, slot)] = kind(self.world, name, group, instance_id)
+        self.slots[(group, slot)] = self._kind_of(group)(self.world, name, group, instance_id)
+
+    def _kind_of(self, group: GroupKey) -> type[Member]:
+        if group in self.world.served:
+            return ServedMember
+        return CooperativeMember if group in self.world.cooperative else Member
 
     def _churn(self) -> None:
         world = self.world

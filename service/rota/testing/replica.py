@@ -17,6 +17,7 @@ from rota.protocol.messages import JoinGroup, Reply, refuse
 from rota.testing.keeper import ShardKeeper
 from rota.testing.owned import Outcome, OwnedShard
 from rota.testing.scheduler import Process
+from rota.testing.served import SimulatedAssigner
 from rota.testing.store import Batch
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Replica(Process):
         self.cut_off_from_store_until_ms = 0
         self.owner_hints: dict[int, str] = {}
         self.keeper = ShardKeeper(world, self)
+        self.assigner = SimulatedAssigner(self)
 
     def now_ms(self) -> int:
         """Its wall clock, which the core is given."""
@@ -87,7 +89,11 @@ class Replica(Process):
 
     def ring(self, owned: OwnedShard, timer: Timer) -> None:
         """A timer is due, unless the shard was dropped since it was set."""
-        if not owned.dropped and self.serving(owned.shard.shard_id) is owned:
+        if owned.dropped or self.serving(owned.shard.shard_id) is not owned:
+            return
+        if timer.kind is TimerKind.ASSIGN:
+            self.assigner.want(owned, timer)
+        else:
             self.take(owned, owned.shard.on_timer(timer, self.now_ms()), by_join_timer=timer.kind is TimerKind.JOIN)
 
     def sweep(self) -> None:

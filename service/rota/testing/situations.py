@@ -71,7 +71,7 @@ def _situation(call: Call) -> str:
     match call.request, reply:
         case JoinGroup(), JoinReply(pending=True):
             return "join answered pending"
-        case JoinGroup(), JoinReply(skip_assignment=True):
+        case JoinGroup(), JoinReply(skip_assignment=True, members=(_, *_)):
             return "returning static leader skips its assignment"
         case JoinGroup(), JoinReply(error=ErrorCode.GROUP_MAX_SIZE_REACHED):
             return "group was full"

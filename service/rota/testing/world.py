@@ -64,6 +64,8 @@ class World:
         self.partitions = dict.fromkeys(self.groups, 4)
         self.cooperative = self.history.cooperative = frozenset(self.groups[:1] if seed % 5 == 2 else ())
         """Groups whose members hold on to their partitions while they join."""
+        self.served = frozenset(self.groups[:1] if seed % 10 == 8 else ())
+        """Groups that leave assigning to the server."""
         self.replica_ids = [f"r{number}" for number in range(self.profile.replicas)]
         self.replicas = {replica_id: Replica(self, replica_id) for replica_id in self.replica_ids}
         self.nemesis = Nemesis(self)
@@ -126,7 +128,7 @@ class World:
             return f"{late} are not in generation {group.generation_id if group else 0}"
         if lost := [m.name for m in live if m.core.assignment is None]:
             return f"{lost} hold no assignment"
-        if key in self.cooperative and live:
+        if key in self.cooperative | self.served and live:
             held = sorted(number for member in live for number in member.holds)
             if held != list(range(self.partitions[key])):
                 return f"of {self.partitions[key]} partitions {held} are held"

@@ -153,6 +153,20 @@ def test_a_topic_that_grew_is_a_resync_and_parked_heartbeats_hear_of_it() -> Non
     assert len(share(core, "m0")) == len(share(core, "m1")) == 3
 
 
+def test_a_static_member_that_came_back_meanwhile_is_not_left_with_nothing() -> None:
+    core = an_empty_shard()
+    core.send(a_join(new="i-1", instance="i", protocols=SERVER_STICKY, protocol_type="consumer"))
+    while core.group.state == "PreparingRebalance":
+        core.advance(100)
+    finish(core)
+    late = the_job(core)
+    core.ask(a_join(new="i-2", instance="i", protocols=SERVER_STICKY, protocol_type="consumer"))
+
+    finish(core, late, {"documents": TopicFacts(6)})
+
+    assert (core.generation_id, share(core, "i-2")) == (1, [0, 1, 2, 3])
+
+
 def test_looking_again_without_a_change_is_no_resync() -> None:
     core = a_group()
     finish(core)
