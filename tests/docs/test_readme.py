@@ -33,6 +33,7 @@ def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Pat
     printed = "".join(_run(language, text, server.url, path) for language, text in BLOCK.findall(README))
 
     assert "every file was counted exactly once" in printed
+    assert "leading with token 1" in printed
     assert printed.count("mine: documents") == 12
     assert re.search(r"leading with fencing token \d+\n", printed)
     assert "my pages: 0 1 2 3\n" in printed

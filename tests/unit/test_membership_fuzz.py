@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rota.membership import Event, JoinedAsLeader, Membership, MembershipRequest, MembershipSettings, RebalanceStarted
-from rota.membership.machine import FINAL
+from rota.membership.states import FINAL
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,

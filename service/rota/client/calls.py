@@ -12,12 +12,22 @@ from rota.client.transports.port import Transport
 from rota.membership.backoff import Backoff
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Reply, Request
+from rota.wire.status import STATUS
 
 AnyReply = TypeVar("AnyReply", bound=Reply)
 
 _ATTEMPT_TIMEOUT_MS = 5_000
 _BACKOFF_FIRST_MS = 50
 _BACKOFF_CAP_MS = 2_000
+_BUSY = frozenset({ErrorCode.THROTTLED, ErrorCode.GROUP_MAX_SIZE_REACHED})
+
+
+def retry_after_ms(code: ErrorCode) -> int:
+    """How long the coordinator asks to be left alone, where it is the one that has too much to do.
+
+    That it is not available asks for the same, in whole seconds; but there another replica may be in milliseconds.
+    """
+    return (STATUS[code].retry_after_s or 0) * 1000 if code in _BUSY else 0
 
 
 class Caller:
@@ -39,7 +49,7 @@ class Caller:
             try:
                 return await self._ask_once(request, reply_type)
             except CoordinatorError as error:
-                pause_s = backoff.next_ms(self._jitter()) / 1000
+                pause_s = max(backoff.next_ms(self._jitter()), retry_after_ms(error.code)) / 1000
                 if not error.retriable or loop.time() + pause_s >= give_up_at:
                     raise
             await asyncio.sleep(pause_s)

@@ -14,9 +14,8 @@ from rota.client.callbacks import Listener, Listeners
 from rota.client.calls import Caller
 from rota.client.consumer import Consumer, ConsumerSettings
 from rota.client.consumer_protocol import PROTOCOL_TYPE, PartitionCounts, TopicRole
-from rota.client.election import PROTOCOL_TYPE as LEADER
 from rota.client.election import CandidateRole, Election
-from rota.client.errors import CoordinatorUnreachable
+from rota.client.errors import CoordinatorUnreachable, error_for
 from rota.client.lag import LoopLag
 from rota.client.member import Member
 from rota.client.pulse import Pulse
@@ -26,6 +25,7 @@ from rota.client.transports.addresses import transport_to
 from rota.client.transports.port import GroupEvent, Transport
 from rota.client.worker_pool import Work, WorkerPool
 from rota.membership import MembershipSettings
+from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import check_group_id, check_namespace
 from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
 from rota.protocol.messages import (
@@ -38,6 +38,9 @@ from rota.protocol.messages import (
     FetchedOffset,
     FetchOffsets,
     FetchReply,
+    LeaveGroup,
+    LeaveReply,
+    LeavingMember,
     ListedGroup,
     ListGroups,
     ListReply,
@@ -47,6 +50,7 @@ from rota.protocol.messages import (
     PutTopic,
     TopicReply,
 )
+from rota.types import leader
 
 INSTANCE_ID_VARIABLE = "ROTA_GROUP_INSTANCE_ID"
 """Makes every member of a process static, each in its group: one process should have one in a group."""
@@ -149,7 +153,9 @@ class Client:
             leave_on_close: As in `member`.
         """
         role = CandidateRole(metadata)
-        settings = self._settings(name, LEADER, role, session_timeout_ms, rebalance_timeout_ms, group_instance_id)
+        settings = self._settings(
+            name, leader.PROTOCOL_TYPE, role, session_timeout_ms, rebalance_timeout_ms, group_instance_id
+        )
         return Election(self._transport, settings, role=role, leave_on_close=leave_on_close, pulse=self._pulse)
 
     def consumer(
@@ -350,6 +356,14 @@ class Client:
     async def delete_group(self, group_id: str) -> None:
         """Delete a group that has no members, with its offsets; `NonEmptyGroup` otherwise."""
         await self._caller.ask(DeleteGroup(self.namespace, group_id), DeleteGroupReply)
+
+    async def remove_member(self, group_id: str, member_id: str, reason: str = "") -> None:
+        """Remove a member from its group, for administrators; `UnknownMemberId` if there is none."""
+        leaving = (LeavingMember(member_id, None, reason),)
+        reply = await self._caller.ask(LeaveGroup(self.namespace, group_id, leaving, by_admin=True), LeaveReply)
+        for left in reply.members:
+            if left.error is not ErrorCode.NONE:
+                raise error_for(left.error, member_id)
 
     async def offsets(self, group_id: str) -> tuple[FetchedOffset, ...]:
         """All offsets that a group has committed."""

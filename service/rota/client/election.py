@@ -17,13 +17,12 @@ from rota.client.transports.port import Transport
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.protocol import messages
 from rota.protocol.messages import FenceReply, OffsetToCommit
+from rota.types.leader import PROTOCOL_NAMES
 
 Outcome = TypeVar("Outcome")
 Leadership: TypeAlias = tuple[str, ...]
 """A share of the one thing that there is to hold, or of nothing."""
 
-PROTOCOL_TYPE: Final = "leader"
-PROTOCOL_NAME: Final = "single"
 _LEADS: Final[Leadership] = ("leader",)
 _log = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ class CandidateRole:
         return True
 
     def protocols(self, held: Leadership | None, generation_id: int) -> tuple[messages.Protocol, ...]:  # noqa: ARG002
-        return (messages.Protocol(PROTOCOL_NAME, self.metadata),)
+        return (messages.Protocol(PROTOCOL_NAMES[0], self.metadata),)
 
     def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:  # noqa: ARG002
         """Who leads is in everybody's answer already."""

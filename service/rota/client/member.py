@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from rota.client.callbacks import CallbackQueue, Listeners, call, notify
-from rota.client.calls import Caller
+from rota.client.calls import Caller, retry_after_ms
 from rota.client.errors import (
     CoordinatorError,
     CoordinatorUnreachable,
@@ -419,7 +419,9 @@ class Member(Generic[Share]):
         if isinstance(answer, CoordinatorUnreachable):
             self._react(self._machine.on_failure(request, sent_at_ms, now_ms, self._jitter()))
         else:
-            self._react(self._machine.on_reply(request, answer.reply, sent_at_ms, now_ms, self._jitter()))
+            patience_ms = retry_after_ms(answer.reply.error)
+            reply, jitter = answer.reply, self._jitter()
+            self._react(self._machine.on_reply(request, reply, sent_at_ms, now_ms, jitter, patience_ms))
 
     async def _try_send(self, request: Request, timeout_ms: int) -> Answer | CoordinatorUnreachable:
         """That nobody answers is an outcome here, not an exception: it must not end the tasks beside it."""

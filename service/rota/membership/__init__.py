@@ -12,9 +12,10 @@ from rota.membership.events import (
     RebalanceStarted,
     Unreachable,
 )
-from rota.membership.machine import Membership, State
+from rota.membership.machine import Membership
 from rota.membership.requests import MembershipRequest, Planned
 from rota.membership.settings import MembershipSettings
+from rota.membership.states import State
 
 __all__ = [
     "Assigned",

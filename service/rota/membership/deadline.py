@@ -51,5 +51,9 @@ class LocalDeadline:
         """The moment from which a join phase may have gone on without the member; None where nothing is known."""
         return None if self._settled_at_ms is None else self._settled_at_ms + self._rebalance_ms
 
+    def is_fresh(self, now_ms: int, age_ms: int) -> bool:
+        """Whether the session was renewed within the last `age_ms`."""
+        return self.renewed_at_ms is not None and now_ms < self.renewed_at_ms + age_ms
+
     def holds(self, now_ms: int) -> bool:
         return self.valid_until_ms is not None and now_ms < self.valid_until_ms

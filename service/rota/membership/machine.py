@@ -19,9 +19,7 @@ deadline (`deadline.py`): where a join may not have renewed the session, a heart
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
 
-from rota.membership.backoff import Backoff
 from rota.membership.deadline import LocalDeadline
 from rota.membership.events import (
     Assigned,
@@ -31,12 +29,14 @@ from rota.membership.events import (
     JoinedAsLeader,
     Left,
     Lost,
-    Reachable,
     RebalanceStarted,
-    Unreachable,
 )
+from rota.membership.join_phase import JoinPhase
+from rota.membership.pace import Pace
+from rota.membership.reachability import Reachability
 from rota.membership.requests import MembershipRequest, Planned, RequestFactory
 from rota.membership.settings import MembershipSettings
+from rota.membership.states import FINAL, IN_GENERATION, JOINS, LATER, STRAY_FOR_JOIN, UNKNOWN, State
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     NO_GENERATION,
@@ -53,38 +53,6 @@ from rota.protocol.messages import (
     SyncReply,
 )
 
-
-class State(StrEnum):
-    """Where a member stands. The last three are final."""
-
-    UNJOINED = "unjoined"
-    JOINING = "joining"
-    LEADING = "leading"
-    SYNCING = "syncing"
-    STABLE = "stable"
-    REVOKING = "revoking"
-    LEAVING = "leaving"
-    AWAY = "away"
-    LEFT = "left"
-    FENCED = "fenced"
-    FAILED = "failed"
-
-
-FINAL = frozenset({State.LEFT, State.FENCED, State.FAILED})
-_JOINS = frozenset({State.UNJOINED, State.JOINING})
-_IN_GENERATION = frozenset({State.LEADING, State.SYNCING, State.STABLE, State.REVOKING})
-_UNAVAILABLE = frozenset(
-    {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
-)
-_LATER = _UNAVAILABLE | {ErrorCode.THROTTLED, ErrorCode.GROUP_MAX_SIZE_REACHED}
-_UNKNOWN = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND})
-# Codes that end a generation but make no sense as the answer to a join: repeat it after a pause.
-_STRAY_FOR_JOIN = _UNKNOWN | {
-    ErrorCode.MEMBER_ID_REQUIRED,
-    ErrorCode.ILLEGAL_GENERATION,
-    ErrorCode.REBALANCE_IN_PROGRESS,
-    ErrorCode.ASSIGNMENT_FAILED,
-}
 _LEAVE_TRIES = 3
 
 
@@ -100,16 +68,13 @@ class Membership:
         self.leader_id = ""
         self.assignment: bytes | None = None
         """What is held; None where nothing is. Empty bytes are an assignment of nothing."""
-        self.unreachable_since_ms: int | None = None
         self._requests = RequestFactory(settings)
         self._protocols = settings.protocols
-        self._backoff = Backoff(settings.backoff_first_ms, settings.backoff_cap_ms)
+        self._pace = Pace(settings)
+        self._reachability = Reachability()
         self._deadline = LocalDeadline(settings)
-        self._not_before_ms = 0
         self._heartbeat_at_ms = 0
-        self._join_since_ms: int | None = None
-        self._seen_generation_id = NO_GENERATION
-        self._told_of_rebalance = False
+        self._phase = JoinPhase(is_static=settings.group_instance_id is not None)
         self._metadata_is_stale = False
         self._comes_back = False
         self._joins_after_leaving = False
@@ -124,6 +89,11 @@ class Membership:
     @property
     def is_final(self) -> bool:
         return self.state in FINAL
+
+    @property
+    def unreachable_since_ms(self) -> int | None:
+        """Since when nobody answers; None while somebody does."""
+        return self._reachability.unreachable_since_ms
 
     @property
     def is_away(self) -> bool:
@@ -155,9 +125,10 @@ class Membership:
         match self.state:
             case State.UNJOINED | State.JOINING:
                 return self._plan(self._requests.join(self.member_id, self._protocols, self._reason), now_ms)
-            case State.SYNCING if not self._heartbeat_overdue(now_ms):
+            case State.SYNCING if self._deadline.is_fresh(now_ms, self.settings.poll_ms):
                 return self._plan(self._sync_request(), now_ms)
             case State.SYNCING:
+                # Parked syncs are not counted on to renew, so a heartbeat goes between them.
                 return self._plan_heartbeat(now_ms, now_ms, wait_ms=0)
             case State.LEADING | State.REVOKING:
                 return self._plan_heartbeat(now_ms, self._heartbeat_at_ms, wait_ms=0)
@@ -170,10 +141,7 @@ class Membership:
 
     def overdue_heartbeat(self, now_ms: int) -> Heartbeat | None:
         """For who keeps a member alive beside its shell: what to send, when half a session has passed unrenewed."""
-        renewed_at_ms = self._deadline.renewed_at_ms
-        if self.assignment is None or renewed_at_ms is None:
-            return None
-        if now_ms < renewed_at_ms + self.settings.session_timeout_ms // 2:
+        if self.assignment is None or self._deadline.is_fresh(now_ms, self.settings.session_timeout_ms // 2):
             return None
         return self._requests.heartbeat(self.member_id, self.generation_id, wait_ms=0)
 
@@ -192,15 +160,14 @@ class Membership:
         return planned is not None and type(planned.request) is type(request) and self._awaits(request)
 
     def _plan(self, request: MembershipRequest, now_ms: int) -> Planned:
-        parked_ms = 0 if isinstance(request, LeaveGroup) else request.wait_ms or 0
-        settings = self.settings
+        parked_ms = getattr(request, "wait_ms", None) or 0
         # What is held hangs on this call's answer, as on a heartbeat's.
-        grace_ms = settings.answer_grace_ms if self.assignment is None else settings.heartbeat_grace_ms
-        return Planned(request, max(now_ms, self._not_before_ms), parked_ms + grace_ms)
+        grace_ms = self.settings.answer_grace_ms if self.assignment is None else self.settings.heartbeat_grace_ms
+        return Planned(request, max(now_ms, self._pace.not_before_ms), parked_ms + grace_ms)
 
     def _plan_heartbeat(self, now_ms: int, due_ms: int, wait_ms: int) -> Planned:
         request = self._requests.heartbeat(self.member_id, self.generation_id, wait_ms)
-        send_at_ms = max(now_ms, due_ms, self._not_before_ms)
+        send_at_ms = max(now_ms, due_ms, self._pace.not_before_ms)
         return Planned(request, send_at_ms, wait_ms + self.settings.heartbeat_grace_ms)
 
     def _heartbeat_wait_ms(self, now_ms: int) -> int:
@@ -209,14 +176,9 @@ class Membership:
         An answer that comes at once is what moves the deadline; a parked one only when it returns.
         """
         valid_until_ms = self._deadline.valid_until_ms
-        if not self.settings.long_poll or self._backoff.failures or valid_until_ms is None:
+        if not self.settings.long_poll or self._pace.failures or valid_until_ms is None:
             return 0
         return max(0, min(self.settings.poll_ms, (valid_until_ms - now_ms) // 3))
-
-    def _heartbeat_overdue(self, now_ms: int) -> bool:
-        """Parked syncs are not counted on to renew, so a heartbeat goes between them."""
-        renewed_at_ms = self._deadline.renewed_at_ms
-        return renewed_at_ms is None or now_ms >= renewed_at_ms + self.settings.poll_ms
 
     def _sync_request(self) -> SyncGroup:
         return self._requests.sync(
@@ -251,7 +213,7 @@ class Membership:
             return []
         self._protocols = protocols or self._protocols
         self._reason = reason
-        if self.state in _JOINS:
+        if self.state in JOINS:
             # A join that is under way may complete with what it said: then there will be one more.
             self._metadata_is_stale = True
             return []
@@ -287,8 +249,8 @@ class Membership:
             return self.abandon()
         self.state = State.LEAVING
         self._reason = reason
-        self._backoff.reset()  # Whoever closes waits for this: a long outage before must not make it slow.
-        self._not_before_ms = now_ms
+        self._pace.reset()  # Whoever closes waits for this: a long outage before must not make it slow.
+        self._pace.at_once(now_ms)
         return []
 
     def step_aside(self, now_ms: int, reason: str) -> list[Event]:
@@ -333,7 +295,7 @@ class Membership:
         Answers to commits are reported here, too: they renew the session or tell that it is over.
         A coordinator that asks for patience (`retry_after_ms`) is not called before.
         """
-        events = self._note_answer(reply.error, sent_at_ms)
+        events = self._reachability.answer(reply.error, sent_at_ms)
         if self._awaits(request):
             match request, reply:
                 case JoinGroup(), JoinReply():
@@ -343,22 +305,22 @@ class Membership:
                 case Heartbeat(), HeartbeatReply():
                     events += self._on_heartbeat(request, reply, sent_at_ms, now_ms, jitter)
                 case LeaveGroup(), _:
-                    events += self._on_leave(reply.error in _LATER, now_ms, jitter)
+                    events += self._on_leave(reply.error in LATER, now_ms, jitter)
                 case CommitOffsets(), CommitReply():
                     events += self._on_commit(reply, sent_at_ms, now_ms, jitter)
             if retry_after_ms and not isinstance(request, CommitOffsets):
-                self._heed(retry_after_ms, now_ms)
+                self._pace.heed(retry_after_ms, now_ms, self.deadline_ms)
         return events + self.on_time(now_ms)
 
     def on_failure(
         self, request: MembershipRequest | CommitOffsets, sent_at_ms: int, now_ms: int, jitter: float
     ) -> list[Event]:
         """No answer came: nobody knows whether the call was carried out. It is repeated after a pause."""
-        events = self._note_silence(sent_at_ms)
+        events = self._reachability.silence(sent_at_ms)
         if self._awaits(request):
             match request:
                 case JoinGroup():
-                    self._note_unanswered_join(sent_at_ms)
+                    self._phase.unanswered(sent_at_ms)
                     self._pause(now_ms, jitter)
                 case LeaveGroup():
                     events += self._on_leave(True, now_ms, jitter)
@@ -376,19 +338,17 @@ class Membership:
 
     def _awaits(self, request: MembershipRequest | CommitOffsets) -> bool:
         """Whether an answer to `request` can still concern this member as it stands now."""
+        mine = (self.member_id, self.generation_id)
         match request:
             case JoinGroup():
-                return self.state in _JOINS and request.member_id == self.member_id
+                return self.state in JOINS and request.member_id == self.member_id
             case SyncGroup():
-                return self.state is State.SYNCING and self._is_mine(request.member_id, request.generation_id)
+                return self.state is State.SYNCING and (request.member_id, request.generation_id) == mine
             case Heartbeat() | CommitOffsets():
-                in_generation = self.state in _IN_GENERATION or self.assignment is not None
-                return in_generation and self._is_mine(request.member_id, request.generation_id)
+                in_generation = self.state in IN_GENERATION or self.assignment is not None
+                return in_generation and (request.member_id, request.generation_id) == mine
             case LeaveGroup():
                 return self.state is State.LEAVING
-
-    def _is_mine(self, member_id: str, generation_id: int) -> bool:
-        return member_id == self.member_id and generation_id == self.generation_id
 
     # --- join ---------------------------------------------------------------------------------
 
@@ -400,13 +360,13 @@ class Membership:
                 return self._enter_generation(reply, sent_at_ms, now_ms)
             case ErrorCode.MEMBER_ID_REQUIRED if reply.member_id and not self.member_id:
                 self._adopt_member_id(reply.member_id)
-                self._not_before_ms = now_ms
-            case code if code in _UNKNOWN and self.member_id:
+                self._pace.at_once(now_ms)
+            case code if code in UNKNOWN and self.member_id:
                 events = self._lose(code.value, code, now_ms)
                 self._forget_member(now_ms)
                 return events
-            case code if code is ErrorCode.NONE or code in _LATER or code in _STRAY_FOR_JOIN:
-                self._note_unanswered_join(sent_at_ms)
+            case code if code is ErrorCode.NONE or code in LATER or code in STRAY_FOR_JOIN:
+                self._phase.unanswered(sent_at_ms)
                 self._pause(now_ms, jitter)
             case code:
                 return self._fail(code, reply.detail, now_ms)
@@ -421,34 +381,29 @@ class Membership:
         if self.assignment is not None:
             self._deadline.renewed(sent_at_ms)
             self._deadline.settled(sent_at_ms)
-        self._join_since_ms = sent_at_ms
-        self._not_before_ms = now_ms
+        self._phase.pending(sent_at_ms)
+        self._pace.at_once(now_ms)
         self.state = State.JOINING
-
-    def _note_unanswered_join(self, sent_at_ms: int) -> None:
-        """A join without an answer may have completed: the session may count from then."""
-        self._join_since_ms = min(sent_at_ms, sent_at_ms if self._join_since_ms is None else self._join_since_ms)
 
     def _adopt_member_id(self, member_id: str) -> None:
         if member_id != self.member_id:
             self.member_id = member_id
-            self._seen_generation_id = NO_GENERATION
+            self._phase.forget_member()
 
     def _enter_generation(self, reply: JoinReply, sent_at_ms: int, now_ms: int) -> list[Event]:
         self._adopt_member_id(reply.member_id)
-        self._note_unanswered_join(sent_at_ms)
+        self._phase.unanswered(sent_at_ms)
         if self.assignment is None:
             self._deadline.clear()
-        if self._join_renewed(reply.generation_id) and self._join_since_ms is not None:
-            self._deadline.renewed(self._join_since_ms)
-            self._deadline.settled(self._join_since_ms)
+        if self._phase.renewed(reply.generation_id) and self._phase.since_ms is not None:
+            self._deadline.renewed(self._phase.since_ms)
+            self._deadline.settled(self._phase.since_ms)
         self._heartbeat_at_ms = (self._deadline.renewed_at_ms or 0) + self.settings.heartbeat_interval_ms
-        self._join_since_ms = None
-        self._told_of_rebalance = False
+        self._phase.completed(reply.generation_id)
         self._has_synced = False
         self._reason = ""
-        self._not_before_ms = now_ms
-        self.generation_id = self._seen_generation_id = reply.generation_id
+        self._pace.at_once(now_ms)
+        self.generation_id = reply.generation_id
         self.protocol_name = reply.protocol_name or ""
         self.leader_id = reply.leader_id
         if not self.is_leader or reply.skip_assignment:
@@ -456,19 +411,6 @@ class Membership:
             return []
         self.state = State.LEADING
         return [JoinedAsLeader(self.generation_id, self.protocol_name, reply.members)]
-
-    def _join_renewed(self, generation_id: int) -> bool:
-        """Whether this generation is known to come from a join phase that we were part of.
-
-        A rejoin in a Stable group is answered at once and renews nothing. A higher generation is no
-        proof by itself: a resync counts up, too, and a static member that was away is not left out.
-        One that replaces its former self is answered at once, with what that one's session was.
-        """
-        if self.settings.group_instance_id is not None:
-            return False
-        if self._seen_generation_id == NO_GENERATION:
-            return True
-        return self._told_of_rebalance and generation_id > self._seen_generation_id
 
     # --- sync, heartbeat, commit, leave -------------------------------------------------------
 
@@ -480,7 +422,7 @@ class Membership:
                 return self._assignment_failed(request.leader_error, now_ms, jitter)
             case ErrorCode.NONE if reply.pending:
                 self._deadline.settled(sent_at_ms)
-                self._not_before_ms = now_ms
+                self._pace.at_once(now_ms)
                 return []
             case ErrorCode.NONE:
                 return self._synced(reply, sent_at_ms, now_ms)
@@ -492,13 +434,13 @@ class Membership:
     def _synced(self, reply: SyncReply, sent_at_ms: int, now_ms: int) -> list[Event]:
         self._assignments = ()  # Delivered: if we must ask once more, it is to fetch ours.
         if reply.generation_id > self.generation_id:
-            self.generation_id = self._seen_generation_id = reply.generation_id
+            self.generation_id = self._phase.seen_generation_id = reply.generation_id
         self._deadline.settled(sent_at_ms)
         if not self._deadline.holds(now_ms):
             return []  # A heartbeat goes first, then this sync again: nothing is handed out that is over already.
         self._has_synced = True
-        self._backoff.reset()
-        self._not_before_ms = now_ms
+        self._pace.reset()
+        self._pace.at_once(now_ms)
         if self.settings.long_poll:
             self._heartbeat_at_ms = now_ms
         self.state = State.STABLE
@@ -535,12 +477,12 @@ class Membership:
         if self._has_synced:
             # Else the coordinator still waits for our sync, as long as for a join, however alive we are.
             self._deadline.settled(sent_at_ms)
-        self._not_before_ms = now_ms
+        self._pace.at_once(now_ms)
         if self.state is State.STABLE:
-            self._backoff.reset()
+            self._pace.reset()
         if generation_id > self.generation_id and self.state is not State.REVOKING:
             # Resync: the leader changed the assignment. We are in the new generation already; fetch our part.
-            self.generation_id = self._seen_generation_id = generation_id
+            self.generation_id = self._phase.seen_generation_id = generation_id
             self._assignments = ()
             self.state = State.SYNCING
 
@@ -581,18 +523,18 @@ class Membership:
             return self._rebalance(now_ms)
         if code is ErrorCode.ILLEGAL_GENERATION:
             return self._lose(code.value, code, now_ms)
-        if code in _UNKNOWN:
+        if code in UNKNOWN:
             events = self._lose(code.value, code, now_ms)
             self._forget_member(now_ms)
             return events
-        if code in _LATER or code is ErrorCode.ASSIGNMENT_FAILED:
+        if code in LATER or code is ErrorCode.ASSIGNMENT_FAILED:
             self._pause(now_ms, jitter)
             return []
         return self._fail(code, detail, now_ms)
 
     def _rebalance(self, now_ms: int) -> list[Event]:
         """The coordinator is in a join phase: what is held is revoked before we join it."""
-        self._told_of_rebalance = True
+        self._phase.told = True
         return [] if self.state is State.REVOKING else self._leave_generation(now_ms, "rebalance")
 
     def _leave_generation(self, now_ms: int, reason: str) -> list[Event]:
@@ -606,7 +548,7 @@ class Membership:
 
     def _assignment_failed(self, detail: str, now_ms: int, jitter: float) -> list[Event]:
         event = AssignmentFailed(self.generation_id, detail)
-        self._told_of_rebalance = True
+        self._phase.told = True
         events = self._leave_generation(now_ms, "assignment failed")
         self._pause(now_ms, jitter)
         return [event, *events]
@@ -614,9 +556,9 @@ class Membership:
     def _lose(self, reason: str, code: ErrorCode, now_ms: int) -> list[Event]:
         event = Lost(self.generation_id, reason, code)
         was_held = self.assignment is not None
-        self._told_of_rebalance = False
+        self._phase.told = False
         # A join that is under way may still claim what is lost: then nobody would be given that.
-        self._metadata_is_stale = was_held and self.state in _JOINS
+        self._metadata_is_stale = was_held and self.state in JOINS
         self._forget_generation(now_ms)
         return [event] if was_held else []
 
@@ -634,49 +576,25 @@ class Membership:
         self._deadline.clear()
 
     def _back_to_joining(self, now_ms: int) -> None:
-        if self.state in _JOINS:
+        if self.state in JOINS:
             return  # Lost while joining: the join goes on, and when it may have completed is still known.
         self.state = State.UNJOINED
         self._assignments = ()
         self._leader_error = None
-        self._join_since_ms = None
+        self._phase.since_ms = None
         self._metadata_is_stale = False
-        self._not_before_ms = now_ms
+        self._pace.at_once(now_ms)
 
     def _forget_member(self, now_ms: int) -> None:
         """Back to joining, as somebody new."""
         self._forget_generation(now_ms)
         self.state = State.UNJOINED
-        self._join_since_ms = None
-        self._not_before_ms = now_ms
-        self._told_of_rebalance = False
+        self._phase.since_ms = None
+        self._pace.at_once(now_ms)
+        self._phase.told = False
         self._metadata_is_stale = False
         self._adopt_member_id("")
 
-    # --- reachability and pauses --------------------------------------------------------------
-
     def _pause(self, now_ms: int, jitter: float) -> None:
-        hurries = self.state in _IN_GENERATION or self.assignment is not None
-        cap_ms = self.settings.heartbeat_backoff_cap_ms if hurries else None
-        self._not_before_ms = now_ms + self._backoff.next_ms(jitter, cap_ms)
-
-    def _heed(self, retry_after_ms: int, now_ms: int) -> None:
-        """Not called before it asks to be; but never so late that what is held is lost by waiting."""
-        wait_ms = retry_after_ms
-        if self.assignment is not None and self._deadline.valid_until_ms is not None:
-            wait_ms = min(wait_ms, max(0, self._deadline.valid_until_ms - now_ms) // 3)
-        self._not_before_ms = max(self._not_before_ms, now_ms + wait_ms)
-
-    def _note_silence(self, sent_at_ms: int) -> list[Event]:
-        if self.unreachable_since_ms is not None:
-            return []
-        self.unreachable_since_ms = sent_at_ms
-        return [Unreachable(sent_at_ms)]
-
-    def _note_answer(self, code: ErrorCode, sent_at_ms: int) -> list[Event]:
-        if code in _UNAVAILABLE:
-            return self._note_silence(sent_at_ms)
-        if self.unreachable_since_ms is None:
-            return []
-        self.unreachable_since_ms = None
-        return [Reachable()]
+        hurries = self.state in IN_GENERATION or self.assignment is not None
+        self._pace.pause(now_ms, jitter, hurries=hurries)

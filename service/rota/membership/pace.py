@@ -1,0 +1,38 @@
+"""When the next call may go: after a pause that grows with failures, and as the coordinator asks."""
+
+from __future__ import annotations
+
+from rota.membership.backoff import Backoff
+from rota.membership.settings import MembershipSettings
+
+
+class Pace:
+    """Nothing is sent before `not_before_ms`."""
+
+    def __init__(self, settings: MembershipSettings) -> None:
+        self._hurried_cap_ms = settings.heartbeat_backoff_cap_ms
+        self._backoff = Backoff(settings.backoff_first_ms, settings.backoff_cap_ms)
+        self.not_before_ms = 0
+
+    @property
+    def failures(self) -> int:
+        """In a row."""
+        return self._backoff.failures
+
+    def reset(self) -> None:
+        """All is well: the next failure is the first."""
+        self._backoff.reset()
+
+    def at_once(self, now_ms: int) -> None:
+        self.not_before_ms = now_ms
+
+    def pause(self, now_ms: int, jitter: float, *, hurries: bool) -> None:
+        """After one more failure. Who `hurries` has something that a long pause would cost it."""
+        self.not_before_ms = now_ms + self._backoff.next_ms(jitter, self._hurried_cap_ms if hurries else None)
+
+    def heed(self, retry_after_ms: int, now_ms: int, valid_until_ms: int | None) -> None:
+        """The coordinator asks for patience; but what is held until then is not lost by waiting."""
+        wait_ms = retry_after_ms
+        if valid_until_ms is not None:
+            wait_ms = min(wait_ms, max(0, valid_until_ms - now_ms) // 3)
+        self.not_before_ms = max(self.not_before_ms, now_ms + wait_ms)
