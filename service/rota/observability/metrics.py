@@ -65,6 +65,8 @@ class Metrics:
             "rota_heartbeats", "Heartbeats answered, one per member.", ("result",), self.registry
         )
         self._waiters = Gauge("rota_waiters", "Calls that are parked now.", ["operation"], registry=self.registry)
+        self._waiters_of: dict[str, Gauge] = {}
+        """Looking the label up costs as much as counting."""
         self._streams = Gauge("rota_event_streams", "Event streams that are open now.", registry=self.registry)
         self._lag = Histogram(
             "rota_event_loop_lag_seconds",
@@ -160,7 +162,10 @@ class Metrics:
     @contextmanager
     def parked(self, operation: str) -> Iterator[None]:
         """Count a call as parked for as long as the block runs."""
-        with self._waiters.labels(operation).track_inprogress():
+        waiters = self._waiters_of.get(operation)
+        if waiters is None:
+            waiters = self._waiters_of[operation] = self._waiters.labels(operation)
+        with waiters.track_inprogress():
             yield
 
     @contextmanager

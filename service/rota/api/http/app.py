@@ -18,7 +18,7 @@ from rota.api.http.draining import Draining
 from rota.api.http.handlers import FenceKeys, Handlers, no_fence_keys
 from rota.api.http.heartbeats import HeartbeatEndpoint
 from rota.api.http.openapi import build_openapi
-from rota.api.http.operations import OPERATIONS
+from rota.api.http.operations import OPERATIONS, Operation
 from rota.api.http.outcomes import outcome_of
 from rota.api.http.rendered import HttpRefusal, Rendered, render_rejection
 from rota.api.http.streams import PING_SECONDS, EventStreams
@@ -27,17 +27,18 @@ from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat
-from rota.wire.routes import PREFIX, ROUTES
+from rota.wire.routes import PREFIX, ROUTES, Carrier, Route
 
 Handler = Callable[[HttpRequest], Awaitable[ASGIApp]]
+ShortRoad = Callable[[Scope, Receive, dict[str, str]], Awaitable[Rendered]]
 
-_HEARTBEAT_PATH = re.compile(r"/v1/namespaces/([^/]+)/groups/([^/]+)/heartbeat")
+_GROUP_CALL_PATH = re.compile(r"/v1/namespaces/([^/]+)/groups/([^/]+)/([a-z]+)")
 JWKS_PATH = "/.well-known/jwks.json"
 _GROUP = PREFIX + "/groups/{group_id}"
 
 
 class HttpApi:
-    """The ASGI application. Heartbeats take the short road; all else goes through FastAPI's router."""
+    """The ASGI application. What members call takes the short road; all else goes through FastAPI's router."""
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class HttpApi:
         self.draining = Draining()
         self._heartbeats = HeartbeatEndpoint(coordinator, limits, metrics)
         self._handlers = Handlers(coordinator, limits, metrics, self.draining, self._heartbeats, fence_keys)
+        self._short_roads = self._calls_of_members()
         self._streams = EventStreams(coordinator, limits, metrics, self.draining, ping_seconds)
         self.fastapi = _fastapi(limits)
         for path, by_method in self._routes().items():
@@ -58,10 +60,11 @@ class HttpApi:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST":
-            matched = _HEARTBEAT_PATH.fullmatch(scope["path"])
-            if matched is not None:
-                work = self._heartbeats.answer(scope, receive, matched[1], matched[2])
-                rendered = await outcome_of(work, "groupsHeartbeat", self.metrics)
+            matched = _GROUP_CALL_PATH.fullmatch(scope["path"])
+            if matched is not None and matched[3] in self._short_roads:
+                operation, answer = self._short_roads[matched[3]]
+                work = answer(scope, receive, {"namespace": matched[1], "group_id": matched[2]})
+                rendered = await outcome_of(work, operation, self.metrics)
                 await rendered.send(send)
                 return
         await self.fastapi(scope, receive, send)
@@ -75,11 +78,29 @@ class HttpApi:
         self.draining.begin()
         self.metrics.draining()
 
+    def _calls_of_members(self) -> dict[str, tuple[str, ShortRoad]]:
+        """The calls with a body that a group's members make, by the last part of their path, with their names.
+
+        They are most of the traffic of a rebalance, and the router would cost more than their answers.
+        """
+        roads: dict[str, tuple[str, ShortRoad]] = {}
+        for operation in OPERATIONS:
+            route = ROUTES[type(operation.request)]
+            if route.carrier is Carrier.BODY and route.path.startswith(_GROUP + "/"):
+                roads[route.path.rpartition("/")[2]] = (operation.operation_id, self._short_road(route, operation))
+        return roads
+
+    def _short_road(self, route: Route, operation: Operation) -> ShortRoad:
+        if route.request is Heartbeat:
+            return lambda scope, receive, path: self._heartbeats.answer(scope, receive, **path)
+        call, name = self._handlers.call_with_body, operation.operation_id
+        return lambda scope, receive, path: call(scope, receive, route, name, path)
+
     def _routes(self) -> dict[str, dict[str, Handler]]:
         routes: dict[str, dict[str, Handler]] = defaultdict(dict)
         for operation in OPERATIONS:
             route = ROUTES[type(operation.request)]
-            call = partial(self._handlers.call, request_type=route.request, operation=operation.operation_id)
+            call = partial(self._handlers.call, route=route, operation=operation.operation_id)
             handle = self._handlers.heartbeat if route.request is Heartbeat else call
             routes[route.path][route.method] = self._answering(handle, operation.operation_id)
         removal = self._answering(self._handlers.remove_member, "membersRemove")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
+from starlette.types import Receive, Scope
 
 from rota.api.http.bodies import check_framing, receive_body
 from rota.api.http.draining import Draining
@@ -19,10 +20,10 @@ from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import METRICS_MEDIA_TYPE, Metrics
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import JoinGroup, LeaveGroup, LeaveReply, LeavingMember, Request
+from rota.protocol.messages import JoinGroup, LeaveGroup, LeaveReply, LeavingMember
 from rota.wire.documents import parse_document
 from rota.wire.fields import invalid
-from rota.wire.routes import ROUTES, Carrier, decode_path, decode_request
+from rota.wire.routes import Carrier, Route, decode_path, decode_request
 
 FenceKeys = Callable[[], Mapping[str, Any]]
 """The JWK set of the keys that sign fencing tokens, as it is now."""
@@ -44,19 +45,25 @@ class Handlers:
     heartbeats: HeartbeatEndpoint
     fence_keys: FenceKeys
 
-    async def call(self, http: HttpRequest, request_type: type[Request], operation: str) -> Rendered:
+    async def call(self, http: HttpRequest, route: Route, operation: str) -> Rendered:
         """Any request of the protocol: decode it as its route says, call, encode."""
-        route = ROUTES[request_type]
         if route.carrier is Carrier.BODY:
-            document = parse_document(await receive_body(http.scope, http.receive, self.limits.request_max_bytes))
-        else:
-            check_framing(http.scope)
-            document = route.shape.from_query(http.query_params.multi_items())
+            return await self.call_with_body(http.scope, http.receive, route, operation, http.path_params)
+        check_framing(http.scope)
+        document = route.shape.from_query(http.query_params.multi_items())
         request = decode_request(route, http.path_params, document, self.limits)
+        return render_answer(await call_while_there(self.coordinator, request, http.receive, self.metrics, operation))
+
+    async def call_with_body(
+        self, scope: Scope, receive: Receive, route: Route, operation: str, path: Mapping[str, str]
+    ) -> Rendered:
+        """The same, where what is asked for is in the body."""
+        document = parse_document(await receive_body(scope, receive, self.limits.request_max_bytes))
+        request = decode_request(route, path, document, self.limits)
         if isinstance(request, JoinGroup):
-            request = replace(request, host=http.client.host if http.client else "")
-        answer = await call_while_there(self.coordinator, request, http.receive, self.metrics, operation)
-        return render_answer(answer)
+            client = scope.get("client")
+            request = replace(request, host=client[0] if client else "")
+        return render_answer(await call_while_there(self.coordinator, request, receive, self.metrics, operation))
 
     async def heartbeat(self, http: HttpRequest) -> Rendered:
         return await self.heartbeats.answer(http.scope, http.receive, **http.path_params)
