@@ -22,6 +22,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from rota.exec import tree
@@ -156,9 +157,12 @@ class Guardian:
         os.set_blocking(self._lost_pipe, False)
         self._unsent = document.encode()
         guardian = os.getpid()
+        # A signal that comes before the program is there waits for it: it must not end up in a handler of ours.
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self._pid = os.fork()
         if self._pid == 0:
-            _become(command, environment, reader, guardian)
+            _become(command, environment, reader, guardian, unblocked)
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         with contextlib.suppress(PermissionError):  # It has executed its program, and done this before.
             os.setpgid(self._pid, self._pid)
         os.close(reader)
@@ -180,14 +184,19 @@ class Guardian:
             self._lost_pipe = None
 
 
-def _become(command: list[str], environment: dict[str, str], lost_pipe: int, guardian: int) -> NoReturn:
+def _become(
+    command: list[str], environment: dict[str, str], lost_pipe: int, guardian: int, unblocked: Iterable[int]
+) -> NoReturn:
     """What is left of the fork: everything as a program expects to find it, then the program. No shell."""
     try:
         os.setpgid(0, 0)
         tree.die_with_parent(guardian)
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and that would be inherited.
-            signal.signal(number, signal.SIG_DFL)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, *_PASSED_ON):
+            # Python ignores the first two, but what the user has ignored stays so.
+            if number not in _PASSED_ON or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         os.set_inheritable(lost_pipe, True)
         os.execvpe(command[0], command, {**os.environ, **environment, LOST_FD_VARIABLE: str(lost_pipe)})
     except FileNotFoundError:
