@@ -71,6 +71,6 @@ $(BIN)/python:
 
 # What the tests of charts, alerts and proxies run.
 .venv/operating.stamp: tests/support/debian_package.py tests/support/helm.py | .venv/dev.stamp
-	$(BIN)/python -m tests.support.debian_package nginx promtool
+	$(BIN)/python -m tests.support.debian_package nginx caddy haproxy promtool
 	$(BIN)/python -m tests.support.helm 4 3
 	@touch $@

@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 _UNPACKED = Path(sys.prefix) / "debian"
-_PACKAGES = {"promtool": "prometheus"}
-"""Where a program has another name than the package that it comes in."""
+_PACKAGES = {"promtool": ("prometheus",), "haproxy": ("haproxy", "libopentracing1")}
+"""Where a program comes in a package of another name, or in more than it names itself."""
 
 
 def program(name: str) -> tuple[Path, dict[str, str]]:
@@ -27,23 +27,23 @@ def program(name: str) -> tuple[Path, dict[str, str]]:
     return unpacked, {"LD_LIBRARY_PATH": os.pathsep.join(sorted(libraries))}
 
 
-def unpack(package: str) -> None:
-    """Download a package and the libraries it needs from the distribution's archive, and unpack them."""
+def unpack(*packages: str) -> None:
+    """Download packages and the libraries they need from the distribution's archive, and unpack them."""
     with tempfile.TemporaryDirectory(prefix="rota-debian-") as directory:
         downloads = Path(directory)
         try:
-            _download(package, downloads, [])
+            _download(packages, downloads, [])
         except subprocess.CalledProcessError:
             # A fresh machine has no lists of packages, and only root could renew the system's.
             own_lists = _options_of_own_lists(downloads)
             _run(["apt-get", *own_lists, "update"], downloads)
-            _download(package, downloads, own_lists)
+            _download(packages, downloads, own_lists)
         for archive in downloads.glob("*.deb"):
             _run(["dpkg-deb", "--extract", str(archive), str(_UNPACKED)], downloads)
 
 
-def _download(package: str, into: Path, options: list[str]) -> None:
-    needed = [package, *_libraries_of(_run(["apt-cache", *options, "depends", package], into))]
+def _download(packages: tuple[str, ...], into: Path, options: list[str]) -> None:
+    needed = [*packages, *_libraries_of(_run(["apt-cache", *options, "depends", *packages], into))]
     # As root, apt would do it as a user who may not enter our directory, and complains about that.
     _run(["apt-get", *options, "-o", "APT::Sandbox::User=root", "download", *needed], into)
 
@@ -94,7 +94,7 @@ def main(names: list[str]) -> None:
         if _installed(name) or _unpacked(name):
             continue
         try:
-            unpack(_PACKAGES.get(name, name))
+            unpack(*_PACKAGES.get(name, (name,)))
         except (OSError, subprocess.SubprocessError) as error:
             print(f"cannot get {name} ({error}); {_hint(name)}", file=sys.stderr)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -40,16 +41,20 @@ class PgBouncer:
     """One pooler for all databases of a server, on a port that is fixed for life.
 
     Each database has `pool_size` connections for any number of clients. With few of them, what a client leaves behind
-    in its session soon meets another one. `kill9` and `start` are the pooler's restart.
+    in its session soon meets another one. `settings` are PgBouncer's own, and win over ours. `kill9` and `start` are
+    the pooler's restart.
     """
 
-    def __init__(self, postgres: PostgresServer, *, pool_size: int = 3) -> None:
+    def __init__(
+        self, postgres: PostgresServer, *, pool_size: int = 3, settings: Mapping[str, str] | None = None
+    ) -> None:
         self.port = free_port()
         self._postgres = postgres
         self._directory = make_server_directory("pgbouncer")
         self._configuration = self._directory / "pgbouncer.ini"
         self._configuration.write_text(
             _CONFIGURATION.format(postgres_port=postgres.port, port=self.port, pool_size=pool_size)
+            + "".join(f"{name} = {value}\n" for name, value in (settings or {}).items())
         )
         self._process: Process | None = None
 

@@ -1,0 +1,154 @@
+"""What deploy/ has for machines without Kubernetes: the image, compose, systemd, PgBouncer. No engine runs here."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shlex
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rota.server.settings import Settings
+from tests.support.pgbouncer import PgBouncer
+from tests.support.ports import free_port
+from tests.support.postgres import PostgresServer
+from tests.support.processes import Processes
+
+REPOSITORY = Path(__file__).parents[2]
+DEPLOY = REPOSITORY / "deploy"
+PLACEHOLDER = re.compile(r"\$\{(\w+)[^}]*\}")
+
+
+def compose() -> dict[str, Any]:
+    """deploy/compose.yaml with the variables of its example."""
+    pairs = (line.split("=", 1) for line in (DEPLOY / "example.env").read_text().splitlines() if "=" in line[:40])
+    variables = {name: value for name, value in pairs if name.isidentifier()}
+    text = PLACEHOLDER.sub(lambda found: variables[found[1]], (DEPLOY / "compose.yaml").read_text())
+    loaded: dict[str, Any] = yaml.safe_load(text)
+    return loaded
+
+
+def replicas() -> dict[str, dict[str, Any]]:
+    return {name: service for name, service in compose()["services"].items() if re.fullmatch(r"rota-\d", name)}
+
+
+def tool(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name(name)), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_hadolint_has_nothing_to_say_of_the_dockerfile() -> None:
+    checked = tool("hadolint", "--failure-threshold", "style", DEPLOY / "Dockerfile")
+
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_the_image_has_no_root_no_shell_and_all_that_it_copies_is_there() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text().splitlines()
+    last_stage = lines[max(number for number, line in enumerate(lines) if line.startswith("FROM ")) :]
+
+    assert "distroless" in last_stage[0]
+    assert [line for line in last_stage if line.startswith("USER ")] == ["USER 65532:65532"]
+    assert not [line for line in last_stage if line.startswith("RUN ")]
+    for line in lines:
+        if line.startswith("COPY ") and "--from" not in line:
+            assert all((REPOSITORY / source).exists() for source in line.split()[1:-1]), line
+
+
+@pytest.mark.slow
+def test_what_the_image_installs_serves_by_itself(processes: Processes, tmp_path: Path) -> None:
+    """The RUN line of the Dockerfile, without an engine: into a folder, and then no environment of ours."""
+    target = tmp_path / "rota"
+    dockerfile = (DEPLOY / "Dockerfile").read_text()
+    (run,) = re.findall(r"^RUN pip install --target /opt/rota (.*?) &&", dockerfile, re.MULTILINE)
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]
+    subprocess.run([*install, str(target), *shlex.split(run)], cwd=REPOSITORY, check=True, timeout=300)
+    port, base = free_port(), Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+
+    server = processes.start(
+        *(base, "-m", "rota", "serve", "--store", f"sqlite:///{tmp_path}/rota.db"),
+        *("--http", f"127.0.0.1:{port}", "--grpc", f"127.0.0.1:{free_port()}"),
+        env={"PYTHONPATH": str(target), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"},
+    )
+
+    server.wait_for_url(f"http://127.0.0.1:{port}/readyz")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz") as answer:
+        assert answer.status == 200
+
+
+def test_compose_is_valid_by_its_specification() -> None:
+    checked = tool("check-jsonschema", "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml")
+
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_compose_runs_three_replicas_that_reach_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s" * 40)
+    assert len(replicas()) == 3
+
+    for name, service in replicas().items():
+        with monkeypatch.context() as environment:
+            for variable in [variable for variable in os.environ if variable.startswith("ROTA_")]:
+                environment.delenv(variable)
+            for variable, value in {**service["environment"], "ROTA_PEER_SECRET_FILE": str(secret)}.items():
+                environment.setenv(variable, value)
+            settings = Settings()
+        assert str(settings.peer) == f"{name}:7100"
+        assert settings.advertise == f"http://{name}:8080"
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        # Docker kills what has not stopped by then.
+        assert (
+            int(service["stop_grace_period"].rstrip("s")) * 1000 > settings.drain_delay_ms + settings.drain_timeout_ms
+        )
+
+
+def test_compose_mounts_what_is_there_publishes_loopback_only_and_pins_images() -> None:
+    for service in compose()["services"].values():
+        for source, _, _ in (volume.partition(":") for volume in service.get("volumes", ())):
+            assert not source.startswith(".") or (DEPLOY / source).exists(), source
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+        assert service["image"] == "rota" or re.search(r":v?\d", service["image"])
+
+
+def test_everybody_in_front_and_beside_names_the_replicas_of_compose() -> None:
+    names = set(replicas())
+
+    for path in ("proxy/nginx.conf", "proxy/haproxy.cfg", "proxy/Caddyfile", "prometheus/prometheus.yaml"):
+        assert set(re.findall(r"\b(rota-\d):8080", (DEPLOY / path).read_text())) == names, path
+
+
+def test_the_unit_sets_only_what_the_server_knows_and_waits_for_its_drain() -> None:
+    unit = (DEPLOY / "systemd" / "rota.service").read_text()
+    settings = dict(re.findall(r"^Environment=ROTA_(\w+)=(.*)$", unit, re.MULTILINE))
+    (stop_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+
+    assert {name.lower() for name in settings} <= Settings.model_fields.keys()
+    assert int(stop_s) * 1000 > int(settings["DRAIN_TIMEOUT_MS"])
+
+
+def test_a_store_is_upgraded_and_served_through_the_sample_of_pgbouncer(
+    postgres_server: PostgresServer, postgres_dsn: str, processes: Processes
+) -> None:
+    """All of the sample but its addresses and logins."""
+    sample = configparser.ConfigParser(interpolation=None)
+    sample.read(DEPLOY / "pgbouncer" / "pgbouncer.ini")
+    elsewhere = ("listen_", "auth_", "unix_")
+    settings = {name: value for name, value in sample["pgbouncer"].items() if not name.startswith(elsewhere)}
+    port = free_port()
+
+    with PgBouncer(postgres_server, settings=settings) as pooler:
+        store = pooler.through(postgres_dsn)
+        upgraded = processes.rota("db", "upgrade", "--store", store)
+        assert upgraded.wait_for_exit() == 0
+        server = processes.rota("serve", "--store", store, "--http", f"127.0.0.1:{port}", "--shard-count", "4")
+        server.wait_for_url(f"http://127.0.0.1:{port}/readyz")
+        assert server.terminate() == 0

@@ -1,0 +1,121 @@
+"""The samples of reverse proxies carry what Rota needs: long polls, events as they come, gRPC and its streams."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+import httpx
+import pytest
+
+import rota
+from rota.protocol.limits import MAX_WAIT_MS
+from tests.client.stage import TOPICS, all_partitions_are_shared
+from tests.deploy.proxies import SAMPLES, Proxy
+from tests.support.ports import free_port
+from tests.support.processes import Processes
+
+pytestmark = pytest.mark.processes
+
+PROXIES = ("nginx", *(pytest.param(name, marks=pytest.mark.slow) for name in ("caddy", "haproxy")))
+READ_TIMEOUTS = {
+    "nginx.conf": r"proxy_read_timeout (\d+)s;",
+    "haproxy.cfg": r"timeout server (\d+)s\n",
+    "Caddyfile": r"read_timeout (\d+)s\n",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """`rota serve` with both transports, where proxies find it."""
+
+    http: int
+    grpc: int
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    found, processes = Server(free_port(), free_port()), Processes(folder)
+    process = processes.rota(
+        *("serve", "--store", f"sqlite:///{folder}/rota.db", "--shard-count", "4"),
+        *("--http", f"127.0.0.1:{found.http}", "--grpc", f"127.0.0.1:{found.grpc}"),
+        env={"ROTA_LIMITS__INITIAL_REBALANCE_DELAY_MS": "20"},
+    )
+    process.wait_for_url(f"http://127.0.0.1:{found.http}/readyz")
+    yield found
+    processes.close()
+
+
+@pytest.mark.parametrize(("sample", "pattern"), READ_TIMEOUTS.items())
+def test_a_proxy_waits_longer_than_the_longest_poll(sample: str, pattern: str) -> None:
+    """And not longer than Rota keeps an idle connection, so that neither meets one that the other has closed."""
+    seconds = [int(found) for found in re.findall(pattern, (SAMPLES / sample).read_text())]
+
+    assert seconds
+    assert all(MAX_WAIT_MS / 1000 + 10 < each <= 75 for each in seconds)
+
+
+@pytest.mark.parametrize("name", PROXIES)
+async def test_members_work_through_a_proxy_over_http_and_grpc(
+    name: str, server: Server, processes: Processes, tmp_path: Path
+) -> None:
+    proxy = Proxy(name, processes, tmp_path, http=server.http, grpc=server.grpc)
+    urls = (f"http://127.0.0.1:{proxy.http}", f"grpc://127.0.0.1:{proxy.grpc}", f"grpc+stream://127.0.0.1:{proxy.grpc}")
+
+    async with asyncio.timeout(30), rota.connect(urls[0]) as one, rota.connect(urls[1]) as two:
+        async with rota.connect(urls[2]) as three:
+            members = [client.consumer(name, TOPICS, session_timeout_ms=60_000) for client in (one, two, three)]
+            async with members[0], members[1], members[2]:
+                await all_partitions_are_shared(members)
+        async with httpx.AsyncClient(trust_env=False) as client:
+            assert (await client.get(f"{urls[0]}/metrics")).status_code == 404
+
+
+@pytest.mark.parametrize("name", PROXIES)
+async def test_events_pass_a_proxy_as_they_come_and_a_poll_waits_in_it(
+    name: str, server: Server, processes: Processes, tmp_path: Path
+) -> None:
+    proxy = Proxy(name, processes, tmp_path, http=server.http, grpc=server.grpc)
+    url = f"http://127.0.0.1:{proxy.http}/v1/namespaces/default/groups/events-by-{name}"
+
+    async with asyncio.timeout(30), httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        async with client.stream("GET", f"{url}/events") as events:
+            lines = events.aiter_lines()
+            member = await a_leader(client, url)
+            # The stream is still open: a proxy that waited for its end, or for a full buffer, would have shown nothing.
+            while '"kind":"assignment_synced"' not in await anext(lines):
+                pass
+        waited = await client.post(f"{url}/heartbeat", json={**member, "wait_ms": 1_500})
+
+    assert (waited.status_code, waited.elapsed.total_seconds() >= 1.4) == (200, True)
+
+
+async def test_the_time_out_of_the_sample_is_what_lets_a_poll_through(
+    server: Server, processes: Processes, tmp_path: Path
+) -> None:
+    """The same file with one second in that line cuts the same poll."""
+    short = lambda text: text.replace("proxy_read_timeout 75s", "proxy_read_timeout 1s")  # noqa: E731
+    proxy = Proxy("nginx", processes, tmp_path, http=server.http, grpc=server.grpc, edit=short)
+    url = f"http://127.0.0.1:{proxy.http}/v1/namespaces/default/groups/cut"
+
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        member = await a_leader(client, url)
+        began = monotonic()
+        cut = await client.post(f"{url}/heartbeat", json={**member, "wait_ms": 20_000})
+
+    assert cut.status_code == 504
+    assert monotonic() - began < 15
+
+
+async def a_leader(client: httpx.AsyncClient, url: str) -> dict[str, object]:
+    """One static member that leads a Stable group."""
+    join = {"protocol_type": "leader", "protocols": [{"name": "single"}], "group_instance_id": "i"}
+    joined = (await client.post(f"{url}/join", json={**join, "session_timeout_ms": 60_000})).json()
+    member = {"member_id": joined["member_id"], "generation_id": joined["generation_id"]}
+    assert (await client.post(f"{url}/sync", json=member)).status_code == 200
+    return member
