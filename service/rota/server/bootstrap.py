@@ -18,6 +18,7 @@ from rota.runtime.routing import RoutedCoordinator
 from rota.server.counting import CountedPeers, take_census
 from rota.server.http_server import CannotListen
 from rota.server.peer_secrets import read_peer_secrets
+from rota.server.plugins import load_protocol_types
 from rota.server.settings import Address, Settings
 from rota.server.telemetry import ServerTelemetry
 from rota.storage import SqlStore, upgrade
@@ -50,6 +51,7 @@ async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]
     The embedded store is brought up to this release first. A shared one is not, because replicas of another
     release may be running on it: `StoreRefused` names the command. `url` is where others reach this replica.
     """
+    load_protocol_types()
     store = await _open_store(settings)
     try:
         metrics = Metrics()
@@ -85,9 +87,7 @@ async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]
         await store.close()
 
 
-def _routed(
-    coordinator: LocalCoordinator, peers: GrpcPeers, settings: Settings, metrics: Metrics
-) -> RoutedCoordinator:
+def _routed(coordinator: LocalCoordinator, peers: GrpcPeers, settings: Settings, metrics: Metrics) -> RoutedCoordinator:
     return RoutedCoordinator(coordinator, CountedPeers(peers, metrics), forward=settings.forward)
 
 
