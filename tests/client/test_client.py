@@ -20,7 +20,9 @@ from rota.client import (
     GroupIdNotFound,
     InvalidPartitions,
     NonEmptyGroup,
+    OffsetMetadataTooLarge,
     OffsetToCommit,
+    UnknownMemberId,
     UnknownTopic,
     error_for,
 )
@@ -62,6 +64,37 @@ async def test_offsets_are_read_without_a_membership() -> None:
 
 
 @in_virtual_time
+async def test_offsets_are_set_and_deleted_while_nobody_is_in_the_group() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        client = worker.client
+        await client.set_offsets(GROUP, [OffsetToCommit("work", number, 10 + number) for number in range(3)])
+        await client.delete_offsets(GROUP, {"work": [0, 7], "nothing": [1]})
+        assert [(each.partition, each.offset) for each in await client.offsets(GROUP)] == [(1, 11), (2, 12)]
+        with pytest.raises(OffsetMetadataTooLarge, match="work/5"):
+            await client.set_offsets(
+                GROUP, [OffsetToCommit("work", 4, 1), OffsetToCommit("work", 5, 1, None, "x" * 5_000)]
+            )
+        assert [each.partition for each in await client.offsets(GROUP)] == [1, 2, 4]
+        async with worker.member() as member:
+            await member.wait_assigned()
+            with pytest.raises(UnknownMemberId):
+                await client.set_offsets(GROUP, [OffsetToCommit("work", 1, 99)])
+
+
+@in_virtual_time
+async def test_a_member_is_removed_by_an_administrator() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with worker.member() as member:
+            await member.wait_assigned()
+            removed = member.member_id
+            await worker.client.remove_member(GROUP, removed, "it is stuck")
+            with pytest.raises(UnknownMemberId):
+                await worker.client.remove_member(GROUP, removed)
+
+
+@in_virtual_time
 async def test_topics_come_grow_and_go() -> None:
     async with a_coordinator() as coordinator:
         client = a_worker(coordinator).client
@@ -69,6 +102,9 @@ async def test_topics_come_grow_and_go() -> None:
         await client.put_topic("documents", 5)
         (topic,) = await client.topics()
         assert (topic.topic, topic.partitions) == ("documents", 5)
+        assert await client.topic("documents") == topic
+        with pytest.raises(UnknownTopic):
+            await client.topic("nothing")
         with pytest.raises(InvalidPartitions):
             await client.put_topic("documents", 2)
         await client.delete_topic("documents")

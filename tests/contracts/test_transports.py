@@ -125,6 +125,14 @@ async def a_static_member_returns(say: Say) -> None:
     await say(SyncGroup(*G, again.member_id, again.generation_id))
 
 
+async def an_administrator_removes_members(say: Say) -> None:
+    first = await joined(say, a_join("i1"))
+    await say(SyncGroup(*G, first.member_id, 1, "i1"))
+    for member_id in ("stranger", first.member_id, first.member_id):
+        await say(LeaveGroup(*G, (LeavingMember(member_id, None, "by hand / by ärgument"),), by_admin=True))
+    await say(Heartbeat(*G, first.member_id, 1))
+
+
 async def progress(say: Say) -> None:
     offsets = (OffsetToCommit("t", 0, 5), OffsetToCommit("t", 1, 6, 0, "x" * 4_097), OffsetToCommit("u.-_:", 2, 0))
     await say(FetchOffsets(*G))
@@ -166,6 +174,7 @@ CONVERSATIONS: list[Conversation] = [
     a_rebalance_reaches_a_heartbeat_that_waits,
     a_leader_fails,
     a_static_member_returns,
+    an_administrator_removes_members,
     progress,
     topics,
     listings,

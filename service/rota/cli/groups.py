@@ -117,10 +117,11 @@ def remove_member(
 ) -> None:
     """Remove a member: what it holds goes to the others at once, and its next call is refused."""
     from rota.cli.calls import Server
+    from rota.protocol.messages import LeaveGroup, LeaveReply, LeavingMember
 
     with Server(shared(context, url, namespace)) as server:
-        query = (("reason", reason),) if reason else ()
-        server.exchange("DELETE", server.group_path(group, "members", member_id), query)
+        leaving = (LeavingMember(member_id, None, reason),)
+        server.call(LeaveGroup(server.namespace, group, leaving, by_admin=True), LeaveReply)
     tell(f"{member_id} is removed from {group}")
 
 

@@ -30,14 +30,19 @@ from rota.protocol.ids import check_group_id, check_namespace
 from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
 from rota.protocol.messages import (
     NO_GENERATION,
+    CommitOffsets,
+    CommitReply,
     DeleteGroup,
     DeleteGroupReply,
+    DeleteOffsets,
+    DeleteOffsetsReply,
     DeleteTopic,
     DescribeGroup,
     DescribeReply,
     FetchedOffset,
     FetchOffsets,
     FetchReply,
+    GetTopic,
     LeaveGroup,
     LeaveReply,
     LeavingMember,
@@ -46,8 +51,11 @@ from rota.protocol.messages import (
     ListReply,
     ListTopics,
     ListTopicsReply,
+    OffsetToCommit,
+    PartitionResult,
     Protocol,
     PutTopic,
+    TopicPartitions,
     TopicReply,
 )
 from rota.types import leader
@@ -369,6 +377,22 @@ class Client:
         """All offsets that a group has committed."""
         return (await self._caller.ask(FetchOffsets(self.namespace, group_id), FetchReply)).offsets
 
+    async def set_offsets(self, group_id: str, offsets: Sequence[OffsetToCommit]) -> None:
+        """Set where a group goes on, for administrators: only while it has no members; one that is not there is made.
+
+        Raises:
+            UnknownMemberId: The group has members: they commit.
+            OffsetMetadataTooLarge: The partitions in its detail were not committed, all others were.
+        """
+        request = CommitOffsets(self.namespace, group_id, NO_GENERATION, tuple(offsets))
+        _check_partitions((await self._caller.ask(request, CommitReply)).partitions)
+
+    async def delete_offsets(self, group_id: str, partitions: Mapping[str, Sequence[int]]) -> None:
+        """Forget what a group has committed for these partitions of topics, by topic; those it never had count, too."""
+        selected = tuple(TopicPartitions(topic, tuple(numbers)) for topic, numbers in partitions.items())
+        request = DeleteOffsets(self.namespace, group_id, selected)
+        _check_partitions((await self._caller.ask(request, DeleteOffsetsReply)).partitions)
+
     async def watch(self, group_id: str, after_revision: int | None = None) -> AsyncIterator[GroupEvent]:
         """A group's journal: lines after `after_revision` (None: from now on), then live, without end.
 
@@ -396,6 +420,10 @@ class Client:
             more = page.more and bool(page.topics)
         return topics
 
+    async def topic(self, topic: str) -> TopicReply:
+        """One registered topic; `UnknownTopic` if there is none."""
+        return await self._caller.ask(GetTopic(self.namespace, topic), TopicReply)
+
     async def put_topic(self, topic: str, partitions: int, attributes: Mapping[str, str] | None = None) -> TopicReply:
         """Register a topic, or let it grow; `InvalidPartitions` if it would shrink."""
         pairs = tuple(sorted((attributes or {}).items()))
@@ -404,3 +432,11 @@ class Client:
     async def delete_topic(self, topic: str) -> None:
         """Forget a topic; `UnknownTopic` if there is none."""
         await self._caller.ask(DeleteTopic(self.namespace, topic), TopicReply)
+
+
+def _check_partitions(results: Sequence[PartitionResult]) -> None:
+    """A call is answered for each partition: raise the first error, and name all that were refused."""
+    refused = [result for result in results if result.error is not ErrorCode.NONE]
+    if refused:
+        names = ", ".join(f"{result.topic}/{result.partition}" for result in refused)
+        raise error_for(refused[0].error, names)

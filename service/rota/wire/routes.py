@@ -20,6 +20,7 @@ from rota.wire.records import Record
 PREFIX = "/v1/namespaces/{namespace}"
 _GROUP = PREFIX + "/groups/{group_id}"
 _TOPIC = PREFIX + "/topics/{topic}"
+MEMBER_PATH = _GROUP + "/members/{member_id}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 PATH_CHECKS = MappingProxyType(
@@ -109,12 +110,24 @@ def decode_request(route: Route, path: Mapping[str, str], document: dict[str, An
 
 def encode_request(request: Request) -> Target:
     """Where to send a request, and what with."""
+    if isinstance(request, m.LeaveGroup) and request.by_admin:
+        return _removal(request)
     route = ROUTES[type(request)]
     path = route.path.format(**{name: quote(getattr(request, name), safe="") for name in route.path_parameters})
     if route.carrier is Carrier.QUERY:
         return Target(route.method, path, tuple(route.shape.to_query(request)), None)
     document = route.shape.encode(request)
     return Target(route.method, path, (), {name: value for name, value in document.items() if value is not None})
+
+
+def _removal(request: m.LeaveGroup) -> Target:
+    """What an administrator does has a path of its own, so that it can be allowed or not by its path."""
+    if len(request.members) != 1 or not request.members[0].member_id:
+        raise ValueError("over HTTP an administrator removes one member at a time, by its member_id")
+    (member,) = request.members
+    names = {"namespace": request.namespace, "group_id": request.group_id, "member_id": member.member_id}
+    path = MEMBER_PATH.format(**{name: quote(value, safe="") for name, value in names.items()})
+    return Target("DELETE", path, (("reason", member.reason),) if member.reason else (), None)
 
 
 def parks(request: Request) -> bool:

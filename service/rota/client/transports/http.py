@@ -13,7 +13,7 @@ from rota.client.errors import CoordinatorUnreachable, error_for
 from rota.client.transports.port import GroupEvent
 from rota.client.transports.sse import ServerSentEvent, events_of
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.protocol.messages import JoinReply, Reply, Request, refuse
+from rota.protocol.messages import JoinReply, LeaveGroup, LeaveReply, LeftMember, Reply, Request, refuse
 from rota.wire.documents import dump_document, parse_document
 from rota.wire.problems import Problem, decode_problem
 from rota.wire.replies import MalformedReply, Received, decode_reply
@@ -25,6 +25,7 @@ _STREAM_SILENCE_S = 45.0
 _ELSEWHERE = frozenset(
     {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 )
+OF_A_MEMBER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 _JSON = {"content-type": "application/json"}
 
 
@@ -144,6 +145,10 @@ def _decode(request: Request, response: httpx.Response) -> Received:
 
 
 def _refused(request: Request, problem: Problem) -> Reply:
+    if isinstance(request, LeaveGroup) and request.by_admin and problem.code in OF_A_MEMBER:
+        # The route is that of the one member, so its own error is the answer's.
+        (member,) = request.members
+        return LeaveReply(members=(LeftMember(member.member_id, None, problem.code),))
     reply = refuse(request, problem.code, problem.detail)
     return replace(reply, member_id=problem.member_id) if isinstance(reply, JoinReply) else reply
 
