@@ -38,6 +38,13 @@ class GroupFold:
         self._decoder = decoder
         self._begin({"view": None, "facts": {}})
 
+    @classmethod
+    def resumed(cls, namespace: str, group_id: str, carried: dict[str, Any]) -> GroupFold:
+        """As it was when `dump` said so."""
+        fold = cls(namespace, group_id)
+        fold._begin(carried)
+        return fold
+
     def add(self, line: Line) -> Iterator[Row]:
         """The rows that this line closes; none for one that stands for all before it."""
         if line.kind == CARRIED:

@@ -58,7 +58,24 @@ def start(master: str = "", settings: Mapping[str, str] | None = None) -> SparkS
         wanted |= {**_LOCAL, "spark.driver.extraJavaOptions": _java_options()}
     for name, value in {**wanted, **(settings or {})}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()  # type: ignore[no-any-return]
+    with _stderr_to(cache_folder() / "spark.log"):
+        return builder.getOrCreate()  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Let a Java that is started in the block, and the workers that it starts, write their noise to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    kept = os.dup(2)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.dup2(log, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(log)
 
 
 @contextmanager

@@ -31,7 +31,11 @@ async def create_partitions_ahead(connection: AsyncConnection) -> list[str]:
     """
     today: date | None = await connection.scalar(_TODAY)
     assert today is not None
-    days = [today + timedelta(days=ahead) for ahead in range(DAYS_AHEAD + 1)]
+    return await create_partitions(connection, [today + timedelta(days=ahead) for ahead in range(DAYS_AHEAD + 1)])
+
+
+async def create_partitions(connection: AsyncConnection, days: list[date]) -> list[str]:
+    """Make the partitions of these days that are missing; returns their names."""
     if not await _missing(connection, days):
         return []
     await connection.execute(_LOCK)

@@ -1,0 +1,167 @@
+"""What other strategies would have done: every group's real history of members, through every strategy we have.
+
+A strategy lives in a world of its own: what its members own is what it gave them before, so its moves are those of a
+fleet that had used it from the beginning. Cooperative strategies take a second round where units have to be given up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from rota.assignors import MemberSubscription, Shares, TopicPartition, assign
+from rota.pipeline.bronze import told
+from rota.pipeline.events import Line, ddl, lines_of
+from rota.pipeline.facts.churn import Churn, churn
+from rota.pipeline.facts.fact import Event, Row, row, us
+from rota.pipeline.facts.units import Decoder, decode_shares, load_decoder
+from rota.pipeline.facts.view import GroupView
+from rota.pipeline.files import WRITTEN, TableWriter, Written
+from rota.pipeline.gold import by_group, sliced
+from rota.pipeline.lake import Lake
+from rota.pipeline.tables import ADVISOR, GOLD
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky")
+ACTUAL = "(actual)"
+COOPERATIVE = frozenset({"cooperative-sticky"})
+_MOST_ROUNDS = 3
+
+
+def advise(spark: SparkSession, lake: Lake, *, strategies: Sequence[str] = STRATEGIES, decoder: str = "") -> int:
+    """Replay every assignment that is in bronze, into the table `advisor`; returns how many rows it has."""
+    lines = sliced(spark, lake, 0, lake.bronze.batch).where("kind <> 'offsets_committed' AND group_id <> ''")
+    table = lake.gold("advisor")
+    run = _replayer(str(table.path.parent), tuple(strategies), decoder)
+    written = [Written(*each) for each in by_group(lines).mapInArrow(run, ddl(WRITTEN)).collect()]
+    table.commit(written, table.batch + 1, replace=True)
+    return sum(each.rows for each in written)
+
+
+def _replayer(
+    folder: str, strategies: Sequence[str], decoder: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        decode = load_decoder(decoder) if decoder else None
+        writer = TableWriter(folder, {"advisor": GOLD["advisor"].schema}, "advice")
+        for replayed in replays(chain.from_iterable(map(lines_of, batches)), strategies, decode):
+            writer.add(*replayed)
+        yield told(writer.close())
+
+    return run
+
+
+def replays(lines: Iterable[Line], strategies: Sequence[str], decoder: Decoder | None = None) -> Iterator[Row]:
+    """The rows of `advisor` for these lines, which come group by group and ordered by number."""
+    for key, of_group in groupby(lines, key=lambda line: (line.shard_id, line.namespace, line.group_id)):
+        replay = GroupReplay(key[1], key[2], strategies, decoder)
+        for line in of_group:
+            yield from replay.add(line)
+
+
+class _Subscriptions(GroupView):
+    """The group with what its members asked for."""
+
+    remembers = ("group_instance_id", "protocols")
+
+
+class GroupReplay:
+    """One group, in as many worlds as there are strategies, and in the real one."""
+
+    def __init__(
+        self, namespace: str, group_id: str, strategies: Sequence[str], decoder: Decoder | None = None
+    ) -> None:
+        self._view = _Subscriptions(namespace, group_id)
+        self._worlds: dict[str, dict[str, list[str]]] = {name: {} for name in (ACTUAL, *strategies)}
+        self._decoder = decoder
+
+    def add(self, line: Line) -> Iterator[Row]:
+        """A row for each world where this line is an assignment."""
+        event = Event(*line[:-1], json.loads(line.payload))
+        if self._view.state["epoch"] and event.epoch != self._view.state["epoch"]:
+            self._view.forget_unsettled()
+        if event.kind == "assignment_synced":
+            yield from self._assigned(event)
+        elif event.kind == "member_fenced":
+            self._rename(event.payload["member_id"], event.payload["new_member_id"])
+        elif event.kind == "group_emptied":
+            self._worlds = {name: {} for name in self._worlds}
+        self._view.take(event)
+
+    def _assigned(self, event: Event) -> Iterator[Row]:
+        view = self._view
+        actual = decode_shares(event.payload["assignments"], view.state["protocol_type"], self._decoder)
+        if actual is None or not any(actual.values()):
+            return
+        actual = {member: [] for member in view.members} | actual
+        counts = _counts(actual)
+        for name, before in self._worlds.items():
+            after, rounds, revoked = (actual, 1, 0) if name == ACTUAL else self._deal(name, before, counts)
+            found = churn(before, after)
+            self._worlds[name] = after
+            yield self._row(event, name, found, rounds, revoked or found.revoked)
+
+    def _deal(self, name: str, before: dict[str, list[str]], counts: dict[str, int]) -> tuple[Any, int, int]:
+        """What this strategy makes of the members: their shares, how many rounds it took, what was given up."""
+        owned, rounds, revoked = before, 0, 0
+        while True:
+            rounds += 1
+            shares = assign(name, counts, [self._subscription(m, owned.get(m, []), counts) for m in self._view.members])
+            after = _named(shares)
+            revoked += churn(owned, after).revoked
+            settled = name not in COOPERATIVE or all(set(owned.get(m, ())) <= set(after[m]) for m in after)
+            if settled or rounds == _MOST_ROUNDS:
+                return after, rounds, revoked
+            owned = after
+
+    def _subscription(self, member_id: str, owned: list[str], counts: dict[str, int]) -> MemberSubscription:
+        """Everybody may get everything that the group has: the real subscriptions decide only who is there."""
+        instance_id = self._view.members[member_id]["group_instance_id"]
+        held = [TopicPartition(topic, int(number)) for topic, _, number in (unit.rpartition("/") for unit in owned)]
+        return MemberSubscription(member_id, instance_id, tuple(counts), held, self._view.generation_id)
+
+    def _rename(self, old_id: str, new_id: str) -> None:
+        self._worlds = {
+            name: {(new_id if member == old_id else member): share for member, share in shares.items()}
+            for name, shares in self._worlds.items()
+        }
+
+    def _row(self, event: Event, name: str, found: Churn, rounds: int, revoked: int) -> Row:
+        cooperative = name in COOPERATIVE or (name == ACTUAL and self._view.state["protocol_name"] in COOPERATIVE)
+        return row(
+            ADVISOR,
+            **self._view.key,
+            generation_id=event.payload["generation_id"],
+            at=us(event.at_ms),
+            assignor=name,
+            members=found.members,
+            units=found.units,
+            moves=found.moves,
+            least_moves=found.least_moves,
+            revoked=revoked,
+            rounds=rounds,
+            paused_units=found.moves if cooperative else found.units,
+            imbalance=found.imbalance,
+        )
+
+
+def _counts(shares: dict[str, list[str]]) -> dict[str, int]:
+    """How many partitions each topic has: the highest that was assigned, plus one. Opaque units are one topic's."""
+    counts: dict[str, int] = {}
+    units = [unit for share in shares.values() for unit in share]
+    for unit in units:
+        topic, slash, number = unit.rpartition("/")
+        if not slash or not number.isdigit():
+            return {"units": len(set(units))}
+        counts[topic] = max(counts.get(topic, 0), int(number) + 1)
+    return counts
+
+
+def _named(shares: Shares) -> dict[str, list[str]]:
+    return {member: [f"{topic}/{partition}" for topic, partition in share] for member, share in shares.items()}

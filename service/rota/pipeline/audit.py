@@ -1,0 +1,161 @@
+"""Does the past hold together? The promises of the protocol over the whole history, and the facts against the lines.
+
+Two things are compared: the lines with themselves (none is missing, epochs and generations only grow, the service's own
+core can replay them), and the facts with the lines (folding all of them anew gives the same rows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from rota.pipeline.events import Line, ddl, lines_of
+from rota.pipeline.facts.units import load_decoder
+from rota.pipeline.fold import GroupFold
+from rota.pipeline.gold import by_group, sliced
+from rota.pipeline.invariants import Finding, GroupAudit
+from rota.pipeline.lake import Lake
+from rota.pipeline.tables import FOLDED, GOLD
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FOUND = pa.schema(
+    [
+        ("what", pa.string()),
+        ("shard_id", pa.int32()),
+        ("namespace", pa.string()),
+        ("group_id", pa.string()),
+        ("number", pa.int64()),
+        ("text", pa.string()),
+    ]
+)
+_MOST_FINDINGS = 1_000
+"""A task that finds more than that has made its point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What was looked at, and what was wrong."""
+
+    lines: int
+    groups: int
+    tables: int
+    findings: tuple[Finding, ...]
+
+
+def audit(spark: SparkSession, lake: Lake) -> Audited:
+    """Check everything up to the last refresh."""
+    carry = lake.gold("carry")
+    plan = lake.plan(lake.build, carry.batch) or {"to_batch": 0, "decoder": ""}
+    lines = sliced(spark, lake, 0, plan["to_batch"])
+    found = by_group(lines).mapInArrow(_checker(plan["decoder"]), ddl(_FOUND)).collect()
+    replayed = _sums(row for row in found if row.what.startswith("rows of "))
+    findings = [Finding(*row) for row in found if not row.what.startswith(("rows of ", "seen"))]
+    findings += _numbers(lines)
+    stored = {table: _stored(spark, lake, table) for table in FOLDED}
+    findings += [
+        _other_rows(table, stored[table][0], replayed.get(table, (0, 0))[0])
+        for table in FOLDED
+        if stored[table] != replayed.get(table, (0, 0))
+    ]
+    seen = [row for row in found if row.what == "seen"]
+    return Audited(lines.count(), sum(row.number for row in seen), len(FOLDED), tuple(findings))
+
+
+def _checker(decoder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What each task does: replay its groups, fold them again, and tell sums over the rows that come out."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        decode = load_decoder(decoder) if decoder else None
+        sums: dict[str, list[int]] = {}
+        found: list[tuple[Any, ...]] = []
+        groups = 0
+        lines = chain.from_iterable(map(lines_of, batches))
+        for key, of_group in groupby(lines, key=lambda line: (line.shard_id, line.namespace, line.group_id)):
+            groups += 1
+            fold, replay = GroupFold(key[1], key[2], decoder=decode), GroupAudit(key[0])
+            for line in of_group:
+                found += [(check, *key, line.seq, text) for check, text in replay.add(line)]
+                _add_rows(sums, fold, line)
+        told = [(f"rows of {table}", count, "", "", total, "") for table, (count, total) in sums.items()]
+        yield _batch(found[:_MOST_FINDINGS] + told + [("seen", 0, "", "", groups, "")])
+
+    return run
+
+
+def _add_rows(sums: dict[str, list[int]], fold: GroupFold, line: Line) -> None:
+    for table, values in fold.add(line):
+        total = sums.setdefault(table, [0, 0])
+        total[0] += 1
+        total[1] = (total[1] + row_hash(values)) % 2**61
+
+
+def row_hash(values: tuple[Any, ...]) -> int:
+    """A number that another row hardly has; times are microseconds on both sides."""
+    return int.from_bytes(blake2b(repr(values).encode(), digest_size=7).digest(), "big")
+
+
+def _stored(spark: SparkSession, lake: Lake, table: str) -> tuple[int, int]:
+    """How many rows a table has, and the sum of their hashes."""
+    uris = lake.gold(table).uris()
+    if not uris:
+        return 0, 0
+    schema = GOLD[table].schema
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        count = total = 0
+        for batch in batches:
+            columns = [
+                batch.column(field.name).cast(pa.int64())
+                if pa.types.is_timestamp(field.type)
+                else batch.column(field.name)
+                for field in schema
+            ]
+            for values in zip(*(column.to_pylist() for column in columns), strict=True):
+                count, total = count + 1, (total + row_hash(values)) % 2**61
+        yield _batch([(f"rows of {table}", count, "", "", total, "")])
+
+    rows = spark.read.schema(ddl(schema)).parquet(*uris).mapInArrow(run, ddl(_FOUND)).collect()
+    return _sums(iter(rows)).get(table, (0, 0))
+
+
+def _sums(rows: Iterator[Any]) -> dict[str, tuple[int, int]]:
+    """Counts and sums of hashes by table; the count is where a finding has its shard."""
+    sums: dict[str, tuple[int, int]] = {}
+    for row in rows:
+        table = row.what.removeprefix("rows of ")
+        count, total = sums.get(table, (0, 0))
+        sums[table] = (count + row.shard_id, (total + row.number) % 2**61)
+    return sums
+
+
+def _other_rows(table: str, stored: int, folded: int) -> Finding:
+    differ = f"{folded}" if stored != folded else "as many, but others"
+    return Finding("facts", -1, "", "", 0, f"{table} has {stored} rows; folding the lines anew gives {differ}")
+
+
+def _numbers(lines: DataFrame) -> list[Finding]:
+    """Each shard's lines are there once, from the first that was read to the last."""
+    from pyspark.sql import functions as F
+
+    counted = lines.groupBy("shard_id").agg(
+        F.count("*").alias("n"), F.countDistinct("seq").alias("d"), F.min("seq").alias("a"), F.max("seq").alias("b")
+    )
+    return [
+        Finding(
+            "gap", row.shard_id, "", "", row.a, f"{row.n} lines, {row.d} of them different, from {row.a} to {row.b}"
+        )
+        for row in counted.where("n <> b - a + 1 OR d <> n").collect()
+    ]
+
+
+def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _FOUND, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_FOUND)

@@ -1,0 +1,90 @@
+"""What must hold in every history of a group; the ids are those of docs/protocol.md's proofs (S1, S2 …)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from rota.group import records as r
+from rota.group.journal import decode_entry
+from rota.group.shard import Shard
+from rota.group.state import COMPLETING_REBALANCE, STABLE
+from rota.pipeline.events import Line
+from rota.protocol.limits import Limits
+
+
+class Finding(NamedTuple):
+    """Something that must not be. `seq` is the line at which it shows, 0 where it is not one line's."""
+
+    check: str
+    shard_id: int
+    namespace: str
+    group_id: str
+    seq: int
+    text: str
+
+
+class GroupAudit:
+    """Replays one group with the service's own core, and looks at each step."""
+
+    def __init__(self, shard_id: int) -> None:
+        self._shard = Shard(shard_id, Limits())
+        self._generation_id = 0
+        self._epoch = 0
+        self._broken = False
+
+    def add(self, line: Line) -> Iterator[tuple[str, str]]:
+        """The checks that fail at this line, with what is wrong; none after a line that cannot be replayed."""
+        if line.epoch < self._epoch:
+            yield "epoch", f"epoch {line.epoch} after epoch {self._epoch}: an owner that was overtaken has written"
+        if line.epoch > self._epoch:
+            self._shard.forget_unsettled()
+        self._epoch = line.epoch
+        if self._broken:
+            return
+        try:
+            yield from self._replay(line)
+        except (AssertionError, KeyError, TypeError, ValueError) as error:
+            self._broken = True
+            yield "S14", f"{line.kind} cannot follow from the lines before: {error!r}"
+
+    def _replay(self, line: Line) -> Iterator[tuple[str, str]]:
+        names = ("at_ms", "namespace", "group_id", "generation_id", "kind", "reason")
+        written: dict[str, Any] = {name: getattr(line, name) for name in names}
+        entry = decode_entry({**written, "payload": json.loads(line.payload)})
+        yield from self._before(entry)
+        self._shard.replay(entry)
+
+    def _before(self, entry: r.Entry) -> Iterator[tuple[str, str]]:
+        record = entry.record
+        group = self._shard.groups.get((entry.namespace, entry.group_id))
+        match record:
+            case r.GenerationCompleted() | r.GroupEmptied() | r.AssignmentSynced(resync=True):
+                if record.generation_id != self._generation_id + 1:
+                    yield "S1", f"generation {record.generation_id} follows generation {self._generation_id}"
+                self._generation_id = max(self._generation_id, record.generation_id)
+        match record:
+            case r.GenerationCompleted() if record.leader_id not in record.member_ids:
+                yield "S2", f"generation {record.generation_id} is led by {record.leader_id}, who is not in it"
+            case r.AssignmentSynced() if group is not None:
+                if group.state is not (STABLE if record.resync else COMPLETING_REBALANCE):
+                    yield "S6", f"generation {record.generation_id} is assigned in {group.state.value}"
+                if record.leader_id != group.generation_leader_id:
+                    yield "S6", f"assigned by {record.leader_id}, but {group.generation_leader_id} leads"
+                if strangers := [member for member, _ in record.assignments if member not in group.members]:
+                    yield "S6", f"assigned to {strangers[0]}, which is no member"
+            case r.OffsetsCommitted() if (
+                record.member_id and group is not None and record.member_id not in group.members
+            ):
+                yield "S9", f"a commit of {record.member_id}, which is no member, was accepted"
+
+
+def findings_of(lines: Iterable[Line]) -> Iterator[Finding]:
+    """What is wrong in the groups of these lines, which come group by group and ordered by number."""
+    for key, of_group in groupby(lines, key=lambda line: (line.shard_id, line.namespace, line.group_id)):
+        audit = GroupAudit(key[0])
+        for line in of_group:
+            for check, text in audit.add(line):
+                yield Finding(check, *key, line.seq, text)

@@ -1,0 +1,63 @@
+"""Generating a whole journal: shards are simulated side by side, one process a core, and written as they go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+
+from rota.protocol.ids import shard_of
+from rota.workload.fleet import DAY_MS, draw_group
+from rota.workload.shard import ShardWorld
+from rota.workload.writing import finish_shard, prepare, write_lines
+
+Tell = Callable[[int, int, int], None]
+"""Hears how many shards of how many are done, and how many lines they have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which journal. It ends at `until_ms`, a wall clock's milliseconds; the same values give the same lines."""
+
+    store_url: str
+    groups: int
+    days: float
+    seed: int
+    until_ms: int
+    shard_count: int = 64
+
+    @property
+    def from_ms(self) -> int:
+        return self.until_ms - int(self.days * DAY_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    lines: int
+    seconds: float
+
+
+def generate(wanted: Wanted, *, processes: int = 0, tell: Tell = lambda _done, _all, _lines: None) -> Generated:
+    """Make the store and fill it; `StoreRefused` where there is a journal already."""
+    began = time.perf_counter()
+    asyncio.run(prepare(wanted.store_url, wanted.shard_count, wanted.from_ms, wanted.until_ms))
+    lines = 0
+    with ProcessPoolExecutor(processes or os.cpu_count() or 1) as pool:
+        shards = [pool.submit(generate_shard, wanted, shard_id) for shard_id in range(wanted.shard_count)]
+        for done, shard in enumerate(as_completed(shards), 1):
+            lines += shard.result()
+            tell(done, wanted.shard_count, lines)
+    return Generated(lines, time.perf_counter() - began)
+
+
+def generate_shard(wanted: Wanted, shard_id: int) -> int:
+    """One shard from its first line to its last; returns how many there were."""
+    plans = [draw_group(number, wanted.seed) for number in range(wanted.groups)]
+    mine = [plan for plan in plans if shard_of("default", plan.group_id, wanted.shard_count) == shard_id]
+    world = ShardWorld(shard_id, mine, seed=wanted.seed, starts_at_ms=wanted.from_ms)
+    lines = asyncio.run(write_lines(wanted.store_url, world.run(wanted.until_ms)))
+    asyncio.run(finish_shard(wanted.store_url, world.image(), world.epoch))
+    return lines

@@ -1,0 +1,89 @@
+"""The generator: its histories are true ones, the same seed gives the same, and a store filled with one holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.pipeline.advisor import ACTUAL, STRATEGIES, replays
+from rota.pipeline.events import Line
+from rota.pipeline.facts.causes import CAUSES, UNKNOWN
+from rota.pipeline.fold import fold_lines
+from rota.pipeline.invariants import findings_of
+from rota.pipeline.tables import ADVISOR, GOLD
+from rota.runtime.ports import StoreRefused
+from rota.storage.verify import verify
+from rota.workload.fleet import HOUR_MS, draw_group
+from rota.workload.generate import Wanted, generate
+from rota.workload.shard import ShardWorld
+from tests.pipeline.journals import ordered
+
+UNTIL_MS = 1_763_700_000_000
+
+
+@cache
+def generated(seed: int = 7, groups: int = 8, hours: int = 6) -> list[Line]:
+    plans = [draw_group(number, seed) for number in range(groups)]
+    world = ShardWorld(0, plans, seed=seed, starts_at_ms=UNTIL_MS - hours * HOUR_MS)
+    return [Line(*row) for row in world.run(UNTIL_MS)]
+
+
+def rows_of(lines: list[Line], table: str) -> list[dict[str, Any]]:
+    columns = [column.name for column in GOLD[table].columns]
+    found = (row for _, _, rows in fold_lines(ordered(lines)) for row in rows)
+    return [dict(zip(columns, row.values, strict=True)) for row in found if row.table == table]
+
+
+def test_a_generated_history_keeps_the_promises_and_has_troubles_of_many_kinds() -> None:
+    lines = generated()
+
+    causes = Counter(row["cause"] for row in rows_of(lines, "rebalances"))
+    assert list(findings_of(ordered(lines))) == []
+    assert causes.keys() <= CAUSES.keys() - {UNKNOWN}
+    assert {"member joined", "member left", "session expired", "metadata changed"} <= causes.keys()
+    assert rows_of(lines, "heartbeats")
+    assert [line.seq for line in lines] == list(range(1, len(lines) + 1))
+
+
+def test_the_same_seed_gives_the_same_history() -> None:
+    assert generated(seed=3, groups=3, hours=2) == generated(seed=3, groups=3, hours=2)
+    assert generated(seed=3, groups=3, hours=2) != generated(seed=4, groups=3, hours=2)
+
+
+def test_sticky_moves_no_more_than_it_must_and_the_advisor_knows_what_really_happened() -> None:
+    lines = generated()
+    names = [column.name for column in ADVISOR.columns]
+
+    advice = [dict(zip(names, row.values, strict=True)) for row in replays(ordered(lines), STRATEGIES)]
+
+    moves = {name: sum(row["moves"] for row in advice if row["assignor"] == name) for name in (ACTUAL, *STRATEGIES)}
+    least = sum(row["least_moves"] for row in advice if row["assignor"] == "sticky")
+    actual = {(r["group_id"], r["generation_id"]): r["moves"] for r in rows_of(lines, "assignments") if r["units"]}
+    told = {(r["group_id"], r["generation_id"]): r["moves"] for r in advice if r["assignor"] == ACTUAL}
+    assert moves["sticky"] == least
+    assert moves["sticky"] < moves["range"] < moves["roundrobin"]
+    assert told == actual
+
+
+async def verified(url: str) -> list[str]:
+    return [difference async for report in verify(url) for difference in report.differences]
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_a_store_that_is_filled_has_rows_that_its_journal_tells(
+    engine: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = f"sqlite:///{tmp_path / 'rota.db'}" if engine == "sqlite" else request.getfixturevalue("postgres_dsn")
+    wanted = Wanted(url, groups=6, days=0.1, seed=7, until_ms=UNTIL_MS, shard_count=2)
+
+    done = generate(wanted, processes=2)
+
+    assert done.lines > 500
+    assert asyncio.run(verified(url)) == []
+    with pytest.raises(StoreRefused, match="has a journal already"):
+        generate(wanted)
