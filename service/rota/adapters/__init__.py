@@ -1,0 +1,4 @@
+"""Rota behind the interfaces of other libraries: tooz, kazoo's SetPartitioner, APScheduler, Celery beat.
+
+Each module imports the library that it is for, and nothing else does.
+"""

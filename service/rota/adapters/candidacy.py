@@ -1,0 +1,108 @@
+"""A candidate for leadership in the background of a program that knows no asyncio."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from rota.client import Client, Election, sync
+from rota.client.errors import MembershipLost
+
+SESSION_TIMEOUT_MS = 10_000
+
+
+class Candidacy:
+    """Campaigns in a group of type `leader` from `start` to `stop`; leads now and then.
+
+    `on_elected` and `on_lost` are called in a thread of their own, one after the other. Both may be late by what the
+    other takes: what must not be done by two looks at `is_leader` itself, which goes by the clock.
+    """
+
+    def __init__(
+        self,
+        client: sync.Twin[Client],
+        group_id: str,
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        on_elected: Callable[[], object] | None = None,
+        on_lost: Callable[[], object] | None = None,
+    ) -> None:
+        self._client = client
+        self._group_id = group_id
+        self._session_timeout_ms = session_timeout_ms
+        self._on_elected = on_elected
+        self._on_lost = on_lost
+        self._election: sync.Twin[Election] | None = None
+        self._following: threading.Thread | None = None
+        self._leading = threading.Event()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Campaign. Does nothing where it does already."""
+        if self._election is not None:
+            return
+        election: sync.Twin[Election] = self._client.leader(self._group_id, session_timeout_ms=self._session_timeout_ms)
+        self._election = election.__enter__()
+        self._following = threading.Thread(target=self._follow, args=(election,), name=self._group_id, daemon=True)
+        self._following.start()
+
+    def stop(self) -> None:
+        """Stop campaigning; if this candidate leads, another may at once. Does nothing where it does not campaign."""
+        election, self._election = self._election, None
+        if election is None:
+            return
+        election.__exit__(None, None, None)
+        following, self._following = self._following, None
+        if following is not None and following is not threading.current_thread():
+            following.join()
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this candidate leads now, by the clock."""
+        election = self._election
+        return election is not None and bool(election.is_leader)
+
+    @property
+    def token(self) -> int | None:
+        """The fencing token of the term under way."""
+        term = self._election.term if self._election is not None else None
+        return term.token if term is not None else None
+
+    @property
+    def generation_id(self) -> int:
+        """The generation that this candidate knows of; -1 while in none."""
+        return int(self._election.member.generation_id) if self._election is not None else -1
+
+    def wait_decided(self, timeout: float | None = None) -> bool:
+        """Return once it is known who leads; whether that is this candidate. `TimeoutError` after `timeout` seconds."""
+        if self._election is None:
+            return False
+        try:
+            self._election.member.wait_assigned(timeout=timeout)
+        except MembershipLost:
+            return False
+        return self.is_leader
+
+    def wait_elected(self, timeout: float | None = None) -> bool:
+        """Return once this candidate leads, or False after `timeout` seconds."""
+        return self._leading.wait(timeout) and self.is_leader
+
+    def _follow(self, election: Any) -> None:
+        for term in election.terms():
+            self._leading.set()
+            if self._on_elected is not None:
+                self._on_elected()
+            term.lost.wait()
+            self._leading.clear()
+            if self._on_lost is not None:
+                self._on_lost()

@@ -1,0 +1,156 @@
+"""What kazoo calls a SetPartitioner: a set of things that the members of a party divide up among them.
+
+    partitioner = SetPartitioner("http://localhost:8080", "/work_queues", {"queue-1", "queue-2", "queue-3"})
+    while True:
+        if partitioner.failed:
+            raise RuntimeError("lost")
+        if partitioner.release:
+            partitioner.release_set()
+        elif partitioner.acquired:
+            for queue in partitioner:
+                ...
+        elif partitioner.allocating:
+            partitioner.wait_for_acquire()
+
+States, names and their meaning are kazoo's. Nothing of kazoo is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+from rota.assignors import TopicPartition
+from rota.client import sync
+
+ALLOCATING: Final = "ALLOCATING"
+ACQUIRED: Final = "ACQUIRED"
+RELEASE: Final = "RELEASE"
+FAILURE: Final = "FAILURE"
+
+SESSION_TIMEOUT_MS = 10_000
+RELEASE_TIMEOUT_MS = 60_000
+
+
+class SetPartitioner:
+    """Each thing is held by one member at a time; who releases late is removed and finds itself in `FAILURE`.
+
+    Members that give different sets do not share: each set is divided among those that gave it.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        path: str,
+        set: Collection[str],  # noqa: A002 - kazoo's name
+        *,
+        identifier: str | None = None,
+        namespace: str = "default",
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        release_timeout_ms: int = RELEASE_TIMEOUT_MS,
+    ) -> None:
+        """Join the party at `path`. `identifier` names this member to people."""
+        self._things = sorted(set)
+        self._held: tuple[str, ...] = ()
+        self._state = ALLOCATING
+        self._changed = threading.Condition()
+        self._leaving = threading.Lock()
+        self._has_left = False
+        self._client = sync.connect(url, namespace=namespace, client_id=identifier)
+        self._client.__enter__()
+        # The name says which set: its things are numbered in this order.
+        topic = f"set.{hashlib.sha256(repr(self._things).encode()).hexdigest()[:32]}"
+        consumer = self._client.consumer(
+            f"set-partitioner.{path.strip('/').replace('/', '.')}",
+            {topic: len(self._things)},
+            "sticky",
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=release_timeout_ms,
+            on_assigned=self._on_assigned,
+            on_revoked=self._on_revoked,
+            on_lost=self._on_lost,
+        )
+        try:
+            self._consumer = consumer.__enter__()
+        except BaseException:
+            self._client.__exit__(None, None, None)
+            raise
+
+    def __iter__(self) -> Iterator[str]:
+        """What this member holds; nothing unless it is `acquired`."""
+        with self._changed:
+            return iter(self._held if self._state == ACQUIRED else ())
+
+    @property
+    def state(self) -> str:
+        """`ALLOCATING`, `ACQUIRED`, `RELEASE` or `FAILURE`."""
+        return self._state
+
+    @property
+    def allocating(self) -> bool:
+        """Whether the set is being divided."""
+        return self._state == ALLOCATING
+
+    @property
+    def acquired(self) -> bool:
+        """Whether this member holds its part."""
+        return self._state == ACQUIRED
+
+    @property
+    def release(self) -> bool:
+        """Whether the set is to be divided anew: stop work and call `release_set`, soon."""
+        return self._state == RELEASE
+
+    @property
+    def failed(self) -> bool:
+        """Whether this member was lost. For good: make a new partitioner."""
+        return self._state == FAILURE
+
+    def wait_for_acquire(self, timeout: float = 30) -> bool:
+        """Wait until this member holds its part; False after `timeout` seconds, or where it failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._state != ALLOCATING, timeout)
+            return self._state == ACQUIRED
+
+    def release_set(self) -> None:
+        """Say that nothing of the set is worked on any more. Only then may others have it."""
+        with self._changed:
+            if self._state in (RELEASE, ACQUIRED):
+                self._move_to(ALLOCATING)
+
+    def finish(self) -> None:
+        """Leave the party. What this member held, others may have at once."""
+        with self._changed:
+            self._move_to(FAILURE)
+        with self._leaving:
+            if not self._has_left:
+                self._has_left = True
+                self._consumer.__exit__(None, None, None)
+                self._client.__exit__(None, None, None)
+
+    def _on_assigned(self, _added: Sequence[TopicPartition], held: Sequence[TopicPartition]) -> None:
+        with self._changed:
+            if self._state != FAILURE:
+                self._held = tuple(self._things[place.partition] for place in held)
+                self._move_to(ACQUIRED)
+
+    def _on_revoked(self, _removed: Sequence[TopicPartition]) -> None:
+        """The coordinator waits for this to return, for as long as the release time-out."""
+        with self._changed:
+            if self._state == ACQUIRED:
+                self._move_to(RELEASE)
+            self._changed.wait_for(lambda: self._state != RELEASE)
+
+    def _on_lost(self, _removed: Sequence[TopicPartition]) -> None:
+        """Kazoo's members fail for good. Ours would join again by itself, and hold things that nobody works on."""
+        with self._changed:
+            self._move_to(FAILURE)
+        threading.Thread(target=self.finish, name="set partitioner leaves", daemon=True).start()
+
+    def _move_to(self, state: str) -> None:
+        self._state = state
+        if state != ACQUIRED:
+            self._held = ()
+        self._changed.notify_all()

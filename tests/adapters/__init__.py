@@ -1,0 +1,1 @@
+"""Rota behind other libraries' interfaces, against those libraries."""
