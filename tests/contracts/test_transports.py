@@ -32,6 +32,7 @@ from rota.protocol.messages import (
     Request,
     SyncGroup,
     TopicPartitions,
+    TopicReply,
     VerifyFence,
 )
 from tests.contracts.transports import OTHERS, REFERENCE, Conversation, Say, a_transport, spoken
@@ -156,6 +157,17 @@ async def topics(say: Say) -> None:
     await say(DeleteTopic("default", "t"))
 
 
+async def a_topic_is_watched(say: Say) -> None:
+    known = await say(PutTopic("default", "t", 3))
+    assert isinstance(known, TopicReply)
+    await say(GetTopic("default", "t", known.version, wait_ms=10))
+    waiting = asyncio.ensure_future(say(GetTopic("default", "t", known.version, wait_ms=5_000)))
+    await asyncio.sleep(0.1)  # it waits by now, or is told at once: the answer is the same
+    await say(PutTopic("default", "t", 4, (("weights", "1,2,3,4"),)))
+    async with asyncio.timeout(4):
+        await waiting
+
+
 async def listings(say: Say) -> None:
     for group_id in ("b", "a", "c"):
         await say(CommitOffsets("default", group_id, -1, (OffsetToCommit("t", 0, 1),)))
@@ -177,6 +189,7 @@ CONVERSATIONS: list[Conversation] = [
     an_administrator_removes_members,
     progress,
     topics,
+    a_topic_is_watched,
     listings,
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,8 @@ from rota.cli.output import print_item, print_items, tell
 
 if TYPE_CHECKING:
     from rota.protocol.messages import TopicReply
+
+_WAIT_MS = 20_000
 
 app = typer.Typer(no_args_is_help=True, help="Topics: named things that are split into partitions.")
 
@@ -69,6 +72,31 @@ def get_topic(
     options = shared(context, url, namespace, output)
     with Server(options) as server:
         print_item(_item(server.call(GetTopic(server.namespace, topic), TopicReply)), options.output, name="topic")
+
+
+@app.command("watch")
+def watch_topic(
+    context: typer.Context, topic: Topic, url: Url = None, namespace: Namespace = None, output: OutputFormat = None
+) -> None:
+    """Show a topic each time that it changes, beginning with now; ends when it is deleted."""
+    from rota.cli.calls import Server
+    from rota.protocol.messages import GetTopic, TopicReply
+
+    options = shared(context, url, namespace, output)
+    with Server(options) as server:
+        found = server.call(GetTopic(server.namespace, topic), TopicReply)
+        while True:
+            print_item(_item(found), options.output, name="topic")
+            sys.stdout.flush()
+            version = found.version
+            while found.version == version:
+                try:
+                    found = server.call(GetTopic(server.namespace, topic, version, _WAIT_MS), TopicReply)
+                except CommandFailed as failed:
+                    if failed.exit_code is not Exit.NOT_FOUND:
+                        raise
+                    tell(f"topic {topic} is deleted")
+                    return
 
 
 @app.command("delete")

@@ -15,7 +15,7 @@ from rota.client.calls import Caller
 from rota.client.consumer import Consumer, ConsumerSettings
 from rota.client.consumer_protocol import PROTOCOL_TYPE, PartitionCounts, TopicRole
 from rota.client.election import CandidateRole, Election
-from rota.client.errors import CoordinatorUnreachable, error_for
+from rota.client.errors import CoordinatorUnreachable, UnknownTopic, error_for
 from rota.client.lag import LoopLag
 from rota.client.member import Member
 from rota.client.pulse import Pulse
@@ -63,6 +63,7 @@ from rota.types import leader
 INSTANCE_ID_VARIABLE = "ROTA_GROUP_INSTANCE_ID"
 """Makes every member of a process static, each in its group: one process should have one in a group."""
 
+_TOPIC_WAIT_MS = 20_000
 _WATCH_PAUSE_S = 0.5
 
 
@@ -117,12 +118,12 @@ class Client:
         patience_ms: int = 10_000,
         pulse: Pulse | None = None,
     ) -> None:
-        self.lag = LoopLag()
+        self.lag: LoopLag = LoopLag()
         """How late this client's event loop is: one that is blocked sends no heartbeats."""
         self._pulse = pulse
         check_namespace(namespace)
-        self.namespace = namespace
-        self.client_id = socket.gethostname() if client_id is None else client_id
+        self.namespace: str = namespace
+        self.client_id: str = socket.gethostname() if client_id is None else client_id
         self._transport = transport
         self._caller = Caller(transport, patience_ms=patience_ms)
 
@@ -423,6 +424,22 @@ class Client:
     async def topic(self, topic: str) -> TopicReply:
         """One registered topic; `UnknownTopic` if there is none."""
         return await self._caller.ask(GetTopic(self.namespace, topic), TopicReply)
+
+    async def watch_topic(self, topic: str) -> AsyncIterator[TopicReply | None]:
+        """A topic as it is now, and each time that it is another, without end; None while it is not registered.
+
+        Of several changes at once, the last one is told.
+        """
+        version: str | None = None
+        while True:
+            wait_ms = 0 if version is None else _TOPIC_WAIT_MS
+            try:
+                found = await self._caller.ask(GetTopic(self.namespace, topic, version or "", wait_ms), TopicReply)
+            except UnknownTopic:
+                found = None
+            if version is None or (found.version if found else "") != version:
+                version = found.version if found else ""
+                yield found
 
     async def put_topic(self, topic: str, partitions: int, attributes: Mapping[str, str] | None = None) -> TopicReply:
         """Register a topic, or let it grow; `InvalidPartitions` if it would shrink."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 from rota.group.rows import TopicRow
@@ -24,7 +25,14 @@ def check_put(topic: TopicRow | None, request: PutTopic, limits: Limits) -> Topi
 def topic_reply(topic: TopicRow | None) -> TopicReply:
     if topic is None:
         return TopicReply(ErrorCode.UNKNOWN_TOPIC)
-    return TopicReply(topic=topic.topic, partitions=topic.partitions, attributes=topic.attributes)
+    return TopicReply(
+        topic=topic.topic, partitions=topic.partitions, attributes=topic.attributes, version=version_of(topic)
+    )
+
+
+def version_of(topic: TopicRow) -> str:
+    """From what the topic is, so that it is the same on every owner and after every restart."""
+    return hashlib.sha256(repr((topic.topic, topic.partitions, topic.attributes)).encode()).hexdigest()[:16]
 
 
 def list_topics(topics: Iterable[TopicRow], request: ListTopics) -> ListTopicsReply:

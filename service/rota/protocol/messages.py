@@ -437,8 +437,12 @@ class PutTopic:
 
 @dataclass(frozen=True, slots=True)
 class GetTopic:
+    """With `wait_ms`, parks while the topic is still the one that `version` says; none is a topic that is not there."""
+
     namespace: str
     topic: str
+    version: str = ""
+    wait_ms: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,6 +458,8 @@ class TopicReply:
     topic: str = ""
     partitions: int = 0
     attributes: tuple[tuple[str, str], ...] = ()
+    version: str = ""
+    """Another one for each other content, for `GetTopic` to wait with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
 from rota.group.state import Group
 from rota.protocol.errors import ErrorCode
@@ -18,6 +19,7 @@ from rota.protocol.messages import (
     FenceReply,
     FetchOffsets,
     GetLeader,
+    GetTopic,
     Heartbeat,
     HeartbeatError,
     HeartbeatMany,
@@ -31,6 +33,7 @@ from rota.protocol.messages import (
     ListTopicsReply,
     Reply,
     Request,
+    TopicReply,
     VerifyFence,
     refuse,
 )
@@ -44,6 +47,8 @@ from rota.runtime.subscriptions import Listener, Subscriptions
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.timer_task import TimerTask
 from rota.runtime.watch import watch_group
+
+Asked = TypeVar("Asked", GetLeader, GetTopic)
 
 SWEEP_INTERVAL_S = 60.0
 TAKE_IN_INTERVAL_S = 2.0
@@ -185,6 +190,8 @@ class LocalCoordinator:
                 return await self._submit(self._with_new_member_id(request))
             case GetLeader():
                 return await self._get_leader(request)
+            case GetTopic() if request.wait_ms:
+                return await self._wait_for_topic(request)
             case VerifyFence(sign=True):
                 return await self._verify_and_sign(request)
             case ListGroups():
@@ -350,17 +357,35 @@ class LocalCoordinator:
 
     async def _get_leader(self, request: GetLeader) -> Answer:
         """Wait until a generation above `after_generation` has a leader, or the wait is over."""
-        deadline_ms = self._clock.monotonic_ms() + min(request.wait_ms or 0, MAX_WAIT_MS)
-        host = self._host(request.namespace, request.group_id)
-        changes: asyncio.Queue[JournalEvent | None] = asyncio.Queue()
         key = (request.namespace, request.group_id)
+        return await self._wait_until(request, request.wait_ms, self._host(*key), key, _leads)
+
+    async def _wait_for_topic(self, request: GetTopic) -> Answer:
+        """Wait until the topic is not the one that the caller knows, or the wait is over."""
+        # Journal lines of topics name no group.
+        key = (request.namespace, "")
+        return await self._wait_until(
+            request, request.wait_ms, self._host(request.namespace, request.topic), key, _is_news
+        )
+
+    async def _wait_until(
+        self,
+        request: Asked,
+        wait_ms: int | None,
+        host: ShardHost | None,
+        key: tuple[str, str],
+        enough: Callable[[Answer, Asked], bool],
+    ) -> Answer:
+        """Ask again after each of the journal's lines about `key`, until the answer is enough or the wait is over."""
+        deadline_ms = self._clock.monotonic_ms() + min(wait_ms or 0, MAX_WAIT_MS)
+        changes: asyncio.Queue[JournalEvent | None] = asyncio.Queue()
         if host is not None:
             host.watchers.setdefault(key, set()).add(changes)
         try:
             while True:
                 answer = await self._submit(request)
                 left_ms = deadline_ms - self._clock.monotonic_ms()
-                if _leads(answer, request) or left_ms <= 0 or not await _next_change(changes, left_ms):
+                if enough(answer, request) or left_ms <= 0 or not await _next_change(changes, left_ms):
                     return answer
         finally:
             if host is not None:
@@ -468,6 +493,13 @@ def _leads(answer: Answer, request: GetLeader) -> bool:
     assert isinstance(reply, LeaderReply)
     unusable = reply.error not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
     return unusable or (bool(reply.leader_id) and reply.generation_id > request.after_generation)
+
+
+def _is_news(answer: Answer, request: GetTopic) -> bool:
+    reply = answer.reply
+    assert isinstance(reply, TopicReply)
+    unusable = reply.error not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC)
+    return unusable or reply.version != request.version
 
 
 async def _next_change(changes: asyncio.Queue[JournalEvent | None], wait_ms: int) -> bool:

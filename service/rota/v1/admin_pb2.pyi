@@ -221,7 +221,7 @@ class PutTopicRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., topic: _Optional[str] = ..., partitions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Topic(_message.Message):
-    __slots__ = ("topic", "partitions", "attributes")
+    __slots__ = ("topic", "partitions", "attributes", "version")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -232,13 +232,15 @@ class Topic(_message.Message):
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partitions: int
     attributes: _containers.ScalarMap[str, str]
-    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    version: str
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., version: _Optional[str] = ...) -> None: ...
 
 class PutTopicResponse(_message.Message):
-    __slots__ = ("topic", "partitions", "attributes", "revision", "epoch")
+    __slots__ = ("topic", "partitions", "attributes", "version", "revision", "epoch")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -249,25 +251,31 @@ class PutTopicResponse(_message.Message):
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partitions: int
     attributes: _containers.ScalarMap[str, str]
+    version: str
     revision: int
     epoch: int
-    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class GetTopicRequest(_message.Message):
-    __slots__ = ("namespace", "topic")
+    __slots__ = ("namespace", "topic", "version", "wait_ms")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     topic: str
-    def __init__(self, namespace: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
+    version: str
+    wait_ms: int
+    def __init__(self, namespace: _Optional[str] = ..., topic: _Optional[str] = ..., version: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class GetTopicResponse(_message.Message):
-    __slots__ = ("topic", "partitions", "attributes", "revision", "epoch")
+    __slots__ = ("topic", "partitions", "attributes", "version", "revision", "epoch")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -278,14 +286,16 @@ class GetTopicResponse(_message.Message):
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partitions: int
     attributes: _containers.ScalarMap[str, str]
+    version: str
     revision: int
     epoch: int
-    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("namespace", "topic")
@@ -296,7 +306,7 @@ class DeleteTopicRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class DeleteTopicResponse(_message.Message):
-    __slots__ = ("topic", "partitions", "attributes", "revision", "epoch")
+    __slots__ = ("topic", "partitions", "attributes", "version", "revision", "epoch")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -307,14 +317,16 @@ class DeleteTopicResponse(_message.Message):
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partitions: int
     attributes: _containers.ScalarMap[str, str]
+    version: str
     revision: int
     epoch: int
-    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
     __slots__ = ("namespace", "page_token", "page_size")

@@ -65,6 +65,7 @@ _TOPIC_ENTRIES = (
     _TOPIC,
     Entry("partitions", _NUMBER),
     Entry("attributes", TextMap(MAX_SAFE_INTEGER, _TEXT, _TEXT), ()),
+    Entry("version", _TEXT, "", "Another one for each other content: hand it to `topicsGet` to wait for a change."),
 )
 
 JOIN_REPLY = _reply(

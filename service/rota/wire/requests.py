@@ -263,5 +263,11 @@ PUT_TOPIC = Record(
 
 DESCRIBE_GROUP = Record(DescribeGroup, ())
 DELETE_GROUP = Record(DeleteGroup, ())
-GET_TOPIC = Record(GetTopic, ())
+GET_TOPIC = Record(
+    GetTopic,
+    (
+        Entry("version", Text(64), "", "Wait until the topic is another than this; without it, until there is one."),
+        Entry("wait_ms", Wait(), 0, _WAIT_DOC),
+    ),
+)
 DELETE_TOPIC = Record(DeleteTopic, ())

@@ -183,9 +183,9 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "topicsGet",
         TOPICS,
-        "A topic's number of partitions and its attributes.",
-        m.GetTopic("default", "documents"),
-        m.TopicReply(topic="documents", partitions=12, attributes=(("owner", "search"),)),
+        "A topic's number of partitions and its attributes; with wait_ms, once it is another than the one known.",
+        m.GetTopic("default", "documents", "5d0c86a1b3f4e297", 20_000),
+        m.TopicReply(topic="documents", partitions=12, attributes=(("owner", "search"),), version="a94e0b57c2d1f386"),
         (E.UNKNOWN_TOPIC,),
     ),
     Operation(

@@ -1,0 +1,50 @@
+"""`client.watch_topic` tells what a topic is, each time that it is another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rota.client import Client, InMemoryTransport
+from rota.protocol.messages import TopicReply
+from rota.runtime.clock import SystemClock
+from rota.runtime.coordinator import LocalCoordinator
+from rota.storage import MemoryStore
+
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    store = MemoryStore(SystemClock().monotonic_ms)
+    await store.open(2)
+    async with LocalCoordinator(store, shard_count=2) as coordinator:
+        await coordinator.wait_until_ready()
+        async with Client(InMemoryTransport(coordinator)) as client:
+            yield client
+
+
+async def test_a_topic_is_watched_from_before_it_is_there_until_after_it_is_gone(client: Client) -> None:
+    seen: list[TopicReply | None] = []
+
+    async with asyncio.timeout(DEADLINE_S):
+        async for topic in client.watch_topic("words"):
+            seen.append(topic)
+            match len(seen):
+                case 1:
+                    await client.put_topic("words", 2)
+                case 2:
+                    await client.put_topic("words", 4, {"weight": "3"})
+                case 3:
+                    await client.delete_topic("words")
+                case _:
+                    break
+
+    assert [topic and (topic.partitions, topic.attributes) for topic in seen] == [
+        None,
+        (2, ()),
+        (4, (("weight", "3"),)),
+        None,
+    ]
