@@ -1,4 +1,6 @@
-"""Writes the generated references under docs/reference, or says with --check which of them are out of date.
+"""Writes what is generated for readers, or says with --check what of it is out of date.
+
+That is the references under docs/reference, and the types of the sync SDK (`sync_stub.py`).
 
 A page is a function without arguments that returns its text; `PAGES` names the file of each.
 """
@@ -10,6 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from docs.sync_stub import STUB, sync_stub
 
 REFERENCE = Path(__file__).parent / "reference"
 _NOTE = "<!-- Written by docs/generate.py (make docs): change the code instead. -->"
@@ -194,9 +199,15 @@ def out_of_date(folder: Path) -> list[str]:
     ]
 
 
+def stale_stub() -> list[str]:
+    """The sync SDK's types, if they are not those of the async one."""
+    return [] if STUB.is_file() and STUB.read_text(encoding="utf-8") == sync_stub() else [STUB.name]
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["--check"]:
-        if stale := out_of_date(REFERENCE):
+        if stale := out_of_date(REFERENCE) + stale_stub():
             sys.exit(f"out of date, run `make docs`: {', '.join(stale)}")
     else:
         write(REFERENCE)
+        STUB.write_text(sync_stub(), encoding="utf-8")

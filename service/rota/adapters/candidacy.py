@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from rota.client import Client, Election, sync
+from rota.client import sync
 from rota.client.errors import MembershipLost
 
 SESSION_TIMEOUT_MS = 10_000
@@ -22,7 +22,7 @@ class Candidacy:
 
     def __init__(
         self,
-        client: sync.Twin[Client],
+        client: sync.Client,
         group_id: str,
         *,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
@@ -34,7 +34,7 @@ class Candidacy:
         self._session_timeout_ms = session_timeout_ms
         self._on_elected = on_elected
         self._on_lost = on_lost
-        self._election: sync.Twin[Election] | None = None
+        self._election: sync.Election | None = None
         self._following: threading.Thread | None = None
         self._leading = threading.Event()
 
@@ -51,7 +51,7 @@ class Candidacy:
         """Campaign. Does nothing where it does already."""
         if self._election is not None:
             return
-        election: sync.Twin[Election] = self._client.leader(self._group_id, session_timeout_ms=self._session_timeout_ms)
+        election = self._client.leader(self._group_id, session_timeout_ms=self._session_timeout_ms)
         self._election = election.__enter__()
         self._following = threading.Thread(target=self._follow, args=(election,), name=self._group_id, daemon=True)
         self._following.start()
@@ -70,7 +70,7 @@ class Candidacy:
     def is_leader(self) -> bool:
         """Whether this candidate leads now, by the clock."""
         election = self._election
-        return election is not None and bool(election.is_leader)
+        return election is not None and election.is_leader
 
     @property
     def token(self) -> int | None:
@@ -81,7 +81,7 @@ class Candidacy:
     @property
     def generation_id(self) -> int:
         """The generation that this candidate knows of; -1 while in none."""
-        return int(self._election.member.generation_id) if self._election is not None else -1
+        return self._election.member.generation_id if self._election is not None else -1
 
     def wait_decided(self, timeout: float | None = None) -> bool:
         """Return once it is known who leads; whether that is this candidate. `TimeoutError` after `timeout` seconds."""
@@ -97,7 +97,7 @@ class Candidacy:
         """Return once this candidate leads, or False after `timeout` seconds."""
         return self._leading.wait(timeout) and self.is_leader
 
-    def _follow(self, election: Any) -> None:
+    def _follow(self, election: sync.Election) -> None:
         for term in election.terms():
             self._leading.set()
             if self._on_elected is not None:

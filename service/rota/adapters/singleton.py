@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import ParamSpec, Protocol, Self, TypeVar
 
 from rota.adapters.candidacy import SESSION_TIMEOUT_MS, Candidacy
-from rota.client import Client, sync
+from rota.client import sync
 
 Parameters = ParamSpec("Parameters")
 Outcome = TypeVar("Outcome")
@@ -46,7 +46,7 @@ class SingletonGuard:
         self._schedulers: list[Pausable] = []
         self._name = name
         self._session_timeout_ms = session_timeout_ms
-        self._client: sync.Twin[Client] | None = None
+        self._client: sync.Client | None = None
         self._candidacy: Candidacy | None = None
 
     def __enter__(self) -> Self:

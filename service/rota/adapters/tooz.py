@@ -19,7 +19,7 @@ import tooz
 from tooz import coordination, locking, utils
 
 from rota.adapters.candidacy import Candidacy
-from rota.client import Client, Member, sync
+from rota.client import sync
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable, GroupIdNotFound
 from rota.protocol.messages import DescribeReply, JoinedMember
 
@@ -50,16 +50,16 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
         self._url = f"{scheme}://{parsed_url.netloc}"
         self._namespace = given.get("namespace", "default")
         self._session_timeout_ms = int(given.get("session_timeout_ms", 10_000))
-        self._members: dict[bytes, sync.Twin[Member[bytes]]] = {}
+        self._members: dict[bytes, sync.Member[bytes]] = {}
         self._candidacies: dict[bytes, Candidacy] = {}
         self._announced: set[bytes] = set()
         self._lost: set[bytes] = set()
         """Groups that this member was removed from."""
         self._locks: set[RotaLock] = set()
-        self._connected: sync.Twin[Client] | None = None
+        self._connected: sync.Client | None = None
 
     @property
-    def client(self) -> sync.Twin[Client]:
+    def client(self) -> sync.Client:
         if self._connected is None:
             raise tooz.ToozError("the driver is not started")
         return self._connected
@@ -199,7 +199,7 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
             threading.Thread(target=member.__exit__, args=(None, None, None), daemon=True).start()
 
     def _enter(self, group_id: bytes, capabilities: Any) -> None:
-        member: sync.Twin[Member[bytes]] = self.client.member(
+        member = self.client.member(
             _group(group_id),
             protocol_type="tooz",
             protocols={PROTOCOL: utils.dumps(capabilities)},

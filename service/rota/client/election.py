@@ -66,9 +66,9 @@ class Term:
     def __init__(self, member: Member[Leadership]) -> None:
         self._member = member
         self._token = member.generation_id
-        self.lost = asyncio.Event()
+        self.lost: asyncio.Event = asyncio.Event()
         """Set once this term is over, for whatever reason: wait for it, or look at `is_valid`."""
-        self.reason = ""
+        self.reason: str = ""
         """Why it is over."""
         self._body: asyncio.Task[object] | None = None
         self._cancellations = 0

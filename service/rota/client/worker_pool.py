@@ -19,8 +19,9 @@ class Shard:
 
     def __init__(self, consumer: Consumer, place: TopicPartition) -> None:
         self._consumer = consumer
-        self.topic, self.partition = place
-        self.stopping = asyncio.Event()
+        self.topic: str = place.topic
+        self.partition: int = place.partition
+        self.stopping: asyncio.Event = asyncio.Event()
         """Set when the shard is to be given up: work that ends by itself within `drain_ms` is not cancelled."""
 
     @property
@@ -82,7 +83,7 @@ class WorkerPool:
         self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
         self._shards: dict[TopicPartition, Shard] = {}
         self._changed = asyncio.Event()
-        self.consumer = consumer(self)
+        self.consumer: Consumer = consumer(self)
         """The membership underneath, for what is not about shards."""
 
     async def __aenter__(self) -> Self:

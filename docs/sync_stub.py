@@ -1,0 +1,254 @@
+"""Writes service/rota/client/sync.pyi: what type checkers know of the SDK's sync twin, read off the async classes.
+
+The twin is one generic class, so its types cannot be seen in it. They follow by rule: what is awaited there is waited
+for here, `async with` is `with`, async iterators are iterators, and what users hand in are plain functions.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+STUB = Path(__file__).parents[1] / "service" / "rota" / "client" / "sync.pyi"
+WIDTH = 120
+_NOTE = (
+    "# Written by docs/generate.py (make docs) from the classes of the same names in rota.client: change those instead."
+)
+_EVENT = '''class Event:
+    """As a `threading.Event`."""
+
+    def is_set(self) -> bool: ...
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    def wait(self, *, timeout: float | None = None) -> bool:
+        """Wait for it to be set; `TimeoutError` after so many seconds."""
+'''
+
+
+def sync_stub() -> str:
+    """The text of the stub."""
+    from rota.client import client
+    from rota.client.twin import TWINS
+
+    classes = [kind for kind in TWINS if kind.__module__.startswith("rota.")]
+    modules = {kind: _Module(inspect.getmodule(kind)) for kind in classes}
+    stub = _Stub({kind.__name__ for kind in classes})
+    connect = stub.function(_Module(client), _Module(client).definition("connect"))
+    # A class comes after the one that it is derived from.
+    bodies = [stub.class_of(modules[kind], modules[kind].definition(kind.__name__)) for kind in classes]
+    exported = ", ".join(f'"{name}"' for name in (*sorted({*(kind.__name__ for kind in classes), "Event"}), "connect"))
+    head = [_NOTE, "from __future__ import annotations", "\n".join(stub.imports()), f"__all__ = [{exported}]"]
+    return "\n\n".join((*head, *stub.aliases.values(), connect, _EVENT.rstrip(), *bodies)) + "\n"
+
+
+class _Module:
+    """A module's source: its definitions, and where the names in it come from."""
+
+    def __init__(self, module: ModuleType | None) -> None:
+        assert module is not None
+        self.name = module.__name__
+        self._tree = ast.parse(inspect.getsource(module))
+        self._imported = {
+            alias.asname or alias.name: (node.module or "", alias.name)
+            for node in self._tree.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+
+    def definition(self, name: str) -> ast.stmt | None:
+        """A class, function or type alias; None where it is only passed on."""
+        return next((node for node in self._tree.body if name in _names_defined(node)), None)
+
+    def home_of(self, name: str) -> tuple[str, str] | None:
+        """Module and name where something is imported from; None for built-ins."""
+        if any(name in _names_defined(node) for node in self._tree.body):
+            return self.name, name
+        return self._imported.get(name)
+
+
+class _Stub:
+    """Collects what the definitions need beside themselves."""
+
+    def __init__(self, twinned: set[str]) -> None:
+        self._twinned = twinned
+        self._needed: set[tuple[str, str]] = set()
+        self.aliases: dict[str, str] = {}
+
+    def imports(self) -> Iterator[str]:
+        by_module: dict[str, set[str]] = {}
+        for module, name in self._needed:
+            by_module.setdefault(module, set()).add(name)
+        # As isort has them: the standard library first, then ours.
+        for ours in (False, True):
+            for module in sorted(by_module):
+                if module.startswith("rota.") is ours:
+                    yield _import(module, sorted(by_module[module], key=_by_case))
+            if not ours:
+                yield ""
+
+    def class_of(self, module: _Module, node: ast.stmt | None) -> str:
+        assert isinstance(node, ast.ClassDef)
+        parts = [_docstring(node), *self._attributes(module, node)]
+        for each in node.body:
+            if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if each.name == "__aenter__":
+                parts.append(self._block())
+            elif not each.name.startswith("_"):
+                parts.append(self.function(module, each))
+        bases = ", ".join(self._type(module, base) for base in node.bases)
+        head = f"class {node.name}({bases}):" if bases else f"class {node.name}:"
+        return head + "\n" + textwrap.indent(_joined([part for part in parts if part]), "    ")
+
+    def function(self, module: _Module, node: ast.stmt | None) -> str:
+        assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        assert node.returns is not None, f"{node.name} says nothing of what it returns"
+        parameters = list(self._parameters(module, node.args))
+        if node.name in _waits():
+            parameters += ["*", "timeout: float | None = None"]
+        decorators = "".join(f"@{ast.unparse(each)}\n" for each in node.decorator_list)
+        returns = self._type(module, node.returns)
+        line = f"def {node.name}({', '.join(parameters)}) -> {returns}:"
+        if len(line) + 4 > WIDTH:
+            line = f"def {node.name}(\n    " + ",\n    ".join(parameters) + f",\n) -> {returns}:"
+        docstring = _docstring(node)
+        return decorators + line + ("\n" + textwrap.indent(docstring, "    ") if docstring else " ...")
+
+    def _parameters(self, module: _Module, given: ast.arguments) -> Iterator[str]:
+        defaults = [None] * (len(given.args) - len(given.defaults)) + list(given.defaults)
+        for each, default in zip(given.args, defaults, strict=True):
+            yield self._parameter(module, each, default)
+        if given.kwonlyargs:
+            yield "*"
+        for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
+            yield self._parameter(module, each, default)
+
+    def _parameter(self, module: _Module, given: ast.arg, default: ast.expr | None) -> str:
+        text = given.arg if given.annotation is None else f"{given.arg}: {self._type(module, given.annotation)}"
+        if default is None:
+            return text
+        return f"{text} = {self._type(module, default)}" if given.annotation else f"{text}={ast.unparse(default)}"
+
+    def _attributes(self, module: _Module, node: ast.ClassDef) -> Iterator[str]:
+        """What `__init__` sets on the object, with the docstring that follows."""
+        init = next((each for each in node.body if getattr(each, "name", "") == "__init__"), None)
+        body: list[ast.stmt] = getattr(init, "body", [])
+        for each, following in zip(body, [*body[1:], ast.Pass()], strict=True):
+            match each:
+                case ast.AnnAssign(target=ast.Attribute(attr=name), annotation=kind) if not name.startswith("_"):
+                    told = f'\n"""{following.value.value}"""' if _is_text(following) else ""  # type: ignore[attr-defined]
+                    yield f"{name}: {self._type(module, kind)}{told}"
+                case ast.Assign(targets=targets):
+                    public = [each for each in targets if not getattr(each, "attr", "_").startswith("_")]
+                    assert not public, f"{node.name}: an annotation is missing at {ast.unparse(each)}"
+
+    def _block(self) -> str:
+        self._needed |= {("types", "TracebackType"), ("typing", "Self")}
+        parameters = "self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None"
+        return f"def __enter__(self) -> Self: ...\ndef __exit__(\n    {parameters}\n) -> None: ..."
+
+    def _type(self, module: _Module, node: ast.expr) -> str:
+        """A type, or a default, as it is here; what it names is imported."""
+        changed = _Sync().visit(ast.parse(ast.unparse(node), mode="eval").body)
+        for each in ast.walk(changed):
+            if isinstance(each, ast.Name):
+                self._need(module, each.id)
+        return ast.unparse(changed).replace("'", '"')
+
+    def _need(self, module: _Module, name: str) -> None:
+        home = module.home_of(name) if name not in self._twinned else None
+        if name in ("Iterator",):
+            home = ("collections.abc", name)
+        if home is None or name in self.aliases:
+            return
+        if home[0].startswith("rota.") and (alias := self._alias_of_functions(*home)) is not None:
+            self.aliases[name] = alias
+        else:
+            self._needed.add(home)
+
+    def _alias_of_functions(self, module_name: str, name: str) -> str | None:
+        """An alias of types that speaks of what is awaited is another here."""
+        import importlib
+
+        module = _Module(importlib.import_module(module_name))
+        node = module.definition(name)
+        if not isinstance(node, ast.AnnAssign | ast.Assign):
+            return None
+        assert node.value is not None
+        text: str = node.value.value if _is_text(node) else ast.unparse(node.value)  # type: ignore[attr-defined]
+        value = ast.parse(text, mode="eval").body
+        names = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
+        if not names & ({"Awaitable", "Assignments"} | self._twinned):
+            return None
+        self._needed.add(("typing", "TypeAlias"))
+        return f"{name}: TypeAlias = {self._type(module, value)}"
+
+
+class _Sync(ast.NodeTransformer):
+    """What becomes of a type when nothing is awaited."""
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        self.generic_visit(node)
+        match node.value:
+            case ast.Name(id="Awaitable"):
+                return node.slice
+            case ast.Name(id="AsyncIterator"):
+                node.value = ast.Name("Iterator")
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        """`Awaitable[None] | None` is `None`."""
+        self.generic_visit(node)
+        return node.left if ast.dump(node.left) == ast.dump(node.right) else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        return ast.Name("Event") if ast.unparse(node) == "asyncio.Event" else node
+
+
+def _waits() -> frozenset[str]:
+    from rota.client.twin import WAITS
+
+    return WAITS
+
+
+def _names_defined(node: ast.stmt) -> set[str]:
+    match node:
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return {name}
+        case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+            return {name}
+    return set()
+
+
+def _is_text(node: ast.AST) -> bool:
+    value = getattr(node, "value", None)
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def _docstring(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    told = ast.get_docstring(node)
+    if told is None:
+        return ""
+    told = told.replace("`async with`", "`with`").replace("async with", "with").replace("an `with`", "a `with`")
+    told = told.replace("An async function", "A function").replace("await ", "").replace("; plain or async", "")
+    ends = '\n"""' if "\n" in told else '"""'
+    return f'"""{told}{ends}'
+
+
+def _joined(parts: list[str]) -> str:
+    """Without an empty line after what has no docstring, as formatters have it in stubs."""
+    return "".join(part + ("\n" if part.endswith("...") else "\n\n") for part in parts).rstrip("\n")
+
+
+def _import(module: str, names: list[str]) -> str:
+    line = f"from {module} import {', '.join(names)}"
+    return line if len(line) <= WIDTH else f"from {module} import (\n    " + ",\n    ".join(names) + ",\n)"
+
+
+def _by_case(name: str) -> tuple[bool, str]:
+    """Constants come before classes, as isort has them."""
+    return not name.isupper(), name

@@ -1,0 +1,602 @@
+# Written by docs/generate.py (make docs) from the classes of the same names in rota.client: change those instead.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Generic, Self, TypeAlias
+
+from rota.assignors import TopicPartition
+from rota.client.consumer_protocol import Partitions
+from rota.client.election import Leadership, Outcome
+from rota.client.errors import CoordinatorError
+from rota.client.events import Assigned, MemberEvent
+from rota.client.lag import LoopLag
+from rota.client.member import Share
+from rota.client.pulse import Beat
+from rota.client.topics import Topics
+from rota.client.transports.port import GroupEvent
+from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
+from rota.protocol.messages import (
+    DescribeReply,
+    FenceReply,
+    FetchedOffset,
+    Heartbeat,
+    JoinedMember,
+    ListedGroup,
+    OffsetToCommit,
+    TopicPartitions,
+    TopicReply,
+)
+
+__all__ = ["Client", "Consumer", "Election", "Event", "Member", "Shard", "Term", "WorkerPool", "connect"]
+
+PartitionCounts: TypeAlias = Mapping[str, int] | Callable[[Sequence[str]], Mapping[str, int]]
+
+Listener: TypeAlias = Callable[..., None]
+
+Work: TypeAlias = Callable[[Shard], None]
+
+Assignments: TypeAlias = Mapping[str, bytes]
+
+Assign: TypeAlias = Callable[[Sequence[JoinedMember], int], Assignments]
+
+Committed: TypeAlias = Callable[[Sequence[OffsetToCommit], CoordinatorError | None], None]
+
+def connect(
+    url: str | Sequence[str],
+    namespace: str = "default",
+    *,
+    client_id: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    patience_ms: int = 10000,
+    heartbeat_thread: bool = False,
+) -> Client:
+    """A client of the coordinator at `url`, for the time of a `with` block. Nothing is sent yet.
+
+    The URL's scheme is the transport: `http` and `https`; `grpc` and `grpcs` (with TLS) for one rpc per call;
+    `grpc+stream` and `grpcs+stream` for one stream that all members share, on which they are told of a rebalance
+    without asking. With `?leave_after_ms=500` a lost stream counts as leaving after so long. gRPC needs
+    `pip install 'rota[grpc]'`.
+
+    Args:
+        url: Where the coordinator is; several addresses, of one scheme, are tried in turn.
+        namespace: The tenant whose groups and topics are meant.
+        client_id: A name for people; member ids begin with it. By default the name of this machine.
+        headers: Sent with every request, for example `{"Authorization": "Bearer …"}`.
+        patience_ms: How long calls other than a member's are repeated while nobody answers.
+        heartbeat_thread: Keep members alive from a thread of its own while the event loop is blocked. What they hold
+            is then as good as their heartbeats: `max_processing_interval_ms` is what notices that nothing gets done.
+
+    Raises:
+        ValueError: An address is no URL of these schemes, or they have several.
+    """
+
+class Event:
+    """As a `threading.Event`."""
+
+    def is_set(self) -> bool: ...
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+    def wait(self, *, timeout: float | None = None) -> bool:
+        """Wait for it to be set; `TimeoutError` after so many seconds."""
+
+class Client:
+    """Speaks for one namespace over one transport, which it closes at the end of its `with` block."""
+
+    lag: LoopLag
+    """How late this client's event loop is: one that is blocked sends no heartbeats."""
+
+    namespace: str
+
+    client_id: str
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def leader(
+        self,
+        name: str,
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
+        group_instance_id: str | None = None,
+        metadata: bytes = b"",
+        leave_on_close: bool | None = None,
+    ) -> Election:
+        """A candidate in the election called `name`, which is a group: at most one candidate at a time leads it.
+
+        Args:
+            name: The group of the candidates.
+            session_timeout_ms: After how much silence somebody else leads; an unreachable leader stops before.
+            rebalance_timeout_ms: How long a term's body may take to end when it is handed over in order.
+            group_instance_id: As in `member`.
+            metadata: What others may read of this candidate, such as where it can be reached.
+            leave_on_close: As in `member`.
+        """
+
+    def consumer(
+        self,
+        group_id: str,
+        topics: Topics,
+        strategy: str | Sequence[str] = "cooperative-sticky",
+        *,
+        partitions_per_topic: PartitionCounts | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
+        max_processing_interval_ms: int | None = None,
+        auto_commit_ms: int | None = None,
+        topics_refresh_ms: int = 10000,
+        group_instance_id: str | None = None,
+        rack_id: str | None = None,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+        leave_on_close: bool | None = None,
+    ) -> Consumer:
+        """A member that shares the partitions of topics with the others of its group.
+
+        Args:
+            group_id: The group; it comes to be with its first member.
+            topics: What to subscribe to: a name, several, or a compiled regular expression that matches whole names of
+                registered topics. As a mapping it also says how many partitions each topic has.
+            strategy: `range`, `roundrobin`, `sticky` or `cooperative-sticky`, with which partitions that do not move
+                never pause; or several, the preferred one first, to change from one to the other while running.
+            partitions_per_topic: The counts, or a function that the leader asks. Without it, and without a mapping
+                in `topics`, the topics registered with the coordinator count.
+            session_timeout_ms: As in `member`.
+            rebalance_timeout_ms: As in `member`.
+            max_processing_interval_ms: Give the share up when for so long nothing was committed or stored, nor
+                `progress` called, though heartbeats go on. The member joins again with the next progress.
+            auto_commit_ms: Commit what was stored as often as this, and when partitions are revoked.
+            topics_refresh_ms: How often to look for new topics and partitions, where they are not given as a mapping.
+            group_instance_id: As in `member`.
+            rack_id: Where this member is, for strategies that heed racks.
+            on_assigned: As in `member`; partitions that this member keeps are not among those added.
+            on_revoked: As in `member`.
+            on_lost: As in `member`.
+            leave_on_close: As in `member`.
+        """
+
+    def worker_pool(
+        self,
+        group_id: str,
+        topics: Topics,
+        work: Work,
+        strategy: str | Sequence[str] = "cooperative-sticky",
+        *,
+        drain_ms: int = 0,
+        partitions_per_topic: PartitionCounts | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
+        max_processing_interval_ms: int | None = None,
+        auto_commit_ms: int | None = None,
+        topics_refresh_ms: int = 10000,
+        group_instance_id: str | None = None,
+        rack_id: str | None = None,
+        leave_on_close: bool | None = None,
+    ) -> WorkerPool:
+        """Runs `work(shard)` for each partition that this process holds, as long as it holds it.
+
+        Args:
+            group_id: As in `consumer`, as are all that are not named here.
+            topics: The shards, as partitions of topics.
+            work: A function that works on one `Shard`. It is cancelled when the shard is revoked or lost.
+            strategy: As in `consumer`.
+            drain_ms: How long work may go on after `shard.stopping` was set, before it is cancelled.
+        """
+
+    def member(
+        self,
+        group_id: str,
+        *,
+        protocol_type: str,
+        protocols: Mapping[str, bytes],
+        assign: Assign,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
+        group_instance_id: str | None = None,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+        leave_on_close: bool | None = None,
+    ) -> Member[bytes]:
+        """A member of any kind of group, whose metadata and assignments are the user's own bytes.
+
+        Args:
+            group_id: The group; it comes to be with its first member.
+            protocol_type: What the group is for; the same for all its members.
+            protocols: Metadata by protocol name, the preferred one first.
+            assign: Called when this member leads; see `rota.client.Assign`.
+            session_timeout_ms: Silence after which the coordinator removes this member.
+            rebalance_timeout_ms: How long `on_revoked` may take at most.
+            group_instance_id: Makes the member static: it takes its place again after a restart. By default what the
+                environment variable `ROTA_GROUP_INSTANCE_ID` says, if it is set.
+            on_assigned: `on_assigned(added, all)` starts work. Returns soon. Each of the three is
+                called with `deadline`, if it has such a parameter.
+            on_revoked: `on_revoked(removed)` stops work and commits; it is waited for.
+            on_lost: `on_lost(removed)` stops work at once, without a commit, where it is too late to give up in order.
+            leave_on_close: Whether the end of the block tells the group; by default not for static members.
+        """
+
+    def list_groups(self, *, states: Sequence[str] = (), protocol_types: Sequence[str] = ()) -> list[ListedGroup]:
+        """All groups of the namespace, or those in these states and of these protocol types."""
+
+    def describe_group(self, group_id: str) -> DescribeReply:
+        """A group as it stands; `GroupIdNotFound` if there is none."""
+
+    def delete_group(self, group_id: str) -> None:
+        """Delete a group that has no members, with its offsets; `NonEmptyGroup` otherwise."""
+
+    def remove_member(self, group_id: str, member_id: str, reason: str = "") -> None:
+        """Remove a member from its group, for administrators; `UnknownMemberId` if there is none."""
+
+    def offsets(self, group_id: str) -> tuple[FetchedOffset, ...]:
+        """All offsets that a group has committed."""
+
+    def set_offsets(self, group_id: str, offsets: Sequence[OffsetToCommit]) -> None:
+        """Set where a group goes on, for administrators: only while it has no members; one that is not there is made.
+
+        Raises:
+            UnknownMemberId: The group has members: they commit.
+            OffsetMetadataTooLarge: The partitions in its detail were not committed, all others were.
+        """
+
+    def delete_offsets(self, group_id: str, partitions: Mapping[str, Sequence[int]]) -> None:
+        """Forget what a group has committed for these partitions of topics, by topic; those it never had count, too."""
+
+    def watch(self, group_id: str, after_revision: int | None = None) -> Iterator[GroupEvent]:
+        """A group's journal: lines after `after_revision` (None: from now on), then live, without end.
+
+        When the coordinator goes away it is waited for, and what happened meanwhile is not missed, provided that
+        there was a revision to go on from: the one given, or that of an event seen.
+        """
+
+    def topics(self) -> list[TopicReply]:
+        """All registered topics with their partition counts."""
+
+    def topic(self, topic: str) -> TopicReply:
+        """One registered topic; `UnknownTopic` if there is none."""
+
+    def watch_topic(self, topic: str) -> Iterator[TopicReply | None]:
+        """A topic as it is now, and each time that it is another, without end; None while it is not registered.
+
+        Of several changes at once, the last one is told.
+        """
+
+    def put_topic(self, topic: str, partitions: int, attributes: Mapping[str, str] | None = None) -> TopicReply:
+        """Register a topic, or let it grow; `InvalidPartitions` if it would shrink."""
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic; `UnknownTopic` if there is none."""
+
+class Member(Generic[Share]):
+    """A membership, for the time of a `with` block.
+
+    Leaving the block is two-phase: `on_revoked` finishes first, then the group is left. If the coordinator refuses
+    this member for good (`FencedInstanceId`, `InconsistentGroupProtocol`, …) or a callback raises, the block is
+    cancelled and that error comes out of it.
+
+    `Share` is what an assignment means to the user: what its role reads in it.
+    """
+
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def group_id(self) -> str: ...
+    @property
+    def member_id(self) -> str:
+        """Given by the coordinator; empty before the first answer."""
+
+    @property
+    def generation_id(self) -> int:
+        """The generation, which is the fencing token; -1 while in none."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads the generation that it is in."""
+
+    @property
+    def assignment(self) -> Share | None:
+        """What this member may act on at this moment; None where it holds nothing.
+
+        The clock is asked each time, so the answer is right even where the event loop was blocked past the deadline.
+        """
+
+    @property
+    def valid_until(self) -> float | None:
+        """When `assignment` ends unless it is renewed, in seconds of the event loop's clock; None if nothing is held.
+
+        Always earlier than the moment from which the coordinator may give it to somebody else.
+        """
+
+    @property
+    def revoke_by(self) -> float | None:
+        """By when `on_revoked` must have returned, however well the coordinator can be reached meanwhile."""
+
+    @property
+    def unreachable_since(self) -> float | None:
+        """Since when the coordinator has not answered; None while it does. Unreachable is not lost."""
+
+    def check_deadline(self) -> None:
+        """Notice at once where the deadline has passed, though the event loop had no time to say so."""
+
+    def wait_assigned(self, *, timeout: float | None = None) -> Assigned[Share]:
+        """Return as soon as this member holds something (which may be nothing at all to do).
+
+        Raises:
+            MembershipLost: The member was closed meanwhile.
+            CoordinatorError: The coordinator refuses this member for good.
+        """
+
+    def events(self) -> Iterator[MemberEvent[Share]]:
+        """What happens to this member, beginning with what it holds now. For watching: work is stopped by callbacks."""
+
+    def commit(self, offsets: Iterable[OffsetToCommit]) -> None:
+        """Record progress, fenced by the generation that is held now.
+
+        Repeated while the coordinator cannot be reached, and where the group has moved on and left this member what
+        it held: a resync, or a rebalance of a cooperative group.
+
+        Raises:
+            MembershipLost: Nothing is held, or the generation is over: nothing was committed.
+            RebalanceInProgress: The group is between two generations: nothing was committed.
+            CoordinatorUnreachable: It is not known whether it was committed, and nothing is held any more.
+            OffsetMetadataTooLarge: The partitions in its detail were not committed, all others were.
+        """
+
+    def fetch_offsets(self, topics: Sequence[TopicPartitions] | None = None) -> tuple[FetchedOffset, ...]:
+        """The group's committed offsets; an offset of -1 where nothing was committed."""
+
+    def verify_fence(self) -> FenceReply:
+        """Ask the coordinator whether this member's generation is still the current one.
+
+        Raises:
+            MembershipLost: It is not, or nothing is held.
+        """
+
+    def signed_token(self) -> str:
+        """A signed proof that this member is in the current generation, for services that check it offline.
+
+        It is good for a minute or so (the server's `fence_token_ttl_ms`): ask again for the next write that needs one.
+        See `rota.fencing.tokens.Fence` for the other side.
+
+        Raises:
+            MembershipLost: The generation is over, or nothing is held.
+            InvalidRequest: The server has no keys to sign with.
+        """
+
+    def rejoin(self, reason: str) -> None:
+        """Have the group rebalance (as the leader), or bring this member's part of it up to date."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def step_aside(self, reason: str) -> None:
+        """Stop work in order and leave the group, but not for good: `come_back` joins again, as somebody new."""
+
+    def withdraw(self, reason: str) -> None:
+        """As `step_aside`, at once: what is held is lost, whatever its work is at."""
+
+    def come_back(self) -> None:
+        """Join again after having stepped aside."""
+
+    def overdue_heartbeat(self) -> Heartbeat | None:
+        """For the pulse."""
+
+    def note_beat(self, beat: Beat) -> None:
+        """For the pulse: looked at when this member next reads the clock."""
+
+    def fail(self, error: Exception) -> None:
+        """The user's code raised: this member can only stop work, leave, and end its block with the error."""
+
+class Consumer(Member[Partitions]):
+    """A `Member` whose share is partitions of topics.
+
+    Two ways of progress: `commit` what is done, at once; or `store` it and leave the rest to the consumer, which
+    commits what is stored every `auto_commit_ms` and when partitions are revoked, after `on_revoked` has returned.
+    """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def owns(self, place: TopicPartition) -> bool:
+        """Whether a partition is this member's now, by the clock; one that is being revoked still is."""
+
+    def assignments(self) -> Iterator[Assigned[Partitions]]:
+        """What this member holds, beginning with now, each time that it is another. Asking for the next is progress."""
+
+    def progress(self) -> None:
+        """Say that work goes on; so do `store` and `commit`. A member that fell silent joins its group again."""
+
+    def store(self, topic: str, partition: int, offset: int, metadata: str = "") -> None:
+        """Note that everything before `offset` is done, for the next commit.
+
+        Raises:
+            MembershipLost: This member does not hold the partition (any more).
+        """
+
+    def commit(self, offsets: Iterable[OffsetToCommit] | None = None) -> None:
+        """As `Member.commit`; without offsets, everything that is stored."""
+
+    def commit_soon(self, offsets: Iterable[OffsetToCommit] | None = None, then: Committed | None = None) -> None:
+        """Commit in the background. `then` is told how it went; without it, that it failed is only logged."""
+
+    def committed(self) -> dict[TopicPartition, int]:
+        """The group's progress in what this member holds; 0 where nothing was committed yet."""
+
+    @property
+    def subscription(self) -> tuple[str, ...]:
+        """The topics that this member asks for; for a pattern, those that match now."""
+
+    def subscribe(self, topics: Topics) -> None:
+        """Ask for other topics from now on. What is not asked for any more is revoked, and the group rebalances.
+
+        Partition counts come from where they came before: a mapping's counts are added to those given at first.
+        """
+
+class Election:
+    """A candidacy, for the time of a `with` block.
+
+        with client.leader("billing-writer") as election:
+            election.run(write)          # calls write(term) in each term; cancelled when the term is lost
+
+    `terms` is the same by hand. Leaving the block ends the term in order: its body first, then the leadership, so that
+    another candidate leads at once.
+    """
+
+    member: Member[Leadership]
+    """The candidate's membership, for what is not about leading."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    @property
+    def term(self) -> Term | None:
+        """The term under way; None while this candidate does not lead."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this candidate leads now, by the clock."""
+
+    @property
+    def valid_until(self) -> float | None:
+        """Until when what is known here holds: this candidate's term, or that another leads."""
+
+    @property
+    def unreachable_since(self) -> float | None:
+        """Since when the coordinator has not answered; None while it does. Unreachable is not lost."""
+
+    def terms(self) -> Iterator[Term]:
+        """Each term as it begins. The next one comes when the one before is over."""
+
+    def run(self, work: Callable[[Term], Outcome]) -> Outcome:
+        """Wait to be elected and call `work(term)`; anew in each term, until it returns or raises."""
+
+    def resign(self, reason: str = "resigned", *, pause_s: float = 0.0) -> None:
+        """End the term in order and let another candidate lead; campaign again after `pause_s`, as the last in line."""
+
+class Term:
+    """One time of leading. As a `with` block it cancels its body when it is over, and raises `LeadershipLost`.
+
+    A term goes on while other candidates come and go; `token` then grows with the generation, and never goes back.
+    """
+
+    lost: Event
+    """Set once this term is over, for whatever reason: wait for it, or look at `is_valid`."""
+
+    reason: str
+    """Why it is over."""
+
+    @property
+    def token(self) -> int:
+        """The fencing token: give it to whatever you write to, and have older ones refused there."""
+
+    @property
+    def valid_until(self) -> float | None:
+        """When this term ends unless it is renewed, in seconds of the event loop's clock; None once it is over.
+
+        Always earlier than the moment from which the coordinator may let somebody else lead.
+        """
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether this candidate leads now, by the clock: right also after the event loop was blocked."""
+
+    def raise_if_lost(self) -> None:
+        """Raise `LeadershipLost` unless the term is valid now. To be called before what must not be done twice."""
+
+    def verify(self) -> FenceReply:
+        """Ask the coordinator whether this term's generation is the current one; `LeadershipLost` if not."""
+
+    def signed_token(self) -> str:
+        """A signed proof of this term's generation, for services that check it offline; `LeadershipLost` if it is over.
+
+        Good for a minute or so: ask again when it has run out.
+        """
+
+    def begin(self) -> None:
+        """Work of this term begins: whoever hands the leadership over in order waits for `finish`."""
+
+    def finish(self) -> None:
+        """Work of this term is over."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def end(self, reason: str) -> None:
+        """It is over: the body is cancelled."""
+
+    def wait_left(self) -> None:
+        """Return when the body has come to its end."""
+
+class WorkerPool:
+    """Runs `work(shard)` for each shard that this process holds, for the time of a `with` block.
+
+    A shard that is revoked: `shard.stopping` is set, after `drain_ms` the task is cancelled, and only when it has ended
+    is the shard free for others. One that is lost is cancelled at once. If `work` raises, the block ends with that.
+    """
+
+    consumer: Consumer
+    """The membership underneath, for what is not about shards."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    @property
+    def shards(self) -> tuple[TopicPartition, ...]:
+        """What this process holds now."""
+
+    def run(self) -> None:
+        """Work until this task is cancelled."""
+
+    def wait_done(self, *, timeout: float | None = None) -> None:
+        """Return once this process holds shards (maybe none) and the work on each of them has returned."""
+
+    def start(self, added: Partitions, _held: Partitions) -> None: ...
+    def stop(self, removed: Partitions) -> None: ...
+    def abandon(self, removed: Partitions) -> None: ...
+
+class Shard:
+    """One partition while this process works on it."""
+
+    topic: str
+
+    partition: int
+
+    stopping: Event
+    """Set when the shard is to be given up: work that ends by itself within `drain_ms` is not cancelled."""
+
+    @property
+    def token(self) -> int:
+        """The fencing token: give it to whatever you write to, and have older ones refused there."""
+
+    @property
+    def member_id(self) -> str:
+        """Who this process is in its group: what a fence in a transaction asks for beside the token."""
+
+    @property
+    def valid_until(self) -> float | None:
+        """When the shard is lost unless it is renewed, in seconds of the event loop's clock; None once it is."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the shard is this process's now, by the clock."""
+
+    def raise_if_lost(self) -> None:
+        """Raise `MembershipLost` unless the shard is held now. To be called before what must not be done twice."""
+
+    def position(self) -> int:
+        """Where to go on: what the group committed last, 0 where nothing was."""
+
+    def commit(self, offset: int, metadata: str = "") -> None:
+        """Record that everything before `offset` is done; `MembershipLost` if the shard is another's by now."""
+
+    def store(self, offset: int, metadata: str = "") -> None:
+        """As `commit`, at the pool's leisure: every `auto_commit_ms`, and when the shard is given up."""

@@ -1,0 +1,270 @@
+"""The sync twins of the SDK's objects: each lives on an event loop in a thread of its own, and is waited for.
+
+What users see of them, and all that type checkers know, is in `sync.pyi`, which docs/generate.py writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import rota.client as sdk
+from rota.client.consumer_protocol import Partitions
+from rota.client.errors import LeadershipLost
+from rota.client.threads import LoopThread
+
+Original = TypeVar("Original")
+
+Share = TypeVar("Share")
+
+WAITS = frozenset({"wait", "wait_assigned", "wait_done"})
+"""Methods that take a `timeout`, too."""
+_MOST_THREADS = 10_000
+"""Threads for callbacks and work come when they are needed: one for each shard that is held, at most."""
+
+
+class _Thread(LoopThread):
+    """The loop that the twins of one client live on, and the threads that their callbacks run in."""
+
+    def __init__(self) -> None:
+        super().__init__("rota")
+        self.workers = ThreadPoolExecutor(_MOST_THREADS, "rota callback")
+
+    def stop(self) -> None:
+        super().stop()
+        self.workers.shutdown()
+
+
+class Twin(Generic[Original]):
+    """Stands for an object of the async SDK: what is awaited there, is waited for here."""
+
+    def __init__(self, original: Original, thread: _Thread) -> None:
+        self._original = original
+        self._thread = thread
+        self._block: _Block | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self._original).__name__} of rota.client.sync>"
+
+    def __dir__(self) -> list[str]:
+        return [name for name in dir(self._original) if not name.startswith("_")]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        value = self._thread.run(_read(self._original, name))
+        return self._method(value) if inspect.ismethod(value) else _twin(value, self._thread)
+
+    def __enter__(self) -> Self:
+        self._block = _Block(self._original, self._thread)
+        self._block.enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        block, self._block = self._block, None
+        assert block is not None
+        block.leave(error)
+
+    def _method(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        thread = self._thread
+
+        def waits(*arguments: Any, **options: Any) -> Any:
+            timeout_s = options.pop("timeout", None) if method.__name__ in WAITS else None
+            given = [_given(each, thread) for each in arguments]
+            named = {name: _given(each, thread) for name, each in options.items()}
+            return _twin(thread.run(_call(method, given, named, timeout_s)), thread)
+
+        waits.__name__, waits.__doc__ = method.__name__, method.__doc__
+        return waits
+
+
+class Client(Twin[sdk.Client]):
+    """A client, which ends its thread at the end of its `with` block."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            self._thread.stop()
+
+
+class Member(Twin[sdk.Member[Share]]):
+    """A member of any kind of group."""
+
+
+class Consumer(Member[Partitions]):
+    """A member that shares the partitions of topics."""
+
+
+class Election(Twin[sdk.Election]):
+    """A candidacy."""
+
+
+class Term(Twin[sdk.Term]):
+    """One time of leading. Its body is not cancelled: the block raises `LeadershipLost` at its end."""
+
+
+class WorkerPool(Twin[sdk.WorkerPool]):
+    """Runs `work(shard)` in a thread for each shard that this process holds."""
+
+
+class Shard(Twin[sdk.Shard]):
+    """One partition while this process works on it."""
+
+
+class Event(Twin[asyncio.Event]):
+    """What is waited for with a `timeout`, as with a `threading.Event`."""
+
+
+TWINS: dict[type[Any], type[Twin[Any]]] = {
+    sdk.Client: Client,
+    sdk.Member: Member,
+    sdk.Consumer: Consumer,
+    sdk.Election: Election,
+    sdk.Term: Term,
+    sdk.WorkerPool: WorkerPool,
+    sdk.Shard: Shard,
+    asyncio.Event: Event,
+}
+"""By the class that each stands for."""
+
+
+def connect(*arguments: Any, **options: Any) -> Client:
+    """As `rota.connect`, for a `with` block."""
+    thread = _Thread()
+    thread.start()
+
+    async def make() -> sdk.Client:
+        return sdk.connect(*arguments, **options)
+
+    try:
+        return Client(thread.run(make()), thread)
+    except BaseException:
+        thread.stop()
+        raise
+
+
+async def _read(original: Any, name: str) -> Any:
+    return getattr(original, name)
+
+
+async def _call(
+    method: Callable[..., Any], arguments: list[Any], named: dict[str, Any], timeout_s: float | None
+) -> Any:
+    """With a timeout, `TimeoutError` where it runs out."""
+    async with asyncio.timeout(timeout_s):
+        outcome = method(*arguments, **named)
+        return await outcome if inspect.isawaitable(outcome) else outcome
+
+
+def _twin(value: Any, thread: _Thread) -> Any:
+    if isinstance(value, AsyncIterator):
+        return _iterate(value, thread)
+    kind = TWINS.get(type(value))
+    return value if kind is None else kind(value, thread)
+
+
+def _iterate(values: AsyncIterator[Any], thread: _Thread) -> Iterator[Any]:
+    async def following() -> Any:
+        return await anext(values, StopAsyncIteration)
+
+    try:
+        while (value := thread.run(following())) is not StopAsyncIteration:
+            yield _twin(value, thread)
+    finally:
+        if inspect.isasyncgen(values):
+            thread.run(_close(values))
+
+
+async def _close(values: Any) -> None:
+    await values.aclose()
+
+
+def _given(argument: Any, thread: _Thread) -> Any:
+    """What the user hands in: functions are called in threads, with twins."""
+    if isinstance(argument, Twin):
+        return argument._original
+    return _in_thread(argument, thread) if inspect.isroutine(argument) or _is_callable_object(argument) else argument
+
+
+def _is_callable_object(argument: Any) -> bool:
+    return callable(argument) and not isinstance(argument, type)
+
+
+def _in_thread(function: Callable[..., Any], thread: _Thread) -> Callable[..., Awaitable[Any]]:
+    async def call(*arguments: Any, **named: Any) -> Any:
+        given = [_twin(each, thread) for each in arguments]
+        running = asyncio.get_running_loop().run_in_executor(thread.workers, lambda: function(*given, **named))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            # It goes on in its thread until it looks at what it holds. Who cancels waits for that, as for any task.
+            await asyncio.wait((running,))
+            raise
+
+    if "deadline" in _parameters(function):
+        call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return call
+
+
+def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
+    try:
+        return tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # Written in C, without a signature.
+        return ()
+
+
+class _Block:
+    """An `async with` block that is entered and left from another thread: one task holds it open."""
+
+    def __init__(self, original: Any, thread: _Thread) -> None:
+        self._original = original
+        self._thread = thread
+        self._entered = threading.Event()
+        self._leave = asyncio.Event()
+        self._error: BaseException | None = None
+        self._holding: Any = None
+
+    def enter(self) -> None:
+        if isinstance(self._original, sdk.Term):
+            self._thread.run(_do(self._original.begin))
+            return
+        self._holding = self._thread.submit(self._hold())
+        self._entered.wait()
+        if self._holding.done():
+            self._holding.result()
+
+    def leave(self, error: BaseException | None) -> None:
+        """What ended the block meanwhile is raised, unless the body raised something itself."""
+        if isinstance(self._original, sdk.Term):
+            self._thread.run(_do(self._original.finish))
+            if error is None and self._original.lost.is_set():
+                raise LeadershipLost(self._original.reason)
+            return
+        self._thread.run(_do(self._leave.set))
+        try:
+            self._holding.result()
+        except BaseException:
+            if error is None:
+                raise
+
+    async def _hold(self) -> None:
+        try:
+            async with self._original:
+                self._entered.set()
+                await self._leave.wait()
+        finally:
+            self._entered.set()
+
+
+async def _do(act: Callable[[], None]) -> None:
+    act()
