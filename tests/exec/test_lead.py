@@ -46,6 +46,7 @@ def test_it_ends_with_the_exit_code_of_its_command(wrappers: Wrappers) -> None:
     assert [lead.wait_for_exit() for lead in leads] == [7, 128 + signal.SIGKILL, 127, 126]
 
 
+@pytest.mark.slow
 def test_arguments_arrive_as_they_are_for_there_is_no_shell(wrappers: Wrappers) -> None:
     lead = wrappers.lead(sys.executable, "-c", "import sys; print(sys.argv[1:])", "$HOME", "a b", "--wait", "*")
 
@@ -53,6 +54,7 @@ def test_arguments_arrive_as_they_are_for_there_is_no_shell(wrappers: Wrappers) 
     assert "['$HOME', 'a b', '--wait', '*']" in lead.output()
 
 
+@pytest.mark.slow
 def test_the_command_knows_its_token_and_the_next_leader_has_a_higher_one(wrappers: Wrappers) -> None:
     first, second = (wrappers.lead_python(PRINT_ENVIRONMENT) for _ in range(2))
 
@@ -180,6 +182,7 @@ def test_a_lost_leadership_ends_with_74_or_is_campaigned_for_again(wrappers: Wra
     again.wait_until(lambda: again.output().count("elected") == 2, "second term")
 
 
+@pytest.mark.slow
 def test_a_signal_that_comes_before_the_program_is_there_is_not_lost(wrappers: Wrappers) -> None:
     """The command ignores nothing, so that whenever it comes, TERM ends it."""
     leads = [wrappers.of(str(number)).lead("sleep", "60") for number in range(4)]

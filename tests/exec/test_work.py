@@ -46,6 +46,7 @@ def started_on(wrapper: Process, count: int) -> str:
     return wrapper.wait_for_line(rf"^started (\d+(?: \d+){{{count - 1}}})$")[1]
 
 
+@pytest.mark.slow
 def test_the_command_knows_its_share_and_its_exit_code_is_the_answer(wrappers: Wrappers) -> None:
     wrappers.put_topic(wrappers.group_id, 3)
 
@@ -79,6 +80,7 @@ def test_a_share_moves_only_once_its_command_has_stopped(wrappers: Wrappers) -> 
     assert second.terminate() == 0
 
 
+@pytest.mark.slow
 def test_nothing_runs_where_nothing_is_assigned(wrappers: Wrappers) -> None:
     wrappers.put_topic(wrappers.group_id, 1)
     command = ("python3", "-c", WORKER, wrappers.folder / "log")

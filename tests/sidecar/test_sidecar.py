@@ -68,6 +68,7 @@ async def test_a_name_is_never_stale_and_unreachable_is_not_forever(sidecars: Si
         assert (back.status_code, back.json()["state"]) == (200, "leader")
 
 
+@pytest.mark.slow
 def test_who_resigns_comes_back_and_who_drains_does_not(sidecars: Sidecars) -> None:
     first = sidecars.start(name="pod-0")
     first.get("/wait?for=leader&timeout=20")
@@ -142,6 +143,7 @@ def test_a_worker_tells_its_assignments_and_gives_them_up_in_order(sidecars: Sid
     second.until(lambda status: status["assignment"] == [{"topic": topic, "partitions": [0, 1, 2, 3]}], "all of it")
 
 
+@pytest.mark.slow
 def test_the_next_start_of_a_pod_takes_the_place_of_the_one_before(sidecars: Sidecars) -> None:
     first = sidecars.start(name="pod-0")
     first.get("/wait?for=leader&timeout=20")
@@ -157,6 +159,7 @@ def test_the_next_start_of_a_pod_takes_the_place_of_the_one_before(sidecars: Sid
     assert after["fencing_token"] > before["fencing_token"]
 
 
+@pytest.mark.slow
 def test_a_question_that_makes_no_sense_is_refused(sidecars: Sidecars) -> None:
     sidecar = sidecars.start()
 
