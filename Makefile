@@ -19,10 +19,10 @@ help: ## Show this list
 run: .venv/base.stamp ## Install and start the service in the foreground, on a SQLite store
 	$(BIN)/rota serve $(ARGS)
 
-test: .venv/dev.stamp .venv/pgbouncer.stamp .venv/operating.stamp ## Install and run the tests, on real Postgres and Valkey
+test: .venv/dev.stamp .venv/pgbouncer.stamp .venv/operating.stamp .venv/browser.stamp ## Install and run the tests, on real Postgres and Valkey
 	$(PYTEST) $(ARGS)
 
-test-all: .venv/dev.stamp .venv/pgbouncer.stamp .venv/operating.stamp ## The tests and those that take minutes
+test-all: .venv/dev.stamp .venv/pgbouncer.stamp .venv/operating.stamp .venv/browser.stamp ## The tests and those that take minutes
 	$(PYTEST) -m "not torture" $(ARGS)
 
 coverage: .venv/dev.stamp ## Branches of the core that its own quick tests reach; fails below 95 %
@@ -73,4 +73,9 @@ $(BIN)/python:
 .venv/operating.stamp: tests/support/debian_package.py tests/support/helm.py | .venv/dev.stamp
 	$(BIN)/python -m tests.support.debian_package nginx caddy haproxy promtool
 	$(BIN)/python -m tests.support.helm 4 3
+	@touch $@
+
+# What the tests of pages look with.
+.venv/browser.stamp: tests/support/debian_package.py tests/support/browser.py | .venv/dev.stamp
+	$(BIN)/python -m tests.support.browser
 	@touch $@

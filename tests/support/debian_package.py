@@ -13,8 +13,14 @@ import tempfile
 from pathlib import Path
 
 _UNPACKED = Path(sys.prefix) / "debian"
-_PACKAGES = {"promtool": ("prometheus",), "haproxy": ("haproxy", "libopentracing1")}
+_PACKAGES = {
+    "promtool": ("prometheus",),
+    "haproxy": ("haproxy", "libopentracing1"),
+    "chromium-headless-shell": ("chromium-headless-shell", "fonts-dejavu-core"),
+}
 """Where a program comes in a package of another name, or in more than it names itself."""
+_DEEP = {"chromium-headless-shell"}
+"""Packages whose libraries need libraries: apt works out all that this machine lacks."""
 
 
 def program(name: str) -> tuple[Path, dict[str, str]]:
@@ -43,9 +49,15 @@ def unpack(*packages: str) -> None:
 
 
 def _download(packages: tuple[str, ...], into: Path, options: list[str]) -> None:
-    needed = [*packages, *_libraries_of(_run(["apt-cache", *options, "depends", *packages], into))]
     # As root, apt would do it as a user who may not enter our directory, and complains about that.
-    _run(["apt-get", *options, "-o", "APT::Sandbox::User=root", "download", *needed], into)
+    apt_get = ["apt-get", *options, "-o", "APT::Sandbox::User=root"]
+    if _DEEP.isdisjoint(packages):
+        needed = [*packages, *_libraries_of(_run(["apt-cache", *options, "depends", *packages], into))]
+        _run([*apt_get, "download", *needed], into)
+        return
+    (into / "partial").mkdir(exist_ok=True)
+    apt_get += ["-o", f"Dir::Cache::archives={into}", "-o", "Debug::NoLocking=1", "--yes", "--no-install-recommends"]
+    _run([*apt_get, "--download-only", "install", *packages], into)
 
 
 def _libraries_of(depends: str) -> list[str]:
