@@ -19,7 +19,7 @@ def test_a_change_that_breaks_somebody_is_found(tmp_path: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(path.read_text().replace("int32 generation_id = 3;", "int64 generation_id = 3;"))
 
-    command = [BUF, "breaking", "--against", PROTO / "baseline.binpb"]
+    command = [str(BUF), "breaking", "--against", str(PROTO / "baseline.binpb")]
     compared = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     assert compared.returncode == 100

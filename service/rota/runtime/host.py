@@ -65,7 +65,7 @@ class ShardHost:
         want_commit: Callable[[ShardHost], None],
         give_up: Callable[[ShardHost, str], None],
         on_events: Callable[[int, list[JournalEvent]], None],
-        on_expired: Callable[[int], None] = lambda lateness_ms: None,
+        on_expired: Callable[[int], None],
         ask: Callable[[ShardHost, Timer], None] | None = None,
         assign: Callable[[ShardHost, Timer], None] | None = None,
         heard: Heard | None = None,

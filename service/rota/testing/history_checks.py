@@ -115,8 +115,9 @@ def check_no_spurious_rebalance(scan: Scan) -> Iterator[str]:
         for line in lines:
             if (line.entry.namespace, line.entry.group_id) in scan.history.cooperative:
                 continue
-            if line.entry.record.kind == "rebalance_started" and line.decided_ms > scan.profile.quiet_ms:
-                yield f"L5 {line.entry.group_id}: rebalance at {line.decided_ms}: {line.entry.record.reason}"
+            record = line.entry.record
+            if isinstance(record, r.RebalanceStarted) and line.decided_ms > scan.profile.quiet_ms:
+                yield f"L5 {line.entry.group_id}: rebalance at {line.decided_ms}: {record.reason}"
 
 
 def check_departures(scan: Scan) -> Iterator[str]:
