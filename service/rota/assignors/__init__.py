@@ -14,7 +14,7 @@ from rota.assignors.model import (
     Shares,
     TopicPartition,
 )
-from rota.assignors.registry import ASSIGNORS, STRATEGIES, Strategy, UnknownAssignor, assign, assignor
+from rota.assignors.registry import ASSIGNORS, STRATEGIES, Strategy, UnknownAssignor, assign, assignor, strategy
 
 __all__ = [
     "ASSIGNORS",
@@ -30,4 +30,5 @@ __all__ = [
     "assign",
     "assignor",
     "reassign",
+    "strategy",
 ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from operator import add, lt
 
-from rota.assignors.model import MemberSubscription
+from rota.assignors.model import MemberSubscription, TopicPartition
 from rota.assignors.numbering import NOBODY, Numbering
 
 
@@ -19,6 +21,8 @@ class Claims:
 
     owners: list[int]
     contested: Mapping[int, tuple[int, ...]]
+    names: Sequence[TopicPartition | None] = ()
+    """By number what the claims called it: a million names need not be made again. None where nobody claims it."""
 
     def is_free_for(self, number: int, rank: int) -> bool:
         """Whether nobody else has to give the partition up first: the member owned it, or no other says it holds it."""
@@ -38,17 +42,20 @@ class Claims:
 def read_claims(numbering: Numbering, members: Sequence[MemberSubscription]) -> Claims:
     """Settle the claims of all members; those to partitions that are gone (a topic shrank) count for nothing."""
     owners = [NOBODY] * numbering.total
+    names: list[TopicPartition | None] = [None] * numbering.total
     contested: dict[int, tuple[int, ...]] = {}
-    nothing = range(0)
+    starts = {topic: run.start for topic, run in numbering.numbers.items()}
+    sizes = {topic: len(run) for topic, run in numbering.numbers.items()}
     for rank, member in enumerate(members):
-        last_topic, run, size = "", nothing, 0
-        for topic, partition in member.owned_partitions:
-            if topic != last_topic:
-                last_topic, run = topic, numbering.numbers.get(topic, nothing)
-                size = len(run)
-            if not 0 <= partition < size:
-                continue
-            number = run[partition]
+        claimed, numbers = _numbers(member.owned_partitions, starts, sizes)
+        # Almost always nobody else claims any of it, which is quickly seen.
+        if max(map(owners.__getitem__, numbers), default=NOBODY) == NOBODY:
+            for number, name in zip(numbers, claimed, strict=True):
+                owners[number] = rank
+                names[number] = name
+            continue
+        for number, name in zip(numbers, claimed, strict=True):
+            names[number] = name
             owner = owners[number]
             if owner == NOBODY:
                 owners[number] = rank
@@ -56,7 +63,20 @@ def read_claims(numbering: Numbering, members: Sequence[MemberSubscription]) -> 
                 contested[number] = (*claimants, rank)
     for number, claimants in contested.items():
         owners[number] = _effective_owner(claimants, members)
-    return Claims(owners, contested)
+    return Claims(owners, contested, names)
+
+
+def _numbers(
+    owned: Collection[TopicPartition], starts: Mapping[str, int], sizes: Mapping[str, int]
+) -> tuple[Collection[TopicPartition], list[int]]:
+    """What of `owned` there is, with its numbers. Done by whole columns, because it is done a million times."""
+    if not owned:
+        return (), []
+    topics, partitions = zip(*owned, strict=True)
+    if min(partitions) < 0 or not all(map(lt, partitions, map(sizes.get, topics, repeat(0)))):
+        there = [name for name in owned if 0 <= name[1] < sizes.get(name[0], 0)]
+        return _numbers(there, starts, sizes)
+    return owned, list(map(add, map(starts.__getitem__, topics), partitions))
 
 
 def _effective_owner(claimants: Sequence[int], members: Sequence[MemberSubscription]) -> int:

@@ -7,6 +7,7 @@ then is dealt round-robin to those below theirs, within their racks first if the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 
 from rota.assignors.claims import Claims
 from rota.assignors.numbering import NOBODY, Numbering
@@ -69,11 +70,11 @@ class _Deal:
 
     def free(self) -> list[int]:
         """The partitions that nobody has, ascending."""
-        taken = bytearray(self._numbering.total)
+        is_free = bytearray(b"\x01") * self._numbering.total
         for share in self.shares:
             for number in share:
-                taken[number] = 1
-        return [number for number, is_taken in enumerate(taken) if not is_taken]
+                is_free[number] = 0
+        return list(compress(range(self._numbering.total), is_free))
 
     def seat_unfilled(self) -> None:
         """Find out who is below the floor and who is at it."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
+from typing import cast
 
 from rota.assignors.model import MemberSubscription, Shares, TopicPartition, topic_partitions
 
@@ -35,10 +37,30 @@ class Numbering:
         """For each number what it stands for."""
         return list(chain.from_iterable(topic_partitions(topic, len(run)) for topic, run in self.numbers.items()))
 
-    def named(self, members: Sequence[MemberSubscription], shares: Sequence[Sequence[int]]) -> Shares:
-        """Numbers as topic partitions, by member id; `shares` are in the order of `members`."""
-        names = self.topic_partitions()
+    def named(
+        self,
+        members: Sequence[MemberSubscription],
+        shares: Sequence[Sequence[int]],
+        known: Sequence[TopicPartition | None] = (),
+    ) -> Shares:
+        """Numbers as topic partitions, by member id; `shares` are in the order of `members`.
+
+        Names that are `known`, by number, are used again: of a million it is felt.
+        """
+        names = self._completed(known) if any(known) else self.topic_partitions()
         return {
             member.member_id: list(map(names.__getitem__, sorted(share)))
             for member, share in zip(members, shares, strict=True)
         }
+
+    def _completed(self, known: Sequence[TopicPartition | None]) -> list[TopicPartition]:
+        starts = [(run.start, topic) for topic, run in self.numbers.items()]
+        names = list(known)
+        for number in [number for number, name in enumerate(known) if name is None]:
+            start, topic = starts[bisect_right(starts, number, key=_start) - 1]
+            names[number] = TopicPartition(topic, number - start)
+        return cast("list[TopicPartition]", names)
+
+
+def _start(topic: tuple[int, str]) -> int:
+    return topic[0]

@@ -30,6 +30,10 @@ class Strategy:
     options: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
     weighs: bool = False
     """It takes the partitions' weights."""
+    remembers: bool = False
+    """It asks members what they hold, or held last."""
+    cooperative: bool = False
+    """It withholds what another must give up first, so members hold on to the rest while they join (KIP-429)."""
 
 
 def _at_least(least: int) -> Callable[[str], int]:
@@ -46,12 +50,12 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
     {
         "range": Strategy(range_assignor),
         "roundrobin": Strategy(roundrobin),
-        "sticky": Strategy(sticky, {"prefer": Prefer}),
-        "cooperative-sticky": Strategy(cooperative_sticky, {"prefer": Prefer}),
-        "copartitioned": Strategy(copartitioned),
-        "redundant": Strategy(redundant, {"n": _at_least(1)}),
-        "rack-aware": Strategy(rack_aware),
-        "weighted": Strategy(weighted, {"max_moves": _at_least(0)}, weighs=True),
+        "sticky": Strategy(sticky, {"prefer": Prefer}, remembers=True),
+        "cooperative-sticky": Strategy(cooperative_sticky, {"prefer": Prefer}, remembers=True, cooperative=True),
+        "copartitioned": Strategy(copartitioned, remembers=True),
+        "redundant": Strategy(redundant, {"n": _at_least(1)}, remembers=True),
+        "rack-aware": Strategy(rack_aware, remembers=True),
+        "weighted": Strategy(weighted, {"max_moves": _at_least(0)}, weighs=True, remembers=True),
     }
 )
 
@@ -63,10 +67,15 @@ class UnknownAssignor(ValueError):
     """No assignor has that name, or not that option; the message lists those that exist."""
 
 
+def strategy(name: str) -> Strategy:
+    """What is registered for `name`, whose options do not matter here but have to be right; or `UnknownAssignor`."""
+    return _parsed(name)[0]
+
+
 def assignor(name: str) -> Assignor:
     """The assignor called `name`, with the options in it: `sticky(prefer=stickiness)`. `UnknownAssignor` otherwise."""
-    strategy, options = _parsed(name)
-    return partial(strategy.function, **options) if options else strategy.function
+    found, options = _parsed(name)
+    return partial(found.function, **options) if options else found.function
 
 
 def assign(
@@ -83,27 +92,27 @@ def assign(
     """
     if len({member.member_id for member in members}) != len(members):
         raise ValueError("two members have the same member_id")
-    strategy, options = _parsed(name)
-    if strategy.weighs:
+    found, options = _parsed(name)
+    if found.weighs:
         options = {**options, "partition_weights": partition_weights}
-    return strategy.function(partitions_per_topic, members, partition_racks, **options)
+    return found.function(partitions_per_topic, members, partition_racks, **options)
 
 
 @lru_cache(maxsize=256)
 def _parsed(text: str) -> tuple[Strategy, Mapping[str, Any]]:
     """The strategy, and its options as arguments. A strategy with one option needs no name for it: `redundant(3)`."""
     match = _NAME.fullmatch(text)
-    strategy = STRATEGIES.get(match["name"]) if match else None
-    if match is None or strategy is None:
+    found = STRATEGIES.get(match["name"]) if match else None
+    if match is None or found is None:
         raise UnknownAssignor(f"no assignor {text!r}; there are {', '.join(STRATEGIES)}")
     options: dict[str, Any] = {}
     for part in filter(None, map(str.strip, (match["options"] or "").split(","))):
         key, equals, value = map(str.strip, part.partition("="))
-        if not equals and len(strategy.options) == 1:
-            (key,), value = strategy.options, part
+        if not equals and len(found.options) == 1:
+            (key,), value = found.options, part
         try:
-            options[key] = strategy.options[key](value)
+            options[key] = found.options[key](value)
         except (KeyError, ValueError):
-            known = ", ".join(strategy.options) or "none"
+            known = ", ".join(found.options) or "none"
             raise UnknownAssignor(f"{match['name']} has no option {part!r}; its options: {known}") from None
-    return strategy, MappingProxyType(options)
+    return found, MappingProxyType(options)

@@ -37,7 +37,7 @@ class StickyPlan:
 
     def named(self, shares: Sequence[Sequence[int]]) -> Shares:
         """Numbers as topic partitions, by member id."""
-        return self.numbering.named(self.members, shares)
+        return self.numbering.named(self.members, shares, self.claims.names)
 
 
 def plan(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from rota.assignors import MemberSubscription, TopicPartition, assign, assignor
+from rota.assignors import MemberSubscription, TopicPartition, assign, assignor, strategy
 from rota.client.callbacks import call
 from rota.membership import Assigned, JoinedAsLeader
 from rota.protocol.messages import DescribedMember, JoinedMember, OffsetToCommit, Protocol
@@ -29,9 +30,8 @@ PartitionCounts: TypeAlias = (
 )
 """How many partitions each topic has, or a function (plain or async) that the leader asks for these topics."""
 
-COOPERATIVE = frozenset({"cooperative-sticky"})
-_REMEMBERS = COOPERATIVE | {"sticky"}
-"""Strategies that ask members what they hold, or held last."""
+INLINE_SIZE = 2_000
+"""Partitions and members up to which a thread would cost more than it spares the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,12 @@ class TopicRole:
     dealt: Dealt | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        for strategy in self.strategies:
-            assignor(strategy)
+        for name in self.strategies:
+            assignor(name)
 
     @property
     def is_cooperative(self) -> bool:
-        return COOPERATIVE.issuperset(self.strategies)
+        return all(strategy(name).cooperative for name in self.strategies)
 
     def protocols(self, held: Partitions | None, generation_id: int) -> tuple[Protocol, ...]:
         """`UnknownAssignor` if there is no such strategy."""
@@ -74,16 +74,22 @@ class TopicRole:
         owned = tuple(partition for partition in held or () if partition.topic in self.topics)
         mindful = Subscription(self.topics, None, owned, generation_id if held is not None else -1, self.rack_id)
         return tuple(
-            Protocol(strategy, encode_subscription(mindful) if strategy in _REMEMBERS else plain)
-            for strategy in self.strategies
+            Protocol(name, encode_subscription(mindful) if strategy(name).remembers else plain)
+            for name in self.strategies
         )
 
     async def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:
-        """Everybody's assignment. A member whose metadata cannot be read fails the generation for all."""
+        """Everybody's assignment. A member whose metadata cannot be read fails the generation for all.
+
+        What takes longer is done in a thread: the event loop has heartbeats to send meanwhile.
+        """
         subscriptions = [_read_subscription(member) for member in generation.members]
         counts = await self.count(sorted({topic for each in subscriptions for topic in each.topics}))
-        self.dealt = Dealt(generation, counts, assign(generation.protocol_name, counts, subscriptions))
-        return self.dealt.encoded()
+        if sum(counts.values()) + len(subscriptions) <= INLINE_SIZE:
+            self.dealt, encoded = _deal(generation, counts, subscriptions)
+        else:
+            self.dealt, encoded = await asyncio.to_thread(_deal, generation, counts, subscriptions)
+        return encoded
 
     async def count(self, topics: Sequence[str]) -> Mapping[str, int]:
         """How many partitions these topics have now."""
@@ -102,6 +108,13 @@ class TopicRole:
 
     def unwanted(self, held: Partitions) -> Partitions:
         return tuple(partition for partition in held if partition.topic not in self.topics)
+
+
+def _deal(
+    generation: JoinedAsLeader, counts: Mapping[str, int], subscriptions: Sequence[MemberSubscription]
+) -> tuple[Dealt, dict[str, bytes]]:
+    dealt = Dealt(generation, counts, assign(generation.protocol_name, counts, subscriptions))
+    return dealt, dealt.encoded()
 
 
 def deal_again(dealt: Dealt, counts: Mapping[str, int]) -> Dealt | None:

@@ -1,0 +1,63 @@
+"""What a member says for each strategy, and where its leader computes."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from rota.assignors import TopicPartition, UnknownAssignor
+from rota.client import consumer_protocol
+from rota.client.consumer_protocol import TopicRole
+from rota.membership import JoinedAsLeader
+from rota.protocol.messages import JoinedMember
+from rota.types.consumer import decode_assignment, decode_subscription
+
+
+def leading(role: TopicRole) -> JoinedAsLeader:
+    (protocol,) = role.protocols(None, -1)
+    return JoinedAsLeader(1, protocol.name, (JoinedMember("m", None, protocol.metadata),))
+
+
+@pytest.mark.parametrize(("partitions", "on_the_loop"), [(10, True), (10_000, False)])
+async def test_a_large_assignment_is_computed_off_the_event_loop(
+    partitions: int, on_the_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    deal = consumer_protocol._deal
+
+    def deal_noting_the_thread(*generation: Any) -> Any:
+        threads.append(threading.get_ident())
+        return deal(*generation)
+
+    monkeypatch.setattr(consumer_protocol, "_deal", deal_noting_the_thread)
+    role = TopicRole(("range",), ("t",), {"t": partitions})
+
+    assignments = await role.assign(leading(role))
+
+    assert len(decode_assignment(assignments["m"]).partitions) == partitions
+    assert (threads == [threading.get_ident()]) is on_the_loop
+
+
+def test_members_say_what_they_hold_where_the_strategy_asks_for_it_whatever_its_options() -> None:
+    held = (TopicPartition("t", 3),)
+    names = ("range", "sticky(prefer=stickiness)", "redundant(3)", "weighted(max_moves=5)")
+    role = TopicRole(names, ("t",), {})
+
+    said = {each.name: decode_subscription(each.metadata).owned_partitions for each in role.protocols(held, 7)}
+
+    assert said == {"range": (), names[1]: held, names[2]: held, names[3]: held}
+
+
+def test_only_cooperative_strategies_let_members_hold_on_while_they_join() -> None:
+    def is_cooperative(*names: str) -> bool:
+        return TopicRole(names, ("t",), {}).is_cooperative
+
+    assert is_cooperative("cooperative-sticky", "cooperative-sticky(prefer=stickiness)")
+    assert not is_cooperative("cooperative-sticky", "range")
+
+
+def test_an_option_that_does_not_exist_is_refused_before_anybody_joins() -> None:
+    with pytest.raises(UnknownAssignor, match="redundant has no option"):
+        TopicRole(("redundant(x=1)",), ("t",), {})
