@@ -41,8 +41,8 @@ lint: .venv/dev.stamp ## Style, types, the layers of the architecture, and the w
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports --no-logo
 	cd proto && ../$(BIN)/buf lint && ../$(BIN)/buf format --diff --exit-code && ../$(BIN)/buf breaking --against baseline.binpb
 
-docs: .venv/dev.stamp ## Write the generated references again
-	$(BIN)/python docs/generate.py
+docs: .venv/dev.stamp ## Write the generated references and dashboards again
+	$(BIN)/python docs/generate.py && $(BIN)/python deploy/grafana/dashboards.py && $(BIN)/python helm/values_table.py
 
 proto: .venv/dev.stamp ## Write service/rota/v1 again, from proto/
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=service --pyi_out=service --grpc_python_out=service proto/rota/v1/*.proto
