@@ -1,0 +1,105 @@
+"""From what a token's issuer says to who calls: OIDC claims, Kubernetes service accounts and reviews, certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rota.access.caller import Caller, Pod
+
+IssuerKind = Literal["oidc", "kubernetes"]
+_SERVICE_ACCOUNT = "system:serviceaccount:"
+_POD_NAME = "authentication.kubernetes.io/pod-name"
+_POD_UID = "authentication.kubernetes.io/pod-uid"
+ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA")
+"""Those with a public key. A shared secret would let everybody who checks tokens make them, too."""
+
+
+class UnusableClaims(ValueError):
+    """The token is genuine, but does not say who calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """Somebody whose tokens are believed.
+
+    `jwks` is a file or a URL with its keys; where it is empty, an OIDC issuer is asked where they are. `review` is the
+    URL of a Kubernetes API server that is asked about each token instead. `bearer_file` and `ca_file` are for asking.
+    """
+
+    issuer: str
+    audiences: tuple[str, ...]
+    kind: IssuerKind = "oidc"
+    jwks: str = ""
+    review: str = ""
+    ca_file: str = ""
+    bearer_file: str = ""
+    subject_claim: str = "sub"
+    groups_claim: str = "groups"
+    subject_prefix: str = "user:"
+    algorithms: tuple[str, ...] = ALGORITHMS
+    leeway_s: int = 30
+
+
+def caller_of_claims(claims: Mapping[str, Any], issuer: Issuer) -> Caller:
+    """Who a token is, whose signature, issuer, audience and times have been checked; raises `UnusableClaims`."""
+    expires_at_ms = _milliseconds(claims.get("exp"))
+    if issuer.kind == "kubernetes":
+        return _service_account(claims, expires_at_ms)
+    subject = _text(claims, issuer.subject_claim)
+    groups = claims.get(issuer.groups_claim) or ()
+    if isinstance(groups, str):
+        groups = groups.split()
+    if not isinstance(groups, Sequence) or not all(isinstance(group, str) for group in groups):
+        raise UnusableClaims(f"the claim {issuer.groups_claim!r} is no list of names")
+    return Caller(issuer.subject_prefix + subject, "jwt", tuple(groups), expires_at_ms=expires_at_ms)
+
+
+def caller_of_review(status: Mapping[str, Any], audiences: Sequence[str]) -> Caller:
+    """Who a Kubernetes TokenReview says it is; raises `UnusableClaims` where it says no."""
+    if status.get("authenticated") is not True:
+        raise UnusableClaims(f"the API server does not accept the token: {status.get('error') or 'no reason given'}")
+    told = status.get("audiences") or ()
+    if audiences and not set(audiences) & set(told):
+        raise UnusableClaims("the token is for another audience")
+    user = status.get("user") or {}
+    namespace, _, name = _text(user, "username").removeprefix(_SERVICE_ACCOUNT).partition(":")
+    if not user["username"].startswith(_SERVICE_ACCOUNT) or not name:
+        raise UnusableClaims("the token is no service account's")
+    extra = user.get("extra") or {}
+    pod_name, pod_uid = (next(iter(extra.get(key) or ()), "") for key in (_POD_NAME, _POD_UID))
+    pod = Pod(namespace, pod_name, pod_uid) if pod_name else None
+    return Caller(f"sa:{namespace}/{name}", "kubernetes", pod=pod)
+
+
+def caller_of_certificate(uris: Sequence[str], common_name: str) -> Caller | None:
+    """Who a client certificate names: its SPIFFE id, otherwise its common name, otherwise nobody."""
+    spiffe = [uri for uri in uris if uri.startswith("spiffe://")]
+    if len(spiffe) > 1:
+        # The standard wants exactly one; whichever we took, an issuer may have meant the other.
+        return None
+    if spiffe:
+        return Caller(spiffe[0], "certificate")
+    return Caller(f"cn:{common_name}", "certificate") if common_name else None
+
+
+def _service_account(claims: Mapping[str, Any], expires_at_ms: int | None) -> Caller:
+    kubernetes = claims.get("kubernetes.io")
+    if not isinstance(kubernetes, Mapping):
+        raise UnusableClaims("the token is no service account's")
+    namespace, account = _text(kubernetes, "namespace"), _text(kubernetes.get("serviceaccount") or {}, "name")
+    bound = kubernetes.get("pod")
+    pod = Pod(namespace, _text(bound, "name"), str(bound.get("uid", ""))) if isinstance(bound, Mapping) else None
+    return Caller(f"sa:{namespace}/{account}", "kubernetes", pod=pod, expires_at_ms=expires_at_ms)
+
+
+def _text(claims: Mapping[str, Any], name: str) -> str:
+    value = claims.get(name)
+    if not isinstance(value, str) or not value:
+        raise UnusableClaims(f"the claim {name!r} is missing")
+    return value
+
+
+def _milliseconds(seconds: Any) -> int | None:
+    return int(seconds * 1000) if isinstance(seconds, int | float) else None

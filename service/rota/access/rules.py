@@ -1,0 +1,107 @@
+"""Rules: subjects × namespaces × groups or topics × actions. Denying wins, and what no rule allows is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from rota.access.actions import Action, Kind, Resource
+
+ANY = "*"
+
+
+class Effect(StrEnum):
+    ALLOW = "allow"
+    DENY = "deny"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of what is allowed or denied.
+
+    Patterns are exact, or end with `*`, which stands for any rest: no name can contain one. The subject `*` is
+    everybody who has proven who they are; `anonymous` is who has not.
+    """
+
+    name: str
+    subjects: tuple[str, ...]
+    actions: frozenset[Action]
+    namespaces: tuple[str, ...] = (ANY,)
+    groups: tuple[str, ...] = (ANY,)
+    topics: tuple[str, ...] = (ANY,)
+    effect: Effect = Effect.ALLOW
+
+    def is_about(self, action: Action, resource: Resource) -> bool:
+        """Whether it says anything about this action there. To deny, lists must be meant as a whole."""
+        if action not in self.actions:
+            return False
+        if resource.kind is Kind.SERVER:
+            return ANY in self.namespaces
+        if not matches(self.namespaces, resource.namespace):
+            return False
+        match resource.kind:
+            case Kind.GROUP:
+                return matches(self.groups, resource.name)
+            case Kind.TOPIC:
+                return matches(self.topics, resource.name)
+            case Kind.GROUPS:
+                return self._lists(self.groups)
+            case _:
+                return self._lists(self.topics)
+
+    def _lists(self, patterns: tuple[str, ...]) -> bool:
+        """Who may see one group may ask for the list, in which they find those that they may see."""
+        return ANY in patterns if self.effect is Effect.DENY else bool(patterns)
+
+
+class Subject(Protocol):
+    """What rules look at of a caller."""
+
+    @property
+    def subject(self) -> str: ...
+    @property
+    def grants(self) -> tuple[Rule, ...]: ...
+    @property
+    def is_anonymous(self) -> bool: ...
+
+    def names(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What came of it, and the rule that decided: empty where none did."""
+
+    allowed: bool
+    rule: str
+    detail: str
+
+
+def decide(rules: Sequence[Rule], caller: Subject, action: Action, resource: Resource) -> Decision:
+    """May the caller do this? The detail names the rule, or says that there is none."""
+    asked = f"{caller.subject} may {{}}{action} {resource}"
+    about = [rule for rule in _rules_for(rules, caller) if rule.is_about(action, resource)]
+    for rule in about:
+        if rule.effect is Effect.DENY:
+            return Decision(False, rule.name, f"{asked.format('not ')}: rule {rule.name!r} denies it")
+    for rule in about:
+        return Decision(True, rule.name, f"{asked.format('')}: rule {rule.name!r} allows it")
+    return Decision(False, "", f"{asked.format('not ')}: no rule allows it")
+
+
+def _rules_for(rules: Iterable[Rule], caller: Subject) -> list[Rule]:
+    names = caller.names()
+    return [*(rule for rule in rules if _is_for(rule, caller, names)), *caller.grants]
+
+
+def _is_for(rule: Rule, caller: Subject, names: tuple[str, ...]) -> bool:
+    if caller.is_anonymous:
+        # A pattern that everybody matches was written with callers in mind who have a name.
+        return caller.subject in rule.subjects
+    return any(matches(rule.subjects, name) for name in names)
+
+
+def matches(patterns: Iterable[str], name: str) -> bool:
+    """Whether one of the patterns stands for the name."""
+    return any(name.startswith(pattern[:-1]) if pattern.endswith(ANY) else name == pattern for pattern in patterns)

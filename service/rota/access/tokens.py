@@ -1,0 +1,101 @@
+"""API tokens: `rota_<id>_<secret><checksum>`. Only a digest is kept, so that who reads the store cannot call.
+
+The secret has 256 random bits, so a fast digest is as good as a slow one. The prefix and the checksum are for programs
+that look for secrets where there should be none, and tell a mistyped token without a look-up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+from zlib import crc32
+
+from rota.access.rules import Rule
+
+PREFIX = "rota_"
+ID_CHARS = 10
+SECRET_CHARS = 43
+CHECKSUM_CHARS = 6
+RANDOM_BYTES = 40
+"""Eight for the id, 32 for the secret."""
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_TOKEN = re.compile(
+    rf"rota_([0-9A-Za-z]{{{ID_CHARS}}})_([0-9A-Za-z]{{{SECRET_CHARS}}})([0-9A-Za-z]{{{CHECKSUM_CHARS}}})"
+)
+
+
+class MalformedToken(ValueError):
+    """No token of ours. The message does not quote it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """What a token's text says: whose record to look at, and what its digest must be."""
+
+    token_id: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRecord:
+    """What is kept of a token. `grants` is its scope; rules may allow its subject more. Times are since 1970."""
+
+    token_id: str
+    name: str
+    digest: str
+    grants: tuple[Rule, ...] = ()
+    created_at_ms: int = 0
+    expires_at_ms: int | None = None
+    revoked_at_ms: int | None = None
+    note: str = ""
+
+    @property
+    def subject(self) -> str:
+        return f"token:{self.name}"
+
+
+def mint(random: bytes) -> str:
+    """A new token, of `RANDOM_BYTES` random bytes. To be shown once."""
+    if len(random) != RANDOM_BYTES:
+        raise ValueError(f"{RANDOM_BYTES} random bytes are needed")
+    token_id = _base62(random[:8])[-ID_CHARS:].rjust(ID_CHARS, "0")
+    body = f"{PREFIX}{token_id}_{_base62(random[8:]).rjust(SECRET_CHARS, '0')}"
+    return body + _checksum(body)
+
+
+def parse(text: str) -> Presented:
+    """What a token says; raises `MalformedToken`, also for one with a slip of the pen in it."""
+    found = _TOKEN.fullmatch(text)
+    if found is None or _checksum(text[:-CHECKSUM_CHARS]) != found[3]:
+        raise MalformedToken("not a token: its form or its checksum is wrong")
+    return Presented(found[1], hashlib.sha256(text.encode("ascii")).hexdigest())
+
+
+def is_ours(text: str) -> bool:
+    """Whether it means to be a token of this kind."""
+    return text.startswith(PREFIX)
+
+
+def refusal_of(record: TokenRecord | None, presented: Presented, now_ms: int) -> str:
+    """Why the token is not accepted; empty where it is. Whether the id or the secret is wrong is nobody's business."""
+    if record is None or not hmac.compare_digest(record.digest, presented.digest):
+        return "the token is not known"
+    if record.revoked_at_ms is not None:
+        return f"token {record.name!r} was revoked"
+    if record.expires_at_ms is not None and record.expires_at_ms <= now_ms:
+        return f"token {record.name!r} has expired"
+    return ""
+
+
+def _checksum(body: str) -> str:
+    return _base62(crc32(body.encode("ascii")).to_bytes(4, "big")).rjust(CHECKSUM_CHARS, "0")
+
+
+def _base62(data: bytes) -> str:
+    number, digits = int.from_bytes(data, "big"), ""
+    while number:
+        number, digit = divmod(number, 62)
+        digits = _DIGITS[digit] + digits
+    return digits

@@ -1,0 +1,134 @@
+"""From what issuers say to who calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rota.access.binding import check_binding
+from rota.access.caller import Pod
+from rota.access.claims import (
+    Issuer,
+    UnusableClaims,
+    caller_of_certificate,
+    caller_of_claims,
+    caller_of_review,
+)
+from rota.protocol import messages as m
+
+OIDC = Issuer("https://login", ("rota",))
+KUBERNETES = Issuer("https://cluster", ("rota",), kind="kubernetes")
+POD = Pod("team-a", "worker-0", "8c1f")
+MEMBER_ID = "worker-0-6f1c7e0a-1d4b-4c59-9a0e-0a4f5b1c2d3e"
+OTHERS_ID = "worker-0-x-6f1c7e0a-1d4b-4c59-9a0e-0a4f5b1c2d3e"
+
+
+def test_an_oidc_token_names_a_user_and_their_groups() -> None:
+    caller = caller_of_claims({"sub": "alice", "groups": ["ops", "dev"], "exp": 12}, OIDC)
+
+    assert (caller.names(), caller.expires_at_ms) == (("user:alice", "group:ops", "group:dev"), 12_000)
+
+
+def test_issuers_may_call_their_claims_differently() -> None:
+    issuer = Issuer("https://login", ("rota",), subject_claim="email", groups_claim="roles", subject_prefix="corp:")
+
+    assert caller_of_claims({"email": "a@b", "roles": "ops dev"}, issuer).names() == (
+        "corp:a@b",
+        "group:ops",
+        "group:dev",
+    )
+
+
+def test_a_service_account_token_names_its_account_and_its_pod() -> None:
+    claims = {
+        "kubernetes.io": {
+            "namespace": "team-a",
+            "serviceaccount": {"name": "worker", "uid": "1"},
+            "pod": {"name": "worker-0", "uid": "8c1f"},
+        }
+    }
+
+    caller = caller_of_claims(claims, KUBERNETES)
+
+    assert (caller.subject, caller.pod) == ("sa:team-a/worker", POD)
+
+
+def test_a_review_names_the_account_and_its_pod() -> None:
+    status = a_review()
+
+    caller = caller_of_review(status, ("rota",))
+
+    assert (caller.subject, caller.pod) == ("sa:team-a/worker", POD)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"authenticated": False, "error": "token expired"}, "does not accept the token: token expired"),
+        ({"audiences": ["else"]}, "for another audience"),
+        ({"user": {"username": "system:node:n1"}}, "no service account's"),
+        ({"user": {}}, "'username' is missing"),
+    ],
+)
+def test_a_review_that_says_no_or_something_else_lets_nobody_in(change: dict[str, Any], why: str) -> None:
+    with pytest.raises(UnusableClaims, match=why):
+        caller_of_review(a_review(**change), ("rota",))
+
+
+@pytest.mark.parametrize("claims", [{}, {"sub": ""}, {"sub": 7}, {"sub": "a", "groups": [1]}])
+def test_claims_that_name_nobody_are_refused(claims: dict[str, Any]) -> None:
+    with pytest.raises(UnusableClaims):
+        caller_of_claims(claims, OIDC)
+
+
+@pytest.mark.parametrize(
+    ("uris", "common_name", "subject"),
+    [
+        (("spiffe://corp/ns/a/sa/w",), "cn", "spiffe://corp/ns/a/sa/w"),
+        (("https://elsewhere",), "worker-1", "cn:worker-1"),
+        ((), "worker-1", "cn:worker-1"),
+        ((), "", None),
+        (("spiffe://a", "spiffe://b"), "worker-1", None),
+    ],
+)
+def test_a_certificate_names_its_spiffe_id_or_its_common_name(
+    uris: tuple[str, ...], common_name: str, subject: str | None
+) -> None:
+    caller = caller_of_certificate(uris, common_name)
+
+    assert (caller.subject if caller else None) == subject
+
+
+@pytest.mark.parametrize(
+    ("request_", "is_its_own"),
+    [
+        (m.JoinGroup("n", "g", "t", (), 1, 1, client_id="worker-0"), True),
+        (m.JoinGroup("n", "g", "t", (), 1, 1, client_id="8c1f"), True),
+        (m.JoinGroup("n", "g", "t", (), 1, 1, client_id="worker-1"), False),
+        (m.JoinGroup("n", "g", "t", (), 1, 1), False),
+        (m.JoinGroup("n", "g", "t", (), 1, 1, group_instance_id="worker-0:2"), True),
+        (m.JoinGroup("n", "g", "t", (), 1, 1, group_instance_id="worker-1"), False),
+        (m.JoinGroup("n", "g", "t", (), 1, 1, member_id=MEMBER_ID), True),
+        (m.SyncGroup("n", "g", OTHERS_ID, 1), False),
+        (m.Heartbeat("n", "g", MEMBER_ID, 1), True),
+        (m.Heartbeat("n", "g", OTHERS_ID, 1), False),
+        (m.HeartbeatMany("n", "g", (m.MemberHeartbeat(MEMBER_ID, 1), m.MemberHeartbeat(OTHERS_ID, 1))), False),
+        (m.LeaveGroup("n", "g", (m.LeavingMember(group_instance_id="worker-1"),)), False),
+        (m.LeaveGroup("n", "g", (m.LeavingMember(OTHERS_ID),), by_admin=True), True),
+        (m.CommitOffsets("n", "g", 1, (), member_id=OTHERS_ID), False),
+        (m.VerifyFence("n", "g", 1, OTHERS_ID, sign=True), False),
+        (m.DescribeGroup("n", "g"), True),
+    ],
+)
+def test_a_pod_is_only_the_members_that_bear_its_name(request_: m.Request, is_its_own: bool) -> None:
+    assert (check_binding(request_, POD) == "") is is_its_own
+
+
+def a_review(**change: Any) -> dict[str, Any]:
+    extra = {
+        "authentication.kubernetes.io/pod-name": ["worker-0"],
+        "authentication.kubernetes.io/pod-uid": ["8c1f"],
+    }
+    user = {"username": "system:serviceaccount:team-a:worker", "extra": extra}
+    return {"authenticated": True, "audiences": ["rota"], "user": user, **change}

@@ -1,0 +1,134 @@
+"""Quotas: what a namespace may take, and that heartbeats at their own pace are never too much."""
+
+from __future__ import annotations
+
+from rota.access.quotas import Bucket, Meter, Quota, Stored, quota_of
+from rota.protocol import messages as m
+from rota.protocol.limits import Limits
+
+
+def a_meter(**quota: int) -> Meter:
+    return Meter(Quota(**quota), Limits(), 0)
+
+
+def a_join(group_id: str = "g", instance: str | None = None, size: int = 0) -> m.JoinGroup:
+    protocols = (m.Protocol("p", b"x" * size),)
+    return m.JoinGroup("n", group_id, "t", protocols, 10_000, 10_000, group_instance_id=instance)
+
+
+def a_beat(member_id: str = "a") -> m.Heartbeat:
+    return m.Heartbeat("n", "g", member_id, 1)
+
+
+def test_a_bucket_gives_its_burst_then_its_rate() -> None:
+    bucket = Bucket(10, 0)
+
+    assert [bucket.take(1, 0) for _ in range(21)] == [True] * 20 + [False]
+    assert [bucket.take(1, 100) for _ in range(2)] == [True, False]
+    assert [bucket.take(1, 60_000) for _ in range(21)] == [True] * 20 + [False]
+
+
+def test_one_request_larger_than_the_bucket_goes_through_and_the_next_ones_wait_for_it() -> None:
+    bucket = Bucket(10, 0)
+
+    assert bucket.take(50, 0)
+    assert not bucket.take(1, 2_900)
+    assert bucket.take(1, 3_100)
+
+
+def test_requests_over_the_rate_are_refused_with_the_rate() -> None:
+    meter = a_meter(requests_per_s=5)
+
+    refusals = [meter.refusal_of(m.DescribeGroup("n", "g"), 0) for _ in range(11)]
+
+    assert refusals == [""] * 10 + ["more than 5 requests a second"]
+
+
+def test_heartbeats_at_their_own_pace_pass_whatever_else_the_namespace_does() -> None:
+    meter = a_meter(requests_per_s=5)
+    for _ in range(50):
+        meter.refusal_of(m.DescribeGroup("n", "g"), 0)
+
+    # The shortest session is one second, so no client heartbeats more often than every 333 ms.
+    refusals = [meter.refusal_of(a_beat(f"m{n}"), at_ms) for at_ms in range(0, 10_000, 334) for n in range(100)]
+
+    assert set(refusals) == {""}
+
+
+def test_a_member_that_heartbeats_without_a_pause_takes_part_in_the_rate() -> None:
+    meter = a_meter(requests_per_s=5)
+
+    refusals = [meter.refusal_of(a_beat(), 0) for _ in range(50)]
+
+    assert [bool(refusal) for refusal in refusals] == [False] * 11 + [True] * 39
+    assert meter.refusal_of(a_beat("another"), 0) == ""
+    assert meter.refusal_of(a_beat(), 333) == ""
+
+
+def test_a_message_of_several_heartbeats_passes_while_one_of_them_is_in_time() -> None:
+    meter = a_meter(requests_per_s=1)
+    both = m.HeartbeatMany("n", "g", (m.MemberHeartbeat("a", 1), m.MemberHeartbeat("b", 1)))
+
+    assert [meter.refusal_of(a_beat(), 0) for _ in range(3)] == ["", "", ""]
+    assert meter.refusal_of(a_beat(), 0) != ""
+    assert meter.refusal_of(both, 0) == ""
+    assert meter.refusal_of(both, 0) != ""
+
+
+def test_heartbeats_take_nothing_of_the_rate_of_others() -> None:
+    meter = a_meter(requests_per_s=5)
+    for n in range(1_000):
+        meter.refusal_of(a_beat(f"m{n}"), 0)
+
+    assert meter.refusal_of(m.DescribeGroup("n", "g"), 0) == ""
+
+
+def test_newcomers_count_on_top_of_what_the_store_has() -> None:
+    meter = a_meter(max_members=3)
+    meter.look(Stored(frozenset({"g"}), 2))
+
+    assert [meter.refusal_of(a_join(), 0) for _ in range(2)] == ["", "more than 3 members"]
+    meter.look(Stored(frozenset({"g"}), 2))
+    assert meter.refusal_of(a_join(), 0) == ""
+
+
+def test_a_static_member_comes_back_into_a_full_namespace() -> None:
+    meter = a_meter(max_members=1)
+    meter.look(Stored(frozenset({"g"}), 1, frozenset({("g", "i1")})))
+
+    assert meter.refusal_of(a_join(instance="i1"), 0) == ""
+    assert meter.refusal_of(a_join(instance="i2"), 0) == "more than 1 members"
+
+
+def test_only_new_groups_count_as_groups() -> None:
+    meter = a_meter(max_groups=2)
+    meter.look(Stored(frozenset({"old"})))
+
+    joins = ("old", "new", "new", "newer", "old")
+
+    assert [meter.refusal_of(a_join(group), 0) for group in joins] == ["", "", "", "more than 2 groups", ""]
+
+
+def test_parked_calls_are_bounded_but_heartbeats_that_wait_are_not() -> None:
+    meter = a_meter(max_parked=1)
+    meter.parked = 1
+
+    assert meter.refusal_of(a_join(), 0) == "more than 1 parked calls"
+    assert meter.refusal_of(m.Heartbeat("n", "g", "a", 1, wait_ms=3_000), 0) == ""
+    assert meter.refusal_of(m.GetLeader("n", "g"), 0) == ""
+    assert meter.refusal_of(m.GetLeader("n", "g", wait_ms=1_000), 0) == "more than 1 parked calls"
+
+
+def test_bytes_are_those_that_are_kept_or_handed_on() -> None:
+    meter = a_meter(bytes_per_s=100)
+
+    assert meter.refusal_of(a_join(size=5_000), 0) == ""
+    assert meter.refusal_of(a_join(size=1), 1_000) == "more than 100 bytes a second"
+
+
+def test_a_namespace_without_a_quota_of_its_own_has_that_of_the_star() -> None:
+    own, general = Quota(max_groups=1), Quota(max_groups=9)
+
+    assert quota_of({"a": own, "*": general}, "a") is own
+    assert quota_of({"a": own, "*": general}, "b") is general
+    assert quota_of({"a": own}, "b") is None

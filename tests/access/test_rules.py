@@ -1,0 +1,147 @@
+"""Rules decide, deny wins, and a refusal says by which rule."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from rota.access.actions import NEEDS, ROLES, Action, Kind, Resource, is_administrative, need_of, resource_of
+from rota.access.caller import ANONYMOUS, Caller
+from rota.access.document import InvalidAccess, read_document, read_rule, write_rule
+from rota.access.rules import Effect, Rule, decide
+from rota.protocol import messages as m
+
+WORKER = Caller("sa:team-a/worker", "kubernetes", groups=("workers",))
+BILLING = Resource(Kind.GROUP, "team-a", "billing")
+
+
+def a_rule(name: str = "r", subjects: tuple[str, ...] = ("sa:team-a/worker",), **fields: object) -> Rule:
+    given: dict[str, object] = {"actions": frozenset({Action.JOIN}), **fields}
+    return Rule(name, subjects, **given)  # type: ignore[arg-type]
+
+
+def test_every_request_of_the_protocol_has_its_need() -> None:
+    assert set(NEEDS) == set(get_args(m.Request))
+
+
+def test_what_no_rule_allows_is_refused_and_says_so() -> None:
+    decision = decide((), WORKER, Action.JOIN, BILLING)
+
+    assert not decision.allowed
+    assert decision.detail == "sa:team-a/worker may not join group team-a/billing: no rule allows it"
+
+
+def test_a_rule_that_denies_wins_wherever_it_stands_and_is_named() -> None:
+    frozen = a_rule("frozen", ("*",), groups=("bill*",), effect=Effect.DENY)
+
+    for rules in ((a_rule(), frozen), (frozen, a_rule())):
+        decision = decide(rules, WORKER, Action.JOIN, BILLING)
+        assert (decision.allowed, decision.rule) == (False, "frozen")
+        assert "rule 'frozen' denies it" in decision.detail
+
+
+def test_a_rule_that_denies_wins_over_what_a_token_carries() -> None:
+    token = Caller("token:ci", "token", grants=(a_rule("the token's scope", ("token:ci",)),))
+
+    assert decide((), token, Action.JOIN, BILLING).allowed
+    assert not decide((a_rule("stop", ("token:*",), effect=Effect.DENY),), token, Action.JOIN, BILLING).allowed
+
+
+@pytest.mark.parametrize(
+    ("fields", "allowed"),
+    [
+        ({}, True),
+        ({"subjects": ("sa:team-a/*",)}, True),
+        ({"subjects": ("group:workers",)}, True),
+        ({"subjects": ("*",)}, True),
+        ({"subjects": ("sa:team-b/*",)}, False),
+        ({"subjects": ("anonymous",)}, False),
+        ({"namespaces": ("team-a",)}, True),
+        ({"namespaces": ("team-*",)}, True),
+        ({"namespaces": ("team-aa",)}, False),
+        ({"groups": ("billing",)}, True),
+        ({"groups": ("bill*",)}, True),
+        ({"groups": ("bill",)}, False),
+        ({"groups": ("billing2*",)}, False),
+        ({"actions": frozenset({Action.COMMIT})}, False),
+        ({"actions": ROLES["member"]}, True),
+        ({"actions": ROLES["viewer"]}, False),
+    ],
+)
+def test_a_rule_is_about_its_subjects_namespaces_groups_and_actions(fields: dict[str, object], allowed: bool) -> None:
+    assert decide((a_rule(**fields),), WORKER, Action.JOIN, BILLING).allowed is allowed  # type: ignore[arg-type]
+
+
+def test_rules_for_everybody_do_not_mean_those_without_a_name() -> None:
+    assert not decide((a_rule(subjects=("*",)),), ANONYMOUS, Action.JOIN, BILLING).allowed
+    assert decide((a_rule(subjects=("anonymous",)),), ANONYMOUS, Action.JOIN, BILLING).allowed
+
+
+def test_who_may_see_some_groups_may_ask_for_the_list_of_them() -> None:
+    some = a_rule(actions=frozenset({Action.DESCRIBE}), groups=("bill*",), topics=())
+    hidden = a_rule("hidden", ("*",), actions=frozenset({Action.DESCRIBE}), groups=("secret*",), effect=Effect.DENY)
+
+    assert decide((some, hidden), WORKER, Action.DESCRIBE, Resource(Kind.GROUPS, "team-a")).allowed
+    assert not decide((some, hidden), WORKER, Action.DESCRIBE, Resource(Kind.TOPICS, "team-a")).allowed
+
+
+def test_the_server_itself_is_for_rules_about_every_namespace() -> None:
+    server = Resource(Kind.SERVER)
+
+    assert not decide((a_rule(actions=ROLES["admin"], namespaces=("team-a",)),), WORKER, Action.METRICS, server).allowed
+    assert decide((a_rule(actions=ROLES["admin"]),), WORKER, Action.METRICS, server).allowed
+
+
+@pytest.mark.parametrize(
+    ("request_", "action"),
+    [
+        (m.LeaveGroup("n", "g", (m.LeavingMember("a"),)), Action.JOIN),
+        (m.LeaveGroup("n", "g", (m.LeavingMember("a"),), by_admin=True), Action.ADMINISTER),
+        (m.CommitOffsets("n", "g", 3, (), member_id="a"), Action.COMMIT),
+        (m.CommitOffsets("n", "g", -1, ()), Action.ADMINISTER),
+        (m.VerifyFence("n", "g", 3), Action.DESCRIBE),
+        (m.VerifyFence("n", "g", 3, "a", sign=True), Action.JOIN),
+    ],
+)
+def test_some_requests_ask_for_more_when_a_field_says_so(request_: m.Request, action: Action) -> None:
+    need = need_of(request_)
+
+    assert need.action is action
+    assert is_administrative(request_) is (action is Action.ADMINISTER)
+    assert resource_of(request_, need.kind) == Resource(Kind.GROUP, "n", "g")
+
+
+def test_a_rule_survives_being_written_and_read() -> None:
+    for rule in (a_rule(), a_rule(groups=("a*",), topics=()), a_rule(effect=Effect.DENY, namespaces=("x", "y*"))):
+        assert read_rule(write_rule(rule)) == rule
+
+
+def test_a_rule_that_names_groups_says_nothing_of_topics() -> None:
+    rule = read_rule({"name": "r", "subjects": ["*"], "actions": ["member"], "groups": ["a*"]})
+
+    assert (rule.groups, rule.topics) == (("a*",), ())
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"rule": []}, "the file has no 'rule'"),
+        ({"rules": [{"subjects": ["*"], "actions": ["join"]}]}, "name must be given"),
+        ({"rules": [{"name": "r", "subjects": ["*"], "actions": ["fly"]}]}, "'fly' is no action or role"),
+        ({"rules": [{"name": "r", "subjects": [], "actions": ["join"]}]}, "subjects must be a list of names"),
+        ({"rules": [{"name": "r", "subjects": ["*"], "actions": ["join"], "effect": "no"}]}, "effect must be"),
+        ({"rules": [{"name": "r", "subjects": ["*"], "actions": ["join"], "groups": ["a*b"]}]}, "'a*b' in groups"),
+        ({"rules": [{"name": "r", "subjects": ["*"], "actions": ["join"]}] * 2}, "'r' is there twice"),
+        ({"issuers": [{"issuer": "https://i"}]}, "audiences must be a list"),
+        ({"issuers": [{"issuer": "https://i", "audiences": ["rota"], "algorithms": ["HS256"]}]}, "algorithms must be"),
+        ({"issuers": [{"issuer": "i", "audiences": ["rota"], "review": "https://k"}]}, "review is for kind kubernetes"),
+        ({"quotas": [{"namespace": "a", "max_groups": 0}]}, "max_groups must be a positive number"),
+        ({"bind_members_to_pods": "yes"}, "must be true or false"),
+    ],
+)
+def test_a_file_that_says_something_else_is_refused_with_where_and_why(
+    document: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidAccess, match=message.replace("*", r"\*")):
+        read_document(document)
