@@ -36,7 +36,7 @@ from tests.deploy.kubernetes import (
     run_helm,
 )
 
-VERSIONS = [f"{version}.0" for version in kubernetes_validate.utils.all_versions()]
+VERSIONS = list(dict.fromkeys(kubernetes_validate.utils.all_versions()))
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 STORE = {"store": {"existingSecret": "rota"}, "peer": {"existingSecret": "rota"}}
