@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rota.pipeline.session import start
+from rota.workload.generate import generate
+from tests.pipeline.journals import fleet
+from tests.support.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +34,21 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     yield session
     session.stop()
     os.environ.pop("JAVA_HOME", None)
+
+
+@pytest.fixture(scope="session")
+def _filled_database(postgres_server: PostgresServer) -> str:
+    """The name of a database with the journal of a small fleet, for copying."""
+    generate(fleet(postgres_server.create_database("pipeline_template")), processes=1)
+    return "pipeline_template"
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer, _filled_database: str) -> Iterator[str]:
+    """A store in Postgres, with a journal of two shards."""
+    dsn = postgres_server.create_database(template=_filled_database)
+    yield dsn
+    postgres_server.drop_database(dsn.rpartition("/")[2])
 
 
 @pytest.fixture

@@ -15,6 +15,15 @@ from rota.pipeline.events import Line
 from rota.storage import upgrade
 from rota.testing.profiles import PROFILES
 from rota.testing.world import World
+from rota.workload.generate import Wanted
+
+UNTIL_MS = 1_763_700_000_000
+
+
+def fleet(store_url: str) -> Wanted:
+    """A small fleet's journal, in two shards."""
+    return Wanted(store_url, groups=4, days=0.03, seed=7, until_ms=UNTIL_MS, shard_count=2)
+
 
 INCARNATION = "11111111111111111111111111111111"
 

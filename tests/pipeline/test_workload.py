@@ -74,7 +74,7 @@ async def verified(url: str) -> list[str]:
     return [difference async for report in verify(url) for difference in report.differences]
 
 
-@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+@pytest.mark.parametrize("engine", [pytest.param("sqlite", marks=pytest.mark.slow), "postgres"])
 def test_a_store_that_is_filled_has_rows_that_its_journal_tells(
     engine: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -86,10 +86,11 @@ def _axis(top: float, unit: str, inner_height: float) -> str:
 
 def _time_labels(labels: Sequence[str], step: float) -> list[str]:
     every = max(1, -(-len(labels) // 8))
-    return [
-        f'<text x="{_LEFT + place * step:.1f}" y="{_HEIGHT - 12}" class="axis">{escape(labels[place])}</text>'
+    texts = [
+        f'<text x="{_LEFT + place * step:.1f}" y="{_HEIGHT - 14}" class="axis">{escape(labels[place])}</text>'
         for place in range(0, len(labels), every)
     ]
+    return [*texts, f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 2}" class="axis" text-anchor="end">UTC</text>']
 
 
 def _legend(names: Sequence[str]) -> str:

@@ -107,7 +107,7 @@ h1{font-size:1.5rem;margin:0 0 1rem}h2{font-size:1.15rem;margin:2.4rem 0 .2rem}p
 nav{font-size:.85rem;color:#888;margin:1rem 0}a{color:#3b6fb6;text-decoration:none}
 .facts{display:grid;grid-template-columns:repeat(4,1fr);gap:.6rem}
 .facts div{background:#f4f6f9;border-radius:6px;padding:.6rem .8rem}
-.facts div:first-child{grid-column:span 2}.facts b{display:block;font-size:1.05rem}
+.facts b{display:block;font-size:1.05rem}
 .facts span{color:#666;font-size:.82rem}
 table{border-collapse:collapse;width:100%;font-size:.9rem}th{text-align:left;color:#666;font-weight:600}
 th,td{padding:.28rem .6rem .28rem 0;border-bottom:1px solid #e8e8e8;vertical-align:top}

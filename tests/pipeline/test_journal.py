@@ -1,0 +1,253 @@
+"""Reading a journal without Spark: what is there, what is missing, who may, and what no cursor may overlook."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from rota.group.rows import RowChanges
+from rota.pipeline.events import Line, lines_of
+from rota.pipeline.failures import JournalRefused, JournalUnreachable, LinesMissing, WrongIncarnation
+from rota.pipeline.journal import Journal, Wanted, open_journal
+from rota.pipeline.positions import Position, Span, packed, spans_between
+from rota.pipeline.schema_check import check_schema
+from rota.runtime.ports import JournalEvent, ShardBatch
+from rota.storage import SqlStore, upgrade
+from rota.workload.generate import generate
+from tests.pipeline.journals import UNTIL_MS, fleet, simulated, sqlite_store
+from tests.support.postgres import PostgresServer
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return sqlite_store(tmp_path / "rota.db", simulated(1))
+
+
+def read_all(journal: Journal, wanted: Wanted | None = None) -> list[Line]:
+    heads = journal.heads()
+    spans = spans_between(heads.start, heads.end)
+    return [line for batch in journal.batches(spans, wanted or Wanted()) for line in lines_of(batch)]
+
+
+def test_every_line_of_a_file_is_read_as_it_is(sqlite_url: str) -> None:
+    assert sorted(read_all(open_journal(sqlite_url))) == sorted(simulated(1))
+
+
+def test_both_engines_give_the_same_lines(postgres_url: str, tmp_path: Path) -> None:
+    in_file = f"sqlite:///{tmp_path / 'rota.db'}"
+    generate(fleet(in_file), processes=1)
+
+    assert sorted(read_all(open_journal(postgres_url))) == sorted(read_all(open_journal(in_file)))
+
+
+def test_conditions_are_left_to_the_store(postgres_url: str, sqlite_url: str) -> None:
+    for url in (postgres_url, sqlite_url):
+        everything = read_all(open_journal(url))
+        group = next(line for line in everything if line.kind == "generation_completed")
+        kinds = Wanted(kinds=("generation_completed", "it's none"), groups=((group.namespace, group.group_id),))
+
+        found = read_all(open_journal(url), kinds)
+
+        assert sorted(found) == sorted(x for x in everything if x.kind == group.kind and x.group_id == group.group_id)
+
+
+def test_lines_that_are_gone_are_named(sqlite_url: str) -> None:
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute("DELETE FROM group_events WHERE shard_id = 1 AND seq BETWEEN 20 AND 30")
+
+    with pytest.raises(LinesMissing, match="shard 1: 11 of the lines 20 to 30 are not there"):
+        read_all(open_journal(sqlite_url))
+
+
+def test_lines_that_were_pruned_before_they_were_read_are_named(sqlite_url: str) -> None:
+    journal = open_journal(sqlite_url)
+    before = journal.heads().start
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute("UPDATE shards SET first_seq = 41 WHERE shard_id = 1")
+        connection.execute("DELETE FROM group_events WHERE shard_id = 1 AND seq <= 40")
+
+    with pytest.raises(LinesMissing, match="shard 1: lines 1 to 40 were pruned before they were read"):
+        journal.heads().check(before)
+
+
+def test_another_journal_and_one_that_went_back_are_refused(sqlite_url: str) -> None:
+    heads = open_journal(sqlite_url).heads()
+    ahead = {**heads.last_seq, 1: heads.last_seq[1] + 1}
+
+    with pytest.raises(WrongIncarnation, match="this journal is 1111"):
+        heads.check(Position("another", heads.last_seq))
+    with pytest.raises(WrongIncarnation, match="restored to an earlier moment"):
+        heads.check(Position(heads.incarnation, ahead))
+    with pytest.raises(WrongIncarnation):
+        heads.check(Position(heads.incarnation, {2: 1}))  # a store with another number of shards
+
+
+def test_a_schema_of_a_later_release_or_none_is_refused(sqlite_url: str, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    sqlite3.connect(tmp_path / "empty.db").close()
+
+    with pytest.raises(JournalRefused, match="9999 is of a later release"):
+        check_schema(open_journal(sqlite_url))
+    with pytest.raises(JournalRefused, match="rota db upgrade"):
+        open_journal(f"sqlite:///{tmp_path / 'empty.db'}").heads()
+    with pytest.raises(JournalUnreachable, match="there is no store"):
+        open_journal(f"sqlite:///{tmp_path / 'none.db'}").heads()
+    with pytest.raises(JournalUnreachable, match="Postgres cannot be read"):
+        open_journal("postgresql://nobody@127.0.0.1:1/none").heads()
+
+
+def test_the_role_may_read_and_leave_a_bookmark_and_nothing_else(
+    postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    database = postgres_url.rpartition("/")[2]
+    for statement in (f"CREATE ROLE reads_{database} LOGIN", f"GRANT rota_reader TO reads_{database}"):
+        postgres_server.execute(statement, database=database)
+    postgres_server.execute(f"CREATE ROLE strange_{database} LOGIN", database=database)
+    reads = postgres_url.replace("postgres@", f"reads_{database}@")
+
+    journal = open_journal(reads)
+    lines = read_all(journal)
+    journal.bookmark("pipeline", journal.heads().end)
+
+    assert lines == read_all(open_journal(postgres_url))
+    kept = postgres_server.execute("SELECT reader FROM rota.journal_readers", database=database)
+    assert kept == "pipeline"
+    with pytest.raises(JournalRefused, match="GRANT rota_reader"):
+        open_journal(postgres_url.replace("postgres@", f"strange_{database}@")).heads()
+    asyncio.run(refused(reads, "DELETE FROM rota.group_events"))
+    asyncio.run(refused(reads, "SELECT * FROM rota.offsets"))
+
+
+async def refused(dsn: str, statement: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await connection.execute(statement)
+    await connection.close()
+
+
+def test_a_cut_is_one_moment_in_all_shards_and_all_cuts_together_are_everything(
+    sqlite_url: str, postgres_url: str
+) -> None:
+    for url in (sqlite_url, postgres_url):
+        journal = open_journal(url)
+        heads = journal.heads()
+        at_ms = {(line.shard_id, line.seq): line.at_ms for line in read_all(journal)}
+        done, seen = heads.start, 0
+        for _ in range(1_000):
+            end = journal.up_to(done, heads.end, 50)
+            spans = spans_between(done, end)
+            seen += sum(span.lines for span in spans)
+            if url == postgres_url and end != heads.end:
+                last = max(at_ms[span.shard_id, span.last] for span in spans)
+                behind = [at_ms.get((s, end.shards[s] + 1), last) for s in heads.last_seq]
+                assert all(after >= last for after in behind)
+            done = end
+            if done == heads.end:
+                break
+        assert seen == len(at_ms)
+
+
+def test_spans_are_packed_into_tasks_of_one_size() -> None:
+    spans = [Span(0, 1, 250), Span(1, 1, 10), Span(2, 5, 14), Span(3, 1, 100)]
+
+    tasks = packed(spans, 100)
+
+    assert [sum(span.lines for span in task) for task in tasks] == [100, 100, 70, 100]
+    assert [span for task in tasks for span in task if span.shard_id == 0] == [
+        Span(0, 1, 100),
+        Span(0, 101, 200),
+        Span(0, 201, 250),
+    ]
+
+
+# --- the trap of serial numbers ---------------------------------------------------------------------
+
+WRITERS, SHARDS, WRITES = 16, 16, 40
+
+
+def test_a_cursor_over_ids_overlooks_lines_of_slow_writers_and_ours_none(postgres_dsn: str) -> None:
+    """A serial number is drawn before its transaction commits; our numbers are drawn under the shard's lock."""
+    asyncio.run(upgrade(postgres_dsn))
+    asyncio.run(_with_serial_numbers(postgres_dsn))
+    stop = threading.Event()
+    ours: list[tuple[int, int]] = []
+    reader = threading.Thread(target=_follow, args=(postgres_dsn, stop, ours))
+    reader.start()
+
+    naive, committed = asyncio.run(_write_and_follow(postgres_dsn))
+    stop.set()
+    reader.join()
+
+    assert len(naive) < committed, "the trap is not there any more: is this test still one?"
+    assert len(ours) == len(set(ours)) == SHARDS * WRITES
+
+
+async def _with_serial_numbers(dsn: str) -> None:
+    store = SqlStore(dsn)
+    await store.open(SHARDS)
+    await store.claim(range(SHARDS), "r", "", 60_000)
+    await store.close()
+    connection = await asyncpg.connect(dsn)
+    await connection.execute("CREATE TABLE serial (id bigserial PRIMARY KEY, writer int)")
+    await connection.close()
+
+
+async def _write_and_follow(dsn: str) -> tuple[set[int], int]:
+    done = asyncio.Event()
+    seen: set[int] = set()
+    follower = asyncio.create_task(_follow_ids(dsn, done, seen))
+    committed = await asyncio.gather(*(_write(dsn, writer) for writer in range(WRITERS)))
+    done.set()
+    await follower
+    return seen, sum(committed)
+
+
+async def _write(dsn: str, writer: int) -> int:
+    """In one transaction after the other, of different lengths: a row with a serial number, and a line of a shard."""
+    store = SqlStore(dsn, prepared_statements=True)
+    await store.open(SHARDS)
+    connection = await asyncpg.connect(dsn)
+    for number in range(1, WRITES + 1):
+        async with connection.transaction():
+            await connection.execute("INSERT INTO serial (writer) VALUES ($1)", writer)
+            await asyncio.sleep(0.002 * ((writer + number) % 8))
+        event = JournalEvent(number, UNTIL_MS, "n", "g", 0, "offsets_committed", "", {"member_id": "", "offsets": []})
+        assert await store.append([ShardBatch(writer, 1, number, (event,), RowChanges())]) == []
+    await connection.close()
+    await store.close()
+    return WRITES
+
+
+async def _follow_ids(dsn: str, done: asyncio.Event, seen: set[int]) -> None:
+    connection = await asyncpg.connect(dsn)
+    last, finished = 0, False
+    while not finished:
+        finished = done.is_set()
+        for row in await connection.fetch("SELECT id FROM serial WHERE id > $1", last):
+            seen.add(row["id"])
+            last = max(last, row["id"])
+        await asyncio.sleep(0.001)
+    await connection.close()
+
+
+def _follow(dsn: str, stop: threading.Event, seen: list[tuple[int, int]]) -> None:
+    journal = open_journal(dsn)
+    done, finished = journal.heads().start, False
+    while not finished:
+        finished = stop.is_set()
+        end = journal.heads().end
+        seen.extend(_numbers(journal, spans_between(done, end)))
+        done = end
+
+
+def _numbers(journal: Journal, spans: list[Span]) -> Iterator[tuple[int, int]]:
+    for batch in journal.batches(spans, Wanted(("shard_id", "seq"))):
+        yield from zip(batch.column("shard_id").to_pylist(), batch.column("seq").to_pylist(), strict=True)
