@@ -75,13 +75,23 @@ def test_a_member_is_removed_and_then_the_group_can_be_deleted(rota: Rota) -> No
 
     refused = rota("groups", "delete", "indexers")
     removed = rota("groups", "remove-member", "indexers", member_id, "--reason", "it hangs")
-    deleted = rota("groups", "delete", "indexers")
+    deleted = rota("groups", "delete", "indexers", "--reason", "no longer used")
 
     assert (refused.exit_code, refused.err) == (5, "rota: it has 1 members (NON_EMPTY_GROUP)\n")
     assert (removed.exit_code, deleted.exit_code) == (0, 0)
     history = rota("groups", "watch", "indexers", "--after", "0", "-n", "8", "-o", "table").out
     assert f"{member_id} removed: it hangs" in history
-    assert history.splitlines()[-1].endswith("the group is deleted: deleted on request")
+    assert history.splitlines()[-1].endswith("the group is deleted: deleted on request: no longer used")
+
+
+def test_a_group_is_made_to_agree_anew(rota: Rota) -> None:
+    member_id = rota.member("indexers")
+
+    asked = rota("groups", "rebalance", "indexers", "--step-down", "--reason", "new machines")
+
+    assert (asked.exit_code, asked.err) == (0, "generation 1 of indexers ends\n")
+    last = rota("groups", "watch", "indexers", "--after", "0", "-n", "6", "-o", "table").out.splitlines()[-1]
+    assert last.endswith(f"rebalance: leader {member_id} was asked to step down: new machines")
 
 
 def test_offsets_are_set_listed_and_deleted(rota: Rota) -> None:

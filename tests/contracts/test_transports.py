@@ -28,6 +28,7 @@ from rota.protocol.messages import (
     OffsetToCommit,
     Protocol,
     PutTopic,
+    RebalanceGroup,
     Reply,
     Request,
     SyncGroup,
@@ -126,6 +127,17 @@ async def a_static_member_returns(say: Say) -> None:
     await say(SyncGroup(*G, again.member_id, again.generation_id))
 
 
+async def an_administrator_has_a_group_agree_anew(say: Say) -> None:
+    await say(RebalanceGroup(*G))
+    first = await joined(say, a_join("i1"))
+    await say(SyncGroup(*G, first.member_id, 1, assignments=((first.member_id, b"all"),)))
+    await say(RebalanceGroup(*G, "new машины", step_down=True))
+    await say(DescribeGroup(*G))
+    await say(LeaveGroup(*G, (LeavingMember(first.member_id),)))
+    await say(RebalanceGroup(*G))
+    await say(DeleteGroup(*G, "не нужна"))
+
+
 async def an_administrator_removes_members(say: Say) -> None:
     first = await joined(say, a_join("i1"))
     await say(SyncGroup(*G, first.member_id, 1, "i1"))
@@ -186,6 +198,7 @@ CONVERSATIONS: list[Conversation] = [
     a_rebalance_reaches_a_heartbeat_that_waits,
     a_leader_fails,
     a_static_member_returns,
+    an_administrator_has_a_group_agree_anew,
     an_administrator_removes_members,
     progress,
     topics,

@@ -141,6 +141,8 @@ def test_redis_has_no_state_before_it_was_asked() -> None:
         ("member a changed its metadata while the assignment was awaited", "metadata_changed"),
         ("leader a could not assign: out of ideas", "assignment_failed"),
         ("leader a assigned to b, which is no member any more", "assignment_outdated"),
+        ("a rebalance was asked for: member a joined", "requested"),
+        ("leader a was asked to step down", "step_down"),
         ("something of a later release", "other"),
     ],
 )

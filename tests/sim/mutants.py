@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-from rota.group import apply, describe, expiry, heartbeat, join, leave, offsets, rebalance, shard, state, sync
+from rota.group import apply, describe, expiry, harvest, heartbeat, join, leave, offsets, rebalance, shard, state, sync
 from rota.group.membership_checks import check_member
 from rota.group.records import AssignmentSynced, GenerationCompleted, MemberLeft
 from rota.group.result import Result
@@ -156,14 +156,14 @@ def generation_not_bumped(patch: Patch) -> None:
 @mutant
 def generation_not_persisted(patch: Patch) -> None:
     """S14: the new generation is in the journal but not in the rows."""
-    original = shard._group_rows
+    original = harvest.group_rows
 
     def group_rows(group: Any, changes: RowChanges) -> None:
         if group.state is COMPLETING_REBALANCE:
             group.dirty = False
         original(group, changes)
 
-    patch(shard, "_group_rows", group_rows)
+    patch(shard, "group_rows", group_rows)
 
 
 @mutant

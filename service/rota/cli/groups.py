@@ -96,14 +96,38 @@ def watch_group(
 
 
 @app.command("delete")
-def delete_group(context: typer.Context, group: Group, url: Url = None, namespace: Namespace = None) -> None:
+def delete_group(
+    context: typer.Context,
+    group: Group,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    url: Url = None,
+    namespace: Namespace = None,
+) -> None:
     """Delete a group that has no members, and its offsets. Its generations go on counting if it comes back."""
     from rota.cli.calls import Server
     from rota.protocol.messages import DeleteGroup, DeleteGroupReply
 
     with Server(shared(context, url, namespace)) as server:
-        server.call(DeleteGroup(server.namespace, group), DeleteGroupReply)
+        server.call(DeleteGroup(server.namespace, group, reason), DeleteGroupReply)
     tell(f"group {group} is deleted")
+
+
+@app.command("rebalance")
+def rebalance_group(
+    context: typer.Context,
+    group: Group,
+    step_down: Annotated[bool, typer.Option("--step-down", help="Have another member lead, if there is one.")] = False,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    url: Url = None,
+    namespace: Namespace = None,
+) -> None:
+    """Have the members of a group agree anew: nobody is removed, and everybody is told at once."""
+    from rota.cli.calls import Server
+    from rota.protocol.messages import RebalanceGroup, RebalanceReply
+
+    with Server(shared(context, url, namespace)) as server:
+        reply = server.call(RebalanceGroup(server.namespace, group, reason, step_down), RebalanceReply)
+    tell(f"generation {reply.generation_id} of {group} ends")
 
 
 @app.command("remove-member")

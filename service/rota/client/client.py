@@ -55,6 +55,8 @@ from rota.protocol.messages import (
     PartitionResult,
     Protocol,
     PutTopic,
+    RebalanceGroup,
+    RebalanceReply,
     TopicPartitions,
     TopicReply,
 )
@@ -365,6 +367,10 @@ class Client:
     async def delete_group(self, group_id: str) -> None:
         """Delete a group that has no members, with its offsets; `NonEmptyGroup` otherwise."""
         await self._caller.ask(DeleteGroup(self.namespace, group_id), DeleteGroupReply)
+
+    async def rebalance_group(self, group_id: str, reason: str = "", *, step_down: bool = False) -> None:
+        """Have the members agree anew, for administrators; `step_down`: by another leader, if somebody else joins."""
+        await self._caller.ask(RebalanceGroup(self.namespace, group_id, reason, step_down), RebalanceReply)
 
     async def remove_member(self, group_id: str, member_id: str, reason: str = "") -> None:
         """Remove a member from its group, for administrators; `UnknownMemberId` if there is none."""

@@ -229,6 +229,9 @@ class Client:
     def delete_group(self, group_id: str) -> None:
         """Delete a group that has no members, with its offsets; `NonEmptyGroup` otherwise."""
 
+    def rebalance_group(self, group_id: str, reason: str = "", *, step_down: bool = False) -> None:
+        """Have the members agree anew, for administrators; `step_down`: by another leader, if somebody else joins."""
+
     def remove_member(self, group_id: str, member_id: str, reason: str = "") -> None:
         """Remove a member from its group, for administrators; `UnknownMemberId` if there is none."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rota.group.state import EMPTY, STABLE, Group, Member
+from rota.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group, GroupState, Member
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     DescribedMember,
@@ -38,6 +38,7 @@ def describe_group(group: Group | None, request: DescribeGroup) -> DescribeReply
         rebalance_reason=group.rebalance_reason,
         rebalance_by=group.rebalance_by,
         state_since_ms=group.state_since_ms,
+        phase_deadline_ms=_phase_deadline_ms(group),
     )
 
 
@@ -121,4 +122,21 @@ def _described(group: Group, member: Member) -> DescribedMember:
         rebalance_timeout_ms=image.rebalance_timeout_ms,
         session_deadline_ms=member.session_deadline_ms,
         joined=member.joined,
+        awaited=_is_awaited(group, member),
     )
+
+
+def _is_awaited(group: Group, member: Member) -> bool:
+    if group.state is PREPARING_REBALANCE:
+        return not member.joined
+    return group.state is COMPLETING_REBALANCE and member.member_id in group.pending_sync and member.sync_call is None
+
+
+def _phase_deadline_ms(group: Group) -> int | None:
+    match group.state:
+        case GroupState.PREPARING_REBALANCE:
+            return group.join_deadline_ms
+        case GroupState.COMPLETING_REBALANCE:
+            return group.sync_deadline_ms
+        case _:
+            return None

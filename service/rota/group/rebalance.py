@@ -172,11 +172,12 @@ def _set_join_timer(result: Result, group: Group, delay_ms: int) -> None:
 
 
 def _joined_leader(group: Group) -> str | None:
-    """The leader stays while it rejoins; otherwise the earliest member that joined follows it."""
+    """The leader stays while it rejoins; otherwise, or if it is to step down, the earliest joined member follows."""
     leader = group.members.get(group.leader_id) if group.leader_id else None
-    if leader is not None and leader.joined:
+    if leader is not None and leader.joined and leader.member_id != group.passed_over:
         return leader.member_id
-    return next((m.member_id for m in group.members.values() if m.joined), None)
+    joined = [member.member_id for member in group.members.values() if member.joined]
+    return next((member_id for member_id in joined if member_id != group.passed_over), joined[0] if joined else None)
 
 
 def _complete_generation(result: Result, group: Group, leader_id: str) -> None:
@@ -206,6 +207,7 @@ def _complete_generation(result: Result, group: Group, leader_id: str) -> None:
 def _answer_joins(result: Result, group: Group) -> None:
     """Everybody is answered in one go, and every session starts afresh, also of those who were not here."""
     group.joined_count = 0
+    group.passed_over = None
     for member in group.members.values():
         member.joined = False
         member.skip_assignment = False

@@ -13,6 +13,8 @@ from rota.group.assigning import ask_for_assignment
 from rota.group.assignment_job import AssignmentJob, assignment_job, finish_job, is_current
 from rota.group.describe import describe_group, get_leader, list_groups, verify_fence
 from rota.group.expiry import on_timer, session_is_over
+from rota.group.forcing import force_rebalance
+from rota.group.harvest import group_rows, tombstone_row
 from rota.group.heartbeat import heartbeat, heartbeat_many, unpark_heartbeat
 from rota.group.join import check_join, join_group, turn_away, unpark_join
 from rota.group.leave import leave_group
@@ -61,6 +63,8 @@ from rota.protocol.messages import (
     ListGroups,
     ListTopics,
     PutTopic,
+    RebalanceGroup,
+    RebalanceReply,
     Request,
     SyncGroup,
     SyncReply,
@@ -301,13 +305,13 @@ class Shard:
         changes = RowChanges()
         for group in self._buried:
             group.dirty = False
-            _group_rows(group, changes)
+            group_rows(group, changes)
         for key in self._dirty_groups:
             live = self.groups.get(key)
             if live is not None:
-                _group_rows(live, changes)
+                group_rows(live, changes)
             if key in self.tombstones and (live is None or live.settled is None):
-                changes.groups.append(_tombstone(key, self.tombstones[key]))
+                changes.groups.append(tombstone_row(key, self.tombstones[key]))
         self._buried.clear()
         for commit in self._taken_in.values():
             changes.side_commits_taken.append(commit.side_id)
@@ -328,7 +332,7 @@ class Shard:
         """All rows that the store should hold for this shard."""
         known = [group for group in self.groups.values() if group.settled is not None]
         alive = {group.key for group in known}
-        tombstones = [_tombstone(key, generation) for key, generation in self.tombstones.items() if key not in alive]
+        tombstones = [tombstone_row(key, generation) for key, generation in self.tombstones.items() if key not in alive]
         return ShardImage(
             shard_id=self.shard_id,
             last_seq=last_seq,
@@ -410,6 +414,8 @@ class Shard:
                 result.reply(call, get_leader(self._group(request), request))
             case DeleteGroup():
                 result.reply(call, self._delete_group(result, request))
+            case RebalanceGroup():
+                self._force_rebalance(result, request, call)
             case DeleteOffsets():
                 group = self._group(request)
                 if group is None:
@@ -435,8 +441,15 @@ class Shard:
             return DeleteGroupReply(ErrorCode.NON_EMPTY_GROUP, detail=f"it has {len(group.members)} members")
         if group.offsets:
             result.record(group, OffsetsDeleted(tuple(group.offsets), "request"))
-        self._delete(result, group, "deleted on request")
+        self._delete(result, group, f"deleted on request{f': {request.reason}' if request.reason else ''}")
         return DeleteGroupReply()
+
+    def _force_rebalance(self, result: Result, request: RebalanceGroup, call: int) -> None:
+        group = self._group(request)
+        if group is None:
+            result.reply(call, RebalanceReply(_missing_group(request)))
+        else:
+            force_rebalance(result, group, request, call, self.limits)
 
     def _put_topic(self, result: Result, request: PutTopic) -> TopicReply:
         key = (request.namespace, request.topic)
@@ -528,7 +541,7 @@ def _all_missing(request: HeartbeatMany) -> HeartbeatManyReply:
     return HeartbeatManyReply(state=DEAD.value, errors=errors)
 
 
-def _missing_group(request: DeleteGroup | DeleteOffsets) -> ErrorCode:
+def _missing_group(request: DeleteGroup | DeleteOffsets | RebalanceGroup) -> ErrorCode:
     return ErrorCode.GROUP_ID_NOT_FOUND if request.group_id else ErrorCode.INVALID_GROUP_ID
 
 
@@ -571,28 +584,3 @@ def _resume(result: Result, group: Group) -> None:
     elif group.state is STABLE:
         # Its topics may have changed while nobody owned it.
         ask_for_assignment(result, group)
-
-
-def _group_rows(group: Group, changes: RowChanges) -> None:
-    """The rows of a group that no longer say what the facts say."""
-    if group.dirty and group.settled is not None:
-        changes.groups.append(group.settled)
-    for member_id in group.dirty_members:
-        member = group.members.get(member_id)
-        if member is None:
-            changes.members_deleted.append((group.namespace, group.group_id, member_id))
-        elif member.settled is not None:
-            changes.members.append(group.member_row(member))
-    for key in group.dirty_offsets:
-        row = group.offsets.get(key)
-        if row is None:
-            changes.offsets_deleted.append((group.namespace, group.group_id, *key))
-        else:
-            changes.offsets.append(row)
-    group.dirty = False
-    group.dirty_members.clear()
-    group.dirty_offsets.clear()
-
-
-def _tombstone(key: tuple[str, str], generation_id: int) -> GroupRow:
-    return GroupRow(*key, DEAD.value, generation_id, generation_id, None, None, None, 0, "", "")

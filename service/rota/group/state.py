@@ -146,6 +146,7 @@ class Group:
         "newcomer_arrived",
         "next_position",
         "offsets",
+        "passed_over",
         "pending",
         "pending_sync",
         "protocol_name",
@@ -201,6 +202,8 @@ class Group:
         self.join_deadline_ms: int | None = None
         self.join_remaining_ms = 0
         self.sync_deadline_ms: int | None = None
+        self.passed_over: str | None = None
+        """A leader that was asked to step down: whoever else joins leads."""
         self.fenced_reported: set[tuple[str, str]] = set()
 
     # --- questions ----------------------------------------------------------------------------
@@ -294,6 +297,8 @@ class Group:
             self.generation_leader_id = member_id
         if self.leader_id == old_id:
             self.leader_id = member_id
+        if self.passed_over == old_id:
+            self.passed_over = member_id
 
     def _count(self, image: MemberImage, step: int) -> None:
         support = self.support

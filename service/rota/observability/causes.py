@@ -19,6 +19,8 @@ def _table(patterns: Mapping[str, str]) -> _Causes:
 # The first that matches counts. Ids may hold spaces, so each pattern holds on to the words around them.
 _REBALANCES = _table(
     {
+        "requested": r"a rebalance was asked for",
+        "step_down": r"leader .* was asked to step down",
         "member_expired": r"member .* expired: ",
         "sync_timeout": r"\d+ of the members did not sync ",
         "static_member_returned": r"static member .* came back as ",

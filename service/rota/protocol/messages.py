@@ -321,7 +321,10 @@ class DescribeGroup:
 
 @dataclass(frozen=True, slots=True)
 class DescribedMember:
-    """`metadata` and `assignment` are empty unless the group is Stable. `session_deadline_ms` is None while parked."""
+    """`metadata` and `assignment` are empty unless the group is Stable. `session_deadline_ms` is None while parked.
+
+    `awaited`: the phase that is under way waits for it, to join or to sync.
+    """
 
     member_id: str
     group_instance_id: str | None
@@ -333,6 +336,7 @@ class DescribedMember:
     rebalance_timeout_ms: int
     session_deadline_ms: int | None
     joined: bool
+    awaited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +356,8 @@ class DescribeReply:
     rebalance_reason: str = ""
     rebalance_by: str = ""
     state_since_ms: int = 0
+    phase_deadline_ms: int | None = None
+    """When the phase that is under way goes on without those who are missing; None where none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,12 +397,32 @@ class ListReply:
 class DeleteGroup:
     namespace: str
     group_id: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroupReply:
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceGroup:
+    """Have the members agree anew, for administrators. `step_down`: by another leader, if somebody else joins."""
+
+    namespace: str
+    group_id: str
+    reason: str = ""
+    step_down: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceReply:
+    """The rebalance is under way; `generation_id` is the one that ends with it."""
+
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    generation_id: int = NO_GENERATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,6 +516,7 @@ Request = (
     | DescribeGroup
     | ListGroups
     | DeleteGroup
+    | RebalanceGroup
     | GetLeader
     | PutTopic
     | GetTopic
@@ -509,6 +536,7 @@ Reply = (
     | DescribeReply
     | ListReply
     | DeleteGroupReply
+    | RebalanceReply
     | LeaderReply
     | TopicReply
     | ListTopicsReply
@@ -527,6 +555,7 @@ REPLY_OF: dict[type, type] = {
     DescribeGroup: DescribeReply,
     ListGroups: ListReply,
     DeleteGroup: DeleteGroupReply,
+    RebalanceGroup: RebalanceReply,
     GetLeader: LeaderReply,
     PutTopic: TopicReply,
     GetTopic: TopicReply,

@@ -60,7 +60,7 @@ class DescribeGroupRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ...) -> None: ...
 
 class DescribedMember(_message.Message):
-    __slots__ = ("member_id", "group_instance_id", "client_id", "host", "metadata", "assignment", "session_timeout_ms", "rebalance_timeout_ms", "session_deadline_ms", "joined")
+    __slots__ = ("member_id", "group_instance_id", "client_id", "host", "metadata", "assignment", "session_timeout_ms", "rebalance_timeout_ms", "session_deadline_ms", "joined", "awaited")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,7 @@ class DescribedMember(_message.Message):
     REBALANCE_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     SESSION_DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
+    AWAITED_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     group_instance_id: str
     client_id: str
@@ -81,10 +82,11 @@ class DescribedMember(_message.Message):
     rebalance_timeout_ms: int
     session_deadline_ms: int
     joined: bool
-    def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., session_deadline_ms: _Optional[int] = ..., joined: _Optional[bool] = ...) -> None: ...
+    awaited: bool
+    def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., session_deadline_ms: _Optional[int] = ..., joined: _Optional[bool] = ..., awaited: _Optional[bool] = ...) -> None: ...
 
 class DescribeGroupResponse(_message.Message):
-    __slots__ = ("group_id", "state", "generation_id", "protocol_type", "protocol_name", "leader_id", "members", "pending_members", "rebalance_reason", "rebalance_by", "state_since_ms", "revision", "epoch")
+    __slots__ = ("group_id", "state", "generation_id", "protocol_type", "protocol_name", "leader_id", "members", "pending_members", "rebalance_reason", "rebalance_by", "state_since_ms", "phase_deadline_ms", "revision", "epoch")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +98,7 @@ class DescribeGroupResponse(_message.Message):
     REBALANCE_REASON_FIELD_NUMBER: _ClassVar[int]
     REBALANCE_BY_FIELD_NUMBER: _ClassVar[int]
     STATE_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    PHASE_DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     group_id: str
@@ -109,17 +112,20 @@ class DescribeGroupResponse(_message.Message):
     rebalance_reason: str
     rebalance_by: str
     state_since_ms: int
+    phase_deadline_ms: int
     revision: int
     epoch: int
-    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., generation_id: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., leader_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[DescribedMember, _Mapping]]] = ..., pending_members: _Optional[int] = ..., rebalance_reason: _Optional[str] = ..., rebalance_by: _Optional[str] = ..., state_since_ms: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., generation_id: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., leader_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[DescribedMember, _Mapping]]] = ..., pending_members: _Optional[int] = ..., rebalance_reason: _Optional[str] = ..., rebalance_by: _Optional[str] = ..., state_since_ms: _Optional[int] = ..., phase_deadline_ms: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class DeleteGroupRequest(_message.Message):
-    __slots__ = ("namespace", "group_id")
+    __slots__ = ("namespace", "group_id", "reason")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     group_id: str
-    def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ...) -> None: ...
+    reason: str
+    def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class DeleteGroupResponse(_message.Message):
     __slots__ = ("revision", "epoch")
@@ -128,6 +134,28 @@ class DeleteGroupResponse(_message.Message):
     revision: int
     epoch: int
     def __init__(self, revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class RebalanceGroupRequest(_message.Message):
+    __slots__ = ("namespace", "group_id", "reason", "step_down")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STEP_DOWN_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    group_id: str
+    reason: str
+    step_down: bool
+    def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., reason: _Optional[str] = ..., step_down: _Optional[bool] = ...) -> None: ...
+
+class RebalanceGroupResponse(_message.Message):
+    __slots__ = ("generation_id", "revision", "epoch")
+    GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    generation_id: int
+    revision: int
+    epoch: int
+    def __init__(self, generation_id: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class RemoveMembersRequest(_message.Message):
     __slots__ = ("namespace", "group_id", "members")

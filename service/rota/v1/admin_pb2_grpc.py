@@ -50,6 +50,11 @@ class AdminStub:
                 request_serializer=rota_dot_v1_dot_admin__pb2.DeleteGroupRequest.SerializeToString,
                 response_deserializer=rota_dot_v1_dot_admin__pb2.DeleteGroupResponse.FromString,
                 _registered_method=True)
+        self.RebalanceGroup = channel.unary_unary(
+                '/rota.v1.Admin/RebalanceGroup',
+                request_serializer=rota_dot_v1_dot_admin__pb2.RebalanceGroupRequest.SerializeToString,
+                response_deserializer=rota_dot_v1_dot_admin__pb2.RebalanceGroupResponse.FromString,
+                _registered_method=True)
         self.RemoveMembers = channel.unary_unary(
                 '/rota.v1.Admin/RemoveMembers',
                 request_serializer=rota_dot_v1_dot_admin__pb2.RemoveMembersRequest.SerializeToString,
@@ -107,6 +112,13 @@ class AdminServicer:
 
     def DeleteGroup(self, request, context):
         """Delete an Empty group and its offsets. Its generations go on counting if it ever comes back.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RebalanceGroup(self, request, context):
+        """Have the members agree anew, by another leader where that is asked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -179,6 +191,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DeleteGroup,
                     request_deserializer=rota_dot_v1_dot_admin__pb2.DeleteGroupRequest.FromString,
                     response_serializer=rota_dot_v1_dot_admin__pb2.DeleteGroupResponse.SerializeToString,
+            ),
+            'RebalanceGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.RebalanceGroup,
+                    request_deserializer=rota_dot_v1_dot_admin__pb2.RebalanceGroupRequest.FromString,
+                    response_serializer=rota_dot_v1_dot_admin__pb2.RebalanceGroupResponse.SerializeToString,
             ),
             'RemoveMembers': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveMembers,
@@ -298,6 +315,33 @@ class Admin:
             '/rota.v1.Admin/DeleteGroup',
             rota_dot_v1_dot_admin__pb2.DeleteGroupRequest.SerializeToString,
             rota_dot_v1_dot_admin__pb2.DeleteGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RebalanceGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rota.v1.Admin/RebalanceGroup',
+            rota_dot_v1_dot_admin__pb2.RebalanceGroupRequest.SerializeToString,
+            rota_dot_v1_dot_admin__pb2.RebalanceGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

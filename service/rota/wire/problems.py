@@ -21,6 +21,7 @@ class Problem:
     member_id: str = ""
     revision: int = 0
     epoch: int = 0
+    retry_after_ms: int = 0
 
 
 def problem_document(code: ErrorCode, detail: str, http_status: int | None = None, **extra: Any) -> dict[str, Any]:
@@ -38,11 +39,11 @@ def problem_document(code: ErrorCode, detail: str, http_status: int | None = Non
     }
 
 
-def decode_problem(http_status: int, document: dict[str, Any]) -> Problem:
-    """Read an error answer, also one of a proxy that never heard of us.
+def decode_problem(http_status: int, document: dict[str, Any], retry_after: str = "") -> Problem:
+    """Read an error answer, also one of a proxy that never heard of us. `retry_after` is the header of that name.
 
-    An unknown code counts as COORDINATOR_NOT_AVAILABLE where the status says 5xx, 408 or 429: nobody knows
-    what came of the request, so it must be tried again.
+    An unknown code counts as THROTTLED where the status says 429, and as COORDINATOR_NOT_AVAILABLE where it says 5xx
+    or 408: nobody knows what came of the request, so it must be tried again.
     """
     text = {name: value for name, value in document.items() if isinstance(value, str)}
     numbers = {name: value for name, value in document.items() if type(value) is int}
@@ -56,11 +57,15 @@ def decode_problem(http_status: int, document: dict[str, Any]) -> Problem:
         text.get("member_id", ""),
         numbers.get("revision", 0),
         numbers.get("epoch", 0),
+        # The other form, a date, needs clocks that agree: who sends one is not told apart from who sends none.
+        int(retry_after) * 1000 if retry_after.isascii() and retry_after.isdigit() else 0,
     )
 
 
 def _code_of_status(http_status: int) -> ErrorCode:
-    if http_status >= 500 or http_status in (408, 429):
+    if http_status == 429:
+        return ErrorCode.THROTTLED
+    if http_status >= 500 or http_status == 408:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if http_status == 401:
         return ErrorCode.UNAUTHENTICATED

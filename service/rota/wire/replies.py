@@ -30,6 +30,7 @@ from rota.protocol.messages import (
     ListReply,
     ListTopicsReply,
     PartitionResult,
+    RebalanceReply,
     Reply,
     SyncReply,
     TopicReply,
@@ -142,6 +143,7 @@ DESCRIBE_REPLY = _reply(
                 Entry("rebalance_timeout_ms", _NUMBER),
                 Entry("session_deadline_ms", _NUMBER, None),
                 Entry("joined", _FLAG),
+                Entry("awaited", _FLAG, False, "The phase that is under way waits for it, to join or to sync."),
             )
         ),
     ),
@@ -170,6 +172,9 @@ LIST_REPLY = _reply(
     title="ListReply",
 )
 DELETE_GROUP_REPLY = _reply(DeleteGroupReply, title="DeleteGroupReply")
+REBALANCE_REPLY = _reply(
+    RebalanceReply, Entry("generation_id", _NUMBER, doc="The one that the rebalance ends."), title="RebalanceReply"
+)
 LEADER_REPLY = _reply(
     LeaderReply,
     _GENERATION_ID,
@@ -196,6 +201,7 @@ SHAPES: dict[type, Record] = {
     DescribeReply: DESCRIBE_REPLY,
     ListReply: LIST_REPLY,
     DeleteGroupReply: DELETE_GROUP_REPLY,
+    RebalanceReply: REBALANCE_REPLY,
     LeaderReply: LEADER_REPLY,
     TopicReply: TOPIC_REPLY,
     ListTopicsReply: LIST_TOPICS_REPLY,
@@ -213,6 +219,8 @@ class Received:
     reply: Reply
     revision: int = 0
     epoch: int = 0
+    retry_after_ms: int = 0
+    """How long its sender asks to be left alone; 0 where it does not say."""
 
 
 def encode_reply(reply: Reply) -> dict[str, Any]:

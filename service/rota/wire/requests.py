@@ -35,6 +35,7 @@ from rota.protocol.messages import (
     OffsetToCommit,
     Protocol,
     PutTopic,
+    RebalanceGroup,
     SyncGroup,
     TopicPartitions,
     VerifyFence,
@@ -262,7 +263,15 @@ PUT_TOPIC = Record(
 )
 
 DESCRIBE_GROUP = Record(DescribeGroup, ())
-DELETE_GROUP = Record(DeleteGroup, ())
+DELETE_GROUP = Record(DeleteGroup, (Entry("reason", REASON, "", "Why, for people and the journal."),))
+REBALANCE_GROUP = Record(
+    RebalanceGroup,
+    (
+        Entry("reason", REASON, "", "Why, for people and the journal."),
+        Entry("step_down", Boolean(), False, "Another member leads the next generation, if there is one."),
+    ),
+    title="RebalanceGroup",
+)
 GET_TOPIC = Record(
     GetTopic,
     (

@@ -51,14 +51,15 @@ def _short(detail: str) -> str:
 
 def problem_of(status: Status) -> Problem | None:
     """What our own server meant by a status; None if it is not one of ours."""
+    info, retry = ErrorInfo(), RetryInfo()
     for detail in status.details:
-        info = ErrorInfo()
-        if detail.Is(ErrorInfo.DESCRIPTOR) and detail.Unpack(info) and info.domain == DOMAIN:
-            return _problem(info, status.message)
-    return None
+        # Each leaves what is of another type alone.
+        detail.Unpack(info)
+        detail.Unpack(retry)
+    return _problem(info, status.message, retry.retry_delay.ToMilliseconds()) if info.domain == DOMAIN else None
 
 
-def _problem(info: ErrorInfo, detail: str) -> Problem:
+def _problem(info: ErrorInfo, detail: str, retry_after_ms: int) -> Problem:
     """A code that we do not know is a newer server's; nobody knows what it means for the request."""
     known = info.reason in ErrorCode.__members__
     code = ErrorCode(info.reason) if known else ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -68,6 +69,7 @@ def _problem(info: ErrorInfo, detail: str) -> Problem:
         info.metadata.get("member_id", ""),
         _number(info.metadata.get("revision", "")),
         _number(info.metadata.get("epoch", "")),
+        retry_after_ms,
     )
 
 

@@ -119,6 +119,7 @@ _ADMIN_RPCS = {
     "ListGroups": m.ListGroups,
     "DescribeGroup": m.DescribeGroup,
     "DeleteGroup": m.DeleteGroup,
+    "RebalanceGroup": m.RebalanceGroup,
     "DeleteOffsets": m.DeleteOffsets,
     "PutTopic": m.PutTopic,
     "GetTopic": m.GetTopic,

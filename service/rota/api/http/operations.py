@@ -161,9 +161,17 @@ OPERATIONS: tuple[Operation, ...] = (
         "groupsDelete",
         GROUPS,
         "Delete an Empty group and its offsets. Its generations go on counting if it ever comes back.",
-        m.DeleteGroup(*_G),
+        m.DeleteGroup(*_G, "replaced by indexers-2"),
         m.DeleteGroupReply(),
         (*_GROUP_ERRORS, E.NON_EMPTY_GROUP),
+    ),
+    Operation(
+        "groupsRebalance",
+        GROUPS,
+        "Have the members agree anew; with step_down by another leader. Nobody is removed by it.",
+        m.RebalanceGroup(*_G, "the leader's machine is going away", step_down=True),
+        m.RebalanceReply(generation_id=7),
+        _GROUP_ERRORS,
     ),
     Operation(
         "groupsList",

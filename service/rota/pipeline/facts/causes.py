@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from rota.pipeline.facts.view import GroupView
@@ -22,6 +23,7 @@ ASSIGNMENT_FAILED = "assignment failed"
 ASSIGNED_TO_STRANGER = "assignment out of date"
 REASSIGNED = "reassigned"
 COORDINATOR_CHANGED = "coordinator changed"
+REQUESTED = "requested"
 UNKNOWN = "unknown"
 
 CAUSES = {
@@ -38,9 +40,11 @@ CAUSES = {
     ASSIGNED_TO_STRANGER: "the leader assigned to a member id that had been replaced",
     REASSIGNED: "the leader changed the assignment; no join phase was needed",
     COORDINATOR_CHANGED: "a new owner of the shard found the group in a join phase",
+    REQUESTED: "an administrator asked for it, or for another leader",
     UNKNOWN: "the lines before it are not there",
 }
 
+_REQUESTED = re.compile(r"a rebalance was asked for|leader .* was asked to step down")
 _BY_KIND = {
     "member_joined": MEMBER_JOINED,
     "member_left": MEMBER_LEFT,
@@ -58,6 +62,8 @@ def cause_of(event: Event, view: GroupView) -> str:
     adjacent numbers. Where nothing was written before (a leader that joins again), only the words tell.
     """
     reason = event.reason
+    if _REQUESTED.match(reason):
+        return REQUESTED
     if " joined again" in reason.split(";", 1)[0]:
         return LEADER_REJOINED
     if "which is no member any more" in reason:
