@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 
 from rota.client import Client, Consumer, CoordinatorUnreachable, InMemoryTransport, Member, TopicPartition
 from rota.client.transports import Answer, GroupEvent
+from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import CommitOffsets, Request
+from rota.protocol.messages import CommitOffsets, Request, refuse
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage import MemoryStore
+from rota.wire.replies import Received
 
 Partitions = tuple[TopicPartition, ...]
 GROUP = "indexers"
@@ -42,6 +44,8 @@ class Cable(InMemoryTransport):
         self.commits_may_go.set()
         self.lost_answers: list[type[Request]] = []
         """Of each of these the next request is carried out, and its answer is lost."""
+        self.throttled_ms: int | None = None
+        """The next request is refused, with so much patience asked for."""
         self.requests: list[Request] = []
         self._under_way: set[asyncio.Task[Answer]] = set()
 
@@ -52,6 +56,9 @@ class Cable(InMemoryTransport):
         if self.is_silent:
             await asyncio.sleep(timeout_ms / 1000)
             raise CoordinatorUnreachable("silence")
+        if self.throttled_ms is not None:
+            asked_ms, self.throttled_ms = self.throttled_ms, None
+            return Received(refuse(request, ErrorCode.THROTTLED, "too much"), retry_after_ms=asked_ms)
         if isinstance(request, CommitOffsets):
             await self.commits_may_go.wait()
         call = asyncio.ensure_future(super().send(request, timeout_ms=timeout_ms))

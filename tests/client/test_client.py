@@ -22,6 +22,7 @@ from rota.client import (
     NonEmptyGroup,
     OffsetMetadataTooLarge,
     OffsetToCommit,
+    Throttled,
     UnknownMemberId,
     UnknownTopic,
     error_for,
@@ -153,8 +154,9 @@ class Script(Cable):
 
     answers: list[ErrorCode | None] = field(default_factory=list)
 
-    def __init__(self, *answers: ErrorCode | None) -> None:
+    def __init__(self, *answers: ErrorCode | None, retry_after_ms: int = 0) -> None:
         self.answers = list(answers)
+        self.retry_after_ms = retry_after_ms
         self.requests = []
 
     async def send(self, request: Request, *, timeout_ms: int) -> Answer:
@@ -162,7 +164,9 @@ class Script(Cable):
         code = self.answers.pop(0)
         if code is None:
             raise CoordinatorUnreachable("silence")
-        return Received(DescribeReply() if code is ErrorCode.NONE else refuse(request, code, "as scripted"))
+        if code is ErrorCode.NONE:
+            return Received(DescribeReply())
+        return Received(refuse(request, code, "as scripted"), retry_after_ms=self.retry_after_ms)
 
 
 DESCRIBE = DescribeGroup("default", "g")
@@ -173,6 +177,22 @@ async def test_a_call_is_repeated_while_the_coordinator_may_still_come_back() ->
     script = Script(None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.THROTTLED, ErrorCode.NONE)
     await Caller(script, jitter=lambda: 1.0).ask(DESCRIBE, DescribeReply)
     assert script.answers == []
+
+
+@in_virtual_time
+async def test_who_is_asked_for_patience_waits_for_as_long() -> None:
+    script = Script(ErrorCode.THROTTLED, ErrorCode.NONE, retry_after_ms=7_000)
+    started_at = asyncio.get_running_loop().time()
+    await Caller(script, jitter=lambda: 0.0).ask(DESCRIBE, DescribeReply)
+    assert asyncio.get_running_loop().time() - started_at == 7
+
+
+@in_virtual_time
+async def test_patience_that_one_has_not_is_told_to_the_program() -> None:
+    script = Script(ErrorCode.THROTTLED, retry_after_ms=60_000)
+    with pytest.raises(Throttled) as told:
+        await Caller(script).ask(DESCRIBE, DescribeReply)
+    assert told.value.retry_after_ms == 60_000
 
 
 @in_virtual_time

@@ -63,6 +63,20 @@ async def test_a_commit_whose_answer_is_lost_is_repeated_and_counts_once() -> No
 
 
 @in_virtual_time
+async def test_who_is_asked_for_patience_joins_and_commits_no_sooner() -> None:
+    async with a_coordinator() as coordinator:
+        worker, clock = a_worker(coordinator), asyncio.get_running_loop()
+        worker.cable.throttled_ms = 9_000
+        async with worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS) as consumer:
+            await consumer.wait_assigned()
+            assert clock.time() >= 9
+
+            asked_at, worker.cable.throttled_ms = clock.time(), 700
+            await consumer.commit([OffsetToCommit("work", 0, 5)])
+            assert clock.time() - asked_at >= 0.7
+
+
+@in_virtual_time
 async def test_a_lost_answer_to_a_leave_is_no_reason_to_wait_for_long() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)

@@ -127,6 +127,12 @@ async def test_after_an_address_that_cannot_help_the_next_call_goes_elsewhere(co
     assert (await transport.send(BEAT, timeout_ms=1_000)).reply.error is ErrorCode.NONE
 
 
+async def test_how_long_to_leave_it_alone_comes_with_the_answer() -> None:
+    asking = httpx.Response(429, headers={"Retry-After": "7"}, json={"code": "THROTTLED"})
+    received = await a_transport(lambda request: asking).send(BEAT, timeout_ms=1_000)
+    assert (received.reply.error, received.retry_after_ms) == (ErrorCode.THROTTLED, 7_000)
+
+
 async def test_silence_ends_with_the_timeout() -> None:
     """A socket whose connections nobody ever accepts."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

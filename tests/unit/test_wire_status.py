@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rota.protocol.errors import ErrorCode
-from rota.wire.problems import decode_problem, problem_document
+from rota.wire.problems import Problem, decode_problem, problem_document
+from rota.wire.rpc_status import problem_of, rpc_status
 from rota.wire.status import STATUS, Remedy
 
 GRPC_NAMES = {
@@ -71,13 +72,19 @@ def test_a_problem_document_survives_the_way_to_the_client(code: ErrorCode) -> N
     assert (problem.revision, problem.epoch) == (7, 3)
 
 
+@pytest.mark.parametrize("code", [code for code in ErrorCode if code is not ErrorCode.NONE])
+def test_an_rpc_status_survives_the_way_to_the_client(code: ErrorCode) -> None:
+    problem = problem_of(rpc_status(code, "why", member_id="m-1", revision=7, epoch=3))
+    assert problem == Problem(code, "why", "m-1", 7, 3, (STATUS[code].retry_after_s or 0) * 1_000)
+
+
 @pytest.mark.parametrize(
     ("http_status", "code"),
     [
         (502, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (504, ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (408, ErrorCode.COORDINATOR_NOT_AVAILABLE),
-        (429, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (429, ErrorCode.THROTTLED),
         (401, ErrorCode.UNAUTHENTICATED),
         (403, ErrorCode.GROUP_AUTHORIZATION_FAILED),
         (404, ErrorCode.INVALID_REQUEST),
@@ -86,3 +93,10 @@ def test_a_problem_document_survives_the_way_to_the_client(code: ErrorCode) -> N
 def test_an_answer_of_a_proxy_is_read_by_its_status(http_status: int, code: ErrorCode) -> None:
     assert decode_problem(http_status, {}).code is code
     assert decode_problem(http_status, {"code": "A_CODE_OF_TOMORROW", "detail": 5}).code is code
+
+
+@pytest.mark.parametrize(
+    ("header", "retry_after_ms"), [("7", 7_000), ("", 0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0), ("-1", 0), ("²", 0)]
+)
+def test_how_long_to_wait_is_read_off_its_header(header: str, retry_after_ms: int) -> None:
+    assert decode_problem(429, {}, header).retry_after_ms == retry_after_ms

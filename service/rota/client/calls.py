@@ -22,12 +22,12 @@ _BACKOFF_CAP_MS = 2_000
 _BUSY = frozenset({ErrorCode.THROTTLED, ErrorCode.GROUP_MAX_SIZE_REACHED})
 
 
-def retry_after_ms(code: ErrorCode) -> int:
-    """How long the coordinator asks to be left alone, where it is the one that has too much to do.
+def patience_ms(code: ErrorCode, retry_after_ms: int) -> int:
+    """How long to leave the coordinator alone: as it says (`Retry-After`), where it has too much to do.
 
     That it is not available asks for the same, in whole seconds; but there another replica may be in milliseconds.
     """
-    return (STATUS[code].retry_after_s or 0) * 1000 if code in _BUSY else 0
+    return (retry_after_ms or (STATUS[code].retry_after_s or 0) * 1000) if code in _BUSY else 0
 
 
 class Caller:
@@ -49,7 +49,7 @@ class Caller:
             try:
                 return await self._ask_once(request, reply_type)
             except CoordinatorError as error:
-                pause_s = max(backoff.next_ms(self._jitter()), retry_after_ms(error.code)) / 1000
+                pause_s = max(backoff.next_ms(self._jitter()), patience_ms(error.code, error.retry_after_ms)) / 1000
                 if not error.retriable or loop.time() + pause_s >= give_up_at:
                     raise
             await asyncio.sleep(pause_s)
@@ -58,7 +58,7 @@ class Caller:
         parked_ms = getattr(request, "wait_ms", None) or 0
         answer = await self._transport.send(request, timeout_ms=_ATTEMPT_TIMEOUT_MS + parked_ms)
         if answer.reply.error is not ErrorCode.NONE:
-            raise error_for(answer.reply.error, answer.reply.detail)
+            raise error_for(answer.reply.error, answer.reply.detail, answer.retry_after_ms)
         if not isinstance(answer.reply, reply_type):
             raise CoordinatorUnreachable(f"the answer to {type(request).__name__} is none")
         return answer.reply

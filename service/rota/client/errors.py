@@ -56,6 +56,8 @@ class CoordinatorError(Exception):
     def __init__(self, detail: str = "") -> None:
         super().__init__(detail or STATUS[self.code].title)
         self.detail = detail
+        self.retry_after_ms = 0
+        """How long the coordinator asked to be left alone; 0 where it did not."""
 
     @property
     def retriable(self) -> bool:
@@ -269,6 +271,8 @@ def _leaves(kind: type[CoordinatorError]) -> Iterator[type[CoordinatorError]]:
 _LEAF_OF = {leaf.code: leaf for leaf in _leaves(CoordinatorError) if leaf is not CoordinatorUnreachable}
 
 
-def error_for(code: ErrorCode, detail: str = "") -> CoordinatorError:
+def error_for(code: ErrorCode, detail: str = "", retry_after_ms: int = 0) -> CoordinatorError:
     """The error that stands for an answer's code. `NONE` is no error and must not be asked for."""
-    return _LEAF_OF[code](detail)
+    error = _LEAF_OF[code](detail)
+    error.retry_after_ms = retry_after_ms
+    return error

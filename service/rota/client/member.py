@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from rota.client.callbacks import CallbackQueue, Listeners, call, notify
-from rota.client.calls import Caller, retry_after_ms
+from rota.client.calls import Caller, patience_ms
 from rota.client.errors import (
     CoordinatorError,
     CoordinatorUnreachable,
@@ -211,9 +211,15 @@ class Member(Generic[Share]):
             elif not error.retriable or not self._holds_generation(request.generation_id):
                 raise error
             else:
-                await asyncio.sleep(backoff.next_ms(self._jitter()) / 1000)
+                await self._pause_before_again(backoff.next_ms(self._jitter()), error)
                 if self.assignment is None:
                     raise error
+
+    async def _pause_before_again(self, pause_ms: int, error: CoordinatorError) -> None:
+        """As the coordinator asks, but not longer than what is held is good for."""
+        asked_ms = patience_ms(error.code, error.retry_after_ms)
+        left_ms = (self._machine.deadline_ms or 0) - self._now_ms()
+        await asyncio.sleep(max(pause_ms, min(asked_ms, left_ms)) / 1000)
 
     async def _moved_on(self, generation_id: int, concerned: Share) -> bool:
         """Wait for the generation after this one; whether this member still holds there what it is about."""
@@ -290,7 +296,7 @@ class Member(Generic[Share]):
         self._react(self._machine.on_reply(request, reply, sent_at_ms, self._now_ms(), self._jitter()))
         self._wake.set()
         if reply.error is not ErrorCode.NONE:
-            return error_for(reply.error, reply.detail)
+            return error_for(reply.error, reply.detail, answer.retry_after_ms)
         assert isinstance(reply, CommitReply)
         refused = [partition for partition in reply.partitions if partition.error is not ErrorCode.NONE]
         if not refused:
@@ -419,9 +425,9 @@ class Member(Generic[Share]):
         if isinstance(answer, CoordinatorUnreachable):
             self._react(self._machine.on_failure(request, sent_at_ms, now_ms, self._jitter()))
         else:
-            patience_ms = retry_after_ms(answer.reply.error)
             reply, jitter = answer.reply, self._jitter()
-            self._react(self._machine.on_reply(request, reply, sent_at_ms, now_ms, jitter, patience_ms))
+            waits_ms = patience_ms(reply.error, answer.retry_after_ms)
+            self._react(self._machine.on_reply(request, reply, sent_at_ms, now_ms, jitter, waits_ms))
 
     async def _try_send(self, request: Request, timeout_ms: int) -> Answer | CoordinatorUnreachable:
         """That nobody answers is an outcome here, not an exception: it must not end the tasks beside it."""

@@ -127,14 +127,15 @@ def _document(response: httpx.Response) -> dict[str, Any] | None:
 
 
 def _problem(response: httpx.Response) -> Problem:
-    return decode_problem(response.status_code, _document(response) or {})
+    retry_after = response.headers.get("retry-after", "")
+    return decode_problem(response.status_code, _document(response) or {}, retry_after)
 
 
 def _decode(request: Request, response: httpx.Response) -> Received:
     """The reply in a response. What is no answer of a coordinator counts as none: nobody knows what it did."""
     if not response.is_success:
         problem = _problem(response)
-        return Received(_refused(request, problem), problem.revision, problem.epoch)
+        return Received(_refused(request, problem), problem.revision, problem.epoch, problem.retry_after_ms)
     document = _document(response)
     if document is None:
         raise CoordinatorUnreachable("the answer is no JSON object; is this a Rota server?")

@@ -8,13 +8,27 @@ from typing import Any, Protocol
 
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.port import Answer, GroupEvent
-from rota.protocol.messages import Request
+from rota.protocol.messages import Reply, Request
+from rota.wire.replies import Received
+
+
+class Decision(Protocol):
+    """What a coordinator answers."""
+
+    @property
+    def reply(self) -> Reply: ...
+
+    @property
+    def revision(self) -> int: ...
+
+    @property
+    def epoch(self) -> int: ...
 
 
 class Coordinator(Protocol):
     """What it takes; the server's `LocalCoordinator` fits, without the SDK having to know it."""
 
-    async def call(self, request: Request) -> Answer: ...
+    async def call(self, request: Request) -> Decision: ...
 
     def watch(self, namespace: str, group_id: str, after: int | None = None) -> AsyncIterator[Any]: ...
 
@@ -29,9 +43,10 @@ class InMemoryTransport:
         """As `Transport.send`."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                return await self._coordinator.call(request)
+                decided = await self._coordinator.call(request)
         except TimeoutError as error:
             raise CoordinatorUnreachable(f"no answer within {timeout_ms} ms") from error
+        return Received(decided.reply, decided.revision, decided.epoch)
 
     async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
         """As `Transport.watch`."""

@@ -21,6 +21,10 @@ class Answer(Protocol):
     @property
     def epoch(self) -> int: ...
 
+    @property
+    def retry_after_ms(self) -> int:
+        """How long its sender asks to be left alone; 0 where it does not say."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupEvent:

@@ -11,7 +11,7 @@ from google.rpc.status_pb2 import Status
 
 from rota.client.errors import CoordinatorUnreachable
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import JoinReply, Reply, Request, refuse
+from rota.protocol.messages import JoinReply, Request, refuse
 from rota.wire.problems import Problem
 from rota.wire.replies import Received
 from rota.wire.rpc_status import DETAILS_KEY, problem_of
@@ -80,12 +80,14 @@ def received_of(request: Request, error: grpc.aio.AioRpcError) -> Received:
         if code is None:
             raise CoordinatorUnreachable(error.details() or error.code().name) from error
         problem = Problem(code, error.details() or error.code().name)
-    return Received(refused(request, problem), problem.revision, problem.epoch)
+    return refusal(request, problem)
 
 
-def refused(request: Request, problem: Problem) -> Reply:
+def refusal(request: Request, problem: Problem) -> Received:
     reply = refuse(request, problem.code, problem.detail)
-    return replace(reply, member_id=problem.member_id) if isinstance(reply, JoinReply) else reply
+    if isinstance(reply, JoinReply):
+        reply = replace(reply, member_id=problem.member_id)
+    return Received(reply, problem.revision, problem.epoch, problem.retry_after_ms)
 
 
 def problem_in(error: grpc.aio.AioRpcError) -> Problem | None:

@@ -9,7 +9,7 @@ from typing import Any
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.grpc import GrpcTransport
 from rota.client.transports.port import GroupEvent
-from rota.client.transports.rpc import ELSEWHERE, refused
+from rota.client.transports.rpc import ELSEWHERE, refusal
 from rota.client.transports.session_stream import SessionStream
 from rota.client.transports.waiting_beats import Beat, WaitingBeats, by_group
 from rota.protocol.errors import ErrorCode, RejectedRequest
@@ -237,5 +237,5 @@ def _refusal(request: Request, event: SessionEvent) -> Received:
     error: Any = event.error
     known = error.code in ErrorCode.__members__
     code = ErrorCode(error.code) if known else ErrorCode.COORDINATOR_NOT_AVAILABLE
-    problem = Problem(code, error.detail, error.member_id, error.revision, error.epoch)
-    return Received(refused(request, problem), error.revision, error.epoch)
+    problem = Problem(code, error.detail, error.member_id, error.revision, error.epoch, error.retry_after_ms)
+    return refusal(request, problem)
