@@ -1,0 +1,117 @@
+"""What is made of the facts: the report, the advice and the audit, which finds nothing unless something is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+from rota.pipeline.advisor import ACTUAL, STRATEGIES, advise
+from rota.pipeline.audit import audit
+from rota.pipeline.bronze import Ingest
+from rota.pipeline.facts.causes import CAUSES
+from rota.pipeline.gold import refresh
+from rota.pipeline.journal import open_journal
+from rota.pipeline.lake import Lake
+from rota.pipeline.report import make_report
+from rota.pipeline.timeouts import advise_timeouts
+from rota.pipeline.upkeep import compact_lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def lake(spark: SparkSession, postgres_url: str, lake_folder: Path) -> Lake:
+    """Tables of a small fleet's journal, in plain files, so that a test can reach into them."""
+    journal = open_journal(postgres_url)
+    lake = Lake.create(lake_folder, "parquet", journal.heads().incarnation)
+    ingest = Ingest(journal, {"url": postgres_url}, most_lines=1_000)
+    ingest.run(spark, lake)
+    refresh(spark, lake)
+    return lake
+
+
+def test_the_report_tells_every_cause_and_is_one_file(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    rows = advise(spark, lake)
+
+    paths = make_report(spark, lake, days=1).write(tmp_path / "out")
+
+    html = (tmp_path / "out" / "index.html").read_text()
+    causes = (tmp_path / "out" / "causes.csv").read_text().splitlines()[1:]
+    told = {line.split(",")[0]: int(line.split(",")[1]) for line in causes}
+    assert rows > 0
+    assert {path.suffix for path in paths} == {".html", ".md", ".csv"}
+    assert told.keys() <= CAUSES.keys() - {"unknown"}
+    assert sum(told.values()) >= lines_of_kind(lake, "rebalance_started")
+    assert all(name in html for name in (*STRATEGIES, ACTUAL, "<svg", "rebalances in "))
+    assert "http" not in html.replace("http-equiv", "")  # nothing is loaded from anywhere
+    assert advise_timeouts(spark, lake)
+
+
+def lines_of_kind(lake: Lake, kind: str) -> int:
+    return sum(
+        pq.read_table(uri, columns=["kind"]).column("kind").to_pylist().count(kind) for uri in lake.bronze.uris()
+    )
+
+
+def test_the_audit_finds_nothing_in_a_true_history_and_whatever_is_tampered_with(
+    spark: SparkSession, lake: Lake
+) -> None:
+    clean = audit(spark, lake)
+    rebalances = lake.gold("rebalances").uris()[0]
+    tamper(rebalances, "cause", "because")
+    facts = audit(spark, lake)
+    tamper(with_kind(lake, "generation_completed"), "payload", None)
+    lines = audit(spark, lake)
+
+    assert (clean.findings, clean.lines) == ((), sum(lake.ingested()[1].shards.values()))
+    rows = sum(pq.read_table(uri).num_rows for uri in lake.gold("rebalances").uris())
+    [found] = facts.findings
+    assert found.text == f"rebalances has {rows} rows; folding the lines anew gives as many, but others"
+    assert {"S1", "S14"} & {found.check for found in lines.findings}
+
+
+def with_kind(lake: Lake, kind: str) -> str:
+    """A file that has a line of this kind."""
+    return next(
+        uri for uri in lake.bronze.uris() if kind in pq.read_table(uri, columns=["kind"]).column("kind").to_pylist()
+    )
+
+
+def tamper(path: str, column: str, value: str | None) -> None:
+    """Change one value of a file; without one, a generation in a payload."""
+    table = pq.read_table(path)
+    values = table.column(column).to_pylist()
+    if value is None:
+        kinds = table.column("kind").to_pylist()
+        place = kinds.index("generation_completed")
+        value = values[place].replace('"generation_id": ', '"generation_id": 9')
+    else:
+        place = 0
+    values[place] = value
+    place_of = table.schema.get_field_index(column)
+    pq.write_table(table.set_column(place_of, table.schema.field(column), [values]), path)
+
+
+def test_compacting_changes_no_row_and_what_is_dropped_was_folded(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    before = spark.read.parquet(*lake.bronze.uris()).count()
+    (lake.bronze.path / "part-left-behind.parquet").write_bytes(b"half a file")
+
+    said = list(compact_lake(lake, vacuum_hours=0))
+    after = spark.read.parquet(*lake.bronze.uris()).count()
+    again = audit(spark, lake)
+    list(compact_lake(lake, keep_days=1, vacuum_hours=0))
+
+    assert after == before
+    assert len(said) > 1
+    assert not (lake.bronze.path / "part-left-behind.parquet").exists()
+    assert again.findings == ()
+    assert lake.bronze.uris() == []
+    assert len(lake.gold("rebalances").uris()) == 1
