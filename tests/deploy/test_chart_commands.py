@@ -1,0 +1,102 @@
+"""What the chart's containers run is what this release of `rota` understands, and it works."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from rota.cli.main import app
+from rota.protocol.limits import Limits
+from rota.server.settings import Settings
+from tests.deploy.kubelet import Pod
+from tests.deploy.kubernetes import CASES, MINIMAL, Manifest, containers, find, pod_templates, render
+from tests.support.processes import Processes
+
+OF_THE_SERVER = {f"ROTA_{name.upper()}" for name in Settings.model_fields} | {
+    f"ROTA_LIMITS__{name.upper()}" for name in Limits.__dataclass_fields__
+}
+by_name = pytest.mark.parametrize("case", CASES, ids=lambda path: path.name.removesuffix("-values.yaml"))
+
+
+@by_name
+def test_rota_understands_the_arguments_of_every_container(case: Path) -> None:
+    """Parsed, not run: `--help` comes after whatever is wrong."""
+    commands = [arguments for arguments, _ in _commands(render(case))]
+
+    assert commands
+    for arguments in commands:
+        answered = CliRunner().invoke(app, [*arguments, "--help"])
+        assert answered.exit_code == 0, f"{arguments}: {answered.output}"
+
+
+def test_an_option_that_rota_does_not_know_would_be_found() -> None:
+    assert CliRunner().invoke(app, ["db", "wait", "--time-out", "300", "--help"]).exit_code != 0
+
+
+@by_name
+def test_rota_reads_every_variable_that_a_container_is_given(case: Path) -> None:
+    for arguments, variables in _commands(render(case)):
+        known = OF_THE_SERVER if arguments == ["serve"] else set(_variables_of(arguments))
+        # The steps of the pipeline share an environment.
+        of_another_step = set(_variables_of(["pipeline", "ingest"])) if arguments[0] == "pipeline" else set()
+        assert variables <= known | of_another_step, arguments
+
+
+def test_the_rendered_release_serves_is_tested_and_drains(
+    processes: Processes, postgres_dsn: str, tmp_path: Path
+) -> None:
+    """Init container, servers and Helm's test, each as it stands but for ports, paths and addresses."""
+    values = {"server": {"drainDelayMs": 0, "shardCount": 4}}
+    manifests = render(MINIMAL, values=values)
+    template, test = find(manifests, "Deployment")["spec"]["template"], find(manifests, "Pod")
+    secrets = {"rota": {"url": postgres_dsn, "peer-secret": "s" * 32}}
+    pods = [Pod(template, processes, tmp_path, name=name, secrets=secrets) for name in ("rota-0", "rota-1")]
+
+    # Both begin to upgrade at once, as three pods of a fresh install do.
+    assert [upgrade.wait_for_exit() for upgrade in [pod.run("upgrade") for pod in pods]] == [0, 0]
+    servers = [pod.run("rota") for pod in pods]
+    for server, pod in zip(servers, pods, strict=True):
+        server.wait_for_url(pod.probe("rota", "startup"))
+        server.wait_for_url(pod.probe("rota", "readiness"))
+        server.wait_for_url(pod.probe("rota", "liveness"))
+    address = {"rota:8080": f"127.0.0.1:{pods[0].port(8080)}"}
+    tester = Pod(test, processes, tmp_path, name="rota-test", elsewhere=address)
+
+    assert tester.run("lists").wait_for_exit() == 0
+    assert _is_served_by(pods[1].port(8080))
+    assert [server.terminate() for server in servers] == [0, 0]
+
+
+def _is_served_by(port: int) -> bool:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        return b"rota_ready 1.0" in answer.read()
+
+
+def _commands(manifests: list[Manifest]) -> Iterator[tuple[list[str], set[str]]]:
+    """Arguments of `rota` and the variables of ours that go with them."""
+    for _, pod in pod_templates(manifests):
+        for container in containers(pod):
+            yield container["args"], _ours(container.get("env", ()))
+    for one in manifests:
+        if one["kind"].endswith("SparkApplication"):
+            spec = one["spec"].get("template", one["spec"])
+            yield spec["arguments"], _ours(spec["driver"]["env"])
+
+
+def _ours(env: list[dict[str, Any]]) -> set[str]:
+    return {variable["name"] for variable in env if variable["name"].startswith("ROTA_")}
+
+
+def _variables_of(arguments: list[str]) -> Iterator[str]:
+    """The variables that this command reads, or a command above it."""
+    command: Any = typer.main.get_command(app)
+    for argument in ["", *arguments]:
+        command = getattr(command, "commands", {}).get(argument, command)
+        for parameter in command.params:
+            yield from [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or ()
