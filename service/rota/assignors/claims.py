@@ -23,19 +23,36 @@ class Claims:
     contested: Mapping[int, tuple[int, ...]]
     names: Sequence[TopicPartition | None] = ()
     """By number what the claims called it: a million names need not be made again. None where nobody claims it."""
+    said: Sequence[list[int]] = ()
+    """By rank what is claimed, as it was read; nothing where the claims come of others."""
 
-    def is_free_for(self, number: int, rank: int) -> bool:
-        """Whether nobody else has to give the partition up first: the member owned it, or no other says it holds it."""
-        owner = self.owners[number]
-        return owner == rank or (owner == NOBODY and number not in self.contested)
+    def by_owner(self, members: int) -> list[list[int]]:
+        """What each of so many members owns, ascending."""
+        owned = len(self.owners) - self.owners.count(NOBODY)
+        if self.said and sum(map(len, self.said)) == owned:
+            # Nobody claims what another does, nor anything twice: there is nothing to settle.
+            return list(map(sorted, self.said))
+        shares: list[list[int]] = [[] for _ in range(members)]
+        for number, owner in enumerate(self.owners):
+            if owner != NOBODY:
+                shares[owner].append(number)
+        return shares
+
+    def free_for(self, rank: int, numbers: Sequence[int]) -> list[int]:
+        """Those that nobody else has to give up first: the member owned them, or no other says that it holds them."""
+        owners, contested = self.owners, self.contested
+        return [
+            number
+            for number in numbers
+            if (owner := owners[number]) == rank or (owner == NOBODY and number not in contested)
+        ]
 
     def after(self, shares: Sequence[Sequence[int]]) -> Claims:
         """What is claimed when everybody was given as much of its share as is free for it, and gave up the rest."""
         owners = [NOBODY] * len(self.owners)
         for rank, share in enumerate(shares):
-            for number in share:
-                if self.is_free_for(number, rank):
-                    owners[number] = rank
+            for number in self.free_for(rank, share):
+                owners[number] = rank
         return Claims(owners, {})
 
 
@@ -46,8 +63,11 @@ def read_claims(numbering: Numbering, members: Sequence[MemberSubscription]) -> 
     contested: dict[int, tuple[int, ...]] = {}
     starts = {topic: run.start for topic, run in numbering.numbers.items()}
     sizes = {topic: len(run) for topic, run in numbering.numbers.items()}
+    smallest = min(sizes.values(), default=0)
+    said: list[list[int]] = []
     for rank, member in enumerate(members):
-        claimed, numbers = _numbers(member.owned_partitions, starts, sizes)
+        claimed, numbers = _numbers(member.owned_partitions, starts, sizes, smallest)
+        said.append(numbers)
         # Almost always nobody else claims any of it, which is quickly seen.
         if max(map(owners.__getitem__, numbers), default=NOBODY) == NOBODY:
             for number, name in zip(numbers, claimed, strict=True):
@@ -63,20 +83,21 @@ def read_claims(numbering: Numbering, members: Sequence[MemberSubscription]) -> 
                 contested[number] = (*claimants, rank)
     for number, claimants in contested.items():
         owners[number] = _effective_owner(claimants, members)
-    return Claims(owners, contested, names)
+    return Claims(owners, contested, names, said)
 
 
 def _numbers(
-    owned: Collection[TopicPartition], starts: Mapping[str, int], sizes: Mapping[str, int]
+    owned: Collection[TopicPartition], starts: Mapping[str, int], sizes: Mapping[str, int], smallest: int
 ) -> tuple[Collection[TopicPartition], list[int]]:
     """What of `owned` there is, with its numbers. Done by whole columns, because it is done a million times."""
     if not owned:
         return (), []
     topics, partitions = zip(*owned, strict=True)
-    if min(partitions) < 0 or not all(map(lt, partitions, map(sizes.get, topics, repeat(0)))):
-        there = [name for name in owned if 0 <= name[1] < sizes.get(name[0], 0)]
-        return _numbers(there, starts, sizes)
-    return owned, list(map(add, map(starts.__getitem__, topics), partitions))
+    fit = max(partitions) < smallest or all(map(lt, partitions, map(sizes.get, topics, repeat(0))))
+    if fit and min(partitions) >= 0 and starts.keys() >= set(topics):
+        return owned, list(map(add, map(starts.__getitem__, topics), partitions))
+    there = [name for name in owned if 0 <= name[1] < sizes.get(name[0], 0)]
+    return there, [starts[topic] + partition for topic, partition in there]
 
 
 def _effective_owner(claimants: Sequence[int], members: Sequence[MemberSubscription]) -> int:

@@ -20,9 +20,4 @@ def cooperative_sticky(
     That second rebalance, in which nobody claims the partition any more, hands it out.
     """
     target = plan(partitions_per_topic, members, partition_racks, prefer)
-    return target.named(
-        [
-            [number for number in share if target.claims.is_free_for(number, rank)]
-            for rank, share in enumerate(target.shares)
-        ]
-    )
+    return target.named([target.claims.free_for(rank, share) for rank, share in enumerate(target.shares)])

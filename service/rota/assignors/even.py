@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import compress
 
 from rota.assignors.claims import Claims
-from rota.assignors.numbering import NOBODY, Numbering
+from rota.assignors.numbering import Numbering
 from rota.assignors.racks import Racks
 from rota.assignors.tie_order import tie_order
 
@@ -46,9 +46,7 @@ class _Deal:
 
     def keep_owned(self, claims: Claims) -> None:
         """Let each member keep what it owned, up to its quota."""
-        for number, owner in enumerate(claims.owners):
-            if owner != NOBODY:
-                self.shares[owner].append(number)
+        self.shares = claims.by_owner(len(self._member_ids))
         above = {rank for rank, share in enumerate(self.shares) if len(share) > self.floor}
         if not above:
             return
@@ -70,6 +68,8 @@ class _Deal:
 
     def free(self) -> list[int]:
         """The partitions that nobody has, ascending."""
+        if not any(self.shares):
+            return list(range(self._numbering.total))
         is_free = bytearray(b"\x01") * self._numbering.total
         for share in self.shares:
             for number in share:
@@ -113,9 +113,12 @@ class _Deal:
         """Deal the rest: rounds over those below the floor until none is, then the extras."""
         start = 0
         while self.below:
-            for rank, number in zip(self.below, free[start : start + len(self.below)], strict=True):
-                self.shares[rank].append(number)
-            start += len(self.below)
+            # As many rounds at once as all of them take part in: a member gets every so manieth.
+            width = len(self.below)
+            end = start + width * (self.floor - max(len(self.shares[rank]) for rank in self.below))
+            for seat, rank in enumerate(self.below):
+                self.shares[rank] += free[start + seat : end : width]
+            start = end
             self.at_floor += [rank for rank in self.below if len(self.shares[rank]) == self.floor]
             self.below = [rank for rank in self.below if len(self.shares[rank]) < self.floor]
         for rank, number in zip(self.at_floor[: self.extras], free[start:], strict=True):

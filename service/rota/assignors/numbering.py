@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
+from operator import itemgetter
 from typing import cast
 
 from rota.assignors.model import MemberSubscription, Shares, TopicPartition, topic_partitions
@@ -48,10 +49,7 @@ class Numbering:
         Names that are `known`, by number, are used again: of a million it is felt.
         """
         names = self._completed(known) if any(known) else self.topic_partitions()
-        return {
-            member.member_id: list(map(names.__getitem__, sorted(share)))
-            for member, share in zip(members, shares, strict=True)
-        }
+        return {member.member_id: _picked(names, sorted(share)) for member, share in zip(members, shares, strict=True)}
 
     def _completed(self, known: Sequence[TopicPartition | None]) -> list[TopicPartition]:
         starts = [(run.start, topic) for topic, run in self.numbers.items()]
@@ -60,6 +58,11 @@ class Numbering:
             start, topic = starts[bisect_right(starts, number, key=_start) - 1]
             names[number] = TopicPartition(topic, number - start)
         return cast("list[TopicPartition]", names)
+
+
+def _picked(names: Sequence[TopicPartition], numbers: Sequence[int]) -> list[TopicPartition]:
+    """Twice as fast as one by one, but only for two or more `itemgetter` makes a tuple."""
+    return list(itemgetter(*numbers)(names)) if len(numbers) > 1 else [names[number] for number in numbers]
 
 
 def _start(topic: tuple[int, str]) -> int:
