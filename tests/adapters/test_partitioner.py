@@ -16,7 +16,7 @@ from tests.processes.server import Server
 pytestmark = pytest.mark.processes
 
 QUEUES = {f"queue-{number}" for number in range(5)}
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def until_state(partitioner: SetPartitioner, state: str) -> None:

@@ -18,7 +18,7 @@ from tests.processes.server import Server
 
 pytestmark = pytest.mark.processes
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class Jobs:

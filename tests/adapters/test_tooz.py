@@ -18,7 +18,7 @@ from tests.support.processes import Processes
 
 pytestmark = pytest.mark.processes
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def url_of(server: Server) -> str:

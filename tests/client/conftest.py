@@ -11,7 +11,7 @@ import pytest
 from rota.client.threads import LoopThread
 from tests.client.test_end_to_end import a_server
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

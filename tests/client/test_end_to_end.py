@@ -67,7 +67,7 @@ def a_member(client: Client, lost: asyncio.Event | None = None) -> Member[Partit
 
 async def test_three_members_split_the_work_one_falls_silent_and_the_rest_take_over() -> None:
     lost = asyncio.Event()
-    async with a_server() as url, AsyncExitStack() as stack, asyncio.timeout(20):
+    async with a_server() as url, AsyncExitStack() as stack, asyncio.timeout(60):
         wire = Wire()
         doomed_client = await stack.enter_async_context(Client(HttpTransport([url], inner=wire), client_id="doomed"))
         client = await stack.enter_async_context(rota.connect(url))
@@ -83,7 +83,7 @@ async def test_three_members_split_the_work_one_falls_silent_and_the_rest_take_o
 
 
 async def test_a_member_that_leaves_in_order_is_replaced_without_waiting_for_its_session() -> None:
-    async with a_server() as url, rota.connect(url) as client, asyncio.timeout(20):
+    async with a_server() as url, rota.connect(url) as client, asyncio.timeout(60):
         async with client.consumer(GROUP, TOPICS, session_timeout_ms=60_000) as stays:
             async with client.consumer(GROUP, TOPICS, session_timeout_ms=60_000) as leaves:
                 await all_partitions_are_shared([stays, leaves])
@@ -92,7 +92,7 @@ async def test_a_member_that_leaves_in_order_is_replaced_without_waiting_for_its
 
 
 async def test_the_journal_can_be_watched_from_its_beginning() -> None:
-    async with a_server() as url, rota.connect(url) as client, asyncio.timeout(20):
+    async with a_server() as url, rota.connect(url) as client, asyncio.timeout(60):
         async with a_member(client) as member:
             await member.wait_assigned()
         kinds = []

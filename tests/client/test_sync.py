@@ -12,7 +12,7 @@ import pytest
 import rota.client as sdk
 from rota.client import GroupIdNotFound, LeadershipLost, OffsetToCommit, sync
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from tests.grpc.clients import SessionClient, stub
 
 NAMESPACE = next(namespaces())
 G = (NAMESPACE, "g")
-TIMEOUT_MS = 10_000
+TIMEOUT_MS = 30_000
 CURRENT = ("NONE", 1, "Stable")
 
 

@@ -220,7 +220,6 @@ async def test_values_that_postgres_cannot_hold_are_unavailability_and_leave_not
         a_batch(claim, rows=RowChanges(offsets=[an_offset(metadata="\0")])),
         a_batch(claim, rows=RowChanges(offsets=[an_offset(metadata="\ud800")])),
         a_batch(claim, rows=RowChanges(offsets=[an_offset(0, 2**63)])),
-        a_batch(claim, an_event(1, payload={"text": "\0"})),
     ):
         with pytest.raises(StoreUnavailable):
             await store.append([batch])

@@ -28,7 +28,7 @@ from tests.http.serving import serving
 from tests.runtime.conftest import until
 
 LIMITS = Limits(initial_rebalance_delay_ms=0, metadata_max_bytes=2_000, assignment_max_bytes=3_000)
-TIMEOUT_MS = 10_000
+TIMEOUT_MS = 30_000
 SHARDS = 8
 REPLICAS = ("asked", "owner")
 OWNER = REPLICAS[1]

@@ -83,7 +83,7 @@ async def test_a_token_is_signed_for_those_who_hold_the_generation_only(client: 
         async for term in election.terms():
             stale = VerifyFence("default", "billing", term.token + 1, election.member.member_id, sign=True)
             nameless = VerifyFence("default", "billing", term.token, sign=True)
-            transport = HttpTransport(server.url)
+            transport = HttpTransport([server.url])
             answers = [(await transport.send(request, timeout_ms=5_000)).reply for request in (stale, nameless)]
             await transport.close()
             break

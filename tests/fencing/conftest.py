@@ -67,7 +67,7 @@ async def serving(dsn: str, **options: object) -> AsyncIterator[LocalCoordinator
     store = SqlStore(dsn)
     await store.open(4)
     try:
-        async with LocalCoordinator(store, shard_count=4, limits=LIMITS, **options) as coordinator:  # type: ignore[arg-type]
+        async with LocalCoordinator(store, shard_count=4, limits=LIMITS, lease_ms=60_000, **options) as coordinator:  # type: ignore[arg-type]
             await coordinator.wait_until_ready()
             yield coordinator
     finally:

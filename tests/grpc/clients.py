@@ -102,7 +102,7 @@ class SessionClient:
         return getattr(event, kind)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not holds():
                 assert self.ended is None or holds(), f"the stream ended: {self.ended}"
                 self._changed.clear()

@@ -133,7 +133,7 @@ async def code_at_the_end(stream: Any) -> grpc.StatusCode:
 
 async def until_open(http: httpx.AsyncClient, *, calls: int, streams: int) -> None:
     """Return once the server says that so many calls are parked and so many streams open, over both transports."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await gauges(http) != (calls, streams):
             continue  # each look is a round trip, which leaves the others their time
 
@@ -149,7 +149,7 @@ async def gauges(http: httpx.AsyncClient) -> tuple[float, float]:
 
 async def until_pending(channel: grpc.aio.Channel) -> None:
     """Both newcomers wait for the first member to rejoin."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             described = await admin(channel).DescribeGroup(admin_pb2.DescribeGroupRequest(**G))
             if sum(member.joined for member in described.members) == 2:

@@ -31,7 +31,7 @@ def a_member(client: Client, session_ms: int = LONG_SESSION_MS) -> Member[Partit
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_members_share_the_work_commit_and_hand_over(server: GrpcServer, scheme: str) -> None:
     url = f"{scheme}://{server.address}"
-    async with rota.connect(url) as client, asyncio.timeout(20):
+    async with rota.connect(url) as client, asyncio.timeout(60):
         async with a_member(client) as stays:
             async with a_member(client) as leaves:
                 await all_partitions_are_shared([stays, leaves])
@@ -45,7 +45,7 @@ async def test_members_share_the_work_commit_and_hand_over(server: GrpcServer, s
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_a_journal_is_watched_from_its_beginning(server: GrpcServer, scheme: str) -> None:
-    async with rota.connect(f"{scheme}://{server.address}") as client, asyncio.timeout(20):
+    async with rota.connect(f"{scheme}://{server.address}") as client, asyncio.timeout(60):
         async with a_member(client) as member:
             await member.wait_assigned()
         kinds = []
@@ -102,7 +102,7 @@ async def two_servers(coordinator: LocalCoordinator) -> AsyncIterator[tuple[Grpc
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_members_go_on_at_another_server_and_nothing_is_lost(coordinator: LocalCoordinator, scheme: str) -> None:
     lost: list[str] = []
-    async with two_servers(coordinator) as (first, second), AsyncExitStack() as stack, asyncio.timeout(20):
+    async with two_servers(coordinator) as (first, second), AsyncExitStack() as stack, asyncio.timeout(60):
         urls = [f"{scheme}://{server.address}?leave_after_ms=2000" for server in (first, second)]
         urls = urls if "stream" in scheme else [url.partition("?")[0] for url in urls]
         client = await stack.enter_async_context(rota.connect(urls))
@@ -144,7 +144,7 @@ async def test_the_heartbeats_of_a_process_come_to_travel_together(
     monkeypatch.setattr(coordinator, "try_heartbeat", counting)
     server = GrpcServer(coordinator, LIMITS)
     await server.start("127.0.0.1")
-    async with AsyncExitStack() as stack, asyncio.timeout(20):
+    async with AsyncExitStack() as stack, asyncio.timeout(60):
         stack.push_async_callback(server.stop, 0)
         client = await stack.enter_async_context(rota.connect(f"grpc+stream://{server.address}"))
         members = [await stack.enter_async_context(a_member(client, 1_500)) for _ in range(12)]
@@ -186,7 +186,7 @@ async def test_who_gives_a_call_up_hangs_up(server: GrpcServer, coordinator: Loc
             "default", "g", "worker", (Protocol("p"),), 30_000, 30_000, group_instance_id=instance, wait_ms=20_000
         )
 
-    async with rota.connect(f"{scheme}://{server.address}") as client, asyncio.timeout(10):
+    async with rota.connect(f"{scheme}://{server.address}") as client, asyncio.timeout(60):
         await client._transport.send(a_join("i1"), timeout_ms=5_000)
         waiting = asyncio.create_task(client._transport.send(a_join("i2"), timeout_ms=30_000))
         await until(lambda: coordinator.parked() == 1)

@@ -92,7 +92,7 @@ class ScriptedCoordinator:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Return once `holds()`; everything that changes here is told."""
-        async with asyncio.timeout(5), self.changed:
+        async with asyncio.timeout(60), self.changed:
             await self.changed.wait_for(holds)
 
     async def until_parked(self, calls: int) -> None:

@@ -213,7 +213,7 @@ async def exchange(client: httpx.AsyncClient, *parts: bytes, close: bool = False
             await writer.drain()
         if close:
             writer.write_eof()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await reader.read()
     finally:
         writer.close()

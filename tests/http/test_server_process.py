@@ -66,7 +66,7 @@ async def test_sigterm_answers_everybody_at_once_and_ends_with_0(processes: Proc
 
 async def answered(client: httpx.AsyncClient, path: str) -> httpx.Response:
     """Ask again for as long as the answer says that this may help, as any client does."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             response = await client.get(path)
             if not response.json().get("retriable"):
@@ -74,7 +74,7 @@ async def answered(client: httpx.AsyncClient, path: str) -> httpx.Response:
 
 
 async def until_parked(client: httpx.AsyncClient, calls: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             lines = (await client.get("/metrics")).text.splitlines()
             waiting = sum(float(line.split()[-1]) for line in lines if line.startswith("rota_waiters{"))

@@ -18,7 +18,7 @@ from tests.support.processes import Process, Processes
 
 pytestmark = pytest.mark.processes
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

@@ -106,6 +106,6 @@ async def test_a_drain_answers_who_waits_for_a_leader(coordinator: LocalCoordina
 
     await coordinator.drain()
 
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         answer = await waiting
     assert isinstance(answer.reply, LeaderReply)

@@ -116,7 +116,7 @@ async def test_watching_a_group_tells_its_past_and_then_its_present(coordinator:
             if seen.count("generation_completed") == 2:
                 return
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await watch()
 
     assert seen == [

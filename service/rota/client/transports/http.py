@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from rota.client.errors import CoordinatorUnreachable, error_for
+from rota.client.transports.owners import Owners
 from rota.client.transports.port import GroupEvent
 from rota.client.transports.sse import ServerSentEvent, events_of
 from rota.protocol.errors import ErrorCode, RejectedRequest
@@ -33,7 +34,8 @@ class HttpTransport:
     """Speaks to one address until it fails, then to the next.
 
     Connections that cannot be opened are tried at each address within the same call, for then nothing was
-    sent. Once a request may have arrived the call fails, and the next one goes elsewhere.
+    sent. Once a request may have arrived the call fails, and the next one goes elsewhere. A member's calls go first to
+    whom is known to own its group (`owners.py`).
     """
 
     def __init__(
@@ -41,28 +43,34 @@ class HttpTransport:
         base_urls: Sequence[str],
         *,
         headers: Mapping[str, str] | None = None,
+        direct: bool = False,
         inner: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """`inner` replaces the network, as httpx allows: an ASGI application in the same process, a proxy."""
-        if not base_urls:
-            raise ValueError("at least one base URL is needed")
+        """`direct`: also go to owners that are none of these addresses. `inner` replaces the network, as httpx
+        allows: an ASGI application in the same process, a proxy.
+        """
+        if not base_urls or isinstance(base_urls, str):
+            raise ValueError("a list of at least one base URL is needed")
         self._base_urls = [url.rstrip("/") for url in base_urls]
         self._current = 0
         # Every member of the process parks one call, so the pool must not make them queue for connections.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0)
         self._http = httpx.AsyncClient(limits=limits, headers=dict(headers or {}), transport=inner, trust_env=False)
+        self._owners = Owners(self._http, self._base_urls, anywhere=direct)
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
         """As `Transport.send`."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                response = await self._exchange(encode_request(request), timeout_ms / 1000)
+                response, by = await self._exchange(request, timeout_ms / 1000)
         except TimeoutError as error:
-            self._go_elsewhere()
+            self._avoid(request, self._addresses(request)[0])
             raise CoordinatorUnreachable(f"no answer within {timeout_ms} ms") from error
         received = _decode(request, response)
         if received.reply.error in _ELSEWHERE:
-            self._go_elsewhere()
+            self._avoid(request, by)
+        else:
+            self._owners.answered(request, received, by)
         return received
 
     async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
@@ -85,31 +93,46 @@ class HttpTransport:
             raise CoordinatorUnreachable(_describe(error)) from error
 
     async def close(self) -> None:
+        await self._owners.close()
         await self._http.aclose()
 
-    async def _exchange(self, target: Target, timeout_s: float) -> httpx.Response:
-        """One request, at the first address that can be connected to."""
-        content = None if target.body is None else dump_document(target.body)
-        timeout = httpx.Timeout(timeout_s, connect=min(_CONNECT_TIMEOUT_S, timeout_s))
+    async def _exchange(self, request: Request, timeout_s: float) -> tuple[httpx.Response, str]:
+        """One request, at the first address that can be connected to, and which that was."""
+        target = encode_request(request)
         problems: list[str] = []
-        for _ in self._base_urls:
-            url = self._base_urls[self._current] + target.path
+        for address in self._addresses(request):
             try:
-                return await self._http.request(
-                    target.method,
-                    url,
-                    params=target.query or None,
-                    content=content,
-                    headers=_JSON if content else None,
-                    timeout=timeout,
-                )
+                return await self._request(address, target, timeout_s), address
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                problems.append(f"{self._base_urls[self._current]}: {_describe(error)}")
-                self._go_elsewhere()
+                problems.append(f"{address}: {_describe(error)}")
+                self._avoid(request, address)
             except httpx.TransportError as error:
-                self._go_elsewhere()
+                self._avoid(request, address)
                 raise CoordinatorUnreachable(_describe(error)) from error
         raise CoordinatorUnreachable("; ".join(problems))
+
+    async def _request(self, address: str, target: Target, timeout_s: float) -> httpx.Response:
+        content = None if target.body is None else dump_document(target.body)
+        return await self._http.request(
+            target.method,
+            address + target.path,
+            params=target.query or None,
+            content=content,
+            headers=_JSON if content else None,
+            timeout=httpx.Timeout(timeout_s, connect=min(_CONNECT_TIMEOUT_S, timeout_s)),
+        )
+
+    def _addresses(self, request: Request) -> list[str]:
+        """Where to send a request, in the order in which to try."""
+        listed = self._base_urls[self._current :] + self._base_urls[: self._current]
+        owner = self._owners.address_of(request)
+        return listed if owner is None else [owner, *(address for address in listed if address != owner)]
+
+    def _avoid(self, request: Request, address: str) -> None:
+        """The next call goes to another address than this one."""
+        self._owners.forget(request)
+        if address == self._base_urls[self._current]:
+            self._go_elsewhere()
 
     def _go_elsewhere(self) -> None:
         self._current = (self._current + 1) % len(self._base_urls)
