@@ -86,6 +86,7 @@ def verify(context: typer.Context, store: Store = None, output: OutputFormat = N
 
     Checks that no line is missing, that epochs never go back, that no generation is opened twice, and that the groups,
     members, offsets and topics of the store are exactly what the journal tells. Only reads; a server may be running.
+    Of a shard whose first lines were pruned only the lines that are there are checked.
     """
     with store_failures():
         reports = asyncio.run(_verify(store_url(store)))
@@ -96,6 +97,7 @@ def verify(context: typer.Context, store: Store = None, output: OutputFormat = N
         "shards": len(reports),
         "events": sum(report.events for report in reports),
         "groups": sum(report.groups for report in reports),
+        "pruned": sum(report.pruned for report in reports),
         "differences": len(differences),
     }
     chosen = shared(context, output=output).output

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rota.cli import db, groups, offsets, pipeline, simulate, topics
+from rota.cli import db, groups, journal, offsets, pipeline, simulate, topics
 from rota.cli.demo import demo
 from rota.cli.exec import lead, work
 from rota.cli.exits import EXIT_MEANINGS, CommandFailed, Exit
@@ -31,6 +31,7 @@ app.add_typer(groups.app, name="groups")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(topics.app, name="topics")
 app.add_typer(db.app, name="db")
+app.add_typer(journal.app, name="journal")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(simulate.app, name="simulate")
 

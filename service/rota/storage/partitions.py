@@ -45,6 +45,12 @@ async def create_partitions(connection: AsyncConnection, days: list[date]) -> li
     return [partition_name(day) for day in missing]
 
 
+async def existing_days(connection: AsyncConnection) -> list[date]:
+    """The days that have a partition, in order."""
+    names = (name.removeprefix(PARTITION_PREFIX) for name in await connection.scalars(_EXISTING))
+    return sorted(date.fromisoformat(name) for name in names if name.isdigit())
+
+
 def partition_name(day: date) -> str:
     return f"{PARTITION_PREFIX}{day:%Y%m%d}"
 

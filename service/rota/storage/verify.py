@@ -21,7 +21,7 @@ from rota.storage.errors import UPGRADE_HINT, store_errors
 from rota.storage.journal import read_events
 from rota.storage.migrate import read_status
 from rota.storage.rows import load_image, load_side_commits
-from rota.storage.schema import store
+from rota.storage.schema import shards, store
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, parse_store_url
 
 _PAGE = 1_000
@@ -35,6 +35,8 @@ class ShardReport:
     events: int
     groups: int
     differences: tuple[str, ...]
+    pruned: bool = False
+    """The first lines are gone, so the rows cannot be made of the others: only the lines were looked at."""
 
 
 async def verify(store_url: str) -> AsyncIterator[ShardReport]:
@@ -53,7 +55,8 @@ async def verify(store_url: str) -> AsyncIterator[ShardReport]:
                 async with engine.begin() as connection:
                     image = await load_image(connection, shard_id)
                     on_the_way = await _side_commits(connection, shard_id)
-                    fold = JournalFold(shard_id)
+                    first = await connection.scalar(select(shards.c.first_seq).where(shards.c.shard_id == shard_id))
+                    fold = JournalFold(shard_id, first or 1)
                     async for event in _events(connection, shard_id):
                         fold.add(event)
             yield fold.compare(image, on_the_way)
@@ -62,9 +65,10 @@ async def verify(store_url: str) -> AsyncIterator[ShardReport]:
 class JournalFold:
     """Folds one shard's journal, line by line, and notes what should not be."""
 
-    def __init__(self, shard_id: int) -> None:
+    def __init__(self, shard_id: int, first_seq: int = 1) -> None:
         self._shard = Shard(shard_id, Limits())
-        self._seq = 0
+        self._pruned = first_seq > 1
+        self._seq = first_seq - 1
         self._epoch = 0
         self._generations: dict[tuple[str, str], int] = {}
         self._differences: list[str] = []
@@ -78,7 +82,8 @@ class JournalFold:
         try:
             entry = decode_entry({name: getattr(event, name) for name in _ENTRY_FIELDS})
             self._check_generation(event.seq, entry)
-            self._shard.replay(entry)
+            if not self._pruned:
+                self._shard.replay(entry)
         except (AssertionError, KeyError, TypeError, ValueError) as error:
             self._broken = True
             self._differences.append(f"line {event.seq} ({event.kind}) cannot be folded: {error!r}")
@@ -87,12 +92,13 @@ class JournalFold:
         """What the whole journal says, against the rows of the store, but for what is on its way into the journal."""
         if self._seq != image.last_seq:
             self._differences.append(f"the journal ends at {self._seq}, but the shard's row says {image.last_seq}")
-        if not self._broken:
+        if not self._broken and not self._pruned:
             self._shard.forget_unsettled()
             folded = self._shard.image(image.last_seq)
             names = {(c.namespace, c.group_id, c.topic, c.partition) for c in on_the_way}
             self._differences += _differences(_less(folded, names), _less(image, names))
-        return ShardReport(self._shard.shard_id, self._seq, len(self._shard.groups), tuple(self._differences))
+        seen = (self._seq, len(image.groups) if self._pruned else len(self._shard.groups))
+        return ShardReport(self._shard.shard_id, *seen, tuple(self._differences), self._pruned)
 
     def _check_numbers(self, event: JournalEvent) -> None:
         if event.seq != self._seq + 1:

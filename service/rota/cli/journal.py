@@ -1,0 +1,74 @@
+"""`rota journal`: who reads the journal, and deleting what everybody has read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rota.cli.exits import CommandFailed, Exit, store_failures
+from rota.cli.options import OutputFormat, Store, shared, store_url
+from rota.cli.output import print_items, tell
+from rota.cli.times import ago
+
+if TYPE_CHECKING:
+    from rota.storage.readers import Reader
+
+app = typer.Typer(no_args_is_help=True, help="Look after a store's journal: who reads it, and how long it is kept.")
+
+
+@app.command()
+def readers(
+    context: typer.Context,
+    store: Store = None,
+    add: Annotated[list[str] | None, typer.Option(metavar="READER", help="Let pruning wait for one more.")] = None,
+    remove: Annotated[list[str] | None, typer.Option(metavar="READER", help="Do not wait for it any more.")] = None,
+    output: OutputFormat = None,
+) -> None:
+    """List who reads the journal, and how many lines each has not read yet. `rota pipeline` adds itself.
+
+    Without a reader everything that is old enough is pruned.
+    """
+    from rota.storage.readers import forget_reader, list_readers, register_reader
+
+    url = store_url(store)
+    with store_failures():
+        for name in add or ():
+            tell(f"{name} was added" if asyncio.run(register_reader(url, name)) else f"{name} is there already")
+        for name in remove or ():
+            if not asyncio.run(forget_reader(url, name)):
+                raise CommandFailed(f"nobody who reads the journal is named {name}", Exit.NOT_FOUND)
+        found = asyncio.run(list_readers(url))
+    columns = ("reader", "unread", "read")
+    print_items([_item(each) for each in found], shared(context, output=output).output, columns=columns, name="reader")
+
+
+def _item(reader: Reader) -> dict[str, object]:
+    return {
+        "reader": reader.name,
+        "unread": reader.unread,
+        "read": "another journal" if reader.other_journal else ago(reader.updated_at_ms),
+        "updated_at_ms": reader.updated_at_ms,
+        "positions": {str(shard_id): seq for shard_id, seq in sorted(reader.positions.items())},
+    }
+
+
+@app.command()
+def prune(
+    keep_days: Annotated[int, typer.Option(min=1, help="Whole days (UTC) before today that stay.")],
+    store: Store = None,
+    dry_run: Annotated[bool, typer.Option(help="Only say what would be deleted.")] = False,
+) -> None:
+    """Delete the journal's old lines, but none that a reader has yet to read. Servers may be running.
+
+    Today's state (groups, members, offsets) is not touched. `rota db verify` can then check only what is left. Run it
+    once a day. On Postgres it takes the login that owns the tables.
+    """
+    from rota.storage.pruning import prune as delete_old_lines
+
+    with store_failures():
+        done = asyncio.run(delete_old_lines(store_url(store), keep_days, dry_run=dry_run))
+    tell(f"{done.lines:,} lines of {len(done.up_to)} shards {'would be' if dry_run else 'were'} deleted")
+    if done.held_by:
+        tell(f"older lines stay until they are read by {', '.join(done.held_by)}; see `rota journal readers`")

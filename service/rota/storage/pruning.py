@@ -1,0 +1,171 @@
+"""Pruning the journal: what is old enough, and has been read by everybody who said that they read it, is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import Update, delete, func, select, text, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from rota.storage.errors import sqlstate, store_errors
+from rota.storage.partitions import existing_days, partition_name
+from rota.storage.readers import opened, read_by_all, readers_of
+from rota.storage.schema import POSTGRES_SCHEMA, group_events, shards, store_clock_ms
+
+_DAY_MS = 86_400_000
+_PAGE = 5_000
+"""Lines that one transaction deletes from an embedded store: the service beside us waits for it."""
+
+_PATIENCE = text("SET LOCAL lock_timeout = '200ms'")
+"""Whoever wants a lock on the whole journal makes all others queue behind it, so nobody wants one for long."""
+_LOCK_NOT_AVAILABLE = "55P03"
+# One of us at a time. The lock ends with the transaction, so it holds through a pooler, too.
+_ALONE = text("SELECT pg_advisory_xact_lock(7682004)")
+
+Ends = Mapping[int, int]
+"""The last line of each shard that is meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What was deleted, or would be."""
+
+    lines: int
+    up_to: Ends
+    held_by: tuple[str, ...]
+    """Readers without whom more would go."""
+
+
+async def prune(store_url: str, keep_days: int, *, dry_run: bool = False) -> Pruned:
+    """Delete the lines of whole days (UTC) that are over for `keep_days`, as far as all readers have read them.
+
+    Runs beside services, and never holds up who writes for longer than it takes to note some numbers. Each transaction
+    deletes lines and says so in `shards.first_seq`: the journal is gapless from there on, whoever is killed when.
+    """
+    assert keep_days >= 1, "today's lines are still being written"
+    async with opened(store_url, writes=not dry_run) as engine:
+        with store_errors():
+            on_postgres = engine.dialect.name == "postgresql"
+            async with engine.begin() as connection:
+                if on_postgres and not dry_run:
+                    await connection.execute(_ALONE)
+                horizon_ms = await _horizon_ms(connection, keep_days)
+                pruned = await _planned(connection, horizon_ms)
+                if on_postgres and pruned.up_to and not dry_run:
+                    await _delete_days(connection, pruned.up_to, horizon_ms)
+            if not dry_run and on_postgres:
+                await _drop_empty_days(engine, horizon_ms)
+            elif not dry_run:
+                await _delete_pages(engine, pruned.up_to)
+    return pruned
+
+
+async def _horizon_ms(connection: AsyncConnection, keep_days: int) -> int:
+    now_ms = int(await connection.scalar(select(store_clock_ms())) or 0)
+    return (now_ms // _DAY_MS - keep_days) * _DAY_MS
+
+
+async def _planned(connection: AsyncConnection, horizon_ms: int) -> Pruned:
+    """The last line of each shard that is old, or that the slowest reader has read if that is less."""
+    old = (
+        select(group_events.c.shard_id, func.max(group_events.c.seq))
+        .where(group_events.c.at < horizon_ms)
+        .group_by(group_events.c.shard_id)
+    )
+    ends: dict[int, int] = {row[0]: row[1] for row in await connection.execute(old)}
+    readers = await readers_of(connection)
+    up_to = {shard_id: min(end, read_by_all(readers, shard_id, end)) for shard_id, end in ends.items()}
+    held_by = tuple(each.name for each in readers if any(each.read(s) < end for s, end in ends.items()))
+    firsts = await connection.execute(select(shards.c.shard_id, shards.c.first_seq))
+    first: dict[int, int] = {row[0]: row[1] for row in firsts}
+    due = {shard_id: end for shard_id, end in up_to.items() if end >= first[shard_id]}
+    return Pruned(sum(end - first[shard_id] + 1 for shard_id, end in due.items()), due, held_by)
+
+
+# --- Postgres: whole partitions where that goes ------------------------------------------------------
+
+
+async def _delete_days(connection: AsyncConnection, up_to: Ends, horizon_ms: int) -> None:
+    """Empty the days that are read to the end, and delete what else is due, in one transaction.
+
+    To empty a partition locks that one alone, to drop it would lock the journal: that is left for later.
+    """
+    await connection.execute(_PATIENCE)
+    for partition in await _old_partitions(connection, horizon_ms):
+        # Where somebody is reading those lines just now, they are deleted one by one.
+        with suppress(_SomebodyReads):
+            await _empty(connection, partition, up_to)
+    rows = ", ".join(f"({shard_id}, {end})" for shard_id, end in sorted(up_to.items()))
+    due = f"(VALUES {rows}) AS due (shard_id, up_to)"
+    await connection.execute(
+        text(f"DELETE FROM {_JOURNAL} AS e USING {due} WHERE e.shard_id = due.shard_id AND e.seq <= due.up_to")
+    )
+    locked = select(shards.c.shard_id).where(shards.c.shard_id.in_(up_to)).order_by(shards.c.shard_id)
+    await connection.execute(locked.with_for_update())
+    for shard_id, end in sorted(up_to.items()):
+        await connection.execute(_first_seq(shard_id, end + 1))
+
+
+class _SomebodyReads(Exception):
+    """A lock was not to be had in time."""
+
+
+async def _empty(connection: AsyncConnection, partition: str, up_to: Ends) -> None:
+    try:
+        async with connection.begin_nested():
+            await connection.execute(text(f"LOCK TABLE {partition} IN ACCESS EXCLUSIVE MODE"))
+            ends = await connection.execute(text(f"SELECT shard_id, max(seq) FROM {partition} GROUP BY shard_id"))
+            if all(end <= up_to.get(shard_id, 0) for shard_id, end in ends):
+                await connection.execute(text(f"TRUNCATE {partition}"))
+    except DBAPIError as error:
+        if sqlstate(error) == _LOCK_NOT_AVAILABLE:
+            raise _SomebodyReads from error
+        raise
+
+
+async def _drop_empty_days(engine: AsyncEngine, horizon_ms: int) -> None:
+    """Drop partitions without a line. Where that would have to wait, the next time will do."""
+    async with engine.begin() as connection:
+        partitions = await _old_partitions(connection, horizon_ms)
+    for partition in partitions:
+        try:
+            async with engine.begin() as connection:
+                await connection.execute(_PATIENCE)
+                await connection.execute(text(f"LOCK TABLE {_JOURNAL} IN ACCESS EXCLUSIVE MODE"))
+                if await connection.scalar(text(f"SELECT NOT EXISTS (SELECT FROM {partition})")):
+                    await connection.execute(text(f"DROP TABLE {partition}"))
+        except DBAPIError as error:
+            if sqlstate(error) != _LOCK_NOT_AVAILABLE:
+                raise
+
+
+async def _old_partitions(connection: AsyncConnection, horizon_ms: int) -> list[str]:
+    horizon = datetime.fromtimestamp(horizon_ms / 1000, UTC).date()
+    days = await existing_days(connection)
+    return [f"{POSTGRES_SCHEMA}.{partition_name(day)}" for day in days if day < horizon]
+
+
+_JOURNAL = f"{POSTGRES_SCHEMA}.group_events"
+
+
+# --- SQLite: a page at a time ------------------------------------------------------------------------
+
+
+async def _delete_pages(engine: AsyncEngine, up_to: Ends) -> None:
+    for shard_id, end in sorted(up_to.items()):
+        done = 0
+        while done < end:
+            async with engine.begin() as connection:
+                first = await connection.scalar(select(shards.c.first_seq).where(shards.c.shard_id == shard_id))
+                done = min(end, (first or 1) + _PAGE - 1)
+                due = (group_events.c.shard_id == shard_id) & (group_events.c.seq <= done)
+                await connection.execute(delete(group_events).where(due))
+                await connection.execute(_first_seq(shard_id, done + 1))
+
+
+def _first_seq(shard_id: int, first: int) -> Update:
+    return update(shards).where(shards.c.shard_id == shard_id).values(first_seq=first)

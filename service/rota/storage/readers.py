@@ -1,0 +1,120 @@
+"""Who reads the journal, and how far: what is written in `journal_readers` is not pruned before they have read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from rota.runtime.ports import StoreRefused
+from rota.storage.engine import single_engine
+from rota.storage.errors import UPGRADE_HINT, store_errors
+from rota.storage.migrate import read_status
+from rota.storage.schema import journal_readers, shards, store, store_clock_ms
+from rota.storage.urls import SqliteLocation, parse_store_url
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Somebody who reads the journal: the last line of each shard that it has read."""
+
+    name: str
+    positions: Mapping[int, int]
+    updated_at_ms: int
+    unread: int
+    """Lines of the journal that it has not read yet."""
+    other_journal: bool
+    """What it has read was another journal, before this store was made anew: here it has read nothing."""
+
+    def read(self, shard_id: int) -> int:
+        """The last line of that shard that it has read; 0 if none."""
+        return 0 if self.other_journal else self.positions.get(shard_id, 0)
+
+
+async def list_readers(store_url: str) -> list[Reader]:
+    """All who said that they read the journal, by name."""
+    async with _transaction(store_url, writes=False) as connection:
+        return await readers_of(connection)
+
+
+async def register_reader(store_url: str, name: str) -> bool:
+    """Let pruning wait for `name`, who has read nothing yet; False if it is known already."""
+    async with _transaction(store_url, writes=True) as connection:
+        engine = postgresql if connection.dialect.name == "postgresql" else sqlite
+        before_first = await connection.execute(select(shards.c.shard_id, shards.c.first_seq - 1))
+        insert = engine.insert(journal_readers).values(
+            reader=name,
+            incarnation=await _incarnation(connection),
+            positions=json.dumps({str(shard_id): seq for shard_id, seq in before_first}),
+            updated_at_ms=store_clock_ms(),
+        )
+        added = await connection.execute(insert.on_conflict_do_nothing().returning(journal_readers.c.reader))
+        return added.first() is not None
+
+
+async def forget_reader(store_url: str, name: str) -> bool:
+    """Let pruning not wait for `name` any more; False if nobody has that name."""
+    async with _transaction(store_url, writes=True) as connection:
+        gone = delete(journal_readers).where(journal_readers.c.reader == name).returning(journal_readers.c.reader)
+        return (await connection.execute(gone)).first() is not None
+
+
+async def readers_of(connection: AsyncConnection) -> list[Reader]:
+    incarnation = await _incarnation(connection)
+    heads = await connection.execute(select(shards.c.shard_id, shards.c.first_seq, shards.c.last_seq))
+    spans: dict[int, tuple[int, int]] = {row[0]: (row[1], row[2]) for row in heads}
+    rows = await connection.execute(select(journal_readers).order_by(journal_readers.c.reader))
+    return [
+        _reader(row.reader, row.incarnation == incarnation, row.positions, row.updated_at_ms, spans) for row in rows
+    ]
+
+
+def read_by_all(readers: Iterable[Reader], shard_id: int, last: int) -> int:
+    """The last line of a shard that every reader has read; `last` where there is nobody to ask."""
+    return min((each.read(shard_id) for each in readers), default=last)
+
+
+@asynccontextmanager
+async def opened(store_url: str, *, writes: bool) -> AsyncIterator[AsyncEngine]:
+    """A store with this release's schema, which a service may have open."""
+    location = parse_store_url(store_url)
+    if isinstance(location, SqliteLocation) and not location.path.exists():
+        raise StoreRefused(f"there is no store at {location.path}")
+    engine = single_engine(location, writes=writes)
+    try:
+        with store_errors():
+            async with engine.connect() as connection:
+                status = await connection.run_sync(read_status)
+        if not status.usable:
+            raise StoreRefused(f"the schema of {location} is not this release's: {UPGRADE_HINT}")
+        yield engine
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def _transaction(store_url: str, *, writes: bool) -> AsyncIterator[AsyncConnection]:
+    async with opened(store_url, writes=writes) as engine:
+        with store_errors():
+            async with engine.begin() as connection:
+                yield connection
+
+
+async def _incarnation(connection: AsyncConnection) -> str:
+    incarnation = await connection.scalar(select(store.c.incarnation))
+    if incarnation is None:
+        raise StoreRefused("no service ever opened this store: it has no journal yet")
+    return str(incarnation)
+
+
+def _reader(
+    name: str, same_journal: bool, positions: str, updated_at_ms: int, spans: Mapping[int, tuple[int, int]]
+) -> Reader:
+    read = {int(shard_id): int(seq) for shard_id, seq in json.loads(positions).items()} if same_journal else {}
+    unread = sum(max(0, last - max(read.get(shard_id, 0), first - 1)) for shard_id, (first, last) in spans.items())
+    return Reader(name, read, updated_at_ms, unread, not same_journal)

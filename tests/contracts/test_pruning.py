@@ -1,0 +1,185 @@
+"""Pruning on both engines: only whole old days go, nothing that a reader has yet to read, and never a hole."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from rota.group.rows import RowChanges
+from rota.pipeline.journal import open_journal
+from rota.pipeline.positions import Position
+from rota.runtime.ports import JournalEvent, ShardBatch, StoreRefused
+from rota.storage import SqlStore, upgrade
+from rota.storage.engine import single_engine
+from rota.storage.partitions import create_partitions, existing_days
+from rota.storage.pruning import prune
+from rota.storage.readers import forget_reader, list_readers, register_reader
+from rota.storage.urls import parse_store_url
+from rota.storage.verify import verify
+
+DAY_MS = 86_400_000
+SHARDS = 2
+A_DAY = 12
+"""Lines of each shard and day."""
+DAYS = 5
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where the store is."""
+    named = f"sqlite:///{tmp_path / 'rota.db'}"
+    return named if request.param == "sqlite" else str(request.getfixturevalue("postgres_dsn"))
+
+
+@pytest.fixture(autouse=True)
+async def service(url: str) -> AsyncIterator[SqlStore]:
+    """It uses the store, whose journal has lines of today and of the four days before."""
+    await upgrade(url)
+    if url.startswith("postgres"):
+        await make_old_days(url)
+    store = SqlStore(url)
+    await store.open(SHARDS)
+    await store.claim(range(SHARDS), "me", "", 600_000)
+    for shard_id in range(SHARDS):
+        await store.append([batch(shard_id, 1, [days_ago(n // A_DAY) for n in reversed(range(A_DAY * DAYS))])])
+    yield store
+    await store.close()
+
+
+def days_ago(days: int) -> int:
+    """Noon of that day, in UTC."""
+    return (int(time.time() * 1000) // DAY_MS - days) * DAY_MS + DAY_MS // 2
+
+
+def batch(shard_id: int, first_seq: int, times_ms: list[int]) -> ShardBatch:
+    payload = {"member_id": "", "offsets": []}
+    events = tuple(
+        JournalEvent(first_seq + n, at_ms, "n", "g", 0, "offsets_committed", "", payload)
+        for n, at_ms in enumerate(times_ms)
+    )
+    return ShardBatch(shard_id, 1, first_seq, events, RowChanges())
+
+
+async def make_old_days(dsn: str) -> None:
+    engine = single_engine(parse_store_url(dsn), writes=True)
+    async with engine.begin() as connection:
+        days = [datetime.fromtimestamp(days_ago(n) / 1000, UTC).date() for n in range(DAYS)]
+        await create_partitions(connection, days)
+    await engine.dispose()
+
+
+async def numbers(service: SqlStore) -> dict[int, list[int]]:
+    return {s: [event.seq for event in await service.read_events(s, 0, 1_000)] for s in range(SHARDS)}
+
+
+async def read_by(url: str, reader: str, positions: Mapping[int, int]) -> None:
+    """As the pipeline leaves its bookmark."""
+    journal = open_journal(url)
+    journal.bookmark(reader, Position(journal.heads().incarnation, positions))
+
+
+async def test_days_that_are_over_go_and_the_rest_stays_gapless(url: str, service: SqlStore) -> None:
+    told = await prune(url, keep_days=1, dry_run=True)
+    before = await numbers(service)
+    done = await prune(url, keep_days=1)
+    again = await prune(url, keep_days=1)
+
+    assert told == done
+    assert done.lines == SHARDS * 3 * A_DAY
+    assert before == {s: list(range(1, DAYS * A_DAY + 1)) for s in range(SHARDS)}
+    assert await numbers(service) == {s: list(range(3 * A_DAY + 1, DAYS * A_DAY + 1)) for s in range(SHARDS)}
+    assert (again.lines, again.up_to) == (0, {})
+
+
+async def test_lines_stay_until_all_readers_have_read_them(url: str, service: SqlStore) -> None:
+    await register_reader(url, "slow")
+    await read_by(url, "quick", {0: 50, 1: 50})
+    first = await prune(url, keep_days=1)
+    await read_by(url, "slow", {0: 20, 1: 5})
+    second = await prune(url, keep_days=1)
+    kept = await numbers(service)
+    await forget_reader(url, "slow")
+    third = await prune(url, keep_days=1)
+
+    assert (first.lines, first.held_by) == (0, ("slow",))
+    assert (second.lines, second.up_to, second.held_by) == (25, {0: 20, 1: 5}, ("slow",))
+    assert [kept[0][0], kept[1][0]] == [21, 6]
+    assert (third.lines, third.held_by) == (3 * A_DAY * SHARDS - 25, ())
+
+
+async def test_readers_are_listed_with_what_they_have_yet_to_read(url: str) -> None:
+    assert await register_reader(url, "pipeline")
+    assert not await register_reader(url, "pipeline")
+    new = await list_readers(url)
+    await read_by(url, "pipeline", {0: 10})
+
+    [reader] = await list_readers(url)
+
+    assert [(each.name, each.unread) for each in new] == [("pipeline", SHARDS * DAYS * A_DAY)]
+    assert (reader.unread, reader.read(0), reader.read(1)) == (SHARDS * DAYS * A_DAY - 10, 10, 0)
+    assert await forget_reader(url, "pipeline")
+    assert not await forget_reader(url, "pipeline")
+
+
+async def test_the_service_writes_on_and_what_is_left_still_verifies(url: str, service: SqlStore) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        writing = tasks.create_task(keep_writing(service))
+        done = await prune(url, keep_days=2)
+    written = writing.result()
+
+    reports = [report async for report in verify(url)]
+
+    assert done.lines == SHARDS * 2 * A_DAY
+    assert [report.differences for report in reports] == [(), ()]
+    assert all(report.pruned for report in reports)
+    assert sum(report.events for report in reports) == SHARDS * DAYS * A_DAY + written
+
+
+async def keep_writing(store: SqlStore) -> int:
+    for number in range(20):
+        for shard_id in range(SHARDS):
+            assert await store.append([batch(shard_id, DAYS * A_DAY + 1 + number, [days_ago(0)])]) == []
+    return 20 * SHARDS
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+async def test_partitions_that_are_empty_are_dropped_but_nobody_waits_for_a_reader(url: str) -> None:
+    reader = await asyncpg.connect(url)
+    transaction = reader.transaction(isolation="repeatable_read", readonly=True)
+    await transaction.start()
+    seen = await reader.fetchval("SELECT count(*) FROM rota.group_events")
+
+    done = await prune(url, keep_days=1)
+    seen_later = await reader.fetchval("SELECT count(*) FROM rota.group_events")
+    days_then = await days_of(url)
+    await transaction.rollback()
+    await reader.close()
+    await prune(url, keep_days=1)
+
+    assert done.lines == SHARDS * 3 * A_DAY
+    assert seen == seen_later == SHARDS * DAYS * A_DAY
+    assert len(days_then) - len(await days_of(url)) == 3
+
+
+async def days_of(url: str) -> list[date]:
+    engine = single_engine(parse_store_url(url), writes=False)
+    async with engine.connect() as connection:
+        found = await existing_days(connection)
+    await engine.dispose()
+    return found
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+async def test_a_store_that_was_never_opened_has_no_readers(url: str, tmp_path: Path) -> None:
+    await upgrade(f"sqlite:///{tmp_path / 'new.db'}")
+
+    with pytest.raises(StoreRefused, match="no journal yet"):
+        await list_readers(f"sqlite:///{tmp_path / 'new.db'}")
+    with pytest.raises(StoreRefused, match="there is no store"):
+        await list_readers(f"sqlite:///{tmp_path / 'none.db'}")
