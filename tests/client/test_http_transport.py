@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
 
@@ -21,6 +22,7 @@ from rota.protocol.messages import (
     Protocol,
     TopicPartitions,
 )
+from tests.client.virtual_time import in_virtual_time
 
 JOIN = JoinGroup("default", "a:b", "worker", (Protocol("even", b"\xff"),), 3_000, 6_000, wait_ms=1_000)
 DESCRIBE = DescribeGroup("default", "g")
@@ -131,6 +133,101 @@ async def test_how_long_to_leave_it_alone_comes_with_the_answer() -> None:
     asking = httpx.Response(429, headers={"Retry-After": "7"}, json={"code": "THROTTLED"})
     received = await a_transport(lambda request: asking).send(BEAT, timeout_ms=1_000)
     assert (received.reply.error, received.retry_after_ms) == (ErrorCode.THROTTLED, 7_000)
+
+
+# --- owners -----------------------------------------------------------------------------------
+
+
+class Replicas:
+    """Several that answer for any group; one of them owns it, and all know."""
+
+    def __init__(self, count: int) -> None:
+        self.owner = 0
+        self.epoch = 1
+        self.down: set[int] = set()
+        self.calls: list[int] = []
+        self.searched: list[int] = []
+        """Who was asked who the owner is."""
+        self.addresses = [f"http://replica-{index}" for index in range(count)]
+
+    def transport(self, *listed: int, direct: bool = False) -> HttpTransport:
+        addresses = [self.addresses[index] for index in listed]
+        return HttpTransport(addresses, direct=direct, inner=httpx.MockTransport(self.answer))
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        index = int(request.url.host.removeprefix("replica-"))
+        if index in self.down:
+            raise httpx.ConnectError("connection refused", request=request)
+        if request.url.path == "/healthz":
+            return httpx.Response(200)
+        if request.url.path.endswith("/coordinator"):
+            self.searched.append(index)
+            return httpx.Response(200, json={"address": self.addresses[self.owner], "epoch": self.epoch})
+        self.calls.append(index)
+        return httpx.Response(200, json={**BEATING, "epoch": self.epoch})
+
+    async def asked(self, transport: HttpTransport) -> int:
+        """Who was asked last, when all that is learnt of it has been learnt."""
+        await transport.send(BEAT, timeout_ms=1_000)
+        await settle()
+        return self.calls[-1]
+
+    def hand_over_to(self, index: int) -> None:
+        self.owner, self.epoch = index, self.epoch + 1
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_a_members_calls_go_to_the_owner_of_its_group() -> None:
+    replicas = Replicas(3)
+    replicas.hand_over_to(2)
+    transport = replicas.transport(0, 1, 2)
+    assert [await replicas.asked(transport) for _ in range(3)] == [0, 2, 2]
+
+
+@in_virtual_time
+async def test_the_next_owner_is_found_by_the_epoch_of_an_answer() -> None:
+    replicas = Replicas(3)
+    transport = replicas.transport(0, 1, 2)
+    assert [await replicas.asked(transport) for _ in range(2)] == [0, 0]
+    replicas.hand_over_to(1)
+    assert await replicas.asked(transport) == 0
+    await asyncio.sleep(1)
+    assert [await replicas.asked(transport) for _ in range(2)] == [0, 1]
+
+
+@in_virtual_time
+async def test_an_owner_that_is_gone_is_passed_over_within_the_call() -> None:
+    replicas = Replicas(3)
+    replicas.hand_over_to(2)
+    transport = replicas.transport(0, 1, 2)
+    assert [await replicas.asked(transport) for _ in range(2)] == [0, 2]
+    replicas.down.add(2)
+    assert await replicas.asked(transport) == 0
+    await asyncio.sleep(1)
+    assert [await replicas.asked(transport) for _ in range(3)] == [0, 0, 0]
+    assert replicas.searched == [0, 0]
+
+
+async def test_an_address_that_was_not_given_is_gone_to_only_if_that_was_said() -> None:
+    replicas = Replicas(2)
+    replicas.hand_over_to(1)
+    by_the_first, direct = replicas.transport(0), replicas.transport(0, direct=True)
+    assert [await replicas.asked(by_the_first) for _ in range(2)] == [0, 0]
+    assert [await replicas.asked(direct) for _ in range(2)] == [0, 1]
+
+
+@pytest.mark.parametrize("address", ["https://replica-1", "http://replica-9", "", "replica-1"])
+async def test_an_owner_that_cannot_be_reached_from_here_is_left_to_the_others(address: str) -> None:
+    replicas = Replicas(2)
+    replicas.down.add(9)
+    replicas.addresses[1] = address
+    replicas.hand_over_to(1)
+    direct = replicas.transport(0, direct=True)
+    assert [await replicas.asked(direct) for _ in range(3)] == [0, 0, 0]
 
 
 async def test_silence_ends_with_the_timeout() -> None:

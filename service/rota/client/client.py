@@ -77,6 +77,7 @@ def connect(
     headers: Mapping[str, str] | None = None,
     patience_ms: int = 10_000,
     heartbeat_thread: bool = False,
+    direct: bool = False,
 ) -> Client:
     """A client of the coordinator at `url`, for the time of an `async with` block. Nothing is sent yet.
 
@@ -86,20 +87,24 @@ def connect(
     `pip install 'rota[grpc]'`.
 
     Args:
-        url: Where the coordinator is; several addresses, of one scheme, are tried in turn.
+        url: Where the coordinator is; several addresses, of one scheme, are tried in turn. Over HTTP a member's calls
+            go straight to that one of them which owns its group.
         namespace: The tenant whose groups and topics are meant.
         client_id: A name for people; member ids begin with it. By default the name of this machine.
         headers: Sent with every request, for example `{"Authorization": "Bearer …"}`.
         patience_ms: How long calls other than a member's are repeated while nobody answers.
         heartbeat_thread: Keep members alive from a thread of its own while the event loop is blocked. What they hold
             is then as good as their heartbeats: `max_processing_interval_ms` is what notices that nothing gets done.
+        direct: Over HTTP: go straight to the owner of a group also where it is none of these addresses but can be
+            reached at what it advertises (`rota serve --advertise`). Any replica answers for it anyway, a hop later.
 
     Raises:
-        ValueError: An address is no URL of these schemes, or they have several.
+        ValueError: An address is no URL of these schemes, they have several, or `direct` is not for them.
     """
     urls = [url] if isinstance(url, str) else list(url)
-    transport = transport_to(urls, headers)
-    pulse = Pulse(lambda: transport_to([_unary(each) for each in urls], headers)) if heartbeat_thread else None
+    transport = transport_to(urls, headers, direct=direct)
+    beside = partial(transport_to, [_unary(each) for each in urls], headers, direct=direct)
+    pulse = Pulse(beside) if heartbeat_thread else None
     return Client(transport, namespace, client_id=client_id, patience_ms=patience_ms, pulse=pulse)
 
 

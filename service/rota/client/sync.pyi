@@ -51,6 +51,7 @@ def connect(
     headers: Mapping[str, str] | None = None,
     patience_ms: int = 10000,
     heartbeat_thread: bool = False,
+    direct: bool = False,
 ) -> Client:
     """A client of the coordinator at `url`, for the time of a `with` block. Nothing is sent yet.
 
@@ -60,16 +61,19 @@ def connect(
     `pip install 'rota[grpc]'`.
 
     Args:
-        url: Where the coordinator is; several addresses, of one scheme, are tried in turn.
+        url: Where the coordinator is; several addresses, of one scheme, are tried in turn. Over HTTP a member's calls
+            go straight to that one of them which owns its group.
         namespace: The tenant whose groups and topics are meant.
         client_id: A name for people; member ids begin with it. By default the name of this machine.
         headers: Sent with every request, for example `{"Authorization": "Bearer …"}`.
         patience_ms: How long calls other than a member's are repeated while nobody answers.
         heartbeat_thread: Keep members alive from a thread of its own while the event loop is blocked. What they hold
             is then as good as their heartbeats: `max_processing_interval_ms` is what notices that nothing gets done.
+        direct: Over HTTP: go straight to the owner of a group also where it is none of these addresses but can be
+            reached at what it advertises (`rota serve --advertise`). Any replica answers for it anyway, a hop later.
 
     Raises:
-        ValueError: An address is no URL of these schemes, or they have several.
+        ValueError: An address is no URL of these schemes, they have several, or `direct` is not for them.
     """
 
 class Event:

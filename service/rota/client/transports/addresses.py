@@ -13,14 +13,19 @@ GRPC = ("grpc", "grpcs")
 STREAM = ("grpc+stream", "grpcs+stream")
 
 
-def transport_to(urls: Sequence[str], headers: Mapping[str, str] | None) -> Transport:
-    """A transport to these addresses; ValueError if they are none, or not all of one scheme."""
+def transport_to(urls: Sequence[str], headers: Mapping[str, str] | None, *, direct: bool = False) -> Transport:
+    """A transport to these addresses; ValueError if they are none, or not all of one scheme.
+
+    `direct` is `HttpTransport`'s; with gRPC it is refused, for what replicas advertise is a URL of HTTP.
+    """
     parts = [_split(url) for url in urls]
     schemes = {each.scheme for each in parts}
     if len(schemes) > 1:
         raise ValueError(f"addresses of one coordinator have one scheme, not {' and '.join(sorted(schemes))}")
     if schemes <= set(HTTP):
-        return HttpTransport(urls, headers=headers)
+        return HttpTransport(urls, headers=headers, direct=direct)
+    if direct:
+        raise ValueError("only http:// and https:// can be direct")
     # Not before it is asked for: gRPC is not in the base install.
     if schemes <= set(GRPC):
         from rota.client.transports.grpc import GrpcTransport
