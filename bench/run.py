@@ -20,7 +20,18 @@ from bench import report
 from bench.figures import Effort, Figure
 from rota.server.lifecycle import _spare_the_collector
 
-BENCHES = ("core", "expiry", "local", "commits", "http", "rebalance", "grpc", "streams", "replicas")
+BENCHES = (
+    "core",
+    "assignors",
+    "expiry",
+    "local",
+    "commits",
+    "http",
+    "rebalance",
+    "grpc",
+    "streams",
+    "replicas",
+)
 MODULES = {name: f"bench.{name}" for name in BENCHES} | {"http": "bench.over_http", "grpc": "bench.over_grpc"}
 
 
