@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,6 +66,27 @@ def describe_group(
         _print_description(described)
     else:
         print_item(encode_reply(described), options.output, name="group_id")
+
+
+@app.command("why")
+def why_group(
+    context: typer.Context, group: Group, url: Url = None, namespace: Namespace = None, output: OutputFormat = None
+) -> None:
+    """Say in words why a group is as it is: who is waited for and until when, why it rebalanced last, and who leads."""
+    from rota.cli.calls import Server
+    from rota.cli.history import recent_events
+    from rota.observability.explanation import explain
+    from rota.protocol.messages import DescribeGroup, DescribeReply
+
+    options = shared(context, url, namespace, output)
+    with Server(options) as server:
+        described = server.call(DescribeGroup(server.namespace, group), DescribeReply)
+        told = explain(described, int(time.time() * 1_000), recent_events(server, group))
+    if options.output is Output.TABLE:
+        print(told.headline)
+        print_table([[f"{point.about}:", point.text] for point in told.points])
+    else:
+        print_item({"group_id": group, **asdict(told)}, options.output, name="group_id")
 
 
 @app.command("watch")

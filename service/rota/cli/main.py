@@ -10,11 +10,13 @@ import typer
 
 from rota.cli import db, groups, journal, offsets, pipeline, simulate, topics
 from rota.cli.demo import demo
+from rota.cli.doctor import doctor
 from rota.cli.exec import lead, work
 from rota.cli.exits import EXIT_MEANINGS, CommandFailed, Exit
 from rota.cli.options import DEFAULT_URL, OutputFormat, Shared
 from rota.cli.serve import serve
 from rota.cli.sidecar import sidecar
+from rota.cli.top import top
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,6 +29,8 @@ app.command()(demo)
 app.command()(lead)
 app.command()(work)
 app.command()(sidecar)
+app.command()(top)
+app.command()(doctor)
 app.add_typer(groups.app, name="groups")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(topics.app, name="topics")

@@ -129,7 +129,7 @@ def _described(group: Group, member: Member) -> DescribedMember:
 def _is_awaited(group: Group, member: Member) -> bool:
     if group.state is PREPARING_REBALANCE:
         return not member.joined
-    return group.state is COMPLETING_REBALANCE and member.member_id in group.pending_sync and member.sync_call is None
+    return group.state is COMPLETING_REBALANCE and member.member_id in group.pending_sync
 
 
 def _phase_deadline_ms(group: Group) -> int | None:

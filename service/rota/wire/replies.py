@@ -151,6 +151,7 @@ DESCRIBE_REPLY = _reply(
     Entry("rebalance_reason", _TEXT),
     Entry("rebalance_by", _TEXT),
     Entry("state_since_ms", _NUMBER),
+    Entry("phase_deadline_ms", _NUMBER, None, "When the phase under way goes on without those who are missing."),
     title="DescribeReply",
 )
 LIST_REPLY = _reply(

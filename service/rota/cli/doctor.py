@@ -1,0 +1,26 @@
+"""`rota doctor`: is a server well, and the groups on it?"""
+
+from __future__ import annotations
+
+import typer
+
+from rota.cli.exits import CommandFailed
+from rota.cli.options import Namespace, OutputFormat, Url, shared
+from rota.cli.output import print_items
+
+
+def doctor(context: typer.Context, url: Url = None, namespace: Namespace = None, output: OutputFormat = None) -> None:
+    """Say whether a server is well: can it take part, its store, Redis, shards and clock, and groups that hang.
+
+    Ends with 1 if something is not. Runbooks: docs/runbooks.
+    """
+    from rota.cli.calls import Server
+    from rota.cli.examination import examine
+
+    options = shared(context, url, namespace, output)
+    with Server(options) as server:
+        checks = list(examine(server, options.url))
+    items = [{"check": each.check, "ok": each.ok, "found": each.found} for each in checks]
+    print_items(items, options.output, columns=("check", "ok", "found"), name="check")
+    if bad := [each.check for each in checks if not each.ok]:
+        raise CommandFailed(f"not well: {', '.join(bad)}")

@@ -1,0 +1,180 @@
+"""Is a server well, and the groups on it? Each check says what it found and, if that is bad, what to do."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+
+import httpx
+
+from rota.cli.calls import Server
+from rota.cli.exits import CommandFailed
+from rota.observability.explanation import Mood, duration, explain
+from rota.protocol.messages import DescribeGroup, DescribeReply, ListGroups, ListReply
+
+_SKEW_S = 5.0
+_SLOW_S = 0.25
+_LAG_S = 0.1
+_SAMPLE = re.compile(r"^(\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    check: str
+    ok: bool
+    found: str
+
+
+class Unwell(Exception):
+    """What a check found is not good; the message says what, and what to do."""
+
+
+def examine(server: Server, url: str) -> Iterator[Checked]:
+    """One check after the other; each is made, whatever those before say, unless nobody answers at all."""
+    reached = _try("server", lambda: _reached(url))
+    yield reached
+    if not reached.ok:
+        return
+    yield _try("ready", lambda: _ready(url))
+    yield _try("clock", lambda: _clock(url))
+    metrics = _metrics(url)
+    if metrics is not None:
+        yield _try("release", lambda: metrics.label("rota_build_info", "version"))
+        yield _try("store", lambda: _store(metrics))
+        yield _try("redis", lambda: _redis(metrics))
+        yield _try("shards", lambda: _shards(metrics))
+        yield _try("event loop", lambda: _event_loop(metrics))
+    yield _try("groups", lambda: _groups(server))
+
+
+def _try(name: str, check: Callable[[], str]) -> Checked:
+    try:
+        return Checked(name, True, check())
+    except (Unwell, CommandFailed) as bad:
+        return Checked(name, False, str(bad))
+
+
+# --- what is asked of the server -------------------------------------------------------------------
+
+
+def _get(url: str, path: str) -> httpx.Response:
+    try:
+        return httpx.get(url.rstrip("/") + path, timeout=5, trust_env=False)
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        raise Unwell(
+            f"{url} does not answer ({str(error) or type(error).__name__}); is `rota serve` running?"
+        ) from error
+
+
+def _reached(url: str) -> str:
+    began_s = time.monotonic()
+    answer = _get(url, "/healthz")
+    took_s = time.monotonic() - began_s
+    if answer.status_code != httpx.codes.OK:
+        raise Unwell(f"/healthz answers {answer.status_code}: is that a Rota server?")
+    if took_s > _SLOW_S:
+        raise Unwell(f"it took {duration(round(took_s * 1_000))} to say that it lives: is the machine overloaded?")
+    return f"{url} answers within {duration(round(took_s * 1_000))}"
+
+
+def _ready(url: str) -> str:
+    answer = _get(url, "/readyz")
+    if answer.status_code != httpx.codes.OK:
+        raise Unwell(f"{answer.json().get('detail', 'not ready')}; see docs/runbooks/RotaReplicaNotReady.md")
+    return "it can take part"
+
+
+def _clock(url: str) -> str:
+    """To the second, as HTTP has it: members' deadlines do not depend on it, but what people read does."""
+    date = _get(url, "/healthz").headers.get("date")
+    if date is None:
+        return "the server does not tell the time"
+    ahead_s = parsedate_to_datetime(date).timestamp() - time.time()
+    if abs(ahead_s) > _SKEW_S:
+        which = "ahead of" if ahead_s > 0 else "behind"
+        raise Unwell(
+            f"{duration(round(abs(ahead_s) * 1_000))} {which} this machine's: what is said below is off by that"
+        )
+    return "as this machine's"
+
+
+@dataclass(frozen=True, slots=True)
+class _Metrics:
+    text: str
+
+    def samples(self, name: str) -> list[tuple[str, float]]:
+        return [(labels or "", float(value)) for found, labels, value in _SAMPLE.findall(self.text) if found == name]
+
+    def total(self, name: str) -> float:
+        return sum(value for _, value in self.samples(name))
+
+    def observed(self, name: str) -> tuple[float, float]:
+        """How often a histogram observed something, and the mean of it."""
+        times = self.total(f"{name}_count")
+        return times, self.total(f"{name}_sum") / times if times else 0.0
+
+    def label(self, name: str, label: str) -> str:
+        found = [re.search(rf'{label}="([^"]*)"', labels) for labels, _ in self.samples(name)]
+        return next((match[1] for match in found if match), "unknown")
+
+
+def _metrics(url: str) -> _Metrics | None:
+    """None where they are not shown to us."""
+    answer = _get(url, "/metrics")
+    return _Metrics(answer.text) if answer.status_code == httpx.codes.OK else None
+
+
+def _store(metrics: _Metrics) -> str:
+    commits, seconds = (
+        metrics.total("rota_commit_duration_seconds_count"),
+        metrics.total("rota_commit_duration_seconds_sum"),
+    )
+    failures = round(metrics.total("rota_store_failures_total"))
+    mean_s = seconds / commits if commits else 0.0
+    if failures:
+        raise Unwell(f"it did not answer {failures} times since the start; see docs/runbooks/RotaStoreFailing.md")
+    if mean_s > _SLOW_S:
+        raise Unwell(f"a commit takes {duration(round(mean_s * 1_000))}; see docs/runbooks/RotaCommitsSlow.md")
+    return f"{commits:,.0f} commits of {mean_s * 1_000:.1f} ms on average, none failed"
+
+
+def _redis(metrics: _Metrics) -> str:
+    up = metrics.samples("rota_liveness_up")
+    if not up:
+        return "none is used, as far as is known"
+    if not all(value for _, value in up):
+        raise Unwell("it does not answer: nobody is lost by that; see docs/runbooks/RotaLivenessDown.md")
+    return f"answers, and failed {metrics.total('rota_liveness_failures_total'):.0f} times since the start"
+
+
+def _shards(metrics: _Metrics) -> str:
+    owned, due = metrics.total("rota_shards_owned"), metrics.total("rota_shards_due")
+    told = f"{owned:.0f} of {metrics.total('rota_shards'):.0f} are this replica's, {due:.0f} are due to it"
+    if owned < due:
+        raise Unwell(f"{told}; see docs/runbooks/RotaShardsUnowned.md")
+    return told
+
+
+def _event_loop(metrics: _Metrics) -> str:
+    _, mean_s = metrics.observed("rota_event_loop_lag_seconds")
+    if mean_s > _LAG_S:
+        raise Unwell(f"{mean_s * 1_000:.0f} ms late on average; see docs/runbooks/RotaEventLoopHeldUp.md")
+    return f"{mean_s * 1_000:.1f} ms late on average"
+
+
+def _groups(server: Server) -> str:
+    """Look closely at the groups that rebalance; those that are Stable are as they should be."""
+    moving = server.call(ListGroups(server.namespace, ("PreparingRebalance", "CompletingRebalance")), ListReply).groups
+    hanging: list[str] = []
+    for listed in moving[:50]:
+        group = server.call(DescribeGroup(server.namespace, listed.group_id), DescribeReply)
+        if explain(group, int(time.time() * 1_000)).mood is Mood.WAITING:
+            hanging.append(listed.group_id)
+    if hanging:
+        raise Unwell(
+            f"{', '.join(hanging)} wait for members that are silent: `rota groups why {hanging[0]}` says for whom"
+        )
+    return f"{len(moving)} are rebalancing in namespace {server.namespace}, none of them hangs"

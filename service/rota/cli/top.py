@@ -1,0 +1,32 @@
+"""`rota top`: the groups of a namespace, live, those first that somebody should look at."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from rota.cli.options import Namespace, OutputFormat, Url, shared
+from rota.cli.output import print_items
+
+
+def top(
+    context: typer.Context,
+    count: Annotated[int, typer.Option("--rows", "-n", min=1, max=200, help="How many groups to show.")] = 20,
+    interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Look again this often.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print once and end; so it is without a terminal.")] = False,
+    url: Url = None,
+    namespace: Namespace = None,
+    output: OutputFormat = None,
+) -> None:
+    """Show the groups of a namespace live, with who is waited for: first those that rebalance, then the largest."""
+    from rota.cli.board import COLUMNS, rows, show_live
+    from rota.cli.calls import Server
+
+    options = shared(context, url, namespace, output)
+    with Server(options) as server:
+        if once or options.chosen or not sys.stdout.isatty():
+            print_items(rows(server, count), options.output, columns=COLUMNS, name="group_id")
+        else:
+            show_live(server, count, interval)

@@ -1,0 +1,249 @@
+"""Why a group is as it is, in words: its state, who is waited for and until when, why it rebalanced, who leads.
+
+Pure: of a description, the time, and as much of the group's journal as is at hand. The command line and the console
+say the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rota.observability.generations import Event, Generation, generations
+from rota.observability.timeline import clock_time, why
+from rota.protocol.messages import DescribedMember, DescribeReply
+
+LATELY_MS = 600_000
+STORM = 5
+"""So many rebalances lately are worth a word of their own."""
+_NAMED = 3
+
+
+class Mood(StrEnum):
+    """How a group is, at a glance."""
+
+    CALM = "calm"
+    BUSY = "busy"
+    """A rebalance is under way, and goes its way."""
+    WAITING = "waiting"
+    """It waits for members that have not been heard of, or keeps rebalancing."""
+    EMPTY = "empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One thing worth knowing, under a word that says what it is about."""
+
+    about: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The headline is one sentence; the points follow in the order in which one asks."""
+
+    mood: Mood
+    headline: str
+    points: tuple[Point, ...]
+
+
+def explain(
+    group: DescribeReply,
+    now_ms: int,
+    history: Iterable[Event] = (),
+    clock: Callable[[int], str] = clock_time,
+) -> Explanation:
+    """Say in words how the group stands at `now_ms`. `clock` writes a moment down."""
+    story = generations(history)
+    return _Explainer(group, now_ms, story, clock).explain()
+
+
+def duration(ms: int) -> str:
+    """How long, in the two units that matter: `250 ms`, `4.2 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`."""
+    if ms < 1_000:
+        return f"{max(ms, 0)} ms"
+    seconds = ms / 1_000
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, smaller, small in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit} {rest} {small}" if rest else f"{whole // size} {unit}"
+    return f"{whole} s"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 member`, `3 members`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b, c and 4 others`."""
+    if len(names) > _NAMED + 1:
+        return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} others"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else "nobody"
+
+
+def heard_ms_ago(member: DescribedMember, now_ms: int) -> int | None:
+    """How long a member has been silent; None while a call of it waits, which proves that it is there."""
+    if member.session_deadline_ms is None:
+        return None
+    return max(0, now_ms - (member.session_deadline_ms - member.session_timeout_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class _Explainer:
+    group: DescribeReply
+    now_ms: int
+    story: Sequence[Generation]
+    clock: Callable[[int], str]
+
+    def explain(self) -> Explanation:
+        match self.group.state:
+            case "Stable":
+                mood, headline, points = self._stable()
+            case "PreparingRebalance":
+                mood, headline, points = self._joining()
+            case "CompletingRebalance":
+                mood, headline, points = self._assigning()
+            case "Empty":
+                mood, headline, points = self._empty()
+            case _:
+                return Explanation(Mood.EMPTY, "There is no such group, or it was deleted.", ())
+        points += [*self._leader(), *self._last_rebalance(), *self._lately()]
+        storm = self._rebalances_lately() >= STORM
+        return Explanation(Mood.WAITING if storm and mood is Mood.CALM else mood, headline, tuple(points))
+
+    # --- states ------------------------------------------------------------------------------------
+
+    def _stable(self) -> tuple[Mood, str, list[Point]]:
+        headline = (
+            f"Stable for {self._in_state()}: {count(len(self.group.members), 'member')} "
+            f"in generation {self.group.generation_id}, nobody is waited for."
+        )
+        late = [member for member in self.group.members if self._is_late(member)]
+        points = [Point("silent", self._silence(member)) for member in late[:_NAMED]]
+        return (Mood.WAITING if late else Mood.CALM), headline, points
+
+    def _joining(self) -> tuple[Mood, str, list[Point]]:
+        awaited = [member for member in self.group.members if member.awaited]
+        here = len(self.group.members) - len(awaited)
+        since = f"Rebalancing for {self._in_state()}"
+        if not awaited and not self.group.pending_members:
+            headline = f"{since}: {count(here, 'member')} joined; the first generation waits a little for others."
+            return Mood.BUSY, headline, self._until("newcomers may still join")
+        who = [f"{listed([one.member_id for one in awaited])} to join again"] if awaited else []
+        if self.group.pending_members:
+            who.append(f"{count(self.group.pending_members, 'newcomer')} to come back with the id given to it")
+        joined = f"{here} of {count(len(self.group.members), 'member')} joined"
+        headline = f"{since}: {joined}, waiting for {', and for '.join(who)}."
+        points = self._until("then it goes on without those who are missing", awaited)
+        points += [Point("waits for", self._waited_for(member, "join again")) for member in awaited[:_NAMED]]
+        commit = f"Members of generation {self.group.generation_id} may still commit."
+        points.append(Point("blocked", f"Nobody gets a new share before that. {commit}"))
+        return self._mood_of(awaited), headline, points
+
+    def _assigning(self) -> tuple[Mood, str, list[Point]]:
+        awaited = [member for member in self.group.members if member.awaited]
+        leader = next((member for member in awaited if member.member_id == self.group.leader_id), None)
+        since = f"Generation {self.group.generation_id} has been waiting for its assignment for {self._in_state()}"
+        if leader is not None:
+            headline = f"{since}: {leader.member_id} leads, and has not assigned yet."
+        elif awaited:
+            headline = f"{since}: {listed([one.member_id for one in awaited])} did not ask for a share yet."
+        else:
+            headline = f"{since}: everybody asked for a share, the server is assigning."
+        points = self._until("then those who have not synced are removed", awaited)
+        points += [Point("waits for", self._waited_for(member, "sync")) for member in awaited[:_NAMED]]
+        parked = len(self.group.members) - len(awaited)
+        points.append(Point("blocked", f"{count(parked, 'member')} wait for a share. Commits are refused until then."))
+        return self._mood_of([leader] if leader else awaited), headline, points
+
+    def _empty(self) -> tuple[Mood, str, list[Point]]:
+        headline = f"Empty for {self._in_state()}: it has no members. Whoever joins starts a new generation."
+        return Mood.EMPTY, headline, []
+
+    # --- points ------------------------------------------------------------------------------------
+
+    def _until(self, then: str, awaited: Sequence[DescribedMember] = ()) -> list[Point]:
+        deadline_ms = self.group.phase_deadline_ms
+        if deadline_ms is None:
+            return []
+        left = duration(deadline_ms - self.now_ms)
+        points = [Point("until", f"{self.clock(deadline_ms)}, {left} from now; {then}.")]
+        static = [one.member_id for one in awaited if one.group_instance_id]
+        if static and self.group.state == "PreparingRebalance":
+            points.append(Point("static", f"{listed(static)} stay members beyond that, until their sessions end."))
+        return points
+
+    def _waited_for(self, member: DescribedMember, to_do: str) -> str:
+        silent_ms = heard_ms_ago(member, self.now_ms)
+        if silent_ms is None:
+            return f"{_named(member)} has a call waiting here, and must {to_do} once it is answered."
+        if silent_ms * 2 > member.session_timeout_ms:
+            return self._silence(member)
+        return f"{_named(member)} lives (heard {duration(silent_ms)} ago) but did not {to_do} yet."
+
+    def _silence(self, member: DescribedMember) -> str:
+        silent_ms = heard_ms_ago(member, self.now_ms) or 0
+        deadline_ms = member.session_deadline_ms or self.now_ms
+        removed = f"it is removed at {self.clock(deadline_ms)}, {duration(deadline_ms - self.now_ms)} from now"
+        return f"{_named(member)} was not heard for {duration(silent_ms)}; {removed}, unless it is heard before."
+
+    def _leader(self) -> list[Point]:
+        group = self.group
+        if group.state == "Empty":
+            return []
+        leader = next((member for member in group.members if member.member_id == group.leader_id), None)
+        if leader is None:
+            return [Point("leader", "Nobody leads until the next generation names somebody.")]
+        token = f"generation {group.generation_id} is the fencing token"
+        ends = ", which ends with this rebalance" if group.state == "PreparingRebalance" else ""
+        return [Point("leader", f"{_named(leader)} leads; {token}{ends}.")]
+
+    def _last_rebalance(self) -> list[Point]:
+        because = why(self.group.rebalance_reason, self.group.rebalance_by)
+        if not because:
+            return []
+        last = self.story[-1] if self.story else None
+        if last is None or last.started_at_ms is None or last.reason != self.group.rebalance_reason:
+            return [Point("because", f"The last rebalance: {because}.")]
+        took = "" if last.assigned_at_ms is None else f" It took {duration(last.took_ms or 0)}."
+        failed = f" The leader could not assign: {last.failure}." if last.failure else ""
+        ago = duration(self.now_ms - last.started_at_ms)
+        return [Point("because", f"The last rebalance began {ago} ago: {because}.{took}{failed}")]
+
+    def _lately(self) -> list[Point]:
+        number = self._rebalances_lately()
+        if number < 2:
+            return []
+        causes = Counter(one.cause.replace("_", " ") for one in self._recent())
+        told = ", ".join(f"{times} × {cause}" for cause, times in causes.most_common())
+        return [Point("lately", f"{count(number, 'rebalance')} within {duration(LATELY_MS)}: {told}.")]
+
+    # --- what these are made of ----------------------------------------------------------------------
+
+    def _recent(self) -> list[Generation]:
+        since_ms = self.now_ms - LATELY_MS
+        return [one for one in self.story if one.started_at_ms is not None and one.started_at_ms >= since_ms]
+
+    def _rebalances_lately(self) -> int:
+        return len(self._recent())
+
+    def _in_state(self) -> str:
+        return duration(self.now_ms - self.group.state_since_ms)
+
+    def _is_late(self, member: DescribedMember) -> bool:
+        silent_ms = heard_ms_ago(member, self.now_ms)
+        return silent_ms is not None and silent_ms * 3 > member.session_timeout_ms * 2
+
+    def _mood_of(self, awaited: Sequence[DescribedMember]) -> Mood:
+        return Mood.WAITING if any(self._is_late(member) for member in awaited) else Mood.BUSY
+
+
+def _named(member: DescribedMember) -> str:
+    """The id, with where it runs."""
+    return f"{member.member_id} at {member.host}" if member.host else member.member_id

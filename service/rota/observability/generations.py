@@ -1,0 +1,151 @@
+"""The journal of a group as a story of generations: why each began, how long it took, who came, went and got what."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rota.observability.causes import rebalance_cause
+
+Event = Mapping[str, Any]
+"""A line of the journal as JSON has it: `at_ms`, `generation_id`, `kind`, `reason`, `payload`, `revision`."""
+
+RESYNC = "resync"
+_GONE = {"member_left": "left", "member_expired": "expired", "member_removed": "removed", "member_fenced": "replaced"}
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A member that went, how (`left`, `expired`, `removed`, `replaced`), and why."""
+
+    member_id: str
+    how: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One generation, from the rebalance that led to it. What the journal does not tell, or not yet, is None."""
+
+    generation_id: int
+    reason: str = ""
+    by: str = ""
+    cause: str = ""
+    """One of `rebalance_cause`'s words, or `resync`."""
+    started_at_ms: int | None = None
+    completed_at_ms: int | None = None
+    """When the join phase ended."""
+    assigned_at_ms: int | None = None
+    failure: str = ""
+    """Why the leader could not assign."""
+    leader_id: str = ""
+    protocol_name: str = ""
+    member_ids: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
+    """Who was not in the generation before."""
+    departed: tuple[Departure, ...] = ()
+    assignments: Mapping[str, bytes] = field(default_factory=dict)
+    revision: int = 0
+
+    @property
+    def took_ms(self) -> int | None:
+        """From the rebalance's start to the last thing known of it."""
+        end_ms = self.assigned_at_ms or self.completed_at_ms
+        return None if self.started_at_ms is None or end_ms is None else end_ms - self.started_at_ms
+
+
+def generations(events: Iterable[Event]) -> list[Generation]:
+    """The generations that these lines of one group's journal tell of, the oldest first.
+
+    A rebalance under way is the last of them, without `completed_at_ms`. A group that became empty counts as a
+    generation without members.
+    """
+    reader = _Reader()
+    for event in events:
+        reader.read(event)
+    return reader.story()
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._told: list[Generation] = []
+        self._members: tuple[str, ...] | None = None
+        """Who was in the last generation; None where the lines begin later."""
+        self._running: Generation | None = None
+        self._departed: list[Departure] = []
+
+    def story(self) -> list[Generation]:
+        if self._running is None:
+            return self._told
+        return [*self._told, replace(self._running, departed=tuple(self._departed))]
+
+    def read(self, event: Event) -> None:
+        kind, payload = event["kind"], event["payload"]
+        if kind in _GONE:
+            self._departed.append(Departure(payload["member_id"], _GONE[kind], event["reason"]))
+        elif kind == "rebalance_started":
+            self._running = Generation(
+                event["generation_id"] + 1,
+                event["reason"],
+                payload["by"],
+                rebalance_cause(event["reason"]),
+                event["at_ms"],
+                revision=event["revision"],
+            )
+        elif kind == "generation_completed":
+            self._complete(event, payload)
+        elif kind == "group_emptied":
+            self._empty(event, payload)
+        elif kind in ("assignment_synced", "assignment_failed"):
+            self._assign(event, payload)
+
+    def _complete(self, event: Event, payload: Mapping[str, Any]) -> None:
+        members = tuple(payload["member_ids"])
+        before = self._members
+        self._tell(
+            Generation(
+                payload["generation_id"],
+                event["reason"],
+                payload["by"],
+                rebalance_cause(event["reason"]),
+                payload["started_at_ms"],
+                event["at_ms"],
+                leader_id=payload["leader_id"],
+                protocol_name=payload["protocol_name"],
+                member_ids=members,
+                joined=() if before is None else tuple(one for one in members if one not in set(before)),
+                revision=event["revision"],
+            )
+        )
+
+    def _empty(self, event: Event, payload: Mapping[str, Any]) -> None:
+        at_ms = event["at_ms"]
+        cause = rebalance_cause(event["reason"])
+        emptied = Generation(
+            payload["generation_id"], event["reason"], "", cause, at_ms, at_ms, at_ms, revision=event["revision"]
+        )
+        self._tell(emptied)
+
+    def _tell(self, generation: Generation) -> None:
+        self._told.append(replace(generation, departed=tuple(self._departed)))
+        self._members, self._running = generation.member_ids, None
+        self._departed.clear()
+
+    def _assign(self, event: Event, payload: Mapping[str, Any]) -> None:
+        if not self._told:
+            return
+        last = self._told[-1]
+        if event["kind"] == "assignment_failed":
+            self._told[-1] = replace(last, failure=event["reason"] or "no reason given")
+            return
+        shares = {member_id: b64decode(share) for member_id, share in payload["assignments"]}
+        if not payload["resync"]:
+            self._told[-1] = replace(last, assigned_at_ms=event["at_ms"], assignments=shares)
+            return
+        at_ms, reason = event["at_ms"], event["reason"] or "the leader changed the assignment"
+        same_members = replace(last, joined=(), departed=(), failure="", assignments=shares, revision=event["revision"])
+        began = replace(same_members, started_at_ms=at_ms, completed_at_ms=at_ms, assigned_at_ms=at_ms)
+        again = replace(began, generation_id=payload["generation_id"], reason=reason, by=payload["leader_id"])
+        self._told.append(replace(again, cause=RESYNC))

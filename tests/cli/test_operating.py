@@ -1,0 +1,86 @@
+"""What an operator asks first: why is this group so, which groups should I look at, is the server well?"""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+
+from tests.cli.conftest import Rota
+
+pytestmark = pytest.mark.processes
+
+
+def join_again(rota: Rota, group_id: str) -> None:
+    """A newcomer is in, and the member that was there has yet to join again."""
+    body = {"protocol_type": "worker", "protocols": [{"name": "range"}], "client_id": "late", "wait_ms": 0}
+    url = f"{rota.url}/v1/namespaces/{rota.namespace}/groups/{group_id}/join"
+    with httpx.Client(trust_env=False, timeout=30) as http:
+        member_id = http.post(url, json=body).json()["member_id"]
+        assert http.post(url, json={**body, "member_id": member_id}).json()["status"] == "pending"
+
+
+def test_why_says_who_is_waited_for_until_when_and_what_began_it(rota: Rota) -> None:
+    member_id = rota.member("indexers")
+    join_again(rota, "indexers")
+
+    why = rota("groups", "why", "indexers")
+    told = json.loads(rota("groups", "why", "indexers", "-o", "json").out)
+
+    assert why.exit_code == 0
+    headline, *points = why.out.splitlines()
+    assert headline.endswith(f"1 of 2 members joined, waiting for {member_id} to join again.")
+    about = {line.partition(":")[0]: line for line in points}
+    assert "then it goes on without those who are missing" in about["until"]
+    assert f"{member_id} at 127.0.0.1 lives" in about["waits for"]
+    assert "The last rebalance began" in about["because"]
+    assert told["mood"] == "busy"
+    assert {"about", "text"} == told["points"][0].keys()
+
+
+def test_why_of_a_stable_group_names_leader_and_token(rota: Rota) -> None:
+    member_id = rota.member("indexers")
+
+    lines = rota("groups", "why", "indexers").out.splitlines()
+
+    assert lines[0].startswith("Stable for ")
+    assert f"{member_id} at 127.0.0.1 leads; generation 1 is the fencing token." in lines[1]
+    assert "It took " in lines[2]
+
+
+def test_why_of_no_group_is_an_error(rota: Rota) -> None:
+    assert rota("groups", "why", "nobody").exit_code == 3
+
+
+def test_top_shows_groups_that_rebalance_first(rota: Rota) -> None:
+    rota.member("a-calm")
+    rota.member("b-busy")
+    join_again(rota, "b-busy")
+
+    table = rota("top").out.splitlines()
+    first = json.loads(rota("top", "-n", "1", "-o", "json").out)
+
+    assert [line.split()[:2] for line in table[1:]] == [["b-busy", "PreparingRebalance"], ["a-calm", "Stable"]]
+    assert table[0].split() == ["GROUP-ID", "STATE", "FOR", "GENERATION-ID", "MEMBERS", "LEADER", "WHY"]
+    assert [(row["group_id"], row["mood"]) for row in first] == [("b-busy", "busy")]
+
+
+def test_doctor_finds_a_well_server_well(rota: Rota) -> None:
+    rota.member("indexers")
+
+    done = rota("doctor", "-o", "json")
+
+    checks = {check["check"]: check for check in json.loads(done.out)}
+    assert {name for name, check in checks.items() if not check["ok"]} == set()
+    assert done.exit_code == 0
+    assert checks.keys() >= {"server", "ready", "clock", "store", "shards", "event loop", "groups"}
+    assert "4 of 4 are this replica's" in checks["shards"]["found"]
+
+
+def test_doctor_says_that_nobody_answers_and_what_to_do(rota: Rota) -> None:
+    done = rota("--url", "http://127.0.0.1:9", "doctor")
+
+    assert done.exit_code == 1
+    assert "is `rota serve` running?" in done.out
+    assert done.err == "rota: not well: server\n"

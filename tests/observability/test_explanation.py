@@ -1,0 +1,260 @@
+"""Why a group is as it is, in words: what the core says of itself, told to people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rota.group.journal import encode_entry
+from rota.observability.explanation import Explanation, Mood, duration, explain, listed
+from rota.observability.generations import Event, Generation, generations
+from rota.protocol import messages as m
+from tests.unit.group.driver import (
+    GROUP_ID,
+    NAMESPACE,
+    SESSION_MS,
+    Core,
+    a_group_awaiting_its_assignment,
+    a_group_in_a_join_phase,
+    a_group_in_its_initial_delay,
+    a_heartbeat,
+    a_join,
+    a_leave,
+    a_stable_group,
+    a_sync,
+    an_empty_group,
+    everybody_again,
+)
+
+
+def history(core: Core) -> list[Event]:
+    """The group's lines of the journal, as HTTP shows them."""
+    return [
+        {**encode_entry(entry), "revision": number} for number, entry in enumerate(core.journal, 1) if entry.group_id
+    ]
+
+
+def explained(core: Core) -> Explanation:
+    described = core.ask(m.DescribeGroup(NAMESPACE, GROUP_ID))
+    return explain(described, core.now_ms, history(core), lambda at_ms: f"t{at_ms}")
+
+
+def said(explanation: Explanation, about: str) -> list[str]:
+    return [point.text for point in explanation.points if point.about == about]
+
+
+def test_a_stable_group_waits_for_nobody_and_names_its_leader_and_token() -> None:
+    core = a_stable_group(members=2)
+
+    told = explained(core)
+
+    assert told.mood is Mood.CALM
+    assert told.headline == "Stable for 0 ms: 2 members in generation 1, nobody is waited for."
+    assert said(told, "leader") == ["m0 leads; generation 1 is the fencing token."]
+    (because,) = said(told, "because")
+    assert because.startswith("The last rebalance began 600 ms ago: member m0 joined. It took 600 ms.")
+
+
+def test_a_rebalance_names_who_is_waited_for_and_until_when() -> None:
+    core = a_group_in_a_join_phase(members=3)
+    core.advance(2_000)
+    core.ask(a_heartbeat("m0", 1))
+    core.advance(500)
+
+    told = explained(core)
+
+    assert told.headline == "Rebalancing for 2.5 s: 1 of 3 members joined, waiting for m0 and m1 to join again."
+    assert said(told, "until")[0].endswith("28 s from now; then it goes on without those who are missing.")
+    assert said(told, "waits for") == [
+        "m0 lives (heard 500 ms ago) but did not join again yet.",
+        "m1 lives (heard 2.5 s ago) but did not join again yet.",
+    ]
+    assert said(told, "blocked") == ["Nobody gets a new share before that. Members of generation 1 may still commit."]
+    assert "member m2 changed its metadata" in said(told, "because")[0]
+
+
+def test_who_is_silent_is_told_apart_from_who_is_only_late() -> None:
+    core = a_group_in_a_join_phase(members=3)
+    core.advance(7_000)
+    core.ask(a_heartbeat("m0", 1))
+
+    told = explained(core)
+
+    assert told.mood is Mood.WAITING
+    assert said(told, "waits for")[1].startswith("m1 was not heard for 7.0 s; it is removed at t")
+    assert "3.0 s from now" in said(told, "waits for")[1]
+
+
+def test_static_members_outlast_the_join_phase() -> None:
+    core = a_stable_group(members=2, static=1)
+    core.send(a_join("m1", protocols=(("range", b"changed"),)))
+
+    assert said(explained(core), "static") == ["m0 stay members beyond that, until their sessions end."]
+
+
+def test_a_newcomer_that_got_an_id_is_waited_for() -> None:
+    core = a_stable_group(members=1)
+    core.ask(a_join(new="m9"))
+    core.send(a_join("m9"))
+    core.ask(a_join(new="m10"))
+
+    told = explained(core)
+
+    assert told.headline.endswith(
+        "waiting for m0 to join again, and for 1 newcomer to come back with the id given to it."
+    )
+
+
+def test_the_first_generation_waits_for_others_on_purpose() -> None:
+    told = explained(a_group_in_its_initial_delay(members=2))
+
+    assert (told.mood, said(told, "leader")) == (Mood.BUSY, ["Nobody leads until the next generation names somebody."])
+    assert told.headline == "Rebalancing for 0 ms: 2 members joined; the first generation waits a little for others."
+    assert said(told, "until")[0].endswith("300 ms from now; newcomers may still join.")
+
+
+def test_a_leader_that_does_not_assign_is_named() -> None:
+    core = a_group_awaiting_its_assignment(members=3)
+    core.send(a_sync("m1", 1))
+    core.advance(4_000)
+
+    told = explained(core)
+
+    assert (
+        told.headline
+        == "Generation 1 has been waiting for its assignment for 4.0 s: m0 leads, and has not assigned yet."
+    )
+    assert said(told, "blocked") == ["1 member wait for a share. Commits are refused until then."]
+    assert said(told, "until")[0].endswith("then those who have not synced are removed.")
+
+
+def test_a_group_that_keeps_rebalancing_is_not_called_calm() -> None:
+    core = a_stable_group(members=2)
+    for _ in range(5):
+        core.ask(m.RebalanceGroup(NAMESPACE, GROUP_ID, "again"))
+        everybody_again(core)
+        assigned(core)
+
+    told = explained(core)
+
+    assert told.mood is Mood.WAITING
+    assert said(told, "lately") == ["6 rebalances within 10 min: 5 × requested, 1 × member joined."]
+
+
+def test_an_empty_group_and_one_that_is_not_there() -> None:
+    empty = explained(an_empty_group())
+    nothing = explain(m.DescribeReply(group_id="g"), 0)
+
+    assert empty.headline.startswith("Empty for 0 ms: it has no members.")
+    assert said(empty, "because") == ["The last rebalance: member m0 joined."]
+    assert (nothing.mood, nothing.points) == (Mood.EMPTY, ())
+
+
+def test_a_member_close_to_its_end_shows_in_a_stable_group() -> None:
+    core = a_stable_group(members=2)
+    core.advance(SESSION_MS - 2_000)
+    core.ask(a_heartbeat("m0", 1))
+
+    told = explained(core)
+
+    assert told.mood is Mood.WAITING
+    assert said(told, "silent")[0].startswith("m1 was not heard for 8.0 s; it is removed at t")
+
+
+# --- generations --------------------------------------------------------------------------------------
+
+
+def assigned(core: Core, **shares: bytes) -> None:
+    core.ask(a_sync(core.leader_id, core.generation_id, None, **shares))
+
+
+def story(core: Core) -> list[Generation]:
+    return generations(history(core))
+
+
+def test_each_generation_tells_who_came_who_went_and_who_got_what() -> None:
+    core = a_stable_group(members=2)
+    core.ask(a_leave("m1"))
+    core.send(a_join("m0"))
+    assigned(core, m0=b"everything")
+
+    first, second = story(core)
+
+    assert (first.generation_id, first.member_ids, first.leader_id) == (1, ("m0", "m1"), "m0")
+    assert first.cause == "member_joined"
+    assert (first.took_ms, first.assignments) == (600, {"m0": b"m0", "m1": b"m1"})
+    assert (second.generation_id, second.reason, second.member_ids) == (2, "m1 left", ("m0",))
+    assert [(one.member_id, one.how) for one in second.departed] == [("m1", "left")]
+    assert second.assignments == {"m0": b"everything"}
+
+
+def test_a_rebalance_under_way_is_the_last_generation() -> None:
+    core = a_group_in_a_join_phase(members=2)
+
+    last = story(core)[-1]
+
+    assert (last.generation_id, last.completed_at_ms, last.took_ms) == (2, None, None)
+    assert last.cause == "metadata_changed"
+
+
+def test_an_assignment_that_failed_says_why() -> None:
+    core = a_group_awaiting_its_assignment(members=2)
+    core.ask(m.SyncGroup(NAMESPACE, GROUP_ID, "m0", 1, leader_error="no topics"))
+
+    failed, running = story(core)
+
+    assert (failed.failure, failed.assigned_at_ms) == ("no topics", None)
+    assert running.cause == "assignment_failed"
+
+
+def test_a_changed_assignment_is_a_generation_without_a_join_phase() -> None:
+    core = a_stable_group(members=2)
+    core.advance(1_000)
+    assigned(core, m0=b"other")
+
+    first, again = story(core)
+
+    assert (again.generation_id, again.cause, again.by, again.took_ms) == (2, "resync", "m0", 0)
+    assert (again.member_ids, again.leader_id) == (first.member_ids, "m0")
+    assert again.assignments["m0"] == b"other"
+
+
+def test_a_group_that_becomes_empty_ends_its_story_without_members() -> None:
+    last = story(an_empty_group())[-1]
+
+    assert (last.generation_id, last.member_ids, last.cause) == (2, (), "member_left")
+
+
+def test_lines_that_begin_in_the_middle_do_not_make_everybody_a_newcomer() -> None:
+    core = a_stable_group(members=2)
+    core.ask(m.RebalanceGroup(NAMESPACE, GROUP_ID))
+    everybody_again(core)
+    lines = history(core)
+    begins = next(number for number, line in enumerate(lines) if line["reason"].startswith("a rebalance"))
+
+    (only,) = generations(lines[begins:])
+
+    assert (only.joined, only.member_ids) == ((), ("m0", "m1"))
+
+
+@pytest.mark.parametrize(
+    ("ms", "words"),
+    [
+        (-5, "0 ms"),
+        (999, "999 ms"),
+        (4_240, "4.2 s"),
+        (42_400, "42 s"),
+        (200_000, "3 min 20 s"),
+        (7_500_000, "2 h 5 min"),
+    ],
+)
+def test_durations_have_the_two_units_that_matter(ms: int, words: str) -> None:
+    assert duration(ms) == words
+
+
+def test_long_lists_of_names_end_early() -> None:
+    names: Any = [f"m{number}" for number in range(7)]
+
+    assert [listed(names[:0]), listed(names[:1]), listed(names[:4])] == ["nobody", "m0", "m0, m1, m2 and m3"]
+    assert listed(names) == "m0, m1, m2 and 4 others"
