@@ -72,8 +72,8 @@ async def refused(call: Any) -> Refused:
 class SessionClient:
     """One session stream with its answers by number and its news in order."""
 
-    def __init__(self, channel: Channel) -> None:
-        self.stream = stub(channel).Session()
+    def __init__(self, channel: Channel, metadata: tuple[tuple[str, str], ...] = ()) -> None:
+        self.stream = stub(channel).Session(metadata=metadata)
         self.calls = 0
         self.answers: dict[int, pb.SessionEvent] = {}
         self.news: list[pb.SessionEvent] = []

@@ -49,9 +49,9 @@ class Kind(StrEnum):
     SERVER = "server"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Need:
-    """What a call asks for: an action on a kind of thing."""
+    """What a call asks for: an action on a kind of thing. There is one object for each; they compare by identity."""
 
     action: Action
     kind: Kind
@@ -76,6 +76,7 @@ class Resource:
 _DESCRIBE_GROUP = Need(Action.DESCRIBE, Kind.GROUP)
 _DESCRIBE_TOPIC = Need(Action.DESCRIBE, Kind.TOPIC)
 _JOIN = Need(Action.JOIN, Kind.GROUP)
+_COMMIT = Need(Action.COMMIT, Kind.GROUP)
 _ADMINISTER_GROUP = Need(Action.ADMINISTER, Kind.GROUP)
 _ADMINISTER_TOPIC = Need(Action.ADMINISTER, Kind.TOPIC)
 
@@ -86,7 +87,7 @@ NEEDS: Mapping[type, Need] = MappingProxyType(
         m.Heartbeat: _JOIN,
         m.HeartbeatMany: _JOIN,
         m.LeaveGroup: _JOIN,
-        m.CommitOffsets: Need(Action.COMMIT, Kind.GROUP),
+        m.CommitOffsets: _COMMIT,
         m.FetchOffsets: _DESCRIBE_GROUP,
         m.DeleteOffsets: _ADMINISTER_GROUP,
         m.VerifyFence: _DESCRIBE_GROUP,
@@ -103,6 +104,8 @@ NEEDS: Mapping[type, Need] = MappingProxyType(
 )
 """By request type. `need_of` knows the requests that ask for more when a field says so."""
 
+_MAY_ASK_FOR_MORE = frozenset({m.LeaveGroup, m.CommitOffsets, m.VerifyFence})
+
 WATCH = _DESCRIBE_GROUP
 LOCATE = _DESCRIBE_GROUP
 READ_JOURNAL = Need(Action.JOURNAL, Kind.SERVER)
@@ -111,6 +114,8 @@ SCRAPE = Need(Action.METRICS, Kind.SERVER)
 
 def need_of(request: m.Request) -> Need:
     """What this request asks for."""
+    if type(request) not in _MAY_ASK_FOR_MORE:
+        return NEEDS[type(request)]
     match request:
         case m.LeaveGroup(by_admin=True):
             return _ADMINISTER_GROUP
@@ -122,10 +127,9 @@ def need_of(request: m.Request) -> Need:
             return NEEDS[type(request)]
 
 
-def resource_of(request: m.Request, kind: Kind) -> Resource:
-    """What the request acts on."""
-    name = getattr(request, "group_id", "") or getattr(request, "topic", "")
-    return Resource(kind, request.namespace, name)
+def name_of(request: m.Request) -> str:
+    """The group or topic that the request acts on; empty for lists."""
+    return getattr(request, "group_id", "") or getattr(request, "topic", "")
 
 
 def is_administrative(request: m.Request) -> bool:

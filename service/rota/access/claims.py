@@ -44,7 +44,7 @@ class Issuer:
 
 def caller_of_claims(claims: Mapping[str, Any], issuer: Issuer) -> Caller:
     """Who a token is, whose signature, issuer, audience and times have been checked; raises `UnusableClaims`."""
-    expires_at_ms = _milliseconds(claims.get("exp"))
+    expires_at_ms = _end_ms(claims.get("exp"), issuer.leeway_s)
     if issuer.kind == "kubernetes":
         return _service_account(claims, expires_at_ms)
     subject = _text(claims, issuer.subject_claim)
@@ -101,5 +101,5 @@ def _text(claims: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _milliseconds(seconds: Any) -> int | None:
-    return int(seconds * 1000) if isinstance(seconds, int | float) else None
+def _end_ms(seconds: Any, leeway_s: int) -> int | None:
+    return int((seconds + leeway_s) * 1000) if isinstance(seconds, int | float) else None

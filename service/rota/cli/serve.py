@@ -46,6 +46,60 @@ def serve(
             help="What servers of the same store show each other, a secret a line; needed if --peer is not loopback.",
         ),
     ] = None,
+    access_file: Annotated[
+        str | None,
+        typer.Option(envvar="ROTA_ACCESS_FILE", metavar="FILE", help="Who may do what, in TOML [anybody anything]."),
+    ] = None,
+    access_tokens_file: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROTA_ACCESS_TOKENS_FILE", metavar="FILE", help="API tokens that `rota token --file` wrote."
+        ),
+    ] = None,
+    allow_anonymous: Annotated[
+        bool | None,
+        typer.Option(
+            "--allow-anonymous",
+            envvar="ROTA_ALLOW_ANONYMOUS",
+            help="Listen beyond loopback although everybody may do everything.",
+            show_default=False,
+        ),
+    ] = None,
+    tls_cert_file: Annotated[
+        str | None,
+        typer.Option(envvar="ROTA_TLS_CERT_FILE", metavar="FILE", help="Certificate chain in PEM [plain text]."),
+    ] = None,
+    tls_key_file: Annotated[
+        str | None, typer.Option(envvar="ROTA_TLS_KEY_FILE", metavar="FILE", help="Its private key in PEM.")
+    ] = None,
+    tls_client_ca_file: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROTA_TLS_CLIENT_CA_FILE",
+            metavar="FILE",
+            help="Who signs clients' certificates; they must show one.",
+        ),
+    ] = None,
+    tls_client_optional: Annotated[
+        bool | None,
+        typer.Option(
+            "--tls-client-optional",
+            envvar="ROTA_TLS_CLIENT_OPTIONAL",
+            help="Let in who shows a token instead of a certificate.",
+            show_default=False,
+        ),
+    ] = None,
+    peer_tls_cert_file: Annotated[
+        str | None,
+        typer.Option(envvar="ROTA_PEER_TLS_CERT_FILE", metavar="FILE", help="What servers of a store show each other."),
+    ] = None,
+    peer_tls_key_file: Annotated[
+        str | None, typer.Option(envvar="ROTA_PEER_TLS_KEY_FILE", metavar="FILE", help="Its private key in PEM.")
+    ] = None,
+    peer_tls_ca_file: Annotated[
+        str | None,
+        typer.Option(envvar="ROTA_PEER_TLS_CA_FILE", metavar="FILE", help="Who signs servers' certificates."),
+    ] = None,
     forward: Annotated[
         bool | None,
         typer.Option(

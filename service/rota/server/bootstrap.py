@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from rota.api.access.guard import GuardedCoordinator
+from rota.api.grpc.ports import StreamedCoordinator
 from rota.api.http.app import HttpApi, create_app
 from rota.api.http.handlers import no_fence_keys
 from rota.observability.metrics import Metrics
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.ports import Liveness, StoreUnavailable
 from rota.runtime.routing import RoutedCoordinator
+from rota.server.access.opening import open_guard
 from rota.server.counting import CountedPeers, take_census
 from rota.server.http_server import CannotListen
 from rota.server.peer_secrets import read_peer_secrets
@@ -77,10 +80,12 @@ async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]
                 metrics.serves(version("rota"), lambda: take_census(coordinator))
                 await coordinator.start()
                 try:
-                    async with _grpc(served, settings, metrics) as grpc:
-                        fence_keys = signer.jwks if signer else no_fence_keys
-                        api = create_app(served, settings.limits, metrics=metrics, fence_keys=fence_keys)
-                        yield Services(store, coordinator, api, grpc, metrics)
+                    async with open_guard(settings, store) as guard:
+                        guarded = served if guard is None else GuardedCoordinator(served, guard)
+                        async with _grpc(guarded, settings, metrics) as grpc:
+                            fence_keys = signer.jwks if signer else no_fence_keys
+                            api = create_app(guarded, settings.limits, metrics=metrics, fence_keys=fence_keys)
+                            yield Services(store, coordinator, api, grpc, metrics)
                 finally:
                     await _stop(served)
     finally:
@@ -165,7 +170,7 @@ async def _peer_server(
 
 @asynccontextmanager
 async def _grpc(
-    coordinator: LocalCoordinator | RoutedCoordinator, settings: Settings, metrics: Metrics
+    coordinator: StreamedCoordinator, settings: Settings, metrics: Metrics
 ) -> AsyncIterator[GrpcServer | None]:
     """The gRPC API, listening, where it was asked for; raises `CannotListen`."""
     if settings.grpc is None:

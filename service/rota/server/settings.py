@@ -13,6 +13,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from rota.liveness.urls import check_liveness_url
 from rota.observability.logs import LogFormat
 from rota.protocol.limits import Limits
+from rota.server.access.policy import read_access_file
+from rota.server.access.token_files import read_tokens
 from rota.server.peer_secrets import read_peer_secrets
 from rota.storage import default_store_url
 
@@ -62,6 +64,18 @@ def _split_paths(given: Any) -> Any:
     return [Path(part.strip()) for part in given.split(",") if part.strip()] if isinstance(given, str) else given
 
 
+def _checked_access_file(path: Path) -> Path:
+    read_access_file(path)
+    return path
+
+
+def _checked_tokens_file(path: Path) -> Path:
+    read_tokens(path)
+    return path
+
+
+_AccessFile = Annotated[Path, AfterValidator(_checked_access_file)]
+_TokensFile = Annotated[Path, AfterValidator(_checked_tokens_file)]
 _LivenessUrl = Annotated[str, AfterValidator(_checked_liveness_url)]
 _SecretFile = Annotated[Path, AfterValidator(_checked_secret_file)]
 _Paths = Annotated[tuple[Path, ...], BeforeValidator(_split_paths), NoDecode]
@@ -97,6 +111,31 @@ class Settings(BaseSettings):
         default=None,
         description="A secret a line: replicas show each other the first and accept any. Needed beyond loopback.",
     )
+    access_file: _AccessFile | None = Field(
+        default=None,
+        description="Who may do what, in TOML: rules, quotas, issuers. Without it everybody may do everything.",
+    )
+    access_tokens_file: _TokensFile | None = Field(
+        default=None, description="API tokens' digests as `rota token --file` writes them, beside those in the store."
+    )
+    allow_anonymous: bool = Field(
+        default=False, description="Listen beyond loopback although everybody who reaches it may do everything."
+    )
+    tls_cert_file: Path | None = Field(
+        default=None, description="Certificate chain in PEM for HTTP and gRPC; with it there is no plain text."
+    )
+    tls_key_file: Path | None = Field(default=None, description="The certificate's private key in PEM.")
+    tls_client_ca_file: Path | None = Field(
+        default=None, description="Who signs clients' certificates: callers must show one, which names them."
+    )
+    tls_client_optional: bool = Field(
+        default=False, description="Let in who shows no certificate, to show a token instead. gRPC asks for none then."
+    )
+    peer_tls_cert_file: Path | None = Field(
+        default=None, description="Certificate chain in PEM that replicas show each other, as clients and as servers."
+    )
+    peer_tls_key_file: Path | None = Field(default=None, description="Its private key in PEM.")
+    peer_tls_ca_file: Path | None = Field(default=None, description="Who signs replicas' certificates and no others.")
     forward: bool = Field(
         default=True, description="Answer for any group by asking its owner; otherwise NOT_COORDINATOR names the owner."
     )
@@ -132,6 +171,31 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _guard_peers(self) -> Self:
         """Who reaches that port can speak for every client, so it takes more than reaching it."""
-        if not self.peer.is_loopback and self.peer_secret_file is None:
-            raise ValueError("peer beyond loopback needs peer_secret_file")
+        _all_or_none(self, "peer_tls_cert_file", "peer_tls_key_file", "peer_tls_ca_file")
+        if not self.peer.is_loopback and self.peer_secret_file is None and self.peer_tls_ca_file is None:
+            raise ValueError("peer beyond loopback needs peer_secret_file or peer_tls_…")
         return self
+
+    @model_validator(mode="after")
+    def _guard_clients(self) -> Self:
+        """A service that lets everybody in must be meant to."""
+        _all_or_none(self, "tls_cert_file", "tls_key_file")
+        if self.tls_client_ca_file is not None and self.tls_cert_file is None:
+            raise ValueError("tls_client_ca_file needs tls_cert_file and tls_key_file")
+        if self.tls_client_optional and (self.tls_client_ca_file is None or self.access_file is None):
+            raise ValueError("tls_client_optional needs tls_client_ca_file and access_file")
+        if self.lets_everybody_in and not self.allow_anonymous:
+            raise ValueError("beyond loopback needs access_file or tls_client_ca_file, or allow_anonymous")
+        return self
+
+    @property
+    def lets_everybody_in(self) -> bool:
+        """Whoever reaches it from another machine may do everything."""
+        is_guarded = self.access_file is not None or self.tls_client_ca_file is not None
+        reached = [address for address in (self.http, self.grpc) if address is not None and not address.is_loopback]
+        return bool(reached) and not is_guarded
+
+
+def _all_or_none(settings: Settings, *names: str) -> None:
+    if len({getattr(settings, name) is None for name in names}) > 1:
+        raise ValueError(f"{', '.join(names)} go together")

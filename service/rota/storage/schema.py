@@ -259,6 +259,19 @@ journal_readers = Table(
     Column("updated_at_ms", BigInteger, nullable=False, comment="by this store's clock"),
 )
 
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("token_id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("digest", Text, nullable=False, comment="SHA-256 of the token, in hexadecimal"),
+    Column("grants", Text, nullable=False, comment="its scope: rules, as JSON"),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("expires_at_ms", BigInteger),
+    Column("revoked_at_ms", BigInteger),
+    Column("note", Text, nullable=False),
+)
+
 
 def metadata_for(dialect: str) -> MetaData:
     """The tables as they stand in one engine: SQLite has no schemas."""

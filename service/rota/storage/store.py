@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rota.access.quotas import Stored
+from rota.access.tokens import TokenRecord
 from rota.group.rows import ShardImage, SideCommit
 from rota.runtime.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreRefused
 from rota.storage.batches import check_batches
@@ -20,6 +22,7 @@ from rota.storage.leases import Leases
 from rota.storage.migrate import read_status
 from rota.storage.replicas import Replicas
 from rota.storage.rows import load_image, load_side_commits
+from rota.storage.tokens import add_token, forget_token, read_stored, read_tokens, revoke_token
 from rota.storage.urls import parse_store_url
 
 
@@ -151,6 +154,28 @@ class SqlStore:
     ) -> list[JournalEvent]:
         async with self._reading() as connection:
             return await read_events(connection, shard_id, after_seq, limit, namespace=namespace, group_id=group_id)
+
+    # --- access ---------------------------------------------------------------------------------
+
+    async def read_tokens(self) -> list[TokenRecord]:
+        async with self._reading() as connection:
+            return await read_tokens(connection)
+
+    async def add_token(self, record: TokenRecord) -> None:
+        async with self._writing() as connection:
+            await add_token(connection, record)
+
+    async def revoke_token(self, token_id: str, at_ms: int) -> bool:
+        async with self._writing() as connection:
+            return await revoke_token(connection, token_id, at_ms)
+
+    async def forget_token(self, token_id: str) -> bool:
+        async with self._writing() as connection:
+            return await forget_token(connection, token_id)
+
+    async def read_stored(self, namespace: str) -> Stored:
+        async with self._reading() as connection:
+            return await read_stored(connection, namespace)
 
     # --- transactions -------------------------------------------------------------------------
 

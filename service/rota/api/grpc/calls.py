@@ -41,6 +41,8 @@ class Calls:
     coordinator: StreamedCoordinator
     limits: Limits
     metrics: Metrics
+    admit: Callable[[Request], None]
+    """Raises `RejectedRequest` unless the caller may ask this; the coordinator does it, too, where there is a guard."""
 
     def behaviours(self) -> dict[str, Behaviour]:
         """By the rpc's path."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -12,19 +13,25 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_reflection.v1alpha import reflection
 
+from rota.api.access.guard import guard_of, unguarded
 from rota.api.grpc.calls import Calls, Context
+from rota.api.grpc.credentials import credentials_of
 from rota.api.grpc.ports import StreamedCoordinator
 from rota.api.grpc.roster import Roster
 from rota.api.grpc.session import Session
 from rota.api.grpc.watching import Watching
 from rota.observability.metrics import Metrics
 from rota.protocol.limits import Limits
+from rota.protocol.messages import Request
 from rota.v1 import admin_pb2, coordinator_pb2
 from rota.wire.rpcs import ADMIN, COORDINATOR
 
 READINESS_INTERVAL_S = 0.1
 SLACK_BYTES = 1024 * 1024
 """So that a message that is a little too large is refused by us, with a code that says why."""
+
+RENEWAL_S = 5.0
+"""So long before its caller's token runs out a stream is sent elsewhere; calls that are parked on it are answered."""
 
 _SERVICES = ("", COORDINATOR, ADMIN)
 
@@ -65,8 +72,10 @@ class GrpcServer:
     ) -> None:
         limits = limits or Limits()
         self._coordinator = coordinator
-        self._calls = Calls(coordinator, limits, metrics or Metrics())
-        self._roster = Roster(coordinator)
+        self._guard = guard_of(coordinator)
+        admit = self._guard.admit if self._guard is not None else _admit_everybody
+        self._calls = Calls(coordinator, limits, metrics or Metrics(), admit)
+        self._roster = Roster(unguarded(coordinator))
         self._sessions: set[Session] = set()
         self._drained = asyncio.Event()
         self._watching = Watching(coordinator, limits, self._calls.metrics, self._drained)
@@ -117,21 +126,45 @@ class GrpcServer:
         by_service: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {COORDINATOR: {}, ADMIN: {}}
         for path, behaviour in self._calls.behaviours().items():
             _, service, name = path.split("/")
-            by_service[service][name] = grpc.unary_unary_rpc_method_handler(behaviour)
-        by_service[ADMIN]["WatchGroup"] = grpc.unary_stream_rpc_method_handler(self._watching.watch)
-        by_service[COORDINATOR]["Session"] = grpc.stream_stream_rpc_method_handler(self._session)
+            by_service[service][name] = grpc.unary_unary_rpc_method_handler(self._entered(behaviour))
+        watch, session = self._entered(self._watching.watch), self._entered(self._session)
+        by_service[ADMIN]["WatchGroup"] = grpc.unary_stream_rpc_method_handler(watch)
+        by_service[COORDINATOR]["Session"] = grpc.stream_stream_rpc_method_handler(session)
         return [grpc.method_handlers_generic_handler(service, each) for service, each in by_service.items()]
+
+    def _entered(self, behaviour: Callable[[Any, Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
+        """The behaviour, once it is known who calls. What comes of it is the guarded coordinator's to say."""
+        guard = self._guard
+        if guard is None:
+            return behaviour
+
+        async def enter(request: Any, context: Context) -> Any:
+            await guard.enter(credentials_of(context))
+            return await behaviour(request, context)
+
+        return enter
 
     async def _session(self, requests: AsyncIterator[bytes], context: Context) -> None:
         session = Session(self._calls, self._roster, context, requests)
         self._sessions.add(session)
         if self._drained.is_set():
             session.drain()
+        ending = self._end_with_proof(session)
         try:
             with self._calls.metrics.streaming():
                 await session.run()
         finally:
+            if ending is not None:
+                ending.cancel()
             self._sessions.discard(session)
+
+    def _end_with_proof(self, session: Session) -> asyncio.TimerHandle | None:
+        """A stream ends in order before its token does: the client opens the next one with its next token."""
+        expires_at_ms = self._guard.current().caller.expires_at_ms if self._guard is not None else None
+        if expires_at_ms is None:
+            return None
+        left_s = expires_at_ms / 1000 - time.time() - RENEWAL_S
+        return asyncio.get_running_loop().call_later(max(0.0, left_s), session.drain)
 
     # --- health ---------------------------------------------------------------------------------------
 
@@ -151,6 +184,10 @@ class GrpcServer:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+
+
+def _admit_everybody(_request: Request) -> None:
+    return
 
 
 def _services_of(module: Any) -> Any:

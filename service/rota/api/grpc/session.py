@@ -198,6 +198,8 @@ class Session:
 
     async def _call(self, kind: _Kind, message: Any) -> SessionEvent:
         request = kind.rpc.read_request(message, self._calls.limits)
+        # Before anybody is seated: who is on the stream is told of the group.
+        self._calls.admit(request)
         with self._under_way(request):
             answer = await self._calls.ask(kind.rpc, request, self._context.peer(), self._context.time_remaining())
         member_id = answer.reply.member_id if isinstance(answer.reply, JoinReply) else getattr(request, "member_id", "")

@@ -14,6 +14,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rota.api.access.guard import guard_of
+from rota.api.http.credentials import credentials_of
 from rota.api.http.draining import Draining
 from rota.api.http.handlers import FenceKeys, Handlers, no_fence_keys
 from rota.api.http.heartbeats import HeartbeatEndpoint
@@ -49,9 +51,13 @@ class HttpApi:
         fence_keys: FenceKeys,
     ) -> None:
         self.metrics = metrics
+        self._guard = guard = guard_of(coordinator)
         self.draining = Draining()
         self._heartbeats = HeartbeatEndpoint(coordinator, limits, metrics)
-        self._handlers = Handlers(coordinator, limits, metrics, self.draining, self._heartbeats, fence_keys)
+        admit_to_metrics = guard.admit_to_metrics if guard is not None else _admit_everybody
+        self._handlers = Handlers(
+            coordinator, limits, metrics, self.draining, self._heartbeats, fence_keys, admit_to_metrics
+        )
         self._short_roads = self._calls_of_members()
         self._streams = EventStreams(coordinator, limits, metrics, self.draining, ping_seconds)
         self.fastapi = _fastapi(limits)
@@ -59,6 +65,8 @@ class HttpApi:
             self.fastapi.router.add_route(path, _dispatch(by_method), methods=list(by_method), include_in_schema=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._guard is not None and scope["type"] == "http":
+            await self._guard.enter(credentials_of(scope))
         if scope["type"] == "http" and scope["method"] == "POST":
             matched = _GROUP_CALL_PATH.fullmatch(scope["path"])
             if matched is not None and matched[3] in self._short_roads:
@@ -139,9 +147,14 @@ def create_app(
     """The HTTP API of a coordinator, as an ASGI application without a lifespan of its own.
 
     Who runs it starts the coordinator first, and before stopping the server calls `begin_drain()` and the
-    coordinator's `drain()`, in this order (`rota.server.lifecycle` does).
+    coordinator's `drain()`, in this order (`rota.server.lifecycle` does). Behind a `GuardedCoordinator` its guard
+    also says who may do the rest; without one everybody may do everything.
     """
     return HttpApi(coordinator, limits or Limits(), metrics or Metrics(), ping_seconds, fence_keys)
+
+
+def _admit_everybody() -> None:
+    return
 
 
 def _dispatch(by_method: dict[str, Handler]) -> Callable[[HttpRequest], Awaitable[Any]]:

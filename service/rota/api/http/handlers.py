@@ -44,6 +44,7 @@ class Handlers:
     draining: Draining
     heartbeats: HeartbeatEndpoint
     fence_keys: FenceKeys
+    admit_to_metrics: Callable[[], None]
 
     async def call(self, http: HttpRequest, route: Route, operation: str) -> Rendered:
         """Any request of the protocol: decode it as its route says, call, encode."""
@@ -112,4 +113,5 @@ class Handlers:
         return render_document({"status": "ready"})
 
     async def scrape(self, _http: HttpRequest) -> Rendered:
+        self.admit_to_metrics()
         return Rendered(200, ((b"content-type", METRICS_MEDIA_TYPE.encode()),), self.metrics.exposition())

@@ -22,6 +22,7 @@ Header = tuple[bytes, bytes]
 
 _JSON: Header = (b"content-type", b"application/json")
 _PROBLEM: Header = (b"content-type", PROBLEM_MEDIA_TYPE.encode())
+_CHALLENGE: Header = (b"www-authenticate", b'Bearer realm="rota"')
 _NO_STORE: Header = (b"cache-control", b"no-store")
 
 
@@ -86,6 +87,8 @@ def render_problem(
     """A problem document with the code's status, and `Retry-After` where the table has one."""
     document = problem_document(code, detail, http_status, **{"revision": 0, "epoch": 0, **extra})
     status = STATUS[code]
+    if code is ErrorCode.UNAUTHENTICATED:
+        headers = (*headers, _CHALLENGE)
     retry: tuple[Header, ...] = ()
     if status.retry_after_s is not None:
         retry = ((b"retry-after", b"%d" % status.retry_after_s),)

@@ -1,0 +1,188 @@
+"""The coordinator behind its guard: every call is looked at here, whichever transport it came by."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+from rota.access.actions import LOCATE, READ_JOURNAL, SCRAPE, WATCH, Kind, Need, Resource, name_of, need_of
+from rota.access.binding import check_binding
+from rota.api.access.identity import CURRENT, Authenticator, Credentials, Identity, nobody
+from rota.api.access.meters import Meters
+from rota.api.grpc.ports import StreamedCoordinator
+from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.limits import Limits
+from rota.protocol.messages import (
+    Heartbeat,
+    HeartbeatMany,
+    ListedGroup,
+    ListGroups,
+    ListReply,
+    ListTopics,
+    Request,
+    TopicReply,
+    refuse,
+)
+from rota.runtime.ports import Answer, JournalEvent, ShardOwner
+
+
+class Guard:
+    """Says who calls, what they may do and how much of it. Shared by all transports of a server."""
+
+    def __init__(self, authenticator: Authenticator, limits: Limits) -> None:
+        self.authenticator = authenticator
+        self.meters = Meters(authenticator.policy, limits)
+
+    async def enter(self, credentials: Credentials) -> Identity:
+        """Find out who calls. From here on, and in the tasks that are begun, the call is theirs. Raises nothing."""
+        identity = self.authenticator.known(credentials) or await self.authenticator.identify(credentials)
+        CURRENT.set(identity)
+        return identity
+
+    def current(self) -> Identity:
+        """Whose call this is. What nobody has entered is nobody's."""
+        return CURRENT.get(None) or nobody(self.authenticator.policy)
+
+    def admit(self, request: Request) -> None:
+        """Raise `RejectedRequest` unless the caller may ask this, in the name that the request gives."""
+        identity, need = self.current(), need_of(request)
+        identity.check(need, request.namespace, name_of(request))
+        pod = identity.caller.pod
+        if pod is not None and self.authenticator.policy.document.bind_members_to_pods:
+            wrong = check_binding(request, pod)
+            if wrong:
+                raise RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, f"{identity.caller.subject}: {wrong}")
+
+    def admit_to(self, need: Need, namespace: str, group_id: str) -> None:
+        """The same for what is no request of the protocol."""
+        self.current().check(need, namespace, group_id)
+
+    def admit_to_server(self, need: Need) -> None:
+        """The same for what is about the whole server."""
+        self.current().check(need, "", "")
+
+    def admit_to_metrics(self) -> None:
+        self.admit_to_server(SCRAPE)
+
+
+class GuardedCoordinator:
+    """A coordinator that answers whoever may ask. Refusals are answers, as the coordinator's own are."""
+
+    def __init__(self, inner: StreamedCoordinator, guard: Guard) -> None:
+        self.unguarded = inner
+        """For what the server does by itself."""
+        self.guard = guard
+
+    @property
+    def shard_count(self) -> int:
+        return self.unguarded.shard_count
+
+    async def call(self, request: Request) -> Answer:
+        refused = self._refused(request) or self._too_much(request)
+        if refused is not None:
+            return refused
+        if isinstance(request, ListGroups | ListTopics):
+            return await self._list(request)
+        with self.guard.meters.parking(request):
+            return await self.unguarded.call(request)
+
+    def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
+        refused = self._refused(request)
+        if refused is not None:
+            return refused
+        answer = self.unguarded.try_heartbeat(request)
+        # Counted here only if it is answered here: otherwise `call` comes next, and counts.
+        return answer and (self._too_much(request) or answer)
+
+    def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:
+        """Raises `RejectedRequest` before there is anything to follow, and ends when the caller's proof does."""
+        self.guard.admit_to(WATCH, namespace, group_id)
+        identity = self.guard.current()
+        return self._while_proven(identity, self.unguarded.watch(namespace, group_id, after_revision))
+
+    def subscribe(self, namespace: str, group_id: str, listener: Callable[[JournalEvent], None]) -> Callable[[], None]:
+        """Not a caller's: the server follows groups for members that it has let in."""
+        return self.unguarded.subscribe(namespace, group_id, listener)
+
+    async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:
+        self.guard.admit_to_server(READ_JOURNAL)
+        return await self.unguarded.events(shard_id, after_seq, limit)
+
+    def locate(self, namespace: str, group_id: str) -> ShardOwner:
+        self.guard.admit_to(LOCATE, namespace, group_id)
+        return self.unguarded.locate(namespace, group_id)
+
+    def ready(self) -> tuple[bool, str]:
+        return self.unguarded.ready()
+
+    async def drain(self) -> None:
+        await self.unguarded.drain()
+
+    async def stop(self) -> None:
+        await self.unguarded.stop()
+
+    # --- inside ------------------------------------------------------------------------------------
+
+    def _refused(self, request: Request) -> Answer | None:
+        try:
+            self.guard.admit(request)
+        except RejectedRequest as rejected:
+            return Answer(refuse(request, rejected.code, rejected.detail))
+        return None
+
+    def _too_much(self, request: Request) -> Answer | None:
+        why = self.guard.meters.refusal_of(request)
+        if not why:
+            return None
+        return Answer(refuse(request, ErrorCode.THROTTLED, f"the quota of namespace {request.namespace}: {why}"))
+
+    async def _list(self, request: ListGroups | ListTopics) -> Answer:
+        """A list shows what the caller may look at, and its pages are full of that."""
+        identity, shown = self.guard.current(), list[Any]()
+        page: Any = request
+        while True:
+            answer = await self.unguarded.call(page)
+            reply: Any = answer.reply
+            if reply.error is not ErrorCode.NONE:
+                return answer
+            things = reply.groups if isinstance(reply, ListReply) else reply.topics
+            shown += [thing for thing in things if identity.may_see(_resource(request.namespace, thing))]
+            if not reply.more or len(shown) >= request.limit:
+                break
+            page = replace(page, after=_name(things[-1]))
+        more, listed = reply.more or len(shown) > request.limit, tuple(shown[: request.limit])
+        named = {"groups": listed} if isinstance(reply, ListReply) else {"topics": listed}
+        return replace(answer, reply=replace(reply, more=more, **named))
+
+    async def _while_proven(
+        self, identity: Identity, events: AsyncIterator[JournalEvent]
+    ) -> AsyncIterator[JournalEvent]:
+        try:
+            async for event in events:
+                if identity.proof_refused():
+                    return
+                yield event
+        finally:
+            close = getattr(events, "aclose", None)
+            if close is not None:
+                await close()
+
+
+def _name(thing: ListedGroup | TopicReply) -> str:
+    return thing.group_id if isinstance(thing, ListedGroup) else thing.topic
+
+
+def _resource(namespace: str, thing: ListedGroup | TopicReply) -> Resource:
+    kind = Kind.GROUP if isinstance(thing, ListedGroup) else Kind.TOPIC
+    return Resource(kind, namespace, _name(thing))
+
+
+def guard_of(coordinator: object) -> Guard | None:
+    """The guard in front of a coordinator; None where everybody may do everything."""
+    return coordinator.guard if isinstance(coordinator, GuardedCoordinator) else None
+
+
+def unguarded(coordinator: StreamedCoordinator) -> StreamedCoordinator:
+    """The coordinator itself, for what the server does in nobody's name."""
+    return coordinator.unguarded if isinstance(coordinator, GuardedCoordinator) else coordinator

@@ -1,0 +1,144 @@
+"""Who this call is from: set once by the transport, looked at by the guard wherever the call gets to."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol
+
+from rota.access.actions import Action, Need, Resource
+from rota.access.caller import ANONYMOUS, Caller
+from rota.access.document import AccessDocument
+from rota.access.rules import Decision, decide
+from rota.protocol.errors import ErrorCode, RejectedRequest
+
+REMEMBERED = 10_000
+"""Decisions that an identity keeps. Whoever asks for more things than that makes us look again."""
+
+_Asked = tuple[Need, str, str]
+"""What is needed, and the namespace and name of what it is needed for."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a call brings: the `Authorization` header's value, and whom its connection's certificate names."""
+
+    authorization: bytes = b""
+    certificate: Caller | None = None
+
+
+NO_CREDENTIALS = Credentials()
+SEVERAL_CREDENTIALS = Credentials(b"several")
+"""Two headers are none: a proxy in front of us may have looked at the other one."""
+
+
+class Policy(Protocol):
+    """The access file as it is now; another object each time that it has changed."""
+
+    @property
+    def document(self) -> AccessDocument: ...
+
+
+class Authenticator(Protocol):
+    """Finds out who calls."""
+
+    @property
+    def policy(self) -> Policy: ...
+
+    def known(self, credentials: Credentials) -> Identity | None:
+        """The identity of credentials that were looked at before, without awaiting."""
+
+    async def identify(self, credentials: Credentials) -> Identity:
+        """Whoever it is. Credentials that prove nothing give an identity that says why."""
+
+
+class Identity:
+    """A caller and what it may do. `refusal` says why nothing is proven; the caller is anonymous then.
+
+    It may live as long as a stream does. So each check asks anew whether the proof still holds, by `still_refused`,
+    and decisions are remembered only until the rules change.
+    """
+
+    __slots__ = ("_allowed", "_denied", "_document", "_policy", "_still_refused", "caller", "refusal")
+
+    def __init__(
+        self,
+        caller: Caller,
+        policy: Policy,
+        *,
+        refusal: str = "",
+        still_refused: Callable[[], str] | None = None,
+    ) -> None:
+        self.caller = caller
+        self.refusal = refusal
+        self._policy = policy
+        self._still_refused = still_refused
+        self._document = policy.document
+        self._allowed: set[_Asked] = set()
+        self._denied: set[_Asked] = set()
+
+    def proof_refused(self) -> str:
+        """Why who calls is not proven (any more); empty while it is."""
+        if self.refusal:
+            return self.refusal
+        expires_at_ms = self.caller.expires_at_ms
+        if expires_at_ms is not None and expires_at_ms <= time.time() * 1000:
+            return "the token has expired"
+        return self._still_refused() if self._still_refused is not None else ""
+
+    def decision(self, action: Action, resource: Resource) -> Decision:
+        """What the rules say, with the rule that decides."""
+        return decide(self._policy.document.rules, self.caller, action, resource)
+
+    def check(self, need: Need, namespace: str, name: str) -> None:
+        """Raise `RejectedRequest` unless the caller may do this: UNAUTHENTICATED where it should say who it is."""
+        document = self._policy.document
+        if document is not self._document:
+            self._document = document
+            self._allowed.clear()
+            self._denied.clear()
+        refusal = self.proof_refused()
+        asked = (need, namespace, name)
+        if refusal or asked not in self._allowed:
+            self._decide(asked, refusal)
+
+    def may_see(self, resource: Resource) -> bool:
+        """Whether a list that the caller may ask for shows this."""
+        return self.decision(Action.DESCRIBE, resource).allowed
+
+    def _decide(self, asked: _Asked, refusal: str) -> None:
+        if refusal:
+            raise RejectedRequest(ErrorCode.UNAUTHENTICATED, refusal)
+        need, namespace, name = asked
+        decision = self.decision(need.action, Resource(need.kind, namespace, name))
+        if decision.allowed:
+            _remember(self._allowed, asked)
+            return
+        if asked not in self._denied:
+            # Once for each, so that who asks again and again does not fill the log.
+            _remember(self._denied, asked)
+            _log.warning("refused", extra={"subject": self.caller.subject, "detail": decision.detail})
+        code = ErrorCode.UNAUTHENTICATED if self.caller.is_anonymous else ErrorCode.GROUP_AUTHORIZATION_FAILED
+        raise RejectedRequest(code, decision.detail)
+
+
+def nobody(policy: Policy, refusal: str = "") -> Identity:
+    """Who has proven nothing."""
+    return Identity(ANONYMOUS, policy, refusal=refusal)
+
+
+CURRENT: ContextVar[Identity] = ContextVar("rota_identity")
+"""Set for each HTTP request, rpc and stream; tasks that these start inherit it."""
+NOTE_MAX_CHARS = 1_000
+NOTE: ContextVar[str] = ContextVar("rota_note", default="")
+"""What an administrator wants to be kept with what they do."""
+
+
+def _remember(decisions: set[_Asked], asked: _Asked) -> None:
+    if len(decisions) >= REMEMBERED:
+        decisions.clear()
+    decisions.add(asked)

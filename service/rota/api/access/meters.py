@@ -1,0 +1,70 @@
+"""What each namespace takes at this replica, where it has a quota."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from rota.access.quotas import Meter, Quota, Stored, may_park, quota_of
+from rota.api.access.identity import Policy
+from rota.protocol.limits import Limits
+from rota.protocol.messages import Request
+
+MOST_METERS = 10_000
+"""Beyond so many namespaces, those that hold nothing here are forgotten: they begin with a full bucket again."""
+
+
+class Meters:
+    """One meter a namespace, made when the namespace is first heard of, and again when its quota changes."""
+
+    def __init__(self, policy: Policy, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._policy = policy
+        self._limits = limits
+        self._clock = clock
+        self._by_namespace: dict[str, Meter] = {}
+
+    def refusal_of(self, request: Request) -> str:
+        """Why the request is too much for its namespace; empty where it is not."""
+        quotas = self._policy.document.quotas
+        if not quotas:
+            return ""
+        meter = self._meter(request.namespace, quotas)
+        return meter.refusal_of(request, self._now_ms()) if meter is not None else ""
+
+    @contextmanager
+    def parking(self, request: Request) -> Iterator[None]:
+        """Count the call as parked for as long as it is under way, if it may park."""
+        meter = self._by_namespace.get(request.namespace) if may_park(request) else None
+        if meter is None:
+            yield
+            return
+        meter.parked += 1
+        try:
+            yield
+        finally:
+            meter.parked -= 1
+
+    def to_look_at(self) -> list[str]:
+        """Namespaces whose quota is about what the store has."""
+        return [name for name, meter in self._by_namespace.items() if meter.quota.counts_stored]
+
+    def look(self, namespace: str, stored: Stored) -> None:
+        """Take in what a namespace has in the store."""
+        meter = self._by_namespace.get(namespace)
+        if meter is not None:
+            meter.look(stored)
+
+    def _meter(self, namespace: str, quotas: Mapping[str, Quota]) -> Meter | None:
+        quota = quota_of(quotas, namespace)
+        if quota is None:
+            return None
+        meter = self._by_namespace.get(namespace)
+        if meter is None or meter.quota is not quota:
+            if len(self._by_namespace) >= MOST_METERS:
+                self._by_namespace = {name: each for name, each in self._by_namespace.items() if each.parked}
+            meter = self._by_namespace[namespace] = Meter(quota, self._limits, self._now_ms())
+        return meter
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)

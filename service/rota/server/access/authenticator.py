@@ -1,0 +1,119 @@
+"""Who calls: by certificate, API token, JWT or a review, the first that is shown; verified once, then remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
+
+from rota.access.caller import Caller
+from rota.access.tokens import MalformedToken, Presented, TokenRecord, is_ours, parse, refusal_of
+from rota.api.access.identity import NO_CREDENTIALS, Credentials, Identity, Policy, nobody
+
+MAX_CREDENTIAL_BYTES = 16 * 1024
+REMEMBERED = 20_000
+"""Credentials of so many callers are kept."""
+GOOD_FOR_S = 60.0
+"""A verified JWT or review is verified again after so long. API tokens are looked at with each call."""
+BAD_FOR_S = 1.0
+
+_BEARER = b"bearer "
+
+
+class Refused(Exception):
+    """The credentials prove nothing; the message says why, and quotes nothing of them."""
+
+
+class Tokens(Protocol):
+    """Where API tokens are."""
+
+    def record(self, token_id: str) -> TokenRecord | None: ...
+
+    async def look_again(self, token_id: str) -> None: ...
+
+
+class Bearers(Protocol):
+    """Issuers' tokens."""
+
+    async def caller_of(self, token: str) -> Caller:
+        """Who a JWT names; raises `Refused`."""
+
+
+class ServerAuthenticator:
+    """See `rota.api.access.identity.Authenticator`."""
+
+    def __init__(self, policy: Policy, tokens: Sequence[Tokens], bearers: Bearers) -> None:
+        self.policy = policy
+        self._tokens = tuple(tokens)
+        self._bearers = bearers
+        self._nobody = nobody(policy)
+        self._known: OrderedDict[bytes | str, tuple[float, Identity]] = OrderedDict()
+
+    def known(self, credentials: Credentials) -> Identity | None:
+        if credentials is NO_CREDENTIALS:
+            return self._nobody
+        found = self._known.get(_key(credentials))
+        return found[1] if found is not None and time.monotonic() < found[0] else None
+
+    async def identify(self, credentials: Credentials) -> Identity:
+        try:
+            identity, good_for_s = await self._verify(credentials), GOOD_FOR_S
+        except Refused as refused:
+            identity, good_for_s = nobody(self.policy, str(refused)), BAD_FOR_S
+        self._known[_key(credentials)] = (time.monotonic() + good_for_s, identity)
+        while len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return identity
+
+    async def _verify(self, credentials: Credentials) -> Identity:
+        """A header wins over a certificate: whoever takes the trouble to show a token means it."""
+        if credentials.authorization:
+            return await self._verify_bearer(_bearer(credentials.authorization))
+        if credentials.certificate is not None:
+            return Identity(credentials.certificate, self.policy)
+        return self._nobody
+
+    async def _verify_bearer(self, token: str) -> Identity:
+        if is_ours(token):
+            return await self._verify_token(token)
+        if token.count(".") != 2:
+            raise Refused("neither an API token nor a JWT")
+        return Identity(await self._bearers.caller_of(token), self.policy)
+
+    async def _verify_token(self, token: str) -> Identity:
+        try:
+            presented = parse(token)
+        except MalformedToken as malformed:
+            raise Refused(str(malformed)) from None
+        for tokens in self._tokens:
+            if tokens.record(presented.token_id) is None:
+                await tokens.look_again(presented.token_id)
+        record, refusal = self._look_up(presented)
+        if record is None or refusal:
+            raise Refused(refusal)
+        caller = Caller(record.subject, "token", grants=record.grants)
+        return Identity(caller, self.policy, still_refused=lambda: self._look_up(presented)[1])
+
+    def _look_up(self, presented: Presented) -> tuple[TokenRecord | None, str]:
+        found = next(filter(None, (tokens.record(presented.token_id) for tokens in self._tokens)), None)
+        return found, refusal_of(found, presented, int(time.time() * 1000))
+
+
+def _key(credentials: Credentials) -> bytes | str:
+    """Not the secret itself: what is kept for long should not be one."""
+    if credentials.authorization:
+        return hashlib.sha256(credentials.authorization).digest()
+    return credentials.certificate.subject if credentials.certificate is not None else ""
+
+
+def _bearer(authorization: bytes) -> str:
+    if len(authorization) > MAX_CREDENTIAL_BYTES:
+        raise Refused("the Authorization header is too long")
+    if authorization[: len(_BEARER)].lower() != _BEARER:
+        raise Refused("the Authorization header must be: Bearer TOKEN")
+    try:
+        return authorization[len(_BEARER) :].strip().decode("ascii")
+    except UnicodeDecodeError:
+        raise Refused("a token is ASCII") from None

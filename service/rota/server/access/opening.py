@@ -1,0 +1,77 @@
+"""Putting the guard together, with what keeps it up to date for as long as the server runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from rota.access.caller import Caller
+from rota.access.document import InvalidAccess
+from rota.api.access.guard import Guard
+from rota.runtime.ports import StoreUnavailable
+from rota.server.access.authenticator import Bearers, Refused, ServerAuthenticator, Tokens
+from rota.server.access.policy import AccessFile
+from rota.server.access.stored_tokens import StoredTokens
+from rota.server.access.token_files import TokenFile
+from rota.server.http_server import CannotListen
+from rota.server.settings import Settings
+from rota.storage import SqlStore
+
+COUNT_EVERY_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def open_guard(settings: Settings, store: SqlStore) -> AsyncIterator[Guard | None]:
+    """The guard that the settings ask for; none where everybody may do everything. Raises `CannotListen`."""
+    if settings.lets_everybody_in:
+        _log.warning("everybody who reaches this server may do everything: no access_file is set")
+    if settings.access_file is None:
+        yield None
+        return
+    try:
+        policy = AccessFile(settings.access_file)
+        stored, files = StoredTokens(store), list[Tokens]()
+        if settings.access_tokens_file is not None:
+            files.append(TokenFile(settings.access_tokens_file))
+    except InvalidAccess as error:
+        raise CannotListen(f"access: {error}") from error
+    guard = Guard(ServerAuthenticator(policy, [*files, stored], _bearers(policy)), settings.limits)
+    running = [asyncio.create_task(stored.keep_looking()), asyncio.create_task(_keep_counting(guard, store))]
+    try:
+        yield guard
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def _bearers(policy: AccessFile) -> Bearers:
+    try:
+        from rota.server.access.bearers import IssuedTokens
+    except ImportError as error:
+        if policy.document.issuers:
+            raise CannotListen(f"issuers need `pip install 'rota[auth]'` ({error})") from error
+        return _NoIssuers()
+    return IssuedTokens(policy)
+
+
+class _NoIssuers:
+    """What checks JWTs is not installed."""
+
+    async def caller_of(self, _token: str) -> Caller:
+        raise Refused("this server knows no issuers of tokens")
+
+
+async def _keep_counting(guard: Guard, store: SqlStore) -> None:
+    """Look into the store for the namespaces whose quota is about what is there."""
+    while True:
+        for namespace in guard.meters.to_look_at():
+            try:
+                guard.meters.look(namespace, await store.read_stored(namespace))
+            except StoreUnavailable as error:
+                _log.warning("a namespace cannot be counted", extra={"namespace": namespace, "why": str(error)})
+        await asyncio.sleep(COUNT_EVERY_S)

@@ -1,0 +1,54 @@
+"""The table of API tokens, and what a namespace has in the store, for its quota."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sqlalchemy import Row, func, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rota.access.quotas import Stored
+from rota.access.tokens import TokenRecord
+from rota.storage.schema import groups, members, tokens
+from rota.wire.token_records import decode_record, encode_record
+
+_ALL = select(tokens).order_by(tokens.c.created_at_ms, tokens.c.token_id)
+
+
+async def read_tokens(connection: AsyncConnection) -> list[TokenRecord]:
+    """All of them, also those that are over, oldest first."""
+    return [_record(row) for row in (await connection.execute(_ALL)).all()]
+
+
+async def add_token(connection: AsyncConnection, record: TokenRecord) -> None:
+    document = encode_record(record)
+    await connection.execute(tokens.insert().values(**{**document, "grants": json.dumps(document["grants"])}))
+
+
+async def revoke_token(connection: AsyncConnection, token_id: str, at_ms: int) -> bool:
+    """False if there is none, or if it was revoked before."""
+    statement = update(tokens).where(tokens.c.token_id == token_id, tokens.c.revoked_at_ms.is_(None))
+    return bool((await connection.execute(statement.values(revoked_at_ms=at_ms))).rowcount)
+
+
+async def forget_token(connection: AsyncConnection, token_id: str) -> bool:
+    """Remove the row; False if there is none."""
+    return bool((await connection.execute(tokens.delete().where(tokens.c.token_id == token_id))).rowcount)
+
+
+async def read_stored(connection: AsyncConnection, namespace: str) -> Stored:
+    """What counts against a namespace's quota."""
+    found = await connection.scalars(select(groups.c.group_id).where(groups.c.namespace == namespace))
+    of_it = members.c.namespace == namespace
+    count = await connection.scalar(select(func.count()).select_from(members).where(of_it))
+    static = select(members.c.group_id, members.c.group_instance_id).where(
+        of_it, members.c.group_instance_id.is_not(None)
+    )
+    instances = frozenset((row[0], row[1]) for row in (await connection.execute(static)).all())
+    return Stored(frozenset(found), count or 0, instances)
+
+
+def _record(row: Row[Any]) -> TokenRecord:
+    columns = dict(row._mapping)
+    return decode_record({**columns, "grants": json.loads(columns["grants"])})

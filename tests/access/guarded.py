@@ -1,0 +1,189 @@
+"""A service behind its guard, over HTTP and gRPC, with every kind of credential at hand."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+
+from rota.access.actions import ROLES
+from rota.access.rules import Rule
+from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
+from rota.api.access.guard import Guard, GuardedCoordinator
+from rota.api.grpc.server import GrpcServer
+from rota.api.http.app import HttpApi, create_app
+from rota.protocol.limits import Limits
+from rota.runtime.clock import SystemClock
+from rota.runtime.coordinator import LocalCoordinator
+from rota.server.access.authenticator import ServerAuthenticator
+from rota.server.access.bearers import IssuedTokens
+from rota.server.access.policy import AccessFile
+from rota.server.access.token_files import TokenFile, write_tokens
+from rota.server.http_server import HttpServer, listen, url_of
+from rota.server.settings import Address
+from rota.storage import MemoryStore
+from tests.access.issuers import Reviewer, Signer
+from tests.grpc.clients import Channel
+from tests.http.serving import serving
+
+NAMESPACE, GROUP, TOPIC = "team-a", "billing", "documents"
+LIMITS = Limits(initial_rebalance_delay_ms=0)
+OIDC = "https://login.example"
+CLUSTER = "https://kubernetes.default.svc"
+REVIEWED = "https://reviewed.example"
+
+RULES = """
+[[rules]]
+name = "admins"
+subjects = ["group:admins"]
+actions = ["admin"]
+
+[[rules]]
+name = "workers of team-a"
+subjects = ["sa:team-a/*", "user:worker", "spiffe://corp/ns/team-a/*"]
+actions = ["member"]
+namespaces = ["team-a"]
+
+[[issuers]]
+issuer = "https://login.example"
+audiences = ["rota"]
+jwks = "{oidc_keys}"
+
+[[issuers]]
+kind = "kubernetes"
+issuer = "https://kubernetes.default.svc"
+audiences = ["rota"]
+jwks = "{cluster_keys}"
+
+[[issuers]]
+kind = "kubernetes"
+issuer = "https://reviewed.example"
+audiences = ["rota"]
+review = "{review}"
+bearer_file = "{reviewers_token}"
+"""
+
+
+@dataclass
+class Secrets:
+    """A folder with the access file, the tokens' file, and everything that makes credentials."""
+
+    folder: Path
+    oidc: Signer = field(default_factory=lambda: Signer(OIDC))
+    cluster: Signer = field(default_factory=lambda: Signer(CLUSTER))
+    reviewed: Signer = field(default_factory=lambda: Signer(REVIEWED))
+    reviewer: Reviewer = field(default_factory=Reviewer)
+    records: list[TokenRecord] = field(default_factory=list)
+    _minted: int = 0
+
+    @property
+    def access_file(self) -> Path:
+        return self.folder / "access.toml"
+
+    @property
+    def tokens_file(self) -> Path:
+        return self.folder / "tokens.json"
+
+    def write(self, review_url: str = "http://127.0.0.1:9", more: str = "") -> None:
+        names = {"oidc_keys": self.oidc, "cluster_keys": self.cluster}
+        for name, signer in names.items():
+            (self.folder / name).write_text(signer.jwks())
+        (self.folder / "reviewers_token").write_text("the-reviewers-own-token\n")
+        places = {name: self.folder / name for name in ("oidc_keys", "cluster_keys", "reviewers_token")}
+        self.access_file.write_text(more + RULES.format(review=review_url, **places))
+
+    def a_token(self, name: str, role: str = "member", namespace: str = NAMESPACE, **fields: Any) -> str:
+        """A new API token; the file holds its record."""
+        self._minted += 1
+        number = self._minted.to_bytes(8, "big")
+        text = mint(number + number.rjust(RANDOM_BYTES - 8, b"s"))
+        presented = parse(text)
+        scope = Rule(f"scope of {name}", (f"token:{name}",), ROLES[role], (namespace,))
+        self.records.append(TokenRecord(presented.token_id, name, presented.digest, (scope,), **fields))
+        write_tokens(self.tokens_file, self.records)
+        return text
+
+    def revoke(self, name: str) -> None:
+        changed = [
+            TokenRecord(r.token_id, r.name, r.digest, r.grants, revoked_at_ms=1) if r.name == name else r
+            for r in self.records
+        ]
+        self.records = changed
+        write_tokens(self.tokens_file, self.records)
+
+
+@dataclass
+class Service:
+    """What a caller reaches."""
+
+    api: HttpApi
+    http: httpx.AsyncClient
+    server: GrpcServer
+    channel: Channel
+    secrets: Secrets
+    guard: Guard
+    coordinator: LocalCoordinator
+
+
+@asynccontextmanager
+async def a_guarded_service(secrets: Secrets, more: str = "") -> AsyncIterator[Service]:
+    """The servers look at changed files with each call."""
+    async with reviewing(secrets.reviewer) as review_url:
+        secrets.write(review_url, more)
+        policy = AccessFile(secrets.access_file, look_every_s=0)
+        tokens = TokenFile(secrets.tokens_file, look_every_s=0)
+        guard = Guard(ServerAuthenticator(policy, [tokens], IssuedTokens(policy)), LIMITS)
+        clock = SystemClock()
+        store = MemoryStore(clock.monotonic_ms)
+        await store.open(2)
+        async with LocalCoordinator(store, shard_count=2, limits=LIMITS, clock=clock) as coordinator:
+            await coordinator.wait_until_ready()
+            guarded = GuardedCoordinator(coordinator, guard)
+            api = create_app(guarded, LIMITS, ping_seconds=0.05)
+            server = GrpcServer(guarded, LIMITS)
+            await server.start("127.0.0.1")
+            async with serving(api) as http, grpc.aio.insecure_channel(server.address) as channel:
+                yield Service(api, http, server, channel, secrets, guard, coordinator)
+                api.begin_drain()
+            await server.stop(0.2)
+
+
+@asynccontextmanager
+async def reviewing(reviewer: Reviewer) -> AsyncIterator[str]:
+    """The URL of a little API server."""
+    bound = listen(Address("127.0.0.1", 0))
+    server = HttpServer(reviewer, bound, drain_timeout_ms=1_000)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.run_until_stopped())
+        try:
+            yield url_of(bound)
+        finally:
+            server.stop()
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+def a_join_body(client_id: str = "c") -> dict[str, Any]:
+    """A join over HTTP that does not wait."""
+    protocols = [{"name": "range", "metadata": b64encode(b"m").decode()}]
+    return {
+        "protocol_type": "worker",
+        "protocols": protocols,
+        "session_timeout_ms": 30_000,
+        "client_id": client_id,
+        "wait_ms": 0,
+    }
+
+
+def in_the_past_ms() -> int:
+    return int(time.time() * 1000) - 1_000

@@ -1,0 +1,320 @@
+"""Every route and rpc × every kind of caller: who gets in. A route or rpc without its row fails."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+import pytest_asyncio
+
+from rota.access.actions import ROLES, Action
+from rota.api.http.operations import OPERATIONS
+from rota.protocol import messages as m
+from rota.v1 import admin_pb2, coordinator_pb2
+from rota.v1 import coordinator_pb2 as pb
+from rota.wire.routes import MEMBER_PATH, PREFIX, ROUTES, encode_request
+from rota.wire.rpcs import ADMIN, COORDINATOR, REMOVE_MEMBERS, RPCS
+from tests.access.guarded import GROUP, NAMESPACE, TOPIC, Secrets, Service, a_guarded_service, bearer, in_the_past_ms
+from tests.access.issuers import service_account
+from tests.grpc.clients import SessionClient
+
+_GROUP, _TOPIC = PREFIX + "/groups/{group_id}", PREFIX + "/topics/{topic}"
+OPEN = None
+"""Anybody may: it tells nothing of anybody's groups, and probes, browsers and checkers of tokens need it."""
+
+OF_ROUTES: dict[tuple[str, str], Action | None] = {
+    ("POST", _GROUP + "/join"): Action.JOIN,
+    ("POST", _GROUP + "/sync"): Action.JOIN,
+    ("POST", _GROUP + "/heartbeat"): Action.JOIN,
+    ("POST", _GROUP + "/leave"): Action.JOIN,
+    ("POST", _GROUP + "/offsets"): Action.COMMIT,
+    ("GET", _GROUP + "/offsets"): Action.DESCRIBE,
+    ("DELETE", _GROUP + "/offsets"): Action.ADMINISTER,
+    ("POST", _GROUP + "/fence"): Action.DESCRIBE,
+    ("GET", _GROUP + "/leader"): Action.DESCRIBE,
+    ("POST", _GROUP + "/rebalance"): Action.ADMINISTER,
+    ("GET", _GROUP): Action.DESCRIBE,
+    ("DELETE", _GROUP): Action.ADMINISTER,
+    ("GET", PREFIX + "/groups"): Action.DESCRIBE,
+    ("DELETE", _GROUP + "/members/{member_id:path}"): Action.ADMINISTER,
+    ("GET", _GROUP + "/coordinator"): Action.DESCRIBE,
+    ("GET", _GROUP + "/events"): Action.DESCRIBE,
+    ("PUT", _TOPIC): Action.ADMINISTER,
+    ("GET", _TOPIC): Action.DESCRIBE,
+    ("DELETE", _TOPIC): Action.ADMINISTER,
+    ("GET", PREFIX + "/topics"): Action.DESCRIBE,
+    ("GET", "/v1/events"): Action.JOURNAL,
+    ("GET", "/metrics"): Action.METRICS,
+    ("GET", "/healthz"): OPEN,
+    ("GET", "/readyz"): OPEN,
+    ("GET", "/.well-known/jwks.json"): OPEN,
+    ("GET", "/openapi.json"): OPEN,
+    ("GET", "/docs"): OPEN,
+    ("GET", "/docs/oauth2-redirect"): OPEN,
+}
+OF_RPCS: dict[str, Action | None] = {
+    f"/{COORDINATOR}/JoinGroup": Action.JOIN,
+    f"/{COORDINATOR}/SyncGroup": Action.JOIN,
+    f"/{COORDINATOR}/Heartbeat": Action.JOIN,
+    f"/{COORDINATOR}/HeartbeatMany": Action.JOIN,
+    f"/{COORDINATOR}/LeaveGroup": Action.JOIN,
+    f"/{COORDINATOR}/CommitOffsets": Action.COMMIT,
+    f"/{COORDINATOR}/FetchOffsets": Action.DESCRIBE,
+    f"/{COORDINATOR}/VerifyFence": Action.DESCRIBE,
+    f"/{COORDINATOR}/GetLeader": Action.DESCRIBE,
+    f"/{COORDINATOR}/FindCoordinator": Action.DESCRIBE,
+    f"/{COORDINATOR}/Session": Action.JOIN,
+    f"/{ADMIN}/ListGroups": Action.DESCRIBE,
+    f"/{ADMIN}/DescribeGroup": Action.DESCRIBE,
+    f"/{ADMIN}/DeleteGroup": Action.ADMINISTER,
+    f"/{ADMIN}/RebalanceGroup": Action.ADMINISTER,
+    f"/{ADMIN}/DeleteOffsets": Action.ADMINISTER,
+    f"/{ADMIN}/RemoveMembers": Action.ADMINISTER,
+    f"/{ADMIN}/WatchGroup": Action.DESCRIBE,
+    f"/{ADMIN}/PutTopic": Action.ADMINISTER,
+    f"/{ADMIN}/GetTopic": Action.DESCRIBE,
+    f"/{ADMIN}/DeleteTopic": Action.ADMINISTER,
+    f"/{ADMIN}/ListTopics": Action.DESCRIBE,
+    "/grpc.health.v1.Health/Check": OPEN,
+}
+
+MEMBER, EVERYTHING, NOTHING = ROLES["member"], ROLES["admin"], frozenset[Action]()
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What a kind of caller may do in the namespace, and whether it has proven who it is at all."""
+
+    may: frozenset[Action]
+    is_proven: bool = True
+
+    def expected(self, action: Action | None) -> str:
+        if action is OPEN or action in self.may:
+            return "in"
+        return "forbidden" if self.is_proven else "unauthenticated"
+
+
+CALLERS = {
+    "anonymous": Caller(NOTHING, is_proven=False),
+    "no bearer": Caller(NOTHING, is_proven=False),
+    "two headers": Caller(NOTHING, is_proven=False),
+    "garbage": Caller(NOTHING, is_proven=False),
+    "unknown token": Caller(NOTHING, is_proven=False),
+    "mistyped token": Caller(NOTHING, is_proven=False),
+    "expired token": Caller(NOTHING, is_proven=False),
+    "revoked token": Caller(NOTHING, is_proven=False),
+    "token of another namespace": Caller(NOTHING),
+    "token of a viewer": Caller(ROLES["viewer"]),
+    "token of a member": Caller(MEMBER),
+    "token of an operator": Caller(ROLES["operator"]),
+    "token of an administrator": Caller(EVERYTHING),
+    "jwt": Caller(MEMBER),
+    "jwt of an administrator": Caller(EVERYTHING),
+    "jwt without rules": Caller(NOTHING),
+    "expired jwt": Caller(NOTHING, is_proven=False),
+    "jwt for another audience": Caller(NOTHING, is_proven=False),
+    "jwt of a stranger": Caller(NOTHING, is_proven=False),
+    "jwt with another's key": Caller(NOTHING, is_proven=False),
+    "unsigned jwt": Caller(NOTHING, is_proven=False),
+    "service account": Caller(MEMBER),
+    "service account of another team": Caller(NOTHING),
+    "reviewed service account": Caller(MEMBER),
+    "service account that the review refuses": Caller(NOTHING, is_proven=False),
+}
+
+
+def headers_of(secrets: Secrets) -> dict[str, list[tuple[str, str]]]:
+    """How each kind of caller says who it is."""
+    tokens = {
+        "expired token": secrets.a_token("old", "admin", expires_at_ms=in_the_past_ms()),
+        "revoked token": secrets.a_token("gone", "admin", revoked_at_ms=1),
+        "token of another namespace": secrets.a_token("other", "operator", "team-b"),
+        "token of a viewer": secrets.a_token("viewer", "viewer"),
+        "token of a member": secrets.a_token("member", "member"),
+        "token of an operator": secrets.a_token("operator", "operator"),
+        "token of an administrator": secrets.a_token("admin", "admin", "*"),
+        "jwt": secrets.oidc.token(sub="worker"),
+        "jwt of an administrator": secrets.oidc.token(sub="alice", groups=["admins"]),
+        "jwt without rules": secrets.oidc.token(sub="bob"),
+        "expired jwt": secrets.oidc.token(sub="worker", lasts_s=-120),
+        "jwt for another audience": secrets.oidc.token(sub="worker", aud="else"),
+        "jwt of a stranger": secrets.oidc.token(sub="worker", iss="https://evil.example"),
+        "jwt with another's key": secrets.cluster.token(sub="worker", iss=secrets.oidc.issuer),
+        "service account": secrets.cluster.token(**service_account("team-a", "worker")),
+        "service account of another team": secrets.cluster.token(**service_account("team-b", "worker")),
+        "reviewed service account": secrets.reviewed.token(sub="reviewed"),
+        "service account that the review refuses": secrets.reviewed.token(sub="refused"),
+        "garbage": "garbage",
+    }
+    secrets.reviewer.accounts[tokens["reviewed service account"]] = "team-a:worker"
+    member = tokens["token of a member"]
+    unknown = secrets.a_token("forgotten", "admin")
+    secrets.records.pop()
+    tokens["unknown token"] = unknown
+    tokens["mistyped token"] = member[:-1] + ("0" if member[-1] != "0" else "1")
+    tokens["unsigned jwt"] = tokens["jwt"].rpartition(".")[0] + "."
+    headers = {name: list(bearer(token).items()) for name, token in tokens.items()}
+    headers["anonymous"] = []
+    headers["no bearer"] = [("authorization", f"Basic {member}")]
+    headers["two headers"] = list(bearer(member).items()) * 2
+    # The last write, so that the file holds all but the forgotten one.
+    secrets.a_token("last")
+    return headers
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Service, dict[str, Any]]]:
+    secrets = Secrets(tmp_path_factory.mktemp("secrets"))
+    headers = headers_of(secrets)
+    async with a_guarded_service(secrets) as service:
+        yield service, headers
+
+
+def test_every_route_has_its_row(world: tuple[Service, dict[str, Any]]) -> None:
+    served = {
+        (method, route.path)  # type: ignore[attr-defined]
+        for route in world[0].api.fastapi.routes
+        for method in route.methods - {"HEAD"}  # type: ignore[attr-defined]
+    }
+
+    assert served == set(OF_ROUTES)
+
+
+def test_every_rpc_has_its_row() -> None:
+    services = [s for module in (coordinator_pb2, admin_pb2) for s in module.DESCRIPTOR.services_by_name.values()]
+    rpcs = {f"/{service.full_name}/{method.name}" for service in services for method in service.methods}
+
+    assert rpcs | {"/grpc.health.v1.Health/Check"} == set(OF_RPCS)
+
+
+def test_every_kind_of_caller_has_its_credentials(world: tuple[Service, dict[str, Any]]) -> None:
+    assert set(world[1]) == set(CALLERS)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("kind", CALLERS)
+async def test_who_gets_in_over_http(world: tuple[Service, dict[str, Any]], kind: str) -> None:
+    service, headers = world
+
+    found = {route: await over_http(service.http, route, headers[kind]) for route in OF_ROUTES}
+
+    assert found == {route: CALLERS[kind].expected(action) for route, action in OF_ROUTES.items()}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("kind", CALLERS)
+async def test_who_gets_in_over_grpc(world: tuple[Service, dict[str, Any]], kind: str) -> None:
+    service, headers = world
+
+    found = {rpc: await over_grpc(service.channel, rpc, headers[kind]) for rpc in OF_RPCS}
+
+    assert found == {rpc: CALLERS[kind].expected(action) for rpc, action in OF_RPCS.items()}
+
+
+# --- asking -----------------------------------------------------------------------------------------
+
+
+async def over_http(client: httpx.AsyncClient, route: tuple[str, str], headers: list[tuple[str, str]]) -> str:
+    method, path, query, body = _targets()[route]
+    async with client.stream(method, path, params=query, json=body, headers=headers) as response:
+        status = response.status_code
+        if status == httpx.codes.UNAUTHORIZED:
+            assert response.headers["www-authenticate"].startswith("Bearer")
+            return "unauthenticated"
+        return "forbidden" if status == httpx.codes.FORBIDDEN else "in"
+
+
+async def over_grpc(channel: grpc.aio.Channel, rpc: str, headers: list[tuple[str, str]]) -> str:
+    metadata = tuple(headers)
+    if rpc.endswith("/Session"):
+        return await _on_a_stream(channel, metadata)
+    data = _messages()[rpc]
+    try:
+        if rpc.endswith("/WatchGroup"):
+            stream: Any = channel.unary_stream(rpc)(data, metadata=metadata)  # type: ignore[arg-type]
+            await stream.initial_metadata()
+            if stream.done():
+                return _verdict(await stream.code())
+            stream.cancel()
+        else:
+            answer: Any = await channel.unary_unary(rpc)(data, metadata=metadata)  # type: ignore[arg-type]
+            if rpc.endswith("/HeartbeatMany"):
+                # Each group answers for itself.
+                return _verdict_of(pb.HeartbeatManyResponse.FromString(answer).groups[0].error)
+    except grpc.aio.AioRpcError as error:
+        return _verdict(error.code())
+    return "in"
+
+
+async def _on_a_stream(channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...]) -> str:
+    """Anybody may open one; what is asked on it is looked at, each call and each group for itself."""
+    client = SessionClient(channel, metadata)
+    try:
+        place: dict[str, Any] = {"namespace": NAMESPACE, "group_id": GROUP}
+        joined = await client.ask(join=pb.JoinGroupRequest(**place, protocol_type="worker", member_id="nobody"))
+        synced = await client.ask(sync=pb.SyncGroupRequest(**place, member_id="nobody", generation_id=1))
+        left = await client.ask(leave=pb.LeaveGroupRequest(**place, members=[pb.LeavingMember(member_id="nobody")]))
+        beats = [pb.MemberHeartbeat(member_id="nobody", generation_id=1)]
+        group = pb.GroupHeartbeat(**place, members=beats)
+        heard = await client.ask(heartbeat=pb.HeartbeatManyRequest(groups=[group]))
+    finally:
+        await client.close()
+    codes = {event.error.code for event in (joined, synced, left)} | {heard.heartbeat.groups[0].error}
+    verdicts = {_verdict_of(code) for code in codes}
+    assert len(verdicts) == 1, codes
+    return verdicts.pop()
+
+
+def _verdict(code: grpc.StatusCode) -> str:
+    refusals = {
+        grpc.StatusCode.UNAUTHENTICATED: "unauthenticated",
+        grpc.StatusCode.PERMISSION_DENIED: "forbidden",
+    }
+    return refusals.get(code, "in")
+
+
+def _verdict_of(code: str) -> str:
+    return {"UNAUTHENTICATED": "unauthenticated", "GROUP_AUTHORIZATION_FAILED": "forbidden"}.get(code, "in")
+
+
+def _examples() -> Iterator[m.Request]:
+    """The documentation's examples, where the rules are about, and without waiting for anything."""
+    here: dict[str, Any] = {"namespace": NAMESPACE, "group_id": GROUP, "topic": TOPIC, "wait_ms": 0}
+    for operation in OPERATIONS:
+        yield replace(operation.request, **{name: here[name] for name in here if hasattr(operation.request, name)})
+
+
+def _targets() -> dict[tuple[str, str], tuple[str, str, Any, Any]]:
+    targets: dict[tuple[str, str], tuple[str, str, Any, Any]] = {}
+    for request in _examples():
+        route, target = ROUTES[type(request)], encode_request(request)
+        targets[(route.method, route.path)] = (target.method, target.path, target.query, target.body)
+    here = {"namespace": NAMESPACE, "group_id": GROUP}
+    by_hand = [path for path in OF_ROUTES if path not in targets]
+    for method, path in by_hand:
+        filled = path.replace(":path", "").format(**here, member_id="nobody")
+        targets[(method, path)] = (method, filled, {"shard": 0} if path == "/v1/events" else {}, None)
+    assert MEMBER_PATH.format(**here, member_id="nobody") in [target[1] for target in targets.values()]
+    return targets
+
+
+def _messages() -> dict[str, bytes]:
+    messages = {}
+    for request in _examples():
+        rpc = RPCS[type(request)]
+        messages[rpc.path] = rpc.write_request(request).SerializeToString()
+    place: dict[str, Any] = {"namespace": NAMESPACE, "group_id": GROUP}
+    removal = m.LeaveGroup(NAMESPACE, GROUP, (m.LeavingMember("nobody"),), by_admin=True)
+    group = pb.GroupHeartbeat(**place, members=[pb.MemberHeartbeat(member_id="nobody", generation_id=1)])
+    return {
+        **messages,
+        REMOVE_MEMBERS.path: REMOVE_MEMBERS.write_request(removal).SerializeToString(),
+        f"/{COORDINATOR}/HeartbeatMany": pb.HeartbeatManyRequest(groups=[group]).SerializeToString(),
+        f"/{COORDINATOR}/FindCoordinator": pb.FindCoordinatorRequest(**place).SerializeToString(),
+        f"/{ADMIN}/WatchGroup": admin_pb2.WatchGroupRequest(**place).SerializeToString(),
+        "/grpc.health.v1.Health/Check": b"",
+    }
