@@ -1,0 +1,118 @@
+"""The facts against a naive oracle that replays the core, and the least moves against trying everything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from itertools import groupby, product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rota.pipeline.events import Line
+from rota.pipeline.facts.churn import least_moves
+from rota.pipeline.fold import fold_lines
+from rota.pipeline.tables import GOLD
+from tests.pipeline import oracle
+from tests.pipeline.journals import ordered, simulated, simulated_units
+
+SEEDS = (1, 2, 3, 5, 8, 13)
+each_seed = pytest.mark.parametrize("seed", SEEDS)
+Facts = dict[str, list[dict[str, Any]]]
+
+
+def groups_of(seed: int) -> list[list[Line]]:
+    by_group = groupby(ordered(simulated(seed)), key=lambda line: (line.shard_id, line.namespace, line.group_id))
+    return [list(lines) for (_, _, group_id), lines in by_group if group_id]
+
+
+@cache
+def facts(seed: int) -> list[Facts]:
+    """For each group all rows by table, closed and open, as dictionaries."""
+    told = []
+    for (_, _, group_id), fold, rows in fold_lines(ordered(simulated(seed)), simulated_units):
+        found = [*rows, *fold.open_rows()]
+        if group_id:
+            told.append({table: [as_dict(table, r.values) for r in found if r.table == table] for table in GOLD})
+    return told
+
+
+def as_dict(table: str, values: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip([column.name for column in GOLD[table].columns], values, strict=True))
+
+
+def ms(at_us: int | None) -> int | None:
+    return None if at_us is None else at_us // 1000
+
+
+@each_seed
+def test_time_in_states_adds_up(seed: int) -> None:
+    for lines, told, of_group in zip(groups_of(seed), facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
+        spent: Counter[str] = Counter()
+        for row in told["group_states"]:
+            open_ms = lines[-1].at_ms - row["from_at"] // 1000
+            spent[row["state"]] += max(0, open_ms) if row["ms"] is None else row["ms"]
+        assert +spent == oracle.time_in_states(of_group)
+
+
+@each_seed
+def test_members_were_there_from_when_to_when(seed: int) -> None:
+    for told, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
+        rows = Counter((row["member_id"], ms(row["joined_at"]), ms(row["ended_at"])) for row in told["members"])
+        assert rows == oracle.presences(of_group)
+
+
+@each_seed
+def test_leaders_led_from_when_to_when(seed: int) -> None:
+    for told, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
+        rows = Counter((row["leader_id"], ms(row["from_at"]), ms(row["to_at"])) for row in told["leader_tenures"])
+        assert rows == oracle.leaderships(of_group)
+
+
+@each_seed
+def test_assignments_moved_what_changed_hands(seed: int) -> None:
+    for told, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
+        rows = [(row["members"], row["units"], row["moves"], row["revoked"]) for row in told["assignments"]]
+        assert rows == oracle.assigned(of_group)
+
+
+@each_seed
+def test_refused_requests_are_counted_by_hour(seed: int) -> None:
+    for lines, told in zip(groups_of(seed), facts(seed), strict=True):
+        rows: Counter[tuple[str, str, str, int]] = Counter()
+        for row in told["fenced"]:
+            rows[row["member_id"], row["operation"], row["error"], row["hour"] // 3_600_000_000] += row["times"]
+        assert rows == oracle.fenced(lines)
+
+
+@st.composite
+def small_changes(draw: st.DrawFn) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Who held some units before, and who holds them after: few enough for trying everything."""
+    units = [f"u{n}" for n in range(draw(st.integers(0, 5)))]
+    old, new = draw(st.sets(st.sampled_from("abc"))), draw(st.sets(st.sampled_from("abcd"), min_size=1))
+    before: dict[str, list[str]] = {member: [] for member in sorted(old)}
+    after: dict[str, list[str]] = {member: [] for member in sorted(new)}
+    for unit in units:
+        if old:
+            before[draw(st.sampled_from(sorted(old)))].append(unit)
+        after[draw(st.sampled_from(sorted(new)))].append(unit)
+    return before, after
+
+
+@given(change=small_changes())
+def test_least_moves_are_those_of_the_best_even_assignment(
+    change: tuple[dict[str, list[str]], dict[str, list[str]]],
+) -> None:
+    before, after = change
+    units = sorted(unit for share in after.values() for unit in share)
+    held = {unit: member for member, share in before.items() for unit in share}
+    best = min(
+        sum(unit in held and held[unit] != member for unit, member in zip(units, tried, strict=True))
+        for tried in product(after, repeat=len(units))
+        if max((tried.count(m) for m in after), default=0) - min((tried.count(m) for m in after), default=0) <= 1
+    )
+
+    assert least_moves(before, after) == best
