@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -48,10 +49,14 @@ class Pod:
             self._fill(volume)
 
     def run(self, name: str, **more: str) -> Process:
-        """Start a container of ours: `rota` with its arguments; `more` is added to its environment."""
-        container = self._containers[name]
-        arguments = [self._here(argument, container) for argument in container["args"]]
-        return self._processes.rota(*arguments, env={**self.environment(name), **more})
+        """Start a container: `rota` with its arguments, or its own command; `more` is added to its environment."""
+        container, environment = self._containers[name], {**self.environment(name), **more}
+        arguments = [self._here(argument, container) for argument in container.get("args", ())]
+        if "command" not in container:
+            return self._processes.rota(*arguments, env=environment)
+        program, *command = container["command"]
+        assert program == "python", f"no image of {program} here"
+        return self._processes.start(sys.executable, *command, *arguments, env=environment)
 
     def environment(self, name: str) -> dict[str, str]:
         """What the container finds, with references to earlier variables resolved as a kubelet does."""

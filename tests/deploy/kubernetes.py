@@ -82,7 +82,7 @@ def pod_templates(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
         match one["kind"]:
             case "Pod":
                 yield name, one
-            case "Deployment" | "Job":
+            case "Deployment" | "StatefulSet" | "Job":
                 yield name, one["spec"]["template"]
             case "CronJob":
                 yield name, one["spec"]["jobTemplate"]["spec"]["template"]

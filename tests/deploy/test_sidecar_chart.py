@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from rota.cli.main import app
 from tests.deploy.kubelet import Pod
 from tests.deploy.kubernetes import (
     NEWEST,
@@ -102,6 +104,7 @@ def test_every_option_becomes_one_of_rota_sidecar(chart: Path) -> None:
         "--pod-label=rota.example/state",
         "--no-leave",
     ]
+    assert CliRunner().invoke(app, [*container["args"], "--help"]).exit_code == 0
     assert "startupProbe" not in container
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert container["securityContext"] == {"runAsUser": 1000}
@@ -125,6 +128,7 @@ def test_what_would_not_run_is_refused(chart: Path, options: dict[str, Any], ver
         rendered(chart, options, version)
 
 
+@pytest.mark.slow
 def test_two_pods_sidecars_run_as_rendered_and_one_leads_after_the_other(
     chart: Path, processes: Processes, tmp_path: Path
 ) -> None:

