@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from rota.cli.main import app
 from rota.server.settings import Settings
 from tests.support.pgbouncer import PgBouncer
 from tests.support.ports import free_port
@@ -37,6 +39,10 @@ def compose() -> dict[str, Any]:
 
 def replicas() -> dict[str, dict[str, Any]]:
     return {name: service for name, service in compose()["services"].items() if re.fullmatch(r"rota-\d", name)}
+
+
+def ours(service: dict[str, Any]) -> bool:
+    return bool(service["image"] == "rota")
 
 
 def tool(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -79,8 +85,11 @@ def test_what_the_image_installs_serves_by_itself(processes: Processes, tmp_path
     )
 
     server.wait_for_url(f"http://127.0.0.1:{port}/readyz")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz") as answer:
-        assert answer.status == 200
+    _, _, *healthcheck = replicas()["rota-1"]["healthcheck"]["test"]
+    check = [base, *(part.replace(":8080", f":{port}") for part in healthcheck)]
+    assert subprocess.run(check, check=False, timeout=30).returncode == 0
+    assert server.terminate() == 0
+    assert subprocess.run(check, check=False, timeout=30, stderr=subprocess.DEVNULL).returncode == 1
 
 
 def test_compose_is_valid_by_its_specification() -> None:
@@ -124,6 +133,21 @@ def test_everybody_in_front_and_beside_names_the_replicas_of_compose() -> None:
 
     for path in ("proxy/nginx.conf", "proxy/haproxy.cfg", "proxy/Caddyfile", "prometheus/prometheus.yaml"):
         assert set(re.findall(r"\b(rota-\d):8080", (DEPLOY / path).read_text())) == names, path
+
+
+def test_rota_understands_every_command_of_compose_the_image_and_the_unit() -> None:
+    """Parsed, not run: `--help` comes after whatever is wrong."""
+    (default,) = re.findall(r"^CMD (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    commands = [
+        service.get("command", json.loads(default)) for service in compose()["services"].values() if ours(service)
+    ]
+    unit = (DEPLOY / "systemd" / "rota.service").read_text()
+    commands += [line.replace("…", "URL").split() for line in re.findall(r"/bin/rota (\S+(?: [-\w…]+)*)", unit)]
+
+    assert len(commands) == 4 + 2
+    for command in commands:
+        parsed = CliRunner().invoke(app, [*command, "--help"])
+        assert parsed.exit_code == 0, f"{command}: {parsed.output}"
 
 
 def test_the_unit_sets_only_what_the_server_knows_and_waits_for_its_drain() -> None:
