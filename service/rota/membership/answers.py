@@ -1,0 +1,230 @@
+"""What each answer means for a member."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rota.membership.events import Assigned, Event, JoinedAsLeader
+from rota.membership.requests import MembershipRequest
+from rota.membership.standing import Standing
+from rota.membership.states import LATER, STRAY_FOR_JOIN, UNKNOWN, State
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import (
+    CommitOffsets,
+    CommitReply,
+    Heartbeat,
+    HeartbeatReply,
+    JoinGroup,
+    JoinReply,
+    LeaveGroup,
+    Reply,
+    SyncGroup,
+    SyncReply,
+)
+
+_LEAVE_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a call was sent and its answer read, and a random number from 0 to 1, for a pause if one follows."""
+
+    sent_at_ms: int
+    now_ms: int
+    jitter: float
+
+
+def take_answer(
+    standing: Standing, request: MembershipRequest | CommitOffsets, reply: Reply, at: Moment
+) -> list[Event]:
+    """An answer came that this member awaits."""
+    match request, reply:
+        case JoinGroup(), JoinReply():
+            return _take_join(standing, reply, at)
+        case SyncGroup(), SyncReply():
+            return _take_sync(standing, request, reply, at)
+        case Heartbeat(), HeartbeatReply():
+            return _take_heartbeat(standing, request, reply, at)
+        case LeaveGroup(), _:
+            return _take_leave(standing, at, again=reply.error in LATER)
+        case CommitOffsets(), CommitReply():
+            return _take_commit(standing, reply, at)
+    return []
+
+
+def take_silence(standing: Standing, request: MembershipRequest | CommitOffsets, at: Moment) -> list[Event]:
+    """No answer came: nobody knows whether the call was carried out. It is repeated after a pause."""
+    match request:
+        case JoinGroup():
+            standing.phase.unanswered(at.sent_at_ms)
+            standing.pause(at.now_ms, at.jitter)
+        case LeaveGroup():
+            return _take_leave(standing, at, again=True)
+        case SyncGroup() | Heartbeat():
+            standing.pause(at.now_ms, at.jitter)
+        case CommitOffsets():
+            pass  # The caller of the commit decides whether to repeat it.
+    return []
+
+
+# --- join -------------------------------------------------------------------------------------
+
+
+def _take_join(standing: Standing, reply: JoinReply, at: Moment) -> list[Event]:
+    match reply.error:
+        case ErrorCode.NONE if reply.pending and reply.member_id:
+            _still_joining(standing, reply.member_id, at)
+        case ErrorCode.NONE if not reply.pending and reply.member_id and reply.generation_id >= 0:
+            return _enter_generation(standing, reply, at)
+        case ErrorCode.MEMBER_ID_REQUIRED if reply.member_id and not standing.member_id:
+            standing.adopt_member_id(reply.member_id)
+            standing.pace.at_once(at.now_ms)
+        case code if code in UNKNOWN and standing.member_id:
+            return standing.become_unknown(code, at.now_ms)
+        case code if code is ErrorCode.NONE or code in LATER or code in STRAY_FOR_JOIN:
+            standing.phase.unanswered(at.sent_at_ms)
+            standing.pause(at.now_ms, at.jitter)
+        case code:
+            return standing.fail(code, reply.detail, at.now_ms)
+    return []
+
+
+def _still_joining(standing: Standing, member_id: str, at: Moment) -> None:
+    """Pending: joined, but the phase goes on. It cannot have completed before this call was sent.
+
+    The session runs again since the answer. Who has joined is not dropped for being late to join.
+    """
+    standing.adopt_member_id(member_id)
+    if standing.assignment is not None:
+        standing.deadline.renewed(at.sent_at_ms)
+        standing.deadline.settled(at.sent_at_ms)
+    standing.phase.pending(at.sent_at_ms)
+    standing.pace.at_once(at.now_ms)
+    standing.state = State.JOINING
+
+
+def _enter_generation(standing: Standing, reply: JoinReply, at: Moment) -> list[Event]:
+    standing.adopt_member_id(reply.member_id)
+    standing.phase.unanswered(at.sent_at_ms)
+    if standing.assignment is None:
+        standing.deadline.clear()
+    if standing.phase.renewed(reply.generation_id) and standing.phase.since_ms is not None:
+        standing.deadline.renewed(standing.phase.since_ms)
+        standing.deadline.settled(standing.phase.since_ms)
+    standing.heartbeat_at_ms = (standing.deadline.renewed_at_ms or 0) + standing.settings.heartbeat_interval_ms
+    standing.phase.completed(reply.generation_id)
+    standing.has_synced = False
+    standing.reason = ""
+    standing.pace.at_once(at.now_ms)
+    standing.generation_id = reply.generation_id
+    standing.protocol_name = reply.protocol_name or ""
+    standing.leader_id = reply.leader_id
+    if not standing.is_leader or reply.skip_assignment:
+        standing.state = State.SYNCING
+        return []
+    standing.state = State.LEADING
+    return [JoinedAsLeader(standing.generation_id, standing.protocol_name, reply.members)]
+
+
+# --- sync -------------------------------------------------------------------------------------
+
+
+def _take_sync(standing: Standing, request: SyncGroup, reply: SyncReply, at: Moment) -> list[Event]:
+    match reply.error:
+        case ErrorCode.NONE if request.leader_error is not None:
+            return standing.assignment_failed(request.leader_error, at.now_ms, at.jitter)
+        case ErrorCode.NONE if reply.pending:
+            standing.deadline.settled(at.sent_at_ms)
+            standing.pace.at_once(at.now_ms)
+            return []
+        case ErrorCode.NONE:
+            return _synced(standing, reply, at)
+        case ErrorCode.ASSIGNMENT_FAILED:
+            return standing.assignment_failed(reply.detail, at.now_ms, at.jitter)
+        case code:
+            return standing.refused(code, reply.detail, at.now_ms, at.jitter)
+
+
+def _synced(standing: Standing, reply: SyncReply, at: Moment) -> list[Event]:
+    standing.assignments = ()  # Delivered: if we must ask once more, it is to fetch ours.
+    standing.see_resync(reply.generation_id)
+    standing.deadline.settled(at.sent_at_ms)
+    if not standing.deadline.holds(at.now_ms):
+        return []  # A heartbeat goes first, then this sync again: nothing is handed out that is over already.
+    standing.has_synced = True
+    standing.pace.reset()
+    standing.pace.at_once(at.now_ms)
+    if standing.settings.long_poll:
+        standing.heartbeat_at_ms = at.now_ms
+    standing.state = State.STABLE
+    standing.assignment = reply.assignment
+    assigned = Assigned(
+        standing.generation_id, standing.protocol_name, standing.leader_id, standing.is_leader, reply.assignment
+    )
+    if not standing.metadata_is_stale:
+        return [assigned]
+    standing.metadata_is_stale = False
+    return [assigned, *standing.leave_generation(at.now_ms, standing.reason or "its metadata changed")]
+
+
+# --- heartbeat, commit, leave -----------------------------------------------------------------
+
+
+def _take_heartbeat(standing: Standing, request: Heartbeat, reply: HeartbeatReply, at: Moment) -> list[Event]:
+    standing.heartbeat_at_ms = at.sent_at_ms + _heartbeat_spacing_ms(standing, request)
+    match reply.error:
+        case ErrorCode.NONE:
+            _heartbeat_accepted(standing, reply.generation_id, at)
+            return []
+        case ErrorCode.REBALANCE_IN_PROGRESS:
+            standing.deadline.renewed(at.sent_at_ms)
+            return standing.rebalance(at.now_ms)
+        case code:
+            return standing.refused(code, reply.detail, at.now_ms, at.jitter)
+
+
+def _heartbeat_spacing_ms(standing: Standing, request: Heartbeat) -> int:
+    """One parked heartbeat follows the other, unless a coordinator answers sooner than it was asked to."""
+    interval_ms = standing.settings.heartbeat_interval_ms
+    if standing.settings.long_poll and standing.state is State.STABLE:
+        return min(interval_ms, request.wait_ms or 0)
+    return interval_ms
+
+
+def _heartbeat_accepted(standing: Standing, generation_id: int, at: Moment) -> None:
+    standing.deadline.renewed(at.sent_at_ms)
+    if standing.has_synced:
+        # Else the coordinator still waits for our sync, as long as for a join, however alive we are.
+        standing.deadline.settled(at.sent_at_ms)
+    standing.pace.at_once(at.now_ms)
+    if standing.state is State.STABLE:
+        standing.pace.reset()
+    if generation_id > standing.generation_id and standing.state is not State.REVOKING:
+        standing.see_resync(generation_id)
+        standing.assignments = ()
+        standing.state = State.SYNCING
+
+
+def _take_commit(standing: Standing, reply: CommitReply, at: Moment) -> list[Event]:
+    match reply.error:
+        case ErrorCode.NONE:
+            if any(partition.error is ErrorCode.NONE for partition in reply.partitions):
+                standing.deadline.renewed(at.sent_at_ms)
+        case ErrorCode.ILLEGAL_GENERATION | ErrorCode.REBALANCE_IN_PROGRESS:
+            standing.heartbeat_at_ms = at.now_ms  # Its answer tells a resync from a generation that is over.
+        case ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.FENCED_INSTANCE_ID:
+            return standing.refused(reply.error, reply.detail, at.now_ms, at.jitter)
+        case _:
+            pass  # Concerns the commit alone.
+    return []
+
+
+def _take_leave(standing: Standing, at: Moment, *, again: bool) -> list[Event]:
+    standing.leave_tries += 1
+    if again and standing.leave_tries < _LEAVE_TRIES:
+        standing.pause(at.now_ms, at.jitter)
+        return []
+    if standing.comes_back or standing.joins_after_leaving:
+        standing.go_away(at.now_ms)
+        return []
+    return standing.depart()

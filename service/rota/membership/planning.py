@@ -1,0 +1,77 @@
+"""What a member sends next, and when. Asking changes nothing."""
+
+from __future__ import annotations
+
+from rota.membership.requests import MembershipRequest, Planned, RequestFactory
+from rota.membership.standing import Standing
+from rota.membership.states import State
+from rota.protocol.messages import Heartbeat, SyncGroup
+
+
+class Plan:
+    """Reads where a member stands."""
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing = standing
+        self._requests = RequestFactory(standing.settings)
+
+    def next_request(self, now_ms: int) -> Planned | None:
+        """The next call and when; None while away, and once the state is final."""
+        standing = self._standing
+        match standing.state:
+            case State.UNJOINED | State.JOINING:
+                return self._call(self._requests.join(standing.member_id, standing.protocols, standing.reason), now_ms)
+            case State.SYNCING if standing.deadline.is_fresh(now_ms, standing.settings.poll_ms):
+                return self._call(self._sync(), now_ms)
+            case State.SYNCING:
+                # Parked syncs are not counted on to renew, so a heartbeat goes between them.
+                return self._heartbeat(now_ms, now_ms, wait_ms=0)
+            case State.LEADING | State.REVOKING:
+                return self._heartbeat(now_ms, standing.heartbeat_at_ms, wait_ms=0)
+            case State.STABLE:
+                return self._heartbeat(now_ms, standing.heartbeat_at_ms, self._heartbeat_wait_ms(now_ms))
+            case State.LEAVING:
+                return self._call(self._requests.leave(standing.member_id, standing.reason), now_ms)
+            case State.AWAY | State.LEFT | State.FENCED | State.FAILED:
+                return None
+
+    def overdue_heartbeat(self, now_ms: int) -> Heartbeat | None:
+        """What somebody else may send for this member, when half a session has passed unrenewed."""
+        standing = self._standing
+        half_ms = standing.settings.session_timeout_ms // 2
+        if standing.assignment is None or standing.deadline.is_fresh(now_ms, half_ms):
+            return None
+        return self._requests.heartbeat(standing.member_id, standing.generation_id, wait_ms=0)
+
+    def _call(self, request: MembershipRequest, now_ms: int) -> Planned:
+        settings = self._standing.settings
+        parked_ms = getattr(request, "wait_ms", None) or 0
+        # What is held hangs on this call's answer, as on a heartbeat's.
+        grace_ms = settings.answer_grace_ms if self._standing.assignment is None else settings.heartbeat_grace_ms
+        return Planned(request, max(now_ms, self._standing.pace.not_before_ms), parked_ms + grace_ms)
+
+    def _heartbeat(self, now_ms: int, due_ms: int, wait_ms: int) -> Planned:
+        standing = self._standing
+        request = self._requests.heartbeat(standing.member_id, standing.generation_id, wait_ms)
+        send_at_ms = max(now_ms, due_ms, standing.pace.not_before_ms)
+        return Planned(request, send_at_ms, wait_ms + standing.settings.heartbeat_grace_ms)
+
+    def _heartbeat_wait_ms(self, now_ms: int) -> int:
+        """How long to park: never more than a third of what is left, and not at all after a failure.
+
+        An answer that comes at once is what moves the deadline; a parked one only when it returns.
+        """
+        settings, valid_until_ms = self._standing.settings, self._standing.deadline.valid_until_ms
+        if not settings.long_poll or self._standing.pace.failures or valid_until_ms is None:
+            return 0
+        return max(0, min(settings.poll_ms, (valid_until_ms - now_ms) // 3))
+
+    def _sync(self) -> SyncGroup:
+        standing = self._standing
+        return self._requests.sync(
+            standing.member_id,
+            standing.generation_id,
+            standing.protocol_name,
+            standing.assignments,
+            standing.leader_error,
+        )

@@ -1,0 +1,184 @@
+"""Where one member stands, and what ends the generation that it is in."""
+
+from __future__ import annotations
+
+from rota.membership.deadline import LocalDeadline
+from rota.membership.events import AssignmentFailed, Event, Failed, Left, Lost, RebalanceStarted
+from rota.membership.join_phase import JoinPhase
+from rota.membership.pace import Pace
+from rota.membership.requests import MembershipRequest
+from rota.membership.settings import MembershipSettings
+from rota.membership.states import FINAL, IN_GENERATION, JOINS, LATER, UNKNOWN, State
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import NO_GENERATION, CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, SyncGroup
+
+
+class Standing:
+    """What a member knows of itself. Its methods are the ways out of a generation; they return what the shell is told.
+
+    Only this package sees it: `Membership` decides what the shell asks for, `planning.py` reads it to say what to send,
+    and `answers.py` moves it by what came back.
+    """
+
+    def __init__(self, settings: MembershipSettings) -> None:
+        self.settings = settings
+        self.state = State.UNJOINED
+        self.member_id = ""
+        self.generation_id = NO_GENERATION
+        self.protocol_name = ""
+        self.leader_id = ""
+        self.assignment: bytes | None = None
+        self.protocols = settings.protocols
+        self.pace = Pace(settings)
+        self.deadline = LocalDeadline(settings)
+        self.phase = JoinPhase(is_static=settings.group_instance_id is not None)
+        self.heartbeat_at_ms = 0
+        self.has_synced = False
+        self.assignments: tuple[tuple[str, bytes], ...] = ()
+        """As the leader: everybody's, until they are delivered."""
+        self.leader_error: str | None = None
+        """As the leader: why there are none."""
+        self.reason = ""
+        """Why it joins or leaves."""
+        self.metadata_is_stale = False
+        """A join under way says what is not so any more."""
+        self.comes_back = False
+        self.joins_after_leaving = False
+        self.leave_tries = 0
+
+    @property
+    def is_leader(self) -> bool:
+        return self.member_id != "" and self.leader_id == self.member_id
+
+    @property
+    def valid_until_ms(self) -> int | None:
+        return None if self.assignment is None else self.deadline.valid_until_ms
+
+    def awaits(self, request: MembershipRequest | CommitOffsets) -> bool:
+        """Whether an answer to `request` can still concern this member as it stands now."""
+        mine = (self.member_id, self.generation_id)
+        match request:
+            case JoinGroup():
+                return self.state in JOINS and request.member_id == self.member_id
+            case SyncGroup():
+                return self.state is State.SYNCING and (request.member_id, request.generation_id) == mine
+            case Heartbeat() | CommitOffsets():
+                in_generation = self.state in IN_GENERATION or self.assignment is not None
+                return in_generation and (request.member_id, request.generation_id) == mine
+            case LeaveGroup():
+                return self.state is State.LEAVING
+
+    def adopt_member_id(self, member_id: str) -> None:
+        if member_id != self.member_id:
+            self.member_id = member_id
+            self.phase.forget_member()
+
+    def see_resync(self, generation_id: int) -> None:
+        """The group's leader changed the assignment: we are in the next generation without having joined it."""
+        if generation_id > self.generation_id:
+            self.generation_id = self.phase.seen_generation_id = generation_id
+
+    def pause(self, now_ms: int, jitter: float) -> None:
+        hurries = self.state in IN_GENERATION or self.assignment is not None
+        self.pace.pause(now_ms, jitter, hurries=hurries)
+
+    # --- out of a generation ------------------------------------------------------------------
+
+    def refused(self, code: ErrorCode, detail: str, now_ms: int, jitter: float) -> list[Event]:
+        """A sync, heartbeat or commit of the current generation was answered with an error."""
+        if code is ErrorCode.REBALANCE_IN_PROGRESS:
+            return self.rebalance(now_ms)
+        if code is ErrorCode.ILLEGAL_GENERATION:
+            return self.lose(code.value, code, now_ms)
+        if code in UNKNOWN:
+            return self.become_unknown(code, now_ms)
+        if code in LATER or code is ErrorCode.ASSIGNMENT_FAILED:
+            self.pause(now_ms, jitter)
+            return []
+        return self.fail(code, detail, now_ms)
+
+    def rebalance(self, now_ms: int) -> list[Event]:
+        """The coordinator is in a join phase: what is held is revoked before we join it."""
+        self.phase.told = True
+        return [] if self.state is State.REVOKING else self.leave_generation(now_ms, "rebalance")
+
+    def assignment_failed(self, detail: str, now_ms: int, jitter: float) -> list[Event]:
+        event = AssignmentFailed(self.generation_id, detail)
+        self.phase.told = True
+        events = self.leave_generation(now_ms, "assignment failed")
+        self.pause(now_ms, jitter)
+        return [event, *events]
+
+    def leave_generation(self, now_ms: int, reason: str) -> list[Event]:
+        if self.assignment is None:
+            # KAFKA-13891: joining again under a generation that was never synced would revive it.
+            self.forget_generation(now_ms)
+            return []
+        self.state = State.REVOKING
+        self.heartbeat_at_ms = now_ms + self.settings.heartbeat_interval_ms
+        return [RebalanceStarted(self.generation_id, reason)]
+
+    def lose(self, reason: str, code: ErrorCode, now_ms: int) -> list[Event]:
+        event = Lost(self.generation_id, reason, code)
+        was_held = self.assignment is not None
+        self.phase.told = False
+        # A join that is under way may still claim what is lost: then nobody would be given that.
+        self.metadata_is_stale = was_held and self.state in JOINS
+        self.forget_generation(now_ms)
+        return [event] if was_held else []
+
+    def become_unknown(self, code: ErrorCode, now_ms: int) -> list[Event]:
+        """The coordinator does not know this member (any more)."""
+        events = self.lose(code.value, code, now_ms)
+        self.forget_member(now_ms)
+        return events
+
+    def fail(self, code: ErrorCode, detail: str, now_ms: int) -> list[Event]:
+        events = self.lose(code.value, code, now_ms)
+        self.state = State.FENCED if code is ErrorCode.FENCED_INSTANCE_ID else State.FAILED
+        return [*events, Failed(code, detail)]
+
+    def depart(self) -> list[Event]:
+        """Gone for good, whether or not the coordinator knows."""
+        if self.state in FINAL:
+            return []
+        self.assignment = None
+        self.state = State.LEFT
+        return [Left()]
+
+    def go_away(self, now_ms: int) -> None:
+        """Gone, but not for good."""
+        self.forget_member(now_ms)
+        self.leave_tries = 0
+        self.state = State.UNJOINED if self.joins_after_leaving else State.AWAY
+        self.joins_after_leaving = False
+
+    # --- back to joining ----------------------------------------------------------------------
+
+    def forget_generation(self, now_ms: int) -> None:
+        """Back to joining, as the same member. The last generation seen is remembered only to judge the next join."""
+        self.back_to_joining(now_ms)
+        self.generation_id = NO_GENERATION
+        self.leader_id = ""
+        self.assignment = None
+        self.deadline.clear()
+
+    def back_to_joining(self, now_ms: int) -> None:
+        if self.state in JOINS:
+            return  # Lost while joining: the join goes on, and when it may have completed is still known.
+        self.state = State.UNJOINED
+        self.assignments = ()
+        self.leader_error = None
+        self.phase.since_ms = None
+        self.metadata_is_stale = False
+        self.pace.at_once(now_ms)
+
+    def forget_member(self, now_ms: int) -> None:
+        """Back to joining, as somebody new."""
+        self.forget_generation(now_ms)
+        self.state = State.UNJOINED
+        self.phase.since_ms = None
+        self.pace.at_once(now_ms)
+        self.phase.told = False
+        self.metadata_is_stale = False
+        self.adopt_member_id("")
