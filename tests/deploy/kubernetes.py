@@ -20,7 +20,8 @@ from tests.support.helm import helm
 
 REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "helm" / "rota"
-CASES = tuple(sorted(CHART.glob("ci/*-values.yaml")))
+TRY_OUT = CHART / "try-out-values.yaml"
+CASES = (*sorted(CHART.glob("ci/*-values.yaml")), TRY_OUT)
 MINIMAL = CHART / "ci" / "minimal-values.yaml"
 EVERYTHING = CHART / "ci" / "everything-values.yaml"
 
@@ -62,9 +63,21 @@ def render(
 
 
 def find(manifests: list[Manifest], kind: str, name: str | None = None) -> Manifest:
-    """The one object of a kind, or of a kind and a name."""
-    (found,) = (one for one in manifests if one["kind"] == kind and name in (None, one["metadata"]["name"]))
+    """The one object of a kind, or of a kind and a name; what is not the chart's own is found by its name only."""
+    (found,) = (
+        one for one in manifests if one["kind"] == kind and (is_of_chart(one) if name is None else _name(one) == name)
+    )
     return found
+
+
+def is_of_chart(manifest: Manifest) -> bool:
+    """Whether the chart's templates made it, not somebody's `extraObjects`."""
+    return "helm.sh/chart" in manifest["metadata"].get("labels", {})
+
+
+def _name(manifest: Manifest) -> str:
+    name: str = manifest["metadata"]["name"]
+    return name
 
 
 def problems(manifest: Manifest, version: str) -> list[str]:
@@ -78,7 +91,7 @@ def problems(manifest: Manifest, version: str) -> list[str]:
 def pod_templates(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
     """Every pod that the objects make, with what makes it."""
     for one in manifests:
-        name = f"{one['kind']}/{one['metadata']['name']}"
+        name = f"{one['kind']}/{_name(one)}"
         match one["kind"]:
             case "Pod":
                 yield name, one

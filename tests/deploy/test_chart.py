@@ -30,6 +30,7 @@ from tests.deploy.kubernetes import (
     Manifest,
     containers,
     find,
+    is_of_chart,
     pod_templates,
     problems,
     render,
@@ -164,14 +165,14 @@ def test_whatever_selects_or_names_servers_means_the_pods_and_ports_there_are(ca
     manifests = render(case)
     pod = find(manifests, "Deployment")["spec"]["template"]
     labels, ports = pod["metadata"]["labels"], {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
-    services = [one for one in manifests if one["kind"] == "Service"]
+    services = [one for one in manifests if one["kind"] == "Service" and is_of_chart(one)]
 
     assert len(services) == 2
     for service in services:
         assert service["spec"]["selector"].items() <= labels.items()
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
     for one in manifests:
-        if one["kind"] in ("Deployment", "PodDisruptionBudget"):
+        if one["kind"] in ("Deployment", "PodDisruptionBudget") and is_of_chart(one):
             assert one["spec"]["selector"]["matchLabels"].items() <= labels.items()
         if one["kind"] == "NetworkPolicy":
             assert one["spec"]["podSelector"]["matchLabels"].items() <= labels.items()

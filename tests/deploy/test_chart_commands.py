@@ -82,6 +82,8 @@ def _commands(manifests: list[Manifest]) -> Iterator[tuple[list[str], set[str]]]
     """Arguments of `rota` and the variables of ours that go with them."""
     for _, pod in pod_templates(manifests):
         for container in containers(pod):
+            if "command" in container or "args" not in container:
+                continue  # Not an image of ours.
             yield container["args"], _ours(container.get("env", ()))
     for one in manifests:
         if one["kind"].endswith("SparkApplication"):

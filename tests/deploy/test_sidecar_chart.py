@@ -66,7 +66,7 @@ def rendered(chart: Path, options: dict[str, Any], version: str = NEWEST, major:
 
 
 def sidecar_of(manifests: list[Manifest]) -> Manifest:
-    (container,) = find(manifests, "Deployment")["spec"]["template"]["spec"]["initContainers"]
+    (container,) = find(manifests, "Deployment", "app")["spec"]["template"]["spec"]["initContainers"]
     assert isinstance(container, dict)
     return container
 
@@ -134,7 +134,7 @@ def test_two_pods_sidecars_run_as_rendered_and_one_leads_after_the_other(
 ) -> None:
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
     server.start_and_wait()
-    template = find(rendered(chart, {**LEADS, "file": "status.json"}), "Deployment")["spec"]["template"]
+    template = find(rendered(chart, {**LEADS, "file": "status.json"}), "Deployment", "app")["spec"]["template"]
     elsewhere = {"http://rota:8080": server.url}
     first, second = (
         Pod(template, processes, tmp_path, name=name, elsewhere=elsewhere, loopback=[4040]) for name in ("a-0", "a-1")

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from rota.cli.main import app
 from tests.deploy.kubelet import Pod
-from tests.deploy.kubernetes import NEWEST, SIDECARS, Manifest, containers, find, pod_templates, problems
+from tests.deploy.kubernetes import NEWEST, SIDECARS, Manifest, containers, find, pod_templates, problems, render
 from tests.deploy.stand_in import put_on_path
 from tests.processes.server import Server
 from tests.support.processes import Process, Processes, rota_command
@@ -58,6 +58,19 @@ def cluster(server: Server, tmp_path: Path) -> Path:
     return cluster
 
 
+def test_clusters_take_the_plain_manifest_and_the_values_of_the_page(tmp_path: Path) -> None:
+    for language, text in BLOCK.findall(PAGE):
+        if language == "yaml":
+            _save(tmp_path, text)
+    plain = list(yaml.safe_load_all((tmp_path / "billing.yaml").read_text()))
+    release = render(tmp_path / "rota-values.yaml", tmp_path / "pipeline-values.yaml")
+
+    for version in (SIDECARS, NEWEST):
+        assert [problem for one in (*plain, *release) for problem in problems(one, version)] == []
+    assert {one["kind"] for one in release} >= {"Deployment", "NetworkPolicy", "CronJob"}
+
+
+@pytest.mark.slow
 def test_what_the_page_makes_is_whole_and_its_sidecars_lead_and_share(
     cluster: Path, server: Server, processes: Processes, tmp_path: Path
 ) -> None:
