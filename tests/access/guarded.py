@@ -29,7 +29,9 @@ from rota.server.access.policy import AccessFile
 from rota.server.access.token_files import TokenFile, write_tokens
 from rota.server.http_server import HttpServer, listen, url_of
 from rota.server.settings import Address
+from rota.server.tls import ServerTls, TlsFiles
 from rota.storage import MemoryStore
+from tests.access.certificates import Authority, Certificate
 from tests.access.issuers import Reviewer, Signer
 from tests.grpc.clients import Channel
 from tests.http.serving import serving
@@ -43,7 +45,7 @@ REVIEWED = "https://reviewed.example"
 RULES = """
 [[rules]]
 name = "admins"
-subjects = ["group:admins"]
+subjects = ["group:admins", "cn:ops-console"]
 actions = ["admin"]
 
 [[rules]]
@@ -83,6 +85,9 @@ class Secrets:
     reviewer: Reviewer = field(default_factory=Reviewer)
     records: list[TokenRecord] = field(default_factory=list)
     _minted: int = 0
+
+    def __post_init__(self) -> None:
+        self.authority = Authority(self.folder)
 
     @property
     def access_file(self) -> Path:
@@ -131,6 +136,18 @@ class Service:
     secrets: Secrets
     guard: Guard
     coordinator: LocalCoordinator
+    tls_port: int
+    tls_server: GrpcServer
+
+    @asynccontextmanager
+    async def as_certificate(self, certificate: Certificate) -> AsyncIterator[tuple[httpx.AsyncClient, Channel]]:
+        """Clients that show a certificate."""
+        authority = self.secrets.authority
+        url, context = f"https://127.0.0.1:{self.tls_port}", authority.client_context(certificate)
+        credentials = authority.channel_credentials(certificate)
+        async with httpx.AsyncClient(base_url=url, verify=context, trust_env=False) as http:
+            async with grpc.aio.secure_channel(self.tls_server.address, credentials) as channel:
+                yield http, channel
 
 
 @asynccontextmanager
@@ -148,12 +165,30 @@ async def a_guarded_service(secrets: Secrets, more: str = "") -> AsyncIterator[S
             await coordinator.wait_until_ready()
             guarded = GuardedCoordinator(coordinator, guard)
             api = create_app(guarded, LIMITS, ping_seconds=0.05)
-            server = GrpcServer(guarded, LIMITS)
+            server, tls_server = GrpcServer(guarded, LIMITS), GrpcServer(guarded, LIMITS)
+            certificate = secrets.authority.issue("rota")
+            tls = ServerTls(TlsFiles(certificate.cert, certificate.key, secrets.authority.file))
             await server.start("127.0.0.1")
-            async with serving(api) as http, grpc.aio.insecure_channel(server.address) as channel:
-                yield Service(api, http, server, channel, secrets, guard, coordinator)
-                api.begin_drain()
+            await tls_server.start("127.0.0.1", 0, tls.grpc_credentials())
+            async with serving(api) as http, serving_tls(api, tls) as tls_port:
+                async with grpc.aio.insecure_channel(server.address) as channel:
+                    yield Service(api, http, server, channel, secrets, guard, coordinator, tls_port, tls_server)
+                    api.begin_drain()
             await server.stop(0.2)
+            await tls_server.stop(0.2)
+
+
+@asynccontextmanager
+async def serving_tls(api: HttpApi, tls: ServerTls) -> AsyncIterator[int]:
+    """The port where the API is served with TLS."""
+    bound = listen(Address("127.0.0.1", 0))
+    server = HttpServer(api, bound, drain_timeout_ms=2_000, tls=tls.context())
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.run_until_stopped())
+        try:
+            yield bound.getsockname()[1]
+        finally:
+            server.stop()
 
 
 @asynccontextmanager

@@ -215,6 +215,29 @@ async def test_who_gets_in_over_grpc(world: tuple[Service, dict[str, Any]], kind
     assert found == {rpc: CALLERS[kind].expected(action) for rpc, action in OF_RPCS.items()}
 
 
+CERTIFICATES: dict[str, tuple[dict[str, str], Caller]] = {
+    "certificate of a worker": ({"uri": "spiffe://corp/ns/team-a/sa/worker"}, Caller(MEMBER)),
+    "certificate of another team": ({"uri": "spiffe://corp/ns/team-b/sa/worker"}, Caller(NOTHING)),
+    "certificate with a name alone": ({"common_name": "ops-console"}, Caller(EVERYTHING)),
+    "certificate without rules": ({"common_name": "somebody"}, Caller(NOTHING)),
+    "certificate that names nobody": ({}, Caller(NOTHING, is_proven=False)),
+}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("kind", CERTIFICATES)
+async def test_who_gets_in_with_a_certificate(world: tuple[Service, dict[str, Any]], kind: str) -> None:
+    service, _ = world
+    names, caller = CERTIFICATES[kind]
+
+    async with service.as_certificate(service.secrets.authority.issue("client", **names)) as (http, channel):
+        routes = {route: await over_http(http, route, []) for route in OF_ROUTES}
+        rpcs = {rpc: await over_grpc(channel, rpc, []) for rpc in OF_RPCS}
+
+    assert routes == {route: caller.expected(action) for route, action in OF_ROUTES.items()}
+    assert rpcs == {rpc: caller.expected(action) for rpc, action in OF_RPCS.items()}
+
+
 # --- asking -----------------------------------------------------------------------------------------
 
 

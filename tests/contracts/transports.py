@@ -146,7 +146,7 @@ async def two_replicas(*, forward: bool) -> AsyncIterator[RoutedCoordinator]:
     async with AsyncExitStack() as stack:
         locals_, routed = [], []
         for replica_id in REPLICAS:
-            peers = GrpcPeers([PEER_SECRET])
+            peers = GrpcPeers(lambda: [PEER_SECRET])
             stack.push_async_callback(peers.close)
             store = MemoryStore(SystemClock().monotonic_ms, tables=tables)
             await store.open(SHARDS)
@@ -158,7 +158,7 @@ async def two_replicas(*, forward: bool) -> AsyncIterator[RoutedCoordinator]:
                 address=f"http://{replica_id}",
                 lease_ms=1_000,
             )
-            server = PeerServer(local, "127.0.0.1", secrets=[PEER_SECRET])
+            server = PeerServer(local, "127.0.0.1", secrets=lambda: [PEER_SECRET])
             local.reached_by_peers_at(f"127.0.0.1:{server.port}")
             await server.start()
             stack.push_async_callback(server.stop)

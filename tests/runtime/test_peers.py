@@ -34,7 +34,7 @@ async def a_peer(tables: MemoryTables, *secrets: str) -> AsyncIterator[Replica]:
     await store.open(1)
     async with LocalCoordinator(store, shard_count=1, limits=NOW) as local:
         await local.wait_until_ready()
-        server = PeerServer(local, "127.0.0.1", secrets=secrets)
+        server = PeerServer(local, "127.0.0.1", secrets=lambda: secrets)
         await server.start()
         yield Replica("r", "http://r", f"127.0.0.1:{server.port}")
         await server.stop()
@@ -42,7 +42,7 @@ async def a_peer(tables: MemoryTables, *secrets: str) -> AsyncIterator[Replica]:
 
 @asynccontextmanager
 async def peers_that_show(*secrets: str) -> AsyncIterator[GrpcPeers]:
-    peers = GrpcPeers(secrets)
+    peers = GrpcPeers(lambda: secrets)
     yield peers
     await peers.close()
 

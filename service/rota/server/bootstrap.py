@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -17,6 +17,7 @@ from rota.observability.metrics import Metrics
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.ports import Liveness, StoreUnavailable
 from rota.runtime.routing import RoutedCoordinator
+from rota.server.access.files import Reread
 from rota.server.access.opening import open_guard
 from rota.server.counting import CountedPeers, take_census
 from rota.server.http_server import CannotListen
@@ -24,6 +25,7 @@ from rota.server.peer_secrets import read_peer_secrets
 from rota.server.plugins import load_protocol_types
 from rota.server.settings import Address, Settings
 from rota.server.telemetry import ServerTelemetry
+from rota.server.tls import ServerTls, TlsFiles, UnusableCertificate
 from rota.storage import SqlStore, upgrade
 from rota.storage.urls import SqliteLocation, parse_store_url
 
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from rota.api.grpc.server import GrpcServer
     from rota.api.peer.client import GrpcPeers
     from rota.fencing.signer import Signer
+
+Secrets = Callable[[], Sequence[str]]
+"""What replicas show each other, as it is now."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +53,7 @@ class Services:
 
 
 @asynccontextmanager
-async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]:
+async def open_services(settings: Settings, url: str, tls: ServerTls | None = None) -> AsyncIterator[Services]:
     """Open the store and start a coordinator on it; on leaving stop and close both.
 
     The embedded store is brought up to this release first. A shared one is not, because replicas of another
@@ -60,8 +65,9 @@ async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]
         metrics = Metrics()
         embedded = isinstance(store.location, SqliteLocation)
         secrets = _peer_secrets(settings)
+        peer_tls = _peer_tls(settings)
         signer = _signer(settings)
-        async with _peers(secrets, embedded=embedded) as peers, _liveness(settings, store) as liveness:
+        async with _peers(secrets, peer_tls, embedded=embedded) as peers, _liveness(settings, store) as liveness:
             coordinator = LocalCoordinator(
                 store,
                 shard_count=settings.shard_count,
@@ -75,14 +81,14 @@ async def open_services(settings: Settings, url: str) -> AsyncIterator[Services]
                 liveness=liveness,
                 sign=signer,
             )
-            async with _peer_server(coordinator, settings, secrets, embedded=embedded):
+            async with _peer_server(coordinator, settings, secrets, peer_tls, embedded=embedded):
                 served = _routed(coordinator, peers, settings, metrics) if peers else coordinator
                 metrics.serves(version("rota"), lambda: take_census(coordinator))
                 await coordinator.start()
                 try:
                     async with open_guard(settings, store) as guard:
                         guarded = served if guard is None else GuardedCoordinator(served, guard)
-                        async with _grpc(guarded, settings, metrics) as grpc:
+                        async with _grpc(guarded, settings, metrics, tls) as grpc:
                             fence_keys = signer.jwks if signer else no_fence_keys
                             api = create_app(guarded, settings.limits, metrics=metrics, fence_keys=fence_keys)
                             yield Services(store, coordinator, api, grpc, metrics)
@@ -96,12 +102,37 @@ def _routed(coordinator: LocalCoordinator, peers: GrpcPeers, settings: Settings,
     return RoutedCoordinator(coordinator, CountedPeers(peers, metrics), forward=settings.forward)
 
 
-def _peer_secrets(settings: Settings) -> list[str]:
-    """They were looked at when the settings were made, but the file may have been spoiled since."""
+def open_tls(settings: Settings) -> ServerTls | None:
+    """TLS for clients, where there is a certificate; raises `CannotListen`."""
+    if settings.tls_cert_file is None or settings.tls_key_file is None:
+        return None
+    optional = settings.tls_client_optional
+    files = TlsFiles(settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file, optional)
     try:
-        return read_peer_secrets(settings.peer_secret_file) if settings.peer_secret_file else []
+        return ServerTls(files)
+    except UnusableCertificate as error:
+        raise CannotListen(f"tls: {error}") from error
+
+
+def _peer_tls(settings: Settings) -> ServerTls | None:
+    if settings.peer_tls_cert_file is None or settings.peer_tls_key_file is None:
+        return None
+    try:
+        return ServerTls(TlsFiles(settings.peer_tls_cert_file, settings.peer_tls_key_file, settings.peer_tls_ca_file))
+    except UnusableCertificate as error:
+        raise CannotListen(f"peer_tls: {error}") from error
+
+
+def _peer_secrets(settings: Settings) -> Secrets:
+    """They were looked at when the settings were made, but the file may have been spoiled since."""
+    path = settings.peer_secret_file
+    if path is None:
+        return tuple
+    try:
+        file = Reread([path], lambda: read_peer_secrets(path))
     except ValueError as error:
         raise CannotListen(f"peer_secret_file {error}") from error
+    return lambda: file.content
 
 
 def _signer(settings: Settings) -> Signer | None:
@@ -120,14 +151,14 @@ def _signer(settings: Settings) -> Signer | None:
 
 
 @asynccontextmanager
-async def _peers(secrets: Sequence[str], *, embedded: bool) -> AsyncIterator[GrpcPeers | None]:
+async def _peers(secrets: Secrets, tls: ServerTls | None, *, embedded: bool) -> AsyncIterator[GrpcPeers | None]:
     """The way to the other replicas of a shared store; an embedded one has a single process."""
     if embedded:
         yield None
         return
     from rota.api.peer.client import GrpcPeers
 
-    peers = GrpcPeers(secrets)
+    peers = GrpcPeers(secrets, tls.channel_credentials if tls is not None else None)
     try:
         yield peers
     finally:
@@ -151,7 +182,7 @@ async def _liveness(settings: Settings, store: SqlStore) -> AsyncIterator[Livene
 
 @asynccontextmanager
 async def _peer_server(
-    coordinator: LocalCoordinator, settings: Settings, secrets: Sequence[str], *, embedded: bool
+    coordinator: LocalCoordinator, settings: Settings, secrets: Secrets, tls: ServerTls | None, *, embedded: bool
 ) -> AsyncIterator[None]:
     """The other replicas' way to this one. It answers until the shards are given up."""
     if embedded:
@@ -159,7 +190,10 @@ async def _peer_server(
         return
     from rota.api.peer.server import PeerServer
 
-    server = PeerServer(coordinator, settings.peer.host, settings.peer.port, secrets)
+    credentials = tls.grpc_credentials() if tls is not None else None
+    # A file that is not set has no secrets to show; one that is set always has.
+    required = secrets if settings.peer_secret_file is not None else None
+    server = PeerServer(coordinator, settings.peer.host, settings.peer.port, required, credentials)
     coordinator.reached_by_peers_at(str(Address(settings.peer.host, server.port)))
     await server.start()
     try:
@@ -170,7 +204,7 @@ async def _peer_server(
 
 @asynccontextmanager
 async def _grpc(
-    coordinator: StreamedCoordinator, settings: Settings, metrics: Metrics
+    coordinator: StreamedCoordinator, settings: Settings, metrics: Metrics, tls: ServerTls | None
 ) -> AsyncIterator[GrpcServer | None]:
     """The gRPC API, listening, where it was asked for; raises `CannotListen`."""
     if settings.grpc is None:
@@ -183,7 +217,8 @@ async def _grpc(
 
     server = GrpcServer(coordinator, settings.limits, metrics=metrics, shares_port=settings.workers > 1)
     try:
-        await server.start(settings.grpc.host, settings.grpc.port)
+        credentials = tls.grpc_credentials() if tls is not None else None
+        await server.start(settings.grpc.host, settings.grpc.port, credentials)
     except CannotBind as error:
         raise CannotListen(f"cannot listen on grpc://{settings.grpc}: {error}") from error
     try:

@@ -9,7 +9,9 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from rota.protocol.errors import ErrorCode
+from rota.api.http.credentials import CERTIFICATE
 from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
+from rota.server.tls import caller_of_connection
 
 HEAD_DEADLINE_SECONDS = 10.0
 MAX_HEAD_BYTES = 64 * 1024
@@ -42,9 +44,14 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._awaits_head = False
+        self._write_deadline: asyncio.TimerHandle | None = None
+        self._extensions: dict[str, Any] = {}
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
+        connection = transport.get_extra_info("ssl_object")
+        if connection is not None:
+            self._extensions = {CERTIFICATE: caller_of_connection(connection.getpeercert())}
         super().data_received(data)
         if not self._awaits_head:
             if self._head_bytes or self._head_deadline is not None:
@@ -63,6 +70,8 @@ class GuardedHttpProtocol(HttpToolsProtocol):
 
     def _refuse(self, status: int, detail: str) -> None:
         document = problem_document(ErrorCode.INVALID_REQUEST, detail, status, revision=0, epoch=0)
+        if self._extensions:
+            self.scope["extensions"] = self._extensions
         body = json.dumps(document).encode()
         head = (
             f"content-type: {PROBLEM_MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"

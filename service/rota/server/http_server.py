@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
 
 import uvicorn
@@ -42,33 +43,37 @@ def listen(address: Address, *, shared: bool = False) -> socket.socket:
     return bound
 
 
-def url_of(bound: socket.socket) -> str:
+def url_of(bound: socket.socket, scheme: str = "http") -> str:
     """The URL of a bound socket, with the port it really has."""
     host, port = bound.getsockname()[:2]
-    return f"http://{Address(host, port)}"
+    return f"{scheme}://{Address(host, port)}"
 
 
 class HttpServer(uvicorn.Server):
     """Runs until `stop()`, then answers what it has begun. Signals are the lifecycle's."""
 
-    def __init__(self, app: ASGIApp, bound: socket.socket, *, drain_timeout_ms: int) -> None:
+    def __init__(
+        self, app: ASGIApp, bound: socket.socket, *, drain_timeout_ms: int, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._bound = bound
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=GuardedHttpProtocol,
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                # Who trusts which proxy is a matter of security settings, not of a default.
-                proxy_headers=False,
-                backlog=BACKLOG,
-                timeout_keep_alive=KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=max(1, drain_timeout_ms // 1000),
-            )
+        config = uvicorn.Config(
+            app,
+            http=GuardedHttpProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            # Who trusts which proxy is a matter of security settings, not of a default.
+            proxy_headers=False,
+            backlog=BACKLOG,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=max(1, drain_timeout_ms // 1000),
         )
+        config.load()
+        # Ours rereads its files, which uvicorn's would not.
+        config.ssl = tls
+        super().__init__(config)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -14,10 +14,12 @@ from typing import Any
 
 from rota.observability.logs import configure_logging
 from rota.runtime.ports import StoreRefused, StoreUnavailable
-from rota.server.bootstrap import Services, open_services
+from rota.server.bootstrap import Services, open_services, open_tls
+from rota.server.http_protocol import allow_connections
 from rota.server.http_server import CannotListen, HttpServer, listen, url_of
 from rota.server.settings import Settings
 from rota.server.telemetry import watch_loop_lag
+from rota.server.tls import ServerTls
 
 UPKEEP_INTERVAL_SECONDS = 3 * 3_600.0
 
@@ -46,14 +48,19 @@ async def serve(settings: Settings, *, stop: asyncio.Event | None = None) -> Non
     stop = stop or asyncio.Event()
     try:
         with Signals(stop), listen(settings.http, shared=settings.workers > 1) as bound:
-            async with open_services(settings, url_of(bound)) as services:
-                await _serve_until(stop, services, bound, settings)
+            tls = open_tls(settings)
+            url = url_of(bound, "https" if tls else "http")
+            async with open_services(settings, url, tls) as services:
+                await _serve_until(stop, services, bound, settings, tls)
     except (CannotListen, StoreRefused, StoreUnavailable) as error:
         raise ServerFailed(str(error)) from error
 
 
-async def _serve_until(stop: asyncio.Event, services: Services, bound: socket.socket, settings: Settings) -> None:
-    server = HttpServer(services.api, bound, drain_timeout_ms=settings.drain_timeout_ms)
+async def _serve_until(
+    stop: asyncio.Event, services: Services, bound: socket.socket, settings: Settings, tls: ServerTls | None
+) -> None:
+    context = tls.context() if tls is not None else None
+    server = HttpServer(services.api, bound, drain_timeout_ms=settings.drain_timeout_ms, tls=context)
     async with asyncio.TaskGroup() as tasks:
         stopped = tasks.create_task(stop.wait())
         serving = tasks.create_task(server.run_until_stopped())
@@ -64,9 +71,12 @@ async def _serve_until(stop: asyncio.Event, services: Services, bound: socket.so
             tasks.create_task(_maintain(services)),
             tasks.create_task(_tell_ready(services)),
         ]
-        _log.info("listening", extra={"url": url_of(bound), "replica_id": services.coordinator.replica_id})
+        _log.info(
+            "listening",
+            extra={"url": url_of(bound, "https" if tls else "http"), "replica_id": services.coordinator.replica_id},
+        )
         if services.grpc is not None:
-            _log.info("listening", extra={"url": f"grpc://{services.grpc.address}"})
+            _log.info("listening", extra={"url": f"{'grpcs' if tls else 'grpc'}://{services.grpc.address}"})
         await asyncio.wait((stopped, serving, running), return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
             await _drain(services, settings)

@@ -132,7 +132,7 @@ class Settings(BaseSettings):
         default=False, description="Let in who shows no certificate, to show a token instead. gRPC asks for none then."
     )
     peer_tls_cert_file: Path | None = Field(
-        default=None, description="Certificate chain in PEM that replicas show each other, as clients and as servers."
+        default=None, description="Certificate chain in PEM that replicas show each other; its name is rota-peer."
     )
     peer_tls_key_file: Path | None = Field(default=None, description="Its private key in PEM.")
     peer_tls_ca_file: Path | None = Field(default=None, description="Who signs replicas' certificates and no others.")

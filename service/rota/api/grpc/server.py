@@ -89,11 +89,15 @@ class GrpcServer:
         self.address = ""
         """Where it listens, once it does: `HOST:PORT`."""
 
-    async def start(self, host: str, port: int = 0) -> None:
-        """Listen, at any free port where 0 is asked for, and serve. Raises `CannotBind`."""
+    async def start(self, host: str, port: int = 0, credentials: grpc.ServerCredentials | None = None) -> None:
+        """Listen, at any free port where 0 is asked for, with TLS if there are credentials. Raises `CannotBind`."""
         bracketed = f"[{host}]" if ":" in host else host
+        address = f"{bracketed}:{port}"
         try:
-            bound = self._server.add_insecure_port(f"{bracketed}:{port}")
+            if credentials is None:
+                bound = self._server.add_insecure_port(address)
+            else:
+                bound = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise CannotBind("the address is taken, or not ours") from error
         self.address = f"{bracketed}:{bound}"

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import cast
 
 import grpc
 
 from rota.api.peer.heartbeats import CollectedHeartbeats, may_be_collected
-from rota.api.peer.methods import CALL, CHANNEL_OPTIONS, HEARTBEATS, RELEASED, WATCH, pack_document, unpack_event
+from rota.api.peer.methods import (
+    CALL,
+    CHANNEL_OPTIONS,
+    HEARTBEATS,
+    RELEASED,
+    TLS_CHANNEL_OPTIONS,
+    WATCH,
+    pack_document,
+    unpack_event,
+)
 from rota.api.peer.secret import Metadata, shown
 from rota.protocol.limits import MAX_WAIT_MS
 from rota.protocol.messages import Heartbeat, Request
@@ -24,14 +33,27 @@ HEARTBEATS_S = 1.0
 """An owner answers these from memory. Who gets no answer is kept alive through the liveness store, if there is one,
 and that has to come before the member gives the call up: see `MembershipSettings.heartbeat_grace_ms`."""
 TELL_S = 0.5
+ChannelCredentials = Callable[[], tuple[object, grpc.ChannelCredentials]]
+"""The credentials as they are now, behind an object that is another one each time that they change."""
 
 
 class GrpcPeers:
-    """One persistent channel for each peer, opened when it is first needed. Calls show the first of the secrets."""
+    """One persistent channel for each peer, opened when it is first needed. Calls show the first of the secrets.
 
-    def __init__(self, secrets: Sequence[str] = ()) -> None:
-        self._metadata = shown(secrets)
-        self._links: dict[str, _Link] = {}
+    With `credentials` the channels are mutual TLS. When those change, new channels are opened; the old ones stay until
+    the end, for what is under way on them.
+    """
+
+    def __init__(
+        self, secrets: Callable[[], Sequence[str]] = tuple, credentials: ChannelCredentials | None = None
+    ) -> None:
+        self._secrets = secrets
+        self._credentials = credentials
+        self._links: dict[tuple[str, int], _Link] = {}
+
+    @property
+    def _metadata(self) -> Metadata:
+        return shown(self._secrets())
 
     async def call(self, peer: Replica, request: Request) -> Answer:
         link = self._link(peer)
@@ -73,24 +95,37 @@ class GrpcPeers:
             await self._link(peer).released(b"{}", timeout=TELL_S, metadata=self._metadata)
 
     def _link(self, peer: Replica) -> _Link:
-        link = self._links.get(peer.peer_address)
+        version, credentials = self._credentials() if self._credentials is not None else (None, None)
+        key = (peer.peer_address, id(version))
+        link = self._links.get(key)
         if link is None:
-            link = self._links[peer.peer_address] = _Link(peer.peer_address, self._metadata)
+            link = self._links[key] = _Link(peer.peer_address, lambda: self._metadata, credentials, version)
         return link
 
 
 class _Link:
     """The channel to one peer, with what can be asked over it."""
 
-    def __init__(self, address: str, metadata: Metadata) -> None:
-        self.channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    def __init__(
+        self,
+        address: str,
+        metadata: Callable[[], Metadata],
+        credentials: grpc.ChannelCredentials | None,
+        version: object,
+    ) -> None:
+        self.version = version
+        """Kept, so that nothing newer has its identity."""
+        if credentials is None:
+            self.channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        else:
+            self.channel = grpc.aio.secure_channel(address, credentials, options=TLS_CHANNEL_OPTIONS)
         self.call: _Unary = self.channel.unary_unary(CALL)
         self.released: _Unary = self.channel.unary_unary(RELEASED)
         self.watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self.channel.unary_stream(WATCH)
         heartbeats: _Unary = self.channel.unary_unary(HEARTBEATS)
 
         async def send(data: bytes) -> bytes:
-            return await heartbeats(data, timeout=HEARTBEATS_S, metadata=metadata)
+            return await heartbeats(data, timeout=HEARTBEATS_S, metadata=metadata())
 
         self.heartbeats = CollectedHeartbeats(send)
 

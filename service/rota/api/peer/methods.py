@@ -33,6 +33,9 @@ CHANNEL_OPTIONS = (
     # Peers are inside of the network that `http_proxy` is the way out of. A proxy for gRPC is meant, if there is one.
     ("grpc.enable_http_proxy", int("grpc_proxy" in os.environ)),
 )
+PEER_NAME = "rota-peer"
+"""What every replica's certificate is for: addresses of replicas come and go."""
+TLS_CHANNEL_OPTIONS = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", PEER_NAME))
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),

@@ -25,8 +25,8 @@ def shown(secrets: Sequence[str]) -> Metadata:
 class SecretRequired(grpc.aio.ServerInterceptor):
     """Refuses calls that show none of the secrets. Several are accepted, so that a new one can be brought in."""
 
-    def __init__(self, secrets: Sequence[str]) -> None:
-        self._secrets = [secret.encode() for secret in secrets]
+    def __init__(self, secrets: Callable[[], Sequence[str]]) -> None:
+        self._secrets = secrets
         self._refusal: Handler = grpc.unary_unary_rpc_method_handler(_refuse)
 
     async def intercept_service(
@@ -42,7 +42,7 @@ class SecretRequired(grpc.aio.ServerInterceptor):
     def _knows(self, given: str | bytes) -> bool:
         """In a time that tells nothing about how much of it is right."""
         shown = given.encode() if isinstance(given, str) else given
-        return any(hmac.compare_digest(shown, secret) for secret in self._secrets)
+        return any(hmac.compare_digest(shown, secret.encode()) for secret in self._secrets())
 
 
 async def _refuse(_data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:

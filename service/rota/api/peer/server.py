@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,14 +31,28 @@ STOP_GRACE_S = 0.2
 
 
 class PeerServer:
-    """Listens for the other replicas, and answers those that show one of the secrets, where there are any."""
+    """Listens for the other replicas, and answers those that show one of the secrets, where these are required.
 
-    def __init__(self, local: LocalCoordinator, host: str, port: int = 0, secrets: Sequence[str] = ()) -> None:
+    `credentials` for mutual TLS: then only those are answered who show a certificate, too.
+    """
+
+    def __init__(
+        self,
+        local: LocalCoordinator,
+        host: str,
+        port: int = 0,
+        secrets: Callable[[], Sequence[str]] | None = None,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
         self._local = local
-        guards = [SecretRequired(secrets)] if secrets else []
+        guards = [SecretRequired(secrets)] if secrets is not None else []
         self._server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=guards)
         self._server.add_generic_rpc_handlers((self._handlers(),))
-        self.port = self._server.add_insecure_port(f"{host}:{port}")
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if credentials is None:
+            self.port = self._server.add_insecure_port(address)
+        else:
+            self.port = self._server.add_secure_port(address, credentials)
 
     async def start(self) -> None:
         await self._server.start()

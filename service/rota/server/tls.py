@@ -1,0 +1,122 @@
+"""TLS for HTTP and gRPC: certificates from files, which are read again when they change, for new connections."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rota.access.caller import Caller
+from rota.access.claims import caller_of_certificate
+from rota.server.access.files import LOOK_EVERY_S, Reread
+
+if TYPE_CHECKING:
+    import grpc
+
+
+class UnusableCertificate(ValueError):
+    """The files hold no certificate chain with its key; the message quotes nothing of the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where a certificate chain and its key are, and who signs the certificates of those who connect."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+    client_optional: bool = False
+
+    @property
+    def paths(self) -> list[Path]:
+        return [self.cert, self.key, *([self.client_ca] if self.client_ca else [])]
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What the files hold, for both libraries, checked to fit together."""
+
+    context: ssl.SSLContext
+    cert: bytes
+    key: bytes
+    client_ca: bytes | None
+
+
+class ServerTls:
+    """A server's side of TLS, and for mutual TLS between replicas also a client's."""
+
+    def __init__(self, files: TlsFiles, *, look_every_s: float = LOOK_EVERY_S) -> None:
+        """Raises `UnusableCertificate`."""
+        self._files = files
+        self._loaded = Reread(files.paths, lambda: _load(files), look_every_s=look_every_s)
+
+    def context(self) -> ssl.SSLContext:
+        """For asyncio. Each handshake is done with what the files hold by then, also whom it trusts."""
+        context = _load(self._files).context
+
+        def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+            connection.context = self._loaded.content.context
+
+        context.sni_callback = choose
+        return context
+
+    def grpc_credentials(self) -> grpc.ServerCredentials:
+        """For gRPC, which cannot ask for a certificate without insisting on one."""
+        import grpc
+
+        seen: list[_Loaded] = [self._loaded.content]
+
+        def newest() -> Any:
+            found = self._loaded.content
+            if found is seen[0]:
+                return None
+            seen[0] = found
+            return _grpc_configuration(found)
+
+        insists = self._files.client_ca is not None and not self._files.client_optional
+        return grpc.dynamic_ssl_server_credentials(_grpc_configuration(seen[0]), newest, insists)
+
+    def channel_credentials(self) -> tuple[object, grpc.ChannelCredentials]:
+        """For calling a peer: shows our certificate and trusts whom the CA signed. The first part changes with it."""
+        import grpc
+
+        loaded = self._loaded.content
+        return loaded, grpc.ssl_channel_credentials(loaded.client_ca, loaded.key, loaded.cert)
+
+
+def caller_of_connection(peer_certificate: Mapping[str, Any] | None) -> Caller | None:
+    """Whom a client's certificate names, as `getpeercert` tells it."""
+    if not peer_certificate:
+        return None
+    uris = [value for kind, value in peer_certificate.get("subjectAltName", ()) if kind == "URI"]
+    names = [value for part in peer_certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
+    return caller_of_certificate(uris, names[0] if names else "")
+
+
+def _load(files: TlsFiles) -> _Loaded:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # A key with a passphrase would make OpenSSL ask for it at the terminal.
+        context.load_cert_chain(files.cert, files.key, password=lambda: "")
+        if files.client_ca is not None:
+            context.load_verify_locations(files.client_ca)
+            context.verify_mode = ssl.CERT_OPTIONAL if files.client_optional else ssl.CERT_REQUIRED
+        return _Loaded(
+            context,
+            files.cert.read_bytes(),
+            files.key.read_bytes(),
+            files.client_ca.read_bytes() if files.client_ca else None,
+        )
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is unusable"
+        names = ", ".join(map(str, files.paths))
+        raise UnusableCertificate(f"no certificate chain with its key in {names}: {reason}") from error
+
+
+def _grpc_configuration(loaded: _Loaded) -> Any:
+    import grpc
+
+    return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.cert)], loaded.client_ca)
