@@ -15,7 +15,6 @@ from typing import Any
 from rota.observability.logs import configure_logging
 from rota.runtime.ports import StoreRefused, StoreUnavailable
 from rota.server.bootstrap import Services, open_services, open_tls
-from rota.server.http_protocol import allow_connections
 from rota.server.http_server import CannotListen, HttpServer, listen, url_of
 from rota.server.settings import Settings
 from rota.server.telemetry import watch_loop_lag
