@@ -34,12 +34,13 @@ class Stream(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Seat:
-    """A member on a stream. While it joins there it is not told to join."""
+    """A member on a stream. While it joins there it is not told to join, nor what its own sync brought about."""
 
     stream: Stream
     member_id: str
     group_instance_id: str | None
     joins: int = 0
+    syncs: int = 0
 
 
 @dataclass(slots=True)
@@ -167,13 +168,13 @@ class Roster:
                 )
 
     def _tell_generation(self, key: GroupKey, event: JournalEvent) -> None:
-        """The leader that opened it has it as its answer."""
+        """A leader that opened it has it as its answer; one whose group the server assigns did not open it."""
         leader_id, shares = event.payload["leader_id"], dict(event.payload["assignments"])
         for stream, seats in self._by_stream(key):
             told = [
                 MemberAssignment(member_id=seat.member_id, assignment=b64decode(shares.get(seat.member_id, "")))
                 for seat in seats
-                if not seat.joins and seat.member_id != leader_id
+                if not seat.joins and not (seat.syncs and seat.member_id == leader_id)
             ]
             if told:
                 generation = Generation(**_place(key, event), generation_id=event.generation_id, members=told)

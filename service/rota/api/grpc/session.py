@@ -213,6 +213,10 @@ class Session:
         if isinstance(request, LeaveGroup):
             key = (request.namespace, request.group_id)
             self._roster.remove(self, key, [member.member_id for member in request.members])
+        elif isinstance(request, SyncGroup):
+            with self._syncing(request):
+                yield
+            return
         if not isinstance(request, JoinGroup) or not request.member_id:
             yield
             return
@@ -226,6 +230,18 @@ class Session:
             raise
         finally:
             seat.joins -= 1
+
+    @contextmanager
+    def _syncing(self, request: SyncGroup) -> Iterator[None]:
+        seat = self._roster.seats((request.namespace, request.group_id)).get(request.member_id)
+        if seat is None:
+            yield
+            return
+        seat.syncs += 1
+        try:
+            yield
+        finally:
+            seat.syncs -= 1
 
     def _seat(self, request: JoinGroup | SyncGroup, member_id: str) -> Seat:
         key = (request.namespace, request.group_id)
