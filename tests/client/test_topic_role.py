@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rota.assignors import TopicPartition, UnknownAssignor
-from rota.client import consumer_protocol
-from rota.client.consumer_protocol import TopicRole
+from rota.client import TopicFacts, consumer_protocol
+from rota.client.consumer_protocol import Partitions, TopicRole
 from rota.membership import JoinedAsLeader
 from rota.protocol.messages import JoinedMember
 from rota.types.consumer import decode_assignment, decode_subscription
@@ -18,6 +18,14 @@ from rota.types.consumer import decode_assignment, decode_subscription
 def leading(role: TopicRole) -> JoinedAsLeader:
     (protocol,) = role.protocols(None, -1)
     return JoinedAsLeader(1, protocol.name, (JoinedMember("m", None, protocol.metadata),))
+
+
+async def led_together(strategy: str, *roles: TopicRole) -> list[Partitions]:
+    """What each gets where the first one leads."""
+    said = [next(each.metadata for each in role.protocols(None, -1) if each.name == strategy) for role in roles]
+    members = tuple(JoinedMember(f"m{index}", None, metadata) for index, metadata in enumerate(said))
+    dealt = await roles[0].assign(JoinedAsLeader(1, strategy, members))
+    return [decode_assignment(dealt[member.member_id]).partitions for member in members]
 
 
 @pytest.mark.parametrize(("partitions", "on_the_loop"), [(10, True), (10_000, False)])
@@ -56,6 +64,37 @@ def test_only_cooperative_strategies_let_members_hold_on_while_they_join() -> No
 
     assert is_cooperative("cooperative-sticky", "cooperative-sticky(prefer=stickiness)")
     assert not is_cooperative("cooperative-sticky", "range")
+
+
+def test_a_server_s_strategy_says_what_the_same_one_of_the_client_says() -> None:
+    held = (TopicPartition("t", 3),)
+    role = TopicRole(("server:sticky", "sticky", "server:range"), ("t",), {})
+
+    by_name = {each.name: each.metadata for each in role.protocols(held, 7)}
+
+    assert by_name["server:sticky"] == by_name["sticky"] != by_name["server:range"]
+    assert not role.is_cooperative
+    with pytest.raises(UnknownAssignor, match="server does not assign"):
+        TopicRole(("server:cooperative-sticky",), ("t",), {})
+
+
+async def test_weights_and_racks_of_topics_and_what_members_carry_count() -> None:
+    topics = {"t": TopicFacts(6, {"weights": "1,1,1,1,1,1", "racks": "a,a,b,b,c,c"})}
+    small = TopicRole(("weighted", "rack-aware"), ("t",), topics, rack_id="a")
+    large = TopicRole(("weighted", "rack-aware"), ("t",), topics, rack_id="b", capacity=2)
+
+    by_weight = await led_together("weighted", small, large)
+    by_rack = await led_together("rack-aware", small, large)
+
+    assert [len(share) for share in by_weight] == [2, 4]
+    assert {("t", 0), ("t", 1)} <= set(by_rack[0])
+    assert {("t", 2), ("t", 3)} <= set(by_rack[1])
+
+
+@pytest.mark.parametrize("capacity", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_member_must_carry_something(capacity: float) -> None:
+    with pytest.raises(ValueError, match="capacity"):
+        TopicRole(("weighted",), ("t",), {}, capacity=capacity)
 
 
 def test_an_option_that_does_not_exist_is_refused_before_anybody_joins() -> None:

@@ -59,6 +59,7 @@ from rota.client.transports import GroupEvent, HttpTransport, InMemoryTransport,
 from rota.client.worker_pool import Shard, WorkerPool
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinedMember, OffsetToCommit, TopicPartitions
+from rota.types import TopicFacts
 
 __all__ = [
     "AccessDenied",
@@ -104,6 +105,7 @@ __all__ = [
     "Shard",
     "Term",
     "Throttled",
+    "TopicFacts",
     "TopicPartition",
     "TopicPartitions",
     "Transport",

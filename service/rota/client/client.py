@@ -60,7 +60,7 @@ from rota.protocol.messages import (
     TopicPartitions,
     TopicReply,
 )
-from rota.types import leader
+from rota.types import TopicFacts, leader
 
 INSTANCE_ID_VARIABLE = "ROTA_GROUP_INSTANCE_ID"
 """Makes every member of a process static, each in its group: one process should have one in a group."""
@@ -188,6 +188,7 @@ class Client:
         topics_refresh_ms: int = 10_000,
         group_instance_id: str | None = None,
         rack_id: str | None = None,
+        capacity: float = 1.0,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
@@ -199,10 +200,12 @@ class Client:
             group_id: The group; it comes to be with its first member.
             topics: What to subscribe to: a name, several, or a compiled regular expression that matches whole names of
                 registered topics. As a mapping it also says how many partitions each topic has.
-            strategy: `range`, `roundrobin`, `sticky` or `cooperative-sticky`, with which partitions that do not move
-                never pause; or several, the preferred one first, to change from one to the other while running.
-            partitions_per_topic: The counts, or a function that the leader asks. Without it, and without a mapping
-                in `topics`, the topics registered with the coordinator count.
+            strategy: One of `rota.assignors.STRATEGIES`, options included; with `cooperative-sticky` partitions that do
+                not move never pause. With `server:` before it, the coordinator assigns by it, so that members who only
+                speak HTTP may be in the group. Or several, the preferred one first, to change while running.
+            partitions_per_topic: The counts (or `TopicFacts`), or a function that the leader asks. Without it, and
+                without a mapping in `topics`, the topics registered with the coordinator count, with their attributes
+                `racks` and `weights`.
             session_timeout_ms: As in `member`.
             rebalance_timeout_ms: As in `member`.
             max_processing_interval_ms: Give the share up when for so long nothing was committed or stored, nor
@@ -211,15 +214,16 @@ class Client:
             topics_refresh_ms: How often to look for new topics and partitions, where they are not given as a mapping.
             group_instance_id: As in `member`.
             rack_id: Where this member is, for strategies that heed racks.
+            capacity: How much this member carries, against others, for `weighted`.
             on_assigned: As in `member`; partitions that this member keeps are not among those added.
             on_revoked: As in `member`.
             on_lost: As in `member`.
             leave_on_close: As in `member`.
         """
         selection = TopicSelection.of(topics)
-        counts = partitions_per_topic or (topics if isinstance(topics, Mapping) else self._registered_counts)
+        counts = partitions_per_topic or (topics if isinstance(topics, Mapping) else self._registered_facts)
         strategies = (strategy,) if isinstance(strategy, str) else tuple(strategy)
-        role = TopicRole(strategies, selection.names, counts, rack_id)
+        role = TopicRole(strategies, selection.names, counts, rack_id, capacity)
         return Consumer(
             self._transport,
             self._settings(group_id, PROTOCOL_TYPE, role, session_timeout_ms, rebalance_timeout_ms, group_instance_id),
@@ -248,6 +252,7 @@ class Client:
         topics_refresh_ms: int = 10_000,
         group_instance_id: str | None = None,
         rack_id: str | None = None,
+        capacity: float = 1.0,
         leave_on_close: bool | None = None,
     ) -> WorkerPool:
         """Runs `work(shard)` for each partition that this process holds, as long as it holds it.
@@ -272,6 +277,7 @@ class Client:
             topics_refresh_ms=topics_refresh_ms,
             group_instance_id=group_instance_id,
             rack_id=rack_id,
+            capacity=capacity,
             leave_on_close=leave_on_close,
         )
         return WorkerPool(
@@ -347,9 +353,10 @@ class Client:
     async def _registered_topics(self) -> list[str]:
         return [topic.topic for topic in await self.topics()]
 
-    async def _registered_counts(self, topics: Sequence[str]) -> dict[str, int]:
-        wanted = set(topics)
-        return {topic.topic: topic.partitions for topic in await self.topics() if topic.topic in wanted}
+    async def _registered_facts(self, topics: Sequence[str]) -> dict[str, TopicFacts]:
+        registered = {topic.topic: topic for topic in await self.topics()}
+        known = [registered[topic] for topic in topics if topic in registered]
+        return {topic.topic: TopicFacts(topic.partitions, dict(topic.attributes)) for topic in known}
 
     # --- groups -------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Self
 
 from rota.assignors import TopicPartition
 from rota.client.callbacks import Listeners, call, notify
-from rota.client.consumer_protocol import Partitions, TopicRole, deal_again, read_group
+from rota.client.consumer_protocol import Dealt, Partitions, TopicRole, read_group
 from rota.client.errors import CoordinatorError, MembershipLost
 from rota.client.events import Assigned
 from rota.client.member import Member
@@ -20,6 +20,7 @@ from rota.client.transports.port import Transport
 from rota.membership import MembershipSettings
 from rota.membership.watchdog import ProcessingWatchdog
 from rota.protocol.messages import DescribeGroup, DescribeReply, OffsetToCommit, TopicPartitions
+from rota.types import TopicFacts
 
 _log = logging.getLogger(__name__)
 
@@ -240,7 +241,7 @@ class Consumer(Member[Partitions]):
             await asyncio.sleep(self._options.topics_refresh_ms * (0.75 + 0.5 * self._jitter()) / 1000)
             try:
                 self._take_topics(await self._select())
-                await self._follow_counts()
+                await self._follow_topics()
             except Exception as error:
                 # The user's own counts may raise, too. Next time, then.
                 _log.warning("group %s: its topics could not be looked up: %r", self.group_id, error)
@@ -269,26 +270,39 @@ class Consumer(Member[Partitions]):
         """How many partitions of the group's topics nobody was given in this generation; None if that is over."""
         dealt = self._topic_role.dealt
         if dealt is not None and dealt.generation.generation_id == self.generation_id:
-            return sum(dealt.counts.values()) - sum(map(len, dealt.shares.values()))
+            return _partitions(dealt.topics) - sum(map(len, dealt.shares.values()))
         request = DescribeGroup(self._machine.settings.namespace, self.group_id)
         group = await self._caller.ask(request, DescribeReply)
         if group.state != "Stable" or group.generation_id != self.generation_id:
             return None
         topics, given = read_group(group.members)
-        return sum((await self._topic_role.count(topics)).values()) - len(given)
+        return _partitions(await self._topic_role.count(topics)) - len(given)
 
-    async def _follow_counts(self) -> None:
-        """As the leader, deal again when topics have grown: at once if that takes nothing from anybody."""
-        dealt = self._topic_role.dealt
-        if dealt is None or not self.is_leader or self.assignment is None:
+    async def _follow_topics(self) -> None:
+        """As the leader, deal again when topics have changed: at once if that takes nothing from anybody."""
+        dealt = self._dealt_now()
+        if dealt is None:
             return
-        counts = await self._topic_role.count(sorted({*dealt.counts, *self._topic_role.topics}))
-        if counts == dealt.counts or dealt is not self._topic_role.dealt:
+        topics = await self._topic_role.count(sorted({*dealt.topics, *self._topic_role.topics}))
+        if dealt.is_about(topics):
+            return
+        again, encoded = await self._topic_role.again(dealt, topics)
+        if dealt is not self._dealt_now():
             return
         # Of cooperative members some may still be giving up what they were not dealt: they all have to be asked.
-        again = None if self._topic_role.is_cooperative else deal_again(dealt, counts)
-        if again is not None and self._machine.resync(again.encoded()):
+        at_once = not self._topic_role.is_cooperative and again.keeps_all_of(dealt)
+        if again.shares == dealt.shares or (at_once and self._machine.resync(encoded)):
             self._topic_role.dealt = again
             self._wake.set()
         else:
-            self.rejoin("the partitions of its topics changed")
+            self.rejoin("the topics changed")
+
+    def _dealt_now(self) -> Dealt | None:
+        """What this member dealt, if the group works by that: not where it lost the lead, or the server deals."""
+        dealt = self._topic_role.dealt
+        is_current = dealt is not None and dealt.generation.protocol_name == self._machine.protocol_name
+        return dealt if is_current and self.is_leader and self.assignment is not None else None
+
+
+def _partitions(topics: Mapping[str, TopicFacts]) -> int:
+    return sum(facts.partitions for facts in topics.values())

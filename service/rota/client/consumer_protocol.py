@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from rota.assignors import MemberSubscription, TopicPartition, assign, assignor, strategy
+from rota.assignors import MemberSubscription, Strategy, TopicPartition, UnknownAssignor, assign, strategy
 from rota.client.callbacks import call
 from rota.membership import Assigned, JoinedAsLeader
 from rota.protocol.messages import DescribedMember, JoinedMember, OffsetToCommit, Protocol
+from rota.types import TopicFacts, server_side
 from rota.types.consumer import (
     PROTOCOL_TYPE,
     Assignment,
@@ -19,16 +20,23 @@ from rota.types.consumer import (
     decode_subscription,
     encode_assignment,
     encode_subscription,
+    user_data_of,
 )
+from rota.types.registry import SERVER_PREFIX
+from rota.types.topic_facts import partition_counts, partition_racks, partition_weights
 
 __all__ = ["PROTOCOL_TYPE", "PartitionCounts", "Partitions", "TopicRole"]
 
 Partitions: TypeAlias = tuple[TopicPartition, ...]
 
 PartitionCounts: TypeAlias = (
-    "Mapping[str, int] | Callable[[Sequence[str]], Mapping[str, int] | Awaitable[Mapping[str, int]]]"
+    "Mapping[str, int | TopicFacts]"
+    " | Callable[[Sequence[str]], Mapping[str, int | TopicFacts] | Awaitable[Mapping[str, int | TopicFacts]]]"
 )
-"""How many partitions each topic has, or a function (plain or async) that the leader asks for these topics."""
+"""How many partitions each topic has, or a function (plain or async) that the leader asks for these topics.
+
+`TopicFacts` say more of a topic: where its partitions are and how heavy, for the strategies that heed it.
+"""
 
 INLINE_SIZE = 2_000
 """Partitions and members up to which a thread would cost more than it spares the event loop."""
@@ -36,14 +44,22 @@ INLINE_SIZE = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Dealt:
-    """What this member, leading, gave to whom in a generation, and by which counts."""
+    """What this member, leading, gave to whom in a generation, and by what it knew of the topics."""
 
     generation: JoinedAsLeader
-    counts: Mapping[str, int]
+    topics: Mapping[str, TopicFacts]
     shares: Mapping[str, Sequence[TopicPartition]]
 
     def encoded(self) -> dict[str, bytes]:
         return {member_id: encode_assignment(Assignment(tuple(share))) for member_id, share in self.shares.items()}
+
+    def is_about(self, topics: Mapping[str, TopicFacts]) -> bool:
+        """Whether nothing that a strategy heeds is another; topics may have attributes that are for others to read."""
+        return _heeded(self.topics) == _heeded(topics)
+
+    def keeps_all_of(self, former: Dealt) -> bool:
+        """Whether nobody loses anything by it that it was given in `former`."""
+        return all(set(share) <= set(self.shares.get(member_id, ())) for member_id, share in former.shares.items())
 
 
 @dataclass
@@ -51,50 +67,56 @@ class TopicRole:
     """Members share the partitions of topics. `topics` may change: members say so when they join next.
 
     Members hold on to their partitions while they join only if all strategies that they list are cooperative, so that
-    a group moves from `range` to `cooperative-sticky` in two rolling restarts, as Kafka's does.
+    a group moves from `range` to `cooperative-sticky` in two rolling restarts, as Kafka's does. A strategy may be the
+    server's (`server:sticky`): then the leader has nothing to do.
     """
 
     strategies: tuple[str, ...]
     topics: tuple[str, ...]
     counts: PartitionCounts
     rack_id: str | None = None
+    capacity: float = 1.0
     dealt: Dealt | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         for name in self.strategies:
-            assignor(name)
+            _registered(name)
+        if not 0 < self.capacity < float("inf"):
+            raise ValueError(f"a capacity must be above 0, not {self.capacity}")
 
     @property
     def is_cooperative(self) -> bool:
-        return all(strategy(name).cooperative for name in self.strategies)
+        return all(_registered(name).cooperative for name in self.strategies)
 
     def protocols(self, held: Partitions | None, generation_id: int) -> tuple[Protocol, ...]:
         """`UnknownAssignor` if there is no such strategy."""
-        plain = encode_subscription(Subscription(self.topics, rack_id=self.rack_id))
+        plain = Subscription(self.topics, user_data_of(self.capacity), rack_id=self.rack_id)
         owned = tuple(partition for partition in held or () if partition.topic in self.topics)
-        mindful = Subscription(self.topics, None, owned, generation_id if held is not None else -1, self.rack_id)
+        mindful = replace(plain, owned_partitions=owned, generation_id=generation_id if held is not None else -1)
         return tuple(
-            Protocol(name, encode_subscription(mindful) if strategy(name).remembers else plain)
+            Protocol(name, encode_subscription(mindful if _registered(name).remembers else plain))
             for name in self.strategies
         )
 
     async def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:
-        """Everybody's assignment. A member whose metadata cannot be read fails the generation for all.
-
-        What takes longer is done in a thread: the event loop has heartbeats to send meanwhile.
-        """
+        """Everybody's assignment. A member whose metadata cannot be read fails the generation for all."""
         subscriptions = [_read_subscription(member) for member in generation.members]
-        counts = await self.count(sorted({topic for each in subscriptions for topic in each.topics}))
-        if sum(counts.values()) + len(subscriptions) <= INLINE_SIZE:
-            self.dealt, encoded = _deal(generation, counts, subscriptions)
-        else:
-            self.dealt, encoded = await asyncio.to_thread(_deal, generation, counts, subscriptions)
+        topics = await self.count(sorted({topic for each in subscriptions for topic in each.topics}))
+        self.dealt, encoded = await _deal_off_the_loop(generation, topics, subscriptions)
         return encoded
 
-    async def count(self, topics: Sequence[str]) -> Mapping[str, int]:
-        """How many partitions these topics have now."""
-        counts = await call(self.counts, topics) if callable(self.counts) else self.counts
-        return {topic: counts[topic] for topic in topics if topic in counts}
+    async def again(self, dealt: Dealt, topics: Mapping[str, TopicFacts]) -> tuple[Dealt, dict[str, bytes]]:
+        """What a generation would be dealt by what is known of the topics now, everybody holding what it was given."""
+        subscriptions = [
+            replace(_read_subscription(member), owned_partitions=dealt.shares.get(member.member_id, ()))
+            for member in dealt.generation.members
+        ]
+        return await _deal_off_the_loop(dealt.generation, topics, subscriptions)
+
+    async def count(self, topics: Sequence[str]) -> Mapping[str, TopicFacts]:
+        """How many partitions these topics have now, and what else is known of them."""
+        known = await call(self.counts, topics) if callable(self.counts) else self.counts
+        return {topic: _facts(known[topic]) for topic in topics if topic in known}
 
     def read(self, assigned: Assigned) -> Partitions:
         return tuple(sorted(decode_assignment(assigned.assignment).partitions))
@@ -110,22 +132,39 @@ class TopicRole:
         return tuple(partition for partition in held if partition.topic not in self.topics)
 
 
-def _deal(
-    generation: JoinedAsLeader, counts: Mapping[str, int], subscriptions: Sequence[MemberSubscription]
+async def _deal_off_the_loop(
+    generation: JoinedAsLeader, topics: Mapping[str, TopicFacts], subscriptions: Sequence[MemberSubscription]
 ) -> tuple[Dealt, dict[str, bytes]]:
-    dealt = Dealt(generation, counts, assign(generation.protocol_name, counts, subscriptions))
+    """What takes longer is done in a thread: the event loop has heartbeats to send meanwhile."""
+    if sum(partition_counts(topics).values()) + len(subscriptions) <= INLINE_SIZE:
+        return _deal(generation, topics, subscriptions)
+    return await asyncio.to_thread(_deal, generation, topics, subscriptions)
+
+
+def _deal(
+    generation: JoinedAsLeader, topics: Mapping[str, TopicFacts], subscriptions: Sequence[MemberSubscription]
+) -> tuple[Dealt, dict[str, bytes]]:
+    counts, racks, weights = _heeded(topics)
+    dealt = Dealt(generation, topics, assign(generation.protocol_name, counts, subscriptions, racks, weights))
     return dealt, dealt.encoded()
 
 
-def deal_again(dealt: Dealt, counts: Mapping[str, int]) -> Dealt | None:
-    """What is dealt by new counts, if it takes nothing from anybody: only then members need not stop work for it."""
-    subscriptions = [
-        replace(_read_subscription(member), owned_partitions=dealt.shares.get(member.member_id, ()))
-        for member in dealt.generation.members
-    ]
-    shares = assign(dealt.generation.protocol_name, counts, subscriptions)
-    keeps_all = all(set(share) <= set(shares.get(member_id, ())) for member_id, share in dealt.shares.items())
-    return Dealt(dealt.generation, counts, shares) if keeps_all else None
+def _heeded(
+    topics: Mapping[str, TopicFacts],
+) -> tuple[dict[str, int], dict[str, list[list[str]]], dict[str, list[float]]]:
+    """All that strategies take of topics: counts, racks and weights."""
+    return partition_counts(topics), partition_racks(topics), partition_weights(topics)
+
+
+def _facts(known: int | TopicFacts) -> TopicFacts:
+    return TopicFacts(known) if isinstance(known, int) else known
+
+
+def _registered(name: str) -> Strategy:
+    """The strategy behind a name, also where it is the server that assigns by it; or `UnknownAssignor`."""
+    if name.startswith(SERVER_PREFIX) and server_side(PROTOCOL_TYPE, name) is None:
+        raise UnknownAssignor(f"the server does not assign by {name!r}")
+    return strategy(name.removeprefix(SERVER_PREFIX))
 
 
 def read_group(members: Sequence[DescribedMember]) -> tuple[list[str], set[TopicPartition]]:

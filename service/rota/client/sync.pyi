@@ -28,10 +28,11 @@ from rota.protocol.messages import (
     TopicPartitions,
     TopicReply,
 )
+from rota.types import TopicFacts
 
 __all__ = ["Client", "Consumer", "Election", "Event", "Member", "Shard", "Term", "WorkerPool", "connect"]
 
-PartitionCounts: TypeAlias = Mapping[str, int] | Callable[[Sequence[str]], Mapping[str, int]]
+PartitionCounts: TypeAlias = Mapping[str, int | TopicFacts] | Callable[[Sequence[str]], Mapping[str, int | TopicFacts]]
 
 Listener: TypeAlias = Callable[..., None]
 
@@ -134,6 +135,7 @@ class Client:
         topics_refresh_ms: int = 10000,
         group_instance_id: str | None = None,
         rack_id: str | None = None,
+        capacity: float = 1.0,
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
@@ -145,10 +147,12 @@ class Client:
             group_id: The group; it comes to be with its first member.
             topics: What to subscribe to: a name, several, or a compiled regular expression that matches whole names of
                 registered topics. As a mapping it also says how many partitions each topic has.
-            strategy: `range`, `roundrobin`, `sticky` or `cooperative-sticky`, with which partitions that do not move
-                never pause; or several, the preferred one first, to change from one to the other while running.
-            partitions_per_topic: The counts, or a function that the leader asks. Without it, and without a mapping
-                in `topics`, the topics registered with the coordinator count.
+            strategy: One of `rota.assignors.STRATEGIES`, options included; with `cooperative-sticky` partitions that do
+                not move never pause. With `server:` before it, the coordinator assigns by it, so that members who only
+                speak HTTP may be in the group. Or several, the preferred one first, to change while running.
+            partitions_per_topic: The counts (or `TopicFacts`), or a function that the leader asks. Without it, and
+                without a mapping in `topics`, the topics registered with the coordinator count, with their attributes
+                `racks` and `weights`.
             session_timeout_ms: As in `member`.
             rebalance_timeout_ms: As in `member`.
             max_processing_interval_ms: Give the share up when for so long nothing was committed or stored, nor
@@ -157,6 +161,7 @@ class Client:
             topics_refresh_ms: How often to look for new topics and partitions, where they are not given as a mapping.
             group_instance_id: As in `member`.
             rack_id: Where this member is, for strategies that heed racks.
+            capacity: How much this member carries, against others, for `weighted`.
             on_assigned: As in `member`; partitions that this member keeps are not among those added.
             on_revoked: As in `member`.
             on_lost: As in `member`.
@@ -179,6 +184,7 @@ class Client:
         topics_refresh_ms: int = 10000,
         group_instance_id: str | None = None,
         rack_id: str | None = None,
+        capacity: float = 1.0,
         leave_on_close: bool | None = None,
     ) -> WorkerPool:
         """Runs `work(shard)` for each partition that this process holds, as long as it holds it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide, TopicFacts
+from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide
 from rota.types.registry import (
     ENTRY_POINT_GROUP,
     BrokenPlugin,
@@ -15,6 +15,7 @@ from rota.types.registry import (
     subscribed_topics,
     why_not_assigned,
 )
+from rota.types.topic_facts import TopicFacts
 from rota.types.wire_format import MalformedMetadata
 
 __all__ = [

@@ -10,7 +10,8 @@ from typing import Final
 
 from rota.assignors import MemberSubscription, TopicPartition, UnknownAssignor, assign, assignor
 from rota.types import consumer, plain
-from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide, TopicFacts
+from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide
+from rota.types.topic_facts import TopicFacts, partition_counts, partition_racks, partition_weights
 from rota.types.wire_format import MalformedMetadata
 
 PREFIX: Final = "server:"
@@ -46,10 +47,10 @@ def assign_partitions(generation: Generation, topics: Mapping[str, TopicFacts]) 
     members = [_subscription(member, generation, topics) for member in generation.members]
     shares = assign(
         generation.protocol_name.removeprefix(PREFIX),
-        {name: facts.partitions for name, facts in topics.items()},
+        partition_counts(topics),
         members,
-        {name: racks for name, facts in topics.items() if (racks := _racks(facts))},
-        {name: weights for name, facts in topics.items() if (weights := _weights(facts))},
+        partition_racks(topics),
+        partition_weights(topics),
     )
     return {member.member_id: _encoded(member, shares[member.member_id]) for member in generation.members}
 
@@ -138,26 +139,6 @@ def _encoded(member: JoinedWith, share: Sequence[TopicPartition]) -> bytes:
     if plain.is_plain(member.metadata):
         return plain.encode_plain_assignment(share)
     return consumer.encode_assignment(consumer.Assignment(tuple(share)))
-
-
-def _racks(facts: TopicFacts) -> list[list[str]]:
-    """The attribute `racks`: those of partition 0, a comma, those of partition 1, …; several are joined by `+`."""
-    text = facts.attributes.get("racks", "")
-    return [[rack for rack in part.strip().split("+") if rack] for part in text.split(",")] if text else []
-
-
-def _weights(facts: TopicFacts) -> list[float]:
-    """The attribute `weights`: numbers with commas between them. One that is no weight counts as 1."""
-    text = facts.attributes.get("weights", "")
-    return [_weight(part) for part in text.split(",")] if text else []
-
-
-def _weight(text: str) -> float:
-    try:
-        weight = float(text)
-    except ValueError:
-        return 1.0
-    return weight if 0 <= weight < float("inf") else 1.0
 
 
 CONSUMER: Final = ProtocolType(

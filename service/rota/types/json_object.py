@@ -17,3 +17,14 @@ def decode_object(data: bytes) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise MalformedMetadata("not a JSON object")
     return values
+
+
+def positive_number(value: object) -> float | None:
+    """A value as a finite number above 0; None if it is none. JSON has integers that no float can hold."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if 0 < number < float("inf") else None

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rota.types.json_object import decode_object
-from rota.types.plugin import Generation, ProtocolType, Readable, ServerSide, TopicFacts
+from rota.types.plugin import Generation, ProtocolType, Readable, ServerSide
+from rota.types.topic_facts import TopicFacts
 from rota.types.wire_format import MalformedMetadata
 
 PROTOCOL_TYPE: Final = "leader"

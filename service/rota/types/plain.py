@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rota.assignors.model import TopicPartition
-from rota.types.json_object import decode_object
+from rota.types.json_object import decode_object, positive_number
 from rota.types.wire_format import MalformedMetadata
 
 
@@ -35,15 +35,16 @@ def decode_plain_subscription(data: bytes) -> PlainSubscription:
     topics = values.get("topics")
     if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
         raise MalformedMetadata('"topics" must be a list of names')
-    rack, capacity, generation_id = values.get("rack"), values.get("capacity", 1.0), values.get("generation_id", -1)
+    rack, generation_id = values.get("rack"), values.get("generation_id", -1)
+    capacity = positive_number(values.get("capacity", 1.0))
     if not (rack is None or isinstance(rack, str)):
         raise MalformedMetadata('"rack" must be a name')
-    if isinstance(capacity, bool) or not isinstance(capacity, int | float) or not 0 < capacity < float("inf"):
+    if capacity is None:
         raise MalformedMetadata('"capacity" must be a number above 0')
     if isinstance(generation_id, bool) or not isinstance(generation_id, int):
         raise MalformedMetadata('"generation_id" must be an integer')
     owned = _partitions(values.get("owned", {}))
-    return PlainSubscription(tuple(dict.fromkeys(topics)), owned, generation_id, rack or None, float(capacity))
+    return PlainSubscription(tuple(dict.fromkeys(topics)), owned, generation_id, rack or None, capacity)
 
 
 def encode_plain_assignment(partitions: Sequence[TopicPartition]) -> bytes:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from rota.types.topic_facts import TopicFacts
 
 Readable: TypeAlias = Mapping[str, Any]
 """JSON values, for people."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicFacts:
-    """A topic as the registry knows it."""
-
-    partitions: int
-    attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,7 @@ def test_bytes_of_another_strategy_are_nothing_that_one_had() -> None:
         (b'{"topics": [1]}', "list of names"),
         (b'{"topics": [], "capacity": 0}', "capacity"),
         (b'{"topics": [], "capacity": true}', "capacity"),
+        (b'{"topics": [], "capacity": 1' + b"0" * 400 + b"}", "capacity"),
         (b'{"topics": [], "rack": 1}', "rack"),
         (b'{"topics": [], "generation_id": "1"}', "generation_id"),
         (b'{"topics": [], "owned": [1]}', "by topic"),
