@@ -15,6 +15,7 @@ from typing import Any
 from rota.observability.logs import configure_logging
 from rota.runtime.ports import StoreRefused, StoreUnavailable
 from rota.server.bootstrap import Services, open_services, open_tls
+from rota.server.http_protocol import allow_connections
 from rota.server.http_server import CannotListen, HttpServer, listen, url_of
 from rota.server.settings import Settings
 from rota.server.telemetry import watch_loop_lag
@@ -33,6 +34,7 @@ def run(settings: Settings, serving: Callable[[Settings], Coroutine[Any, Any, No
     """Serve until SIGTERM or SIGINT; returns the exit code. A second signal ends the process at once."""
     configure_logging(settings.log_format, settings.log_level)
     _spare_the_collector()
+    allow_connections()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
             runner.run((serving or serve)(settings))

@@ -22,7 +22,7 @@ from rota.api.http.heartbeats import HeartbeatEndpoint
 from rota.api.http.openapi import build_openapi
 from rota.api.http.operations import OPERATIONS, Operation
 from rota.api.http.outcomes import outcome_of
-from rota.api.http.rendered import HttpRefusal, Rendered, render_rejection
+from rota.api.http.rendered import HttpRefusal, Rendered, render_document, render_rejection
 from rota.api.http.streams import PING_SECONDS, EventStreams
 from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import Metrics
@@ -36,6 +36,7 @@ ShortRoad = Callable[[Scope, Receive, dict[str, str]], Awaitable[Rendered]]
 
 _GROUP_CALL_PATH = re.compile(r"/v1/namespaces/([^/]+)/groups/([^/]+)/([a-z]+)")
 JWKS_PATH = "/.well-known/jwks.json"
+DOCUMENT_PATH = "/openapi.json"
 _GROUP = PREFIX + "/groups/{group_id}"
 
 
@@ -60,6 +61,7 @@ class HttpApi:
         )
         self._short_roads = self._calls_of_members()
         self._streams = EventStreams(coordinator, limits, metrics, self.draining, ping_seconds)
+        self._document: Rendered | None = None
         self.fastapi = _fastapi(limits)
         for path, by_method in self._routes().items():
             self.fastapi.router.add_route(path, _dispatch(by_method), methods=list(by_method), include_in_schema=False)
@@ -118,6 +120,7 @@ class HttpApi:
         routes["/v1/events"]["GET"] = self._answering(self._handlers.read_journal, "journalRead")
         routes["/healthz"]["GET"] = self._answering(self._handlers.healthz, "healthz")
         routes["/readyz"]["GET"] = self._answering(self._handlers.readyz, "readyz")
+        routes[DOCUMENT_PATH]["GET"] = self._answering(self._publish_document, "openapi")
         routes[JWKS_PATH]["GET"] = self._answering(self._handlers.publish_keys, "fenceKeys")
         routes["/metrics"]["GET"] = self._answering(self._handlers.scrape, "metrics")
         return routes
@@ -127,6 +130,12 @@ class HttpApi:
             return (await outcome_of(handle(http), operation, self.metrics)).as_response()
 
         return answer
+
+    async def _publish_document(self, _http: HttpRequest) -> Rendered:
+        """The OpenAPI document, written once: writing it takes many times what an answer may hold the loop up for."""
+        if self._document is None:
+            self._document = render_document(self.openapi())
+        return self._document
 
     async def _open_stream(self, http: HttpRequest) -> ASGIApp:
         try:
@@ -167,7 +176,9 @@ def _dispatch(by_method: dict[str, Handler]) -> Callable[[HttpRequest], Awaitabl
 
 
 def _fastapi(limits: Limits) -> FastAPI:
-    app = FastAPI(title="Rota", redoc_url=None, redirect_slashes=False, openapi_url="/openapi.json")
+    app = FastAPI(title="Rota", redoc_url=None, redirect_slashes=False, openapi_url=DOCUMENT_PATH)
+    # FastAPI's own would write the document anew for each caller.
+    app.router.routes = [route for route in app.router.routes if getattr(route, "path", "") != DOCUMENT_PATH]
     document: dict[str, Any] = {}
 
     def openapi() -> dict[str, Any]:
