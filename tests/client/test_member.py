@@ -11,7 +11,6 @@ import pytest
 from rota.client import (
     CoordinatorUnreachable,
     FencedInstanceId,
-    IllegalGeneration,
     InconsistentGroupProtocol,
     Member,
     MembershipLost,
@@ -21,7 +20,8 @@ from rota.client import (
 )
 from rota.client.events import Assigned, Lost, MemberEvent, Reachable, Rebalancing, Revoked, Unreachable
 from rota.membership import AssignmentFailed
-from rota.protocol.messages import Heartbeat, JoinGroup, LeaveGroup
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup
 from tests.client.stage import (
     GROUP,
     SESSION_MS,
@@ -454,13 +454,15 @@ async def test_lost_is_told_though_the_revocation_refuses_to_be_cancelled() -> N
 
 @in_virtual_time
 async def test_a_generation_that_was_left_behind_cannot_commit() -> None:
-    async with a_coordinator() as coordinator, a_worker(coordinator).member() as member:
-        await member.wait_assigned()
-        request = member._fenced((OffsetToCommit("work", 0, 1),))
-        async with a_worker(coordinator).member() as other:
-            await all_partitions_are_shared([member, other])
-            error = await member._commit_once(request)
-            assert isinstance(error, IllegalGeneration)
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with worker.member() as member:
+            await member.wait_assigned()
+            done = (OffsetToCommit("work", 0, 1),)
+            late = CommitOffsets("default", GROUP, member.generation_id, done, member.member_id)
+            async with a_worker(coordinator).member() as other:
+                await all_partitions_are_shared([member, other])
+                assert (await worker.cable.send(late, timeout_ms=1_000)).reply.error is ErrorCode.ILLEGAL_GENERATION
 
 
 @in_virtual_time

@@ -13,7 +13,6 @@ from rota.client.errors import CoordinatorError
 from rota.client.events import Assigned, MemberEvent
 from rota.client.lag import LoopLag
 from rota.client.member import Share
-from rota.client.pulse import Beat
 from rota.client.topics import Topics
 from rota.client.transports.port import GroupEvent
 from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
@@ -21,7 +20,6 @@ from rota.protocol.messages import (
     DescribeReply,
     FenceReply,
     FetchedOffset,
-    Heartbeat,
     JoinedMember,
     ListedGroup,
     OffsetToCommit,
@@ -395,12 +393,6 @@ class Member(Generic[Share]):
 
     def come_back(self) -> None:
         """Join again after having stepped aside."""
-
-    def overdue_heartbeat(self) -> Heartbeat | None:
-        """For the pulse."""
-
-    def note_beat(self, beat: Beat) -> None:
-        """For the pulse: looked at when this member next reads the clock."""
 
     def fail(self, error: Exception) -> None:
         """The user's code raised: this member can only stop work, leave, and end its block with the error."""

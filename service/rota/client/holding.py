@@ -1,0 +1,144 @@
+"""What a member holds: it comes, callbacks are told in order, and it is given up or lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Generic, TypeVar
+
+from rota.client.callbacks import CallbackQueue, Listeners, notify
+from rota.client.driver import Driver
+from rota.client.events import Assigned, Broadcast, Lost, Rebalancing, Revoked
+from rota.client.roles import Role
+from rota.membership import Membership
+from rota.membership import events as core
+
+Share = TypeVar("Share")
+
+_log = logging.getLogger(__name__)
+
+
+class Holding(Generic[Share]):
+    """A member's share, from the coordinator's word to the last callback about it.
+
+    After each wait for the user's code what is current is looked at again: code that does not heed its cancellation
+    comes back when all that it knows of is over.
+    """
+
+    def __init__(
+        self,
+        machine: Membership,
+        role: Role[Share],
+        listeners: Listeners[Share],
+        driver: Driver,
+        callbacks: CallbackQueue,
+        broadcast: Broadcast[Share],
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        """`on_error` is told where the role cannot read what was assigned."""
+        self.current: Assigned[Share] | None = None
+        """What the coordinator has given to this member."""
+        self.owned: Share | None = None
+        """What the callbacks were told to hold, with what is being revoked: nobody else has any of it."""
+        self.is_closing = False
+        """The member is about to leave: it joins no more generations."""
+        self._last: tuple[Share | None, int] = (None, -1)
+        """What was held when this member joined last, and in which generation."""
+        self._machine = machine
+        self._role = role
+        self._listeners = listeners
+        self._driver = driver
+        self._callbacks = callbacks
+        self._broadcast = broadcast
+        self._on_error = on_error
+
+    def take(self, event: core.Assigned) -> None:
+        """An assignment came."""
+        try:
+            share = self._role.read(event)
+        except Exception as error:
+            self._on_error(error)
+            return
+        assigned = Assigned(event.generation_id, share, event.is_leader, event.leader_id, event.protocol_name)
+        self.current = assigned
+        self._callbacks.add(partial(self._take_up, assigned))
+
+    def move_on(self, event: core.RebalanceStarted) -> None:
+        """The group rebalances: what must be is given up, then this member joins again."""
+        self._broadcast.publish(Rebalancing(event.generation_id, event.reason))
+        self._callbacks.add(self._rejoin)
+
+    def lose(self, reason: str) -> None:
+        """Stop work at once: it does not wait for what is being called."""
+        current, self.current = self.current, None
+        owned, self.owned = self.owned, None
+        self._last = (None, -1)
+        self._machine.say(self._role.protocols(*self._last))
+        if current is None or owned is None:
+            self._callbacks.interrupt(_nothing)
+            return
+        _log.warning(
+            "member %s of group %s lost its assignment: %s",
+            self._machine.member_id,
+            self._machine.settings.group_id,
+            reason,
+        )
+        self._broadcast.publish(Lost(current.generation_id, owned, reason))
+        deadline = asyncio.get_running_loop().time() + self._machine.settings.margin_ms / 1000
+        self._callbacks.interrupt(partial(notify, self._listeners.on_lost, owned, deadline=deadline))
+
+    async def give_all_up(self) -> None:
+        """Stop all work in order; nothing is held any more. To be added to the callbacks."""
+        current = self.current
+        if self.owned is not None:
+            await self._give_up(self._machine.generation_id, self.owned)
+        if self.current is current:
+            self.owned = self.current = None
+
+    async def _take_up(self, assigned: Assigned[Share]) -> None:
+        """Give up what is not assigned any more, then take up what is new."""
+        owned, share = self.owned, assigned.share
+        removed = None if owned is None else self._role.without(owned, share)
+        if removed and self.current is assigned:
+            await self._give_up(assigned.generation_id, removed)
+        if self.current is not assigned:
+            return
+        self.owned = share
+        self._broadcast.publish(assigned)
+        added = share if owned is None else self._role.without(share, owned)
+        await notify(self._listeners.on_assigned, added, share, deadline=_seconds(self._machine.deadline_ms))
+        if removed and self._role.is_cooperative and self.current is assigned:
+            # Nobody is given what was revoked before all have joined without it.
+            self._driver.rejoin("gave up what was revoked")
+
+    async def _rejoin(self) -> None:
+        """Give up what must be, and join the next generation, unless this member is about to leave."""
+        current, owned = self.current, self.owned
+        if self.is_closing:
+            return
+        if not self._role.is_cooperative:
+            await self.give_all_up()
+        elif owned is not None and (unwanted := self._role.unwanted(owned)):
+            await self._give_up(self._machine.generation_id, unwanted)
+            if self.current is current:
+                self.owned = self._role.without(owned, unwanted)
+        if self.current is current or self.current is None:
+            if current is not None and owned is not None:
+                self._last = (self.owned if self._role.is_cooperative else owned, current.generation_id)
+            protocols = self._role.protocols(*self._last)
+            self._machine.rejoin(self._driver.now_ms(), protocols, holding=self._role.is_cooperative)
+            self._driver.wake.set()
+
+    async def _give_up(self, generation_id: int, removed: Share) -> None:
+        await notify(self._listeners.on_revoked, removed, deadline=_seconds(self._machine.revoke_by_ms))
+        self._broadcast.publish(Revoked(generation_id, removed))
+
+
+async def _nothing() -> None:
+    """To interrupt what is being called."""
+
+
+def _seconds(at_ms: int | None) -> float | None:
+    return None if at_ms is None else at_ms / 1000
