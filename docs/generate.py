@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from docs.sdk_reference import sdk_parts
 from docs.sync_stub import STUB, sync_stub
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -173,6 +174,11 @@ def openapi() -> str:
     return dump_openapi()
 
 
+def sdk() -> str:
+    """The public names of the Python SDK."""
+    return page("The Python SDK", *sdk_parts())
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli,
     "settings.md": settings,
@@ -180,6 +186,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "states.md": states,
     "metrics.md": metrics,
     "openapi.json": openapi,
+    "sdk.md": sdk,
 }
 
 

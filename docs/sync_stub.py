@@ -11,7 +11,8 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+
+from docs.source import Attribute, Module, attributes_of, is_text
 
 STUB = Path(__file__).parents[1] / "service" / "rota" / "client" / "sync.pyi"
 WIDTH = 120
@@ -35,39 +36,14 @@ def sync_stub() -> str:
     from rota.client.twin import TWINS
 
     classes = [kind for kind in TWINS if kind.__module__.startswith("rota.")]
-    modules = {kind: _Module(inspect.getmodule(kind)) for kind in classes}
+    modules = {kind: Module(inspect.getmodule(kind)) for kind in classes}
     stub = _Stub({kind.__name__ for kind in classes})
-    connect = stub.function(_Module(client), _Module(client).definition("connect"))
+    connect = stub.function(Module(client), Module(client).definition("connect"))
     # A class comes after the one that it is derived from.
     bodies = [stub.class_of(modules[kind], modules[kind].definition(kind.__name__)) for kind in classes]
     exported = ", ".join(f'"{name}"' for name in (*sorted({*(kind.__name__ for kind in classes), "Event"}), "connect"))
     head = [_NOTE, "from __future__ import annotations", "\n".join(stub.imports()), f"__all__ = [{exported}]"]
     return "\n\n".join((*head, *stub.aliases.values(), connect, _EVENT.rstrip(), *bodies)) + "\n"
-
-
-class _Module:
-    """A module's source: its definitions, and where the names in it come from."""
-
-    def __init__(self, module: ModuleType | None) -> None:
-        assert module is not None
-        self.name = module.__name__
-        self._tree = ast.parse(inspect.getsource(module))
-        self._imported = {
-            alias.asname or alias.name: (node.module or "", alias.name)
-            for node in self._tree.body
-            if isinstance(node, ast.ImportFrom)
-            for alias in node.names
-        }
-
-    def definition(self, name: str) -> ast.stmt | None:
-        """A class, function or type alias; None where it is only passed on."""
-        return next((node for node in self._tree.body if name in _names_defined(node)), None)
-
-    def home_of(self, name: str) -> tuple[str, str] | None:
-        """Module and name where something is imported from; None for built-ins."""
-        if any(name in _names_defined(node) for node in self._tree.body):
-            return self.name, name
-        return self._imported.get(name)
 
 
 class _Stub:
@@ -90,9 +66,9 @@ class _Stub:
             if not ours:
                 yield ""
 
-    def class_of(self, module: _Module, node: ast.stmt | None) -> str:
+    def class_of(self, module: Module, node: ast.stmt | None) -> str:
         assert isinstance(node, ast.ClassDef)
-        parts = [_docstring(node), *self._attributes(module, node)]
+        parts = [_docstring(node), *(self._attribute(module, each) for each in attributes_of(node))]
         for each in node.body:
             if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
@@ -104,7 +80,7 @@ class _Stub:
         head = f"class {node.name}({bases}):" if bases else f"class {node.name}:"
         return head + "\n" + textwrap.indent(_joined([part for part in parts if part]), "    ")
 
-    def function(self, module: _Module, node: ast.stmt | None) -> str:
+    def function(self, module: Module, node: ast.stmt | None) -> str:
         assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         assert node.returns is not None, f"{node.name} says nothing of what it returns"
         parameters = list(self._parameters(module, node.args))
@@ -118,7 +94,7 @@ class _Stub:
         docstring = _docstring(node)
         return decorators + line + ("\n" + textwrap.indent(docstring, "    ") if docstring else " ...")
 
-    def _parameters(self, module: _Module, given: ast.arguments) -> Iterator[str]:
+    def _parameters(self, module: Module, given: ast.arguments) -> Iterator[str]:
         defaults = [None] * (len(given.args) - len(given.defaults)) + list(given.defaults)
         for each, default in zip(given.args, defaults, strict=True):
             yield self._parameter(module, each, default)
@@ -127,31 +103,22 @@ class _Stub:
         for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
             yield self._parameter(module, each, default)
 
-    def _parameter(self, module: _Module, given: ast.arg, default: ast.expr | None) -> str:
+    def _parameter(self, module: Module, given: ast.arg, default: ast.expr | None) -> str:
         text = given.arg if given.annotation is None else f"{given.arg}: {self._type(module, given.annotation)}"
         if default is None:
             return text
         return f"{text} = {self._type(module, default)}" if given.annotation else f"{text}={ast.unparse(default)}"
 
-    def _attributes(self, module: _Module, node: ast.ClassDef) -> Iterator[str]:
-        """What `__init__` sets on the object, with the docstring that follows."""
-        init = next((each for each in node.body if getattr(each, "name", "") == "__init__"), None)
-        body: list[ast.stmt] = getattr(init, "body", [])
-        for each, following in zip(body, [*body[1:], ast.Pass()], strict=True):
-            match each:
-                case ast.AnnAssign(target=ast.Attribute(attr=name), annotation=kind) if not name.startswith("_"):
-                    told = f'\n"""{following.value.value}"""' if _is_text(following) else ""  # type: ignore[attr-defined]
-                    yield f"{name}: {self._type(module, kind)}{told}"
-                case ast.Assign(targets=targets):
-                    public = [each for each in targets if not getattr(each, "attr", "_").startswith("_")]
-                    assert not public, f"{node.name}: an annotation is missing at {ast.unparse(each)}"
+    def _attribute(self, module: Module, given: Attribute) -> str:
+        told = f'\n"""{given.told}"""' if given.told else ""
+        return f"{given.name}: {self._type(module, given.kind)}{told}"
 
     def _block(self) -> str:
         self._needed |= {("types", "TracebackType"), ("typing", "Self")}
         parameters = "self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None"
         return f"def __enter__(self) -> Self: ...\ndef __exit__(\n    {parameters}\n) -> None: ..."
 
-    def _type(self, module: _Module, node: ast.expr) -> str:
+    def _type(self, module: Module, node: ast.expr) -> str:
         """A type, or a default, as it is here; what it names is imported."""
         changed = _Sync().visit(ast.parse(ast.unparse(node), mode="eval").body)
         for each in ast.walk(changed):
@@ -159,7 +126,7 @@ class _Stub:
                 self._need(module, each.id)
         return ast.unparse(changed).replace("'", '"')
 
-    def _need(self, module: _Module, name: str) -> None:
+    def _need(self, module: Module, name: str) -> None:
         home = module.home_of(name) if name not in self._twinned else None
         if name in ("Iterator",):
             home = ("collections.abc", name)
@@ -174,12 +141,12 @@ class _Stub:
         """An alias of types that speaks of what is awaited is another here."""
         import importlib
 
-        module = _Module(importlib.import_module(module_name))
+        module = Module(importlib.import_module(module_name))
         node = module.definition(name)
         if not isinstance(node, ast.AnnAssign | ast.Assign):
             return None
         assert node.value is not None
-        text: str = node.value.value if _is_text(node) else ast.unparse(node.value)  # type: ignore[attr-defined]
+        text: str = node.value.value if is_text(node) else ast.unparse(node.value)  # type: ignore[attr-defined]
         value = ast.parse(text, mode="eval").body
         names = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)}
         if not names & ({"Awaitable", "Assignments"} | self._twinned):
@@ -213,20 +180,6 @@ def _waits() -> frozenset[str]:
     from rota.client.twin import WAITS
 
     return WAITS
-
-
-def _names_defined(node: ast.stmt) -> set[str]:
-    match node:
-        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-            return {name}
-        case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
-            return {name}
-    return set()
-
-
-def _is_text(node: ast.AST) -> bool:
-    value = getattr(node, "value", None)
-    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def _docstring(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:

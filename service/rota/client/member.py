@@ -348,7 +348,7 @@ class Member(Generic[Share]):
         self._wake.set()
 
     def fail(self, error: Exception) -> None:
-        """The user's code raised: this member can only stop work, leave, and end its block with the error."""
+        """End this member's block with an error, as where a callback raises: work is stopped, and the group left."""
         if self._failure is None:
             self._failure = error
         self._holding.is_closing = True

@@ -395,7 +395,7 @@ class Member(Generic[Share]):
         """Join again after having stepped aside."""
 
     def fail(self, error: Exception) -> None:
-        """The user's code raised: this member can only stop work, leave, and end its block with the error."""
+        """End this member's block with an error, as where a callback raises: work is stopped, and the group left."""
 
 class Consumer(Member[Partitions]):
     """A `Member` whose share is partitions of topics.

@@ -1,0 +1,174 @@
+"""Writes docs/reference/sdk.md: the SDK's public names with their signatures and docstrings."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from docs.source import Module, attributes_of
+
+_WIDTH = 100
+_SECTION = re.compile(r"^(Args|Raises):$", re.MULTILINE)
+_SYNC = """`rota.client.sync` has the same names for programs without asyncio: `with` for `async with`, and what is
+awaited here is waited for there. Callbacks, `work` and `assign` are plain functions, called in threads. A thread cannot
+be cancelled: where a body would be, look at `term.is_valid` or `shard.is_held`, or wait for `term.lost`."""
+
+
+def sdk_parts() -> Iterator[str]:
+    """The page's parts, after its title."""
+    import rota.client as sdk
+    from rota.client import callbacks, client, events, roles
+    from rota.membership import events as core
+
+    yield inspect.getdoc(sdk) or ""
+    yield _SYNC
+    yield from _function("", Module(client), "connect", level=2)
+    yield _value(client, "INSTANCE_ID_VARIABLE", "The environment")
+    for kind in (sdk.Client, sdk.Election, sdk.Term, sdk.WorkerPool, sdk.Shard, sdk.Consumer, sdk.Member):
+        yield from _class(kind)
+    yield "## Callbacks"
+    yield inspect.getdoc(callbacks.Listeners) or ""
+    yield f"{_told_of(callbacks, 'Listener')}\n\n{_told_of(roles, 'Assign')}"
+    yield "## What members tell"
+    yield "Each is an item of `member.events()`."
+    yield "\n".join([*_events(events), *_events(core, only="AssignmentFailed")])
+    yield "## Errors"
+    yield inspect.getdoc(sdk.CoordinatorError) or ""
+    leaves = [kind for name in sdk.__all__ if _is_leaf(kind := getattr(sdk, name), sdk.CoordinatorError)]
+    yield "\n".join(f"- `{kind.__name__}`: {_joined(inspect.getdoc(kind) or '')}" for kind in leaves)
+
+
+def _class(kind: type[Any]) -> Iterator[str]:
+    module = Module(inspect.getmodule(kind))
+    node = module.definition(kind.__name__)
+    assert isinstance(node, ast.ClassDef)
+    yield f"## {kind.__name__}"
+    yield _prose(ast.get_docstring(node) or "")
+    attributes = [_item(each.name, each.kind, each.told) for each in attributes_of(node) if each.told]
+    if told := [*attributes, *_properties(node)]:
+        yield "\n".join(told)
+    for each in node.body:
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and _is_documented(each) and not _is_property(each):
+            yield from _function(f"{kind.__name__}.", module, each, level=3)
+
+
+def _properties(node: ast.ClassDef) -> Iterator[str]:
+    for each in node.body:
+        if isinstance(each, ast.FunctionDef) and each.returns and _is_property(each) and _is_documented(each):
+            yield _item(each.name, each.returns, ast.get_docstring(each) or "")
+
+
+def _item(name: str, kind: ast.expr, told: str) -> str:
+    return f"- `{name}: {ast.unparse(kind)}`: {_joined(told)}"
+
+
+def _function(
+    owner: str, module: Module, given: str | ast.FunctionDef | ast.AsyncFunctionDef, *, level: int
+) -> Iterator[str]:
+    node = module.definition(given) if isinstance(given, str) else given
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    yield f"{'#' * level} {owner}{node.name}"
+    yield f"```python\n{_signature(module, node)}\n```"
+    yield _prose(ast.get_docstring(node) or "")
+
+
+def _signature(module: Module, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """One line, or one for each parameter."""
+    word = "async def" if isinstance(node, ast.AsyncFunctionDef) and not _yields(node) else "def"
+    parameters = [each for each in _parameters(module, node.args) if each != "self"]
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    line = f"{word} {node.name}({', '.join(parameters)}){returns}"
+    if len(line) <= _WIDTH:
+        return line
+    return f"{word} {node.name}(\n" + "".join(f"    {each},\n" for each in parameters) + f"){returns}"
+
+
+def _parameters(module: Module, given: ast.arguments) -> Iterator[str]:
+    defaults = [None] * (len(given.args) - len(given.defaults)) + list(given.defaults)
+    for each, default in zip(given.args, defaults, strict=True):
+        yield _parameter(module, each, default)
+    if given.kwonlyargs:
+        yield "*"
+    for each, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
+        yield _parameter(module, each, default)
+
+
+def _parameter(module: Module, given: ast.arg, default: ast.expr | None) -> str:
+    return ast.unparse(given) if default is None else f"{ast.unparse(given)} = {_default(module, default)}"
+
+
+def _default(module: Module, default: ast.expr) -> str:
+    """As it would be written; a constant as what it stands for."""
+    value = module.value_of(default.id) if isinstance(default, ast.Name) else ast.literal_eval(default)
+    return f"{value:_}" if type(value) is int and value >= 10_000 else repr(value).replace("'", '"')
+
+
+def _prose(docstring: str) -> str:
+    """A docstring with its sections as lists."""
+    prose, *sections = _SECTION.split(docstring)
+    parts = [prose.strip()]
+    for title, body in zip(sections[::2], sections[1::2], strict=True):
+        if title == "Raises":
+            parts.append("Raises:")
+        parts.append("\n".join(_items(body)))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _items(body: str) -> Iterator[str]:
+    for item in re.split(r"\n {4}(?=\w+: )", body):
+        name, _, meaning = item.strip().partition(": ")
+        if name:
+            yield f"- `{name}`: {_joined(meaning)}"
+
+
+def _events(module: Any, only: str = "") -> Iterator[str]:
+    tree = ast.parse(inspect.getsource(module))
+    dataclasses = [each for each in tree.body if isinstance(each, ast.ClassDef) and each.decorator_list]
+    for node in (each for each in dataclasses if only in ("", each.name)):
+        fields = [
+            f"{each.target.id}: {ast.unparse(each.annotation)}"
+            for each in node.body
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+        ]
+        yield f"- `{node.name}({', '.join(fields)})`: {_joined(ast.get_docstring(node) or '')}"
+
+
+def _value(module: Any, name: str, title: str) -> str:
+    return f"## {title}\n\n`{getattr(module, name)}`: {_told_of(module, name)}"
+
+
+def _told_of(module: Any, name: str) -> str:
+    """The docstring that follows a name."""
+    body = ast.parse(inspect.getsource(module)).body
+    for each, following in pairwise(body):
+        match each, following:
+            case (
+                ast.Assign(targets=[ast.Name(id=found)]) | ast.AnnAssign(target=ast.Name(id=found)),
+                ast.Expr(value=ast.Constant(value=str(told))),
+            ) if found == name:
+                return f"`{name}`: {_joined(told)}" if not name.isupper() else _joined(told)
+    raise AssertionError(f"{name} has no docstring")
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _is_leaf(kind: Any, root: type[Exception]) -> bool:
+    return isinstance(kind, type) and issubclass(kind, root) and not kind.__subclasses__()
+
+
+def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == "property" for each in node.decorator_list)
+
+
+def _is_documented(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return not node.name.startswith("_") and ast.get_docstring(node) is not None
+
+
+def _yields(node: ast.AST) -> bool:
+    return any(isinstance(each, ast.Yield) for each in ast.walk(node))

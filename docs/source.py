@@ -1,0 +1,75 @@
+"""Reads the SDK's source as what it says: definitions, where names come from, and documented attributes."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+
+
+class Module:
+    """A module's source: its definitions, and where the names in it come from."""
+
+    def __init__(self, module: ModuleType | None) -> None:
+        assert module is not None
+        self.name = module.__name__
+        self._module = module
+        self._tree = ast.parse(inspect.getsource(module))
+        self._imported = {
+            alias.asname or alias.name: (node.module or "", alias.name)
+            for node in self._tree.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+
+    def definition(self, name: str) -> ast.stmt | None:
+        """A class, function or type alias; None where it is only passed on."""
+        return next((node for node in self._tree.body if name in names_defined(node)), None)
+
+    def value_of(self, name: str) -> object:
+        """What a name stands for."""
+        return getattr(self._module, name)
+
+    def home_of(self, name: str) -> tuple[str, str] | None:
+        """Module and name where something is imported from; None for built-ins."""
+        if any(name in names_defined(node) for node in self._tree.body):
+            return self.name, name
+        return self._imported.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """What `__init__` sets on an object, with the docstring that follows."""
+
+    name: str
+    kind: ast.expr
+    told: str
+
+
+def attributes_of(node: ast.ClassDef) -> Iterator[Attribute]:
+    """The public ones, which must be annotated."""
+    init = next((each for each in node.body if getattr(each, "name", "") == "__init__"), None)
+    body: list[ast.stmt] = getattr(init, "body", [])
+    for each, following in zip(body, [*body[1:], ast.Pass()], strict=True):
+        match each:
+            case ast.AnnAssign(target=ast.Attribute(attr=name), annotation=kind) if not name.startswith("_"):
+                yield Attribute(name, kind, following.value.value if is_text(following) else "")  # type: ignore[attr-defined]
+            case ast.Assign(targets=targets):
+                public = [each for each in targets if not getattr(each, "attr", "_").startswith("_")]
+                assert not public, f"{node.name}: an annotation is missing at {ast.unparse(each)}"
+
+
+def names_defined(node: ast.stmt) -> set[str]:
+    match node:
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return {name}
+        case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+            return {name}
+    return set()
+
+
+def is_text(node: ast.AST) -> bool:
+    value = getattr(node, "value", None)
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
