@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,12 +69,14 @@ def run(
     decoder: Decode = "",
 ) -> None:
     """Everything at once: read what is new, fold it, ask the advisor, and write the report."""
-    url = _hand_over(store_url(store))
-    with failures(), _spark(master, memory) as spark:
-        tables = _ingest_once(spark, url, lake, format_, reader)
-        _refresh(spark, tables, decoder)
-        _advise(spark, tables, decoder)
-        _report(spark, tables, out, days)
+    with failures():
+        how, incarnation = _checked(_hand_over(store_url(store)), lake, format_)
+        with _spark(master, memory) as spark:
+            tables = _made(lake, format_, incarnation)
+            _ingest_once(spark, tables, how, reader)
+            _refresh(spark, tables, decoder)
+            _advise(spark, tables, decoder)
+            _report(spark, tables, out, days)
 
 
 @app.command()
@@ -93,19 +96,20 @@ def ingest(
     decoder: Decode = "",
 ) -> None:
     """Copy what is new in the journal. Killed at any moment, it neither loses nor doubles a line."""
-    url = _hand_over(store_url(store))
-    with failures(), _spark(master, memory) as spark:
-        if not follow:
-            _ingest_once(spark, url, lake, format_, reader, skip_pruned=skip_pruned)
-            return
-        from rota.pipeline.follow import follow_journal
+    with failures():
+        how, incarnation = _checked(_hand_over(store_url(store)), lake, format_, skip_pruned=skip_pruned)
+        with _spark(master, memory) as spark:
+            tables = _made(lake, format_, incarnation)
+            if not follow:
+                _ingest_once(spark, tables, how, reader)
+                return
+            from rota.pipeline.follow import follow_journal
 
-        tables, how = _opened(url, lake, format_, skip_pruned=skip_pruned)
-        with tables.locked():
-            for lines, lag_s in follow_journal(
-                spark, tables, how, reader=reader, every_s=every_s, refresh_every_s=refresh_every_s, decoder=decoder
-            ):
-                tell(f"{lines:,} lines, {lag_s:.1f} s after the youngest was written")
+            with tables.locked():
+                for lines, lag_s in follow_journal(
+                    spark, tables, how, reader=reader, every_s=every_s, refresh_every_s=refresh_every_s, decoder=decoder
+                ):
+                    tell(f"{lines:,} lines, {lag_s:.1f} s after the youngest was written")
 
 
 @app.command()
@@ -229,52 +233,67 @@ def submit(
     ] = "rota-env.tar.gz",
     lake: Folder = LAKE,
 ) -> None:
-    """Print the spark-submit lines that run the pipeline on a cluster; deploy/spark has manifests for Kubernetes."""
-    common = f"spark-submit --master {master} --archives {archive}#environment \\\n"
-    common += (
-        "  --conf spark.pyspark.python=./environment/bin/python --conf spark.executorEnv.ROTA_STORE=$ROTA_STORE \\\n"
-    )
-    for command in ("ingest --once", "refresh"):
-        print(f"{common}  deploy/spark/rota_pipeline.py {command} --lake {lake}")
+    """Print the spark-submit lines that run the pipeline on a cluster; deploy/spark has what Kubernetes needs.
+
+    They are lines for a shell: `rota pipeline submit --master … | bash`.
+    """
+    import shlex
+
+    import rota
+
+    program = Path(rota.__file__).with_name("__main__.py")
+    options = [
+        *("--master", master, "--archives", f"{archive}#environment"),
+        *("--conf", "spark.executorEnv.PYSPARK_PYTHON=./environment/bin/python"),
+    ]
+    for step in (["ingest", "--once"], ["refresh"]):
+        command = shlex.join([str(program), "pipeline", *step, "--lake", str(lake)])
+        # The store's URL may hold a password: the shell that runs the line puts it in, and it is printed nowhere.
+        print(f'spark-submit {shlex.join(options)} --conf spark.executorEnv.ROTA_STORE="$ROTA_STORE" {command}')
 
 
 # --- what the commands have in common ---------------------------------------------------------------
 
 
-def _opened(url: str, folder: Path, format_: str, *, skip_pruned: bool = False) -> tuple[Lake, Ingest]:
-    """The tables for this journal, made where there are none."""
-    from rota.pipeline.bronze import Ingest
+def _checked(url: str, folder: Path, format_: str, *, skip_pruned: bool = False) -> tuple[Ingest, str]:
+    """How to read the journal, and its incarnation. What can be known to fail fails here, before anything is made."""
+    from rota.pipeline.bronze import Ingest, behind_pruned
     from rota.pipeline.journal import open_journal
     from rota.pipeline.lake import FORMATS, Lake
+    from rota.pipeline.positions import Position
     from rota.pipeline.schema_check import check_schema
 
     if format_ not in FORMATS:
         raise CommandFailed(f"--format is one of {', '.join(FORMATS)}", Exit.USAGE)
     journal = open_journal(url)
     check_schema(journal)
-    tables = Lake.create(folder, format_, journal.heads().incarnation)
-    return tables, Ingest(journal, {"urlEnv": "ROTA_STORE"}, skip_pruned=skip_pruned)
+    heads = journal.heads()
+    made = (folder / "lake.json").is_file()
+    done = Lake.open(folder).ingested()[1] if made else Position(heads.incarnation, {})
+    heads.check(behind_pruned(done, heads) if skip_pruned else done)
+    return Ingest(journal, {"urlEnv": "ROTA_STORE"}, skip_pruned=skip_pruned), heads.incarnation
+
+
+def _made(folder: Path, format_: str, incarnation: str) -> Lake:
+    """The tables, made where there are none yet."""
+    from rota.pipeline.lake import Lake
+
+    return Lake.create(folder, format_, incarnation)
 
 
 def _hand_over(url: str) -> str:
     """Put the URL where Spark's workers find it. Options show in plans, and it may hold a password."""
-    import os
-
     os.environ["ROTA_STORE"] = url
     return url
 
 
-def _ingest_once(
-    spark: SparkSession, url: str, folder: Path, format_: str, reader: str, *, skip_pruned: bool = False
-) -> Lake:
+def _ingest_once(spark: SparkSession, tables: Lake, how: Ingest, reader: str) -> None:
     from rota.pipeline.follow import leave_bookmark
 
-    tables, how = _opened(url, folder, format_, skip_pruned=skip_pruned)
     with tables.locked(), _busy("reading the journal") as progress:
         done = how.run(spark, tables, progress)
     leave_bookmark(how.journal, reader, done.position, tell)
     tell(f"{done.lines:,} lines read; batch {done.batch}")
-    return tables
 
 
 def _refresh(spark: SparkSession, tables: Lake, decoder: str) -> None:
@@ -328,9 +347,11 @@ def _busy(what: str) -> Iterator[Any]:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, wanted: progress.update(task, completed=done, total=wanted)
+    # While Spark starts, standard error is where its noise goes; what the person sees is another copy of it.
+    with os.fdopen(os.dup(2), "w") as terminal:
+        with Progress(*columns, console=Console(file=terminal), transient=True) as progress:
+            task = progress.add_task(what, total=None)
+            yield lambda done, wanted: progress.update(task, completed=done, total=wanted)
 
 
 @contextmanager

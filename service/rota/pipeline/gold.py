@@ -131,7 +131,11 @@ def by_group(lines: DataFrame) -> DataFrame:
 
 
 def _parts(lines: DataFrame) -> int:
-    """Enough tasks for all cores, and some for those that are quicker."""
+    """Enough tasks for all cores and some for those that are quicker. Spark Connect does not say how many there are."""
+    from pyspark.sql.utils import is_remote
+
+    if is_remote():
+        return int(lines.sparkSession.conf.get("spark.sql.shuffle.partitions") or 4)
     return max(4, 2 * int(lines.sparkSession.sparkContext.defaultParallelism))
 
 
