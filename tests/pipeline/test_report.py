@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +39,17 @@ def lake(spark: SparkSession, postgres_url: str, lake_folder: Path) -> Lake:
     return lake
 
 
+@pytest.fixture
+def _far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose clock does not show UTC."""
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Pacific/Auckland")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("_far_east")
 def test_the_report_tells_every_cause_and_is_one_file(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     rows = advise(spark, lake)
 
@@ -50,7 +64,17 @@ def test_the_report_tells_every_cause_and_is_one_file(spark: SparkSession, lake:
     assert sum(told.values()) >= lines_of_kind(lake, "rebalance_started")
     assert all(name in html for name in (*STRATEGIES, ACTUAL, "<svg", "rebalances in "))
     assert "http" not in html.replace("http-equiv", "")  # nothing is loaded from anywhere
+    assert f" to {datetime.fromtimestamp(last_end_us(lake) / 1e6, UTC):%Y-%m-%d %H:%M} UTC" in html
     assert advise_timeouts(spark, lake)
+
+
+def last_end_us(lake: Lake) -> int:
+    """When the last rebalance ended, from the file itself."""
+    ends = [
+        pq.read_table(uri, columns=["ended_at"]).column("ended_at").cast("int64").to_pylist()
+        for uri in lake.gold("rebalances").uris()
+    ]
+    return int(max(end for of_file in ends for end in of_file if end is not None))
 
 
 def lines_of_kind(lake: Lake, kind: str) -> int:

@@ -69,11 +69,17 @@ def _since(spark: SparkSession, lake: Lake, table: str, begin: datetime) -> Data
 
 
 def _period(rebalances: DataFrame, days: float) -> tuple[datetime, datetime]:
-    found = rebalances.selectExpr("min(started_at) AS a", "max(coalesce(ended_at, started_at)) AS b").first()
+    """Its end and its beginning, in UTC and without saying so, as Spark's literals are in our sessions.
+
+    Timestamps that Spark gives to Python are in this machine's zone, so they travel as numbers.
+    """
+    first, last = "unix_micros(min(started_at)) AS a", "unix_micros(max(coalesce(ended_at, started_at))) AS b"
+    found = rebalances.selectExpr(first, last).first()
     if found is None or found.b is None:
         now = datetime.now(UTC).replace(tzinfo=None)
         return now, now - timedelta(days=days)
-    return found.b, max(found.a, found.b - timedelta(days=days))
+    began, ended = (datetime.fromtimestamp(us / 1e6, UTC).replace(tzinfo=None) for us in found)
+    return ended, max(began, ended - timedelta(days=days))
 
 
 def _headline(spark: SparkSession, begin: datetime, end: datetime) -> dict[str, str]:
@@ -152,16 +158,17 @@ def _causes(spark: SparkSession, begin: datetime, end: datetime) -> Section:
 def _storms(spark: SparkSession) -> Section | None:
     rows = _all(
         spark,
-        f"""SELECT namespace, group_id, w.start AS began, count(*) AS n, sum(duration_ms) AS took,
-                mode(cause) AS why FROM (SELECT *, window(started_at, '10 minutes') AS w FROM r_rebalances)
-            GROUP BY 1, 2, 3 HAVING count(*) >= {STORM} ORDER BY n DESC, began LIMIT {_TOP}""",
+        f"""SELECT namespace, group_id, date_format(w.start, 'yyyy-MM-dd HH:mm') AS began, count(*) AS n,
+                sum(duration_ms) AS took, mode(cause) AS why
+            FROM (SELECT *, window(started_at, '10 minutes') AS w FROM r_rebalances)
+            GROUP BY 1, 2, w.start HAVING count(*) >= {STORM} ORDER BY n DESC, began LIMIT {_TOP}""",
     )
     return _unless_empty(
         "storms",
         "Storms",
         f"{STORM} rebalances or more of one group within ten minutes.",
         ("group", "from (UTC)", "rebalances", "time agreeing", "mostly because"),
-        [(_group(r), f"{r['began']:%Y-%m-%d %H:%M}", r["n"], _ms(r["took"]), r["why"]) for r in rows],
+        [(_group(r), r["began"], r["n"], _ms(r["took"]), r["why"]) for r in rows],
     )
 
 
