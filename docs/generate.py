@@ -167,6 +167,25 @@ def metrics() -> str:
     return page("Metrics", table(("name", "type", "labels", "meaning"), sorted(rows)))
 
 
+def tables() -> str:
+    """The tables that `rota pipeline` makes."""
+    from rota.pipeline.facts.causes import CAUSES
+    from rota.pipeline.tables import GOLD
+
+    parts = []
+    for each in GOLD.values():
+        rows = ((f"`{column.name}`", str(column.type_), column.doc) for column in each.columns)
+        sources = ", ".join(f"`{kind}`" for kind in each.sources)
+        told = f"One row: {each.grain}. Made of the lines {sources}."
+        parts += [f"## {each.name}", told, table(("column", "type", "meaning"), rows)]
+    causes = table(("cause", "meaning"), ((f"`{cause}`", meaning) for cause, meaning in CAUSES.items()))
+    opening = (
+        "What `rota pipeline` makes of the journal. Times are UTC, names that end with `_ms` are milliseconds. "
+        "Rows are written when they are complete and never change after that."
+    )
+    return page("Tables of the pipeline", opening, *parts, "## Causes of rebalances", causes)
+
+
 def openapi() -> str:
     """The OpenAPI document, as `/openapi.json` serves it with the default limits."""
     from rota.api.http.openapi import dump_openapi
@@ -185,6 +204,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors,
     "states.md": states,
     "metrics.md": metrics,
+    "tables.md": tables,
     "openapi.json": openapi,
     "sdk.md": sdk,
 }

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+PIPELINE = README[README.index("## Why did it rebalance?") : README.index("## Running it")]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DOCUMENTED_URL = "http://127.0.0.1:8080"
 DOCUMENTED_SIDECAR = "127.0.0.1:4040"
@@ -30,7 +31,9 @@ def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Pat
     server.start_and_wait()
 
     path = f"{put_curl_on_path(tmp_path)}:{os.environ['PATH']}"
-    printed = "".join(_run(language, text, server.url, path) for language, text in BLOCK.findall(README))
+    printed = "".join(
+        _run(language, text, server.url, path) for language, text in BLOCK.findall(README.replace(PIPELINE, ""))
+    )
 
     assert "every file was counted exactly once" in printed
     assert "leading with token 1" in printed
@@ -41,6 +44,17 @@ def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Pat
     assert re.search(r'"leader_id":"host-1-[0-9a-f-]+"', printed)
     assert re.search(r"billing-writer.*Stable", printed)
     assert re.search(r"documents.*42", printed)
+
+
+@pytest.mark.slow
+def test_the_blocks_about_the_pipeline_make_a_report_of_a_history_that_holds_together(tmp_path: Path) -> None:
+    [(language, text)] = BLOCK.findall(PIPELINE)
+
+    printed = _run(language, text.replace("/tmp/fleet", str(tmp_path / "fleet")), "", os.environ["PATH"])
+
+    assert f"{tmp_path}/fleet/report/index.html" in printed
+    assert "<svg" in (tmp_path / "fleet" / "report" / "index.html").read_text()
+    assert re.search(r"lines of \d+ groups, \d+ tables, 0 findings", printed)
 
 
 def test_the_two_commands_are_targets_of_the_makefile() -> None:
@@ -70,7 +84,7 @@ def _run(language: str, text: str, url: str, path: str) -> str:
         env={**os.environ, "ROTA_URL": url, "ROTA_SIDECAR_HTTP": sidecar, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
