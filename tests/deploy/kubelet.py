@@ -19,7 +19,7 @@ class Pod:
     """One pod. Its ports are free ones of this machine, its volumes folders of the test.
 
     What a container says of its ports and paths is rewritten to those, in its arguments and its environment; all else
-    is run as it stands. `secrets` are those of the namespace: keys by secret.
+    is run as it stands. `secrets` and `config_maps` are those of the namespace: what each has by its keys.
     """
 
     def __init__(
@@ -30,6 +30,7 @@ class Pod:
         *,
         name: str,
         secrets: Mapping[str, Mapping[str, str]] | None = None,
+        config_maps: Mapping[str, Mapping[str, str]] | None = None,
         elsewhere: Mapping[str, str] | None = None,
         loopback: Iterable[int] = (),
     ) -> None:
@@ -37,6 +38,7 @@ class Pod:
         self._spec = template["spec"]
         self._processes = processes
         self._secrets = secrets or {}
+        self._config_maps = config_maps or {}
         self._fields = {"status.podIP": POD_IP, "metadata.name": name, "metadata.namespace": "prod"}
         self._containers = {container["name"]: container for container in containers(template)}
         declared = (
@@ -72,7 +74,7 @@ class Pod:
         container = self._containers[name]
         get = container[f"{kind}Probe"]["httpGet"]
         (port,) = (port["containerPort"] for port in container["ports"] if port["name"] == get["port"])
-        return f"http://{POD_IP}:{self._ports[port]}{get['path']}"
+        return f"{get.get('scheme', 'HTTP').lower()}://{POD_IP}:{self._ports[port]}{get['path']}"
 
     def port(self, number: int) -> int:
         """Where a port of the pod is on this machine."""
@@ -105,6 +107,10 @@ class Pod:
         folder = self._volumes[volume["name"]]
         folder.mkdir(parents=True)
         if (secret := volume.get("secret")) is not None:
-            keys = self._secrets[secret["secretName"]]
-            for item in secret.get("items", [{"key": key, "path": key} for key in keys]):
-                (folder / item["path"]).write_text(keys[item["key"]])
+            self._copy(self._secrets[secret["secretName"]], secret, folder)
+        if (config := volume.get("configMap")) is not None:
+            self._copy(self._config_maps[config["name"]], config, folder)
+
+    def _copy(self, keys: Mapping[str, str], source: Manifest, folder: Path) -> None:
+        for item in source.get("items", [{"key": key, "path": key} for key in keys]):
+            (folder / item["path"]).write_text(keys[item["key"]])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pytest
 import referencing
 import yaml
 from kubernetes_validate.utils import schema_contents
@@ -22,8 +23,11 @@ REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "helm" / "rota"
 TRY_OUT = CHART / "try-out-values.yaml"
 CASES = (*sorted(CHART.glob("ci/*-values.yaml")), TRY_OUT)
-MINIMAL = CHART / "ci" / "minimal-values.yaml"
-EVERYTHING = CHART / "ci" / "everything-values.yaml"
+MINIMAL, EVERYTHING, JOB, CERTIFICATES = (
+    CHART / "ci" / f"{name}-values.yaml" for name in ("minimal", "everything", "job", "certificates")
+)
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+by_case = pytest.mark.parametrize("case", CASES, ids=lambda path: path.name.removesuffix("-values.yaml"))
 
 # The oldest that the chart takes, where native sidecars came, and the newest there are schemas of.
 OLDEST, SIDECARS, NEWEST = "1.25.0", "1.29.0", "1.37.0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -52,16 +52,26 @@ KINDS = {
 
 
 class Proxy:
-    """A proxy that runs. `edit` changes the sample before that, for tests of what a line of it is for."""
+    """A proxy that runs, in front of one server or several.
+
+    `edit` changes the sample before that, for tests of what a line of it is for.
+    """
 
     def __init__(
-        self, name: str, processes: Processes, folder: Path, *, http: int, grpc: int, edit: Callable[[str], str] = str
+        self,
+        name: str,
+        processes: Processes,
+        folder: Path,
+        *,
+        http: int | Sequence[int],
+        grpc: int | Sequence[int],
+        edit: Callable[[str], str] = str,
     ) -> None:
         self.http, self.grpc = free_port(), free_port()
         kind = KINDS[name]
         text = edit((SAMPLES / kind.sample).read_text())
-        text = re.sub(r"rota-\d:8080", f"127.0.0.1:{http}", text)
-        text = re.sub(r"rota-\d:9090", f"127.0.0.1:{grpc}", text)
+        text = re.sub(r"rota-(\d):8080", partial(_replica, http), text)
+        text = re.sub(r"rota-(\d):9090", partial(_replica, grpc), text)
         text = text.replace("check-proto h1 port 8080", f"check-proto h1 port {http}").replace("/tmp/", f"{folder}/")
         for inside, outside in ((8080, self.http), (9090, self.grpc)):
             text = re.sub(kind.listener.format(port=inside), partial(_moved, inside, outside), text)
@@ -71,6 +81,12 @@ class Proxy:
         home = {"HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
         self.process: Process = processes.start(command, *kind.command(configuration, folder), env={**env, **home})
         self.process.wait_until(lambda: _listens(self.http) and _listens(self.grpc), "a proxy that listens")
+
+
+def _replica(ports: int | Sequence[int], named: re.Match[str]) -> str:
+    """Where the sample's replicas are in this test: `rota-1` and so on, all of them the same one if there is one."""
+    each = [ports] if isinstance(ports, int) else ports
+    return f"127.0.0.1:{each[(int(named[1]) - 1) % len(each)]}"
 
 
 def _moved(inside: int, outside: int, listener: re.Match[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 import subprocess
 import sys
@@ -18,20 +17,20 @@ import yaml
 from rota.protocol.limits import Limits
 from tests.deploy.kubernetes import (
     CASES,
+    CERTIFICATES,
     CHART,
     EVERYTHING,
+    JOB,
     MINIMAL,
     NAMESPACE,
     NEWEST,
     OLDEST,
     RELEASE,
     REPOSITORY,
+    SCHEMA,
     ChartRefused,
-    Manifest,
-    containers,
+    by_case,
     find,
-    is_of_chart,
-    pod_templates,
     problems,
     render,
     run_helm,
@@ -39,9 +38,10 @@ from tests.deploy.kubernetes import (
 
 VERSIONS = list(dict.fromkeys(kubernetes_validate.utils.all_versions()))
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
-SCHEMA = json.loads((CHART / "values.schema.json").read_text())
-STORE = {"store": {"existingSecret": "rota"}, "peer": {"existingSecret": "rota"}}
-by_name = pytest.mark.parametrize("case", CASES, ids=lambda path: path.name.removesuffix("-values.yaml"))
+STORE = {"store": {"existingSecret": "rota"}, "peer": {"existingSecret": "rota"}, "access": {"allowAnonymous": True}}
+RULES = {"access": {"allowAnonymous": False, "rules": "[[rules]]"}}
+REVIEW = {"access": {**RULES["access"], "serviceAccounts": "review"}}
+OPTIONAL = {"tls": {"existingSecret": "server", "clientCa": {"existingSecret": "clients"}}}
 
 
 @pytest.mark.parametrize("major", ["4", "3"])
@@ -53,7 +53,7 @@ def test_a_strict_lint_finds_nothing(case: Path, major: str) -> None:
     assert "WARNING" not in said
 
 
-@by_name
+@by_case
 def test_the_oldest_and_the_newest_kubernetes_take_what_is_rendered(case: Path) -> None:
     for version, major in ((OLDEST, "3"), (NEWEST, "4")):
         manifests = render(case, version=version, major=major)
@@ -61,7 +61,7 @@ def test_the_oldest_and_the_newest_kubernetes_take_what_is_rendered(case: Path) 
 
 
 @pytest.mark.slow
-@by_name
+@by_case
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_kubernetes_takes_what_both_helms_render(case: Path, version: str) -> None:
     manifests = render(case, version=version, major="4")
@@ -117,6 +117,19 @@ def test_the_limits_of_the_cases_are_limits_of_the_protocol() -> None:
         ({"store": {"existingSecret": "", "url": "sqlite:///rota.db"}}, "does not match pattern"),
         ({"peer": {"existingSecret": ""}}, "set peer.existingSecret"),
         ({"peer": {"existingSecret": "", "secret": "short"}}, "peer/secret"),
+        ({"access": {"allowAnonymous": False}}, "say who may call"),
+        (
+            {"tls": {"existingSecret": "s", "clientCa": {"existingSecret": "c"}}, "access": {"allowAnonymous": False}},
+            "say w",
+        ),
+        ({"access": {"rules": "[[rules]]"}}, "access.allowAnonymous says"),
+        ({"access": {"allowAnonymous": False, "rules": "x", "existingConfigMap": "y"}}, "both set"),
+        ({"access": {"serviceAccounts": "keys"}}, "access.serviceAccounts need access.rules"),
+        ({**RULES, "tls": {"clientCa": {"existingSecret": "c"}}}, "tls.clientCa needs"),
+        (
+            {"access": {**RULES["access"], "serviceAccounts": "review"}, "serviceAccount": {"create": False}},
+            "gives the",
+        ),
         ({"redis": {"enabled": True}}, "redis.enabled needs"),
         (
             {"migrations": {"mode": "hook"}, "store": {"existingSecret": "", "url": "postgresql://h/d"}},
@@ -143,147 +156,6 @@ def test_wrong_values_are_refused_with_what_is_wrong(values: dict[str, Any], sai
     assert said in str(refused.value)
 
 
-def test_one_says_where_postgres_is_and_has_three_servers_that_are_replaced_one_by_one() -> None:
-    manifests = render(MINIMAL)
-    spec = find(manifests, "Deployment")["spec"]
-
-    assert spec["replicas"] == 3
-    assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
-    assert find(manifests, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
-    assert [one["kind"] for one in manifests if one["kind"] in ("Secret", "Job", "Role", "NetworkPolicy")] == []
-
-
-def test_an_autoscaler_has_the_replicas_to_itself() -> None:
-    manifests = render(MINIMAL, values={"autoscaling": {"enabled": True}})
-
-    assert "replicas" not in find(manifests, "Deployment")["spec"]
-    assert find(manifests, "HorizontalPodAutoscaler")["spec"]["minReplicas"] == 3
-
-
-@by_name
-def test_whatever_selects_or_names_servers_means_the_pods_and_ports_there_are(case: Path) -> None:
-    manifests = render(case)
-    pod = find(manifests, "Deployment")["spec"]["template"]
-    labels, ports = pod["metadata"]["labels"], {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
-    services = [one for one in manifests if one["kind"] == "Service" and is_of_chart(one)]
-
-    assert len(services) == 2
-    for service in services:
-        assert service["spec"]["selector"].items() <= labels.items()
-        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
-    for one in manifests:
-        if one["kind"] in ("Deployment", "PodDisruptionBudget") and is_of_chart(one):
-            assert one["spec"]["selector"]["matchLabels"].items() <= labels.items()
-        if one["kind"] == "NetworkPolicy":
-            assert one["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
-            assert {port["port"] for rule in one["spec"]["ingress"] for port in rule["ports"]} == ports
-    monitored = [one["spec"]["selector"]["matchLabels"] for one in manifests if one["kind"] == "ServiceMonitor"]
-    for selector in monitored:
-        matching = [one for one in services if selector.items() <= one["metadata"]["labels"].items()]
-        assert [one["metadata"]["name"].endswith("-headless") for one in matching] == [True]
-
-
-@by_name
-def test_every_pod_meets_the_restricted_standard_and_writes_nowhere_but_to_its_volumes(case: Path) -> None:
-    for maker, pod in pod_templates(render(case)):
-        spec = pod["spec"]
-        assert spec["securityContext"]["runAsNonRoot"], maker
-        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, maker
-        assert not spec["automountServiceAccountToken"], maker
-        assert not any(spec.get(shared) for shared in ("hostNetwork", "hostPID", "hostIPC")), maker
-        for container in containers(pod):
-            assert container["securityContext"]["allowPrivilegeEscalation"] is False, maker
-            assert container["securityContext"]["readOnlyRootFilesystem"], maker
-            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, maker
-            assert {"cpu", "memory"} <= container["resources"]["requests"].keys(), maker
-            assert "memory" in container["resources"]["limits"], maker
-            mounted = {mount["name"] for mount in container.get("volumeMounts", ())}
-            assert mounted <= {volume["name"] for volume in spec.get("volumes", ())}, maker
-
-
-def test_what_is_to_be_hidden_stands_in_the_secret_of_the_release_alone() -> None:
-    own = CHART / "ci" / "own-secrets-values.yaml"
-    manifests = render(own)
-    (secret,) = (one for one in manifests if one["kind"] == "Secret")
-
-    planted = set(re.findall(r"PLANTED[\w-]*", own.read_text()))
-    assert len(planted) == 3
-    assert planted == set(re.findall(r"PLANTED[\w-]*", json.dumps(secret)))
-    assert "PLANTED" not in json.dumps([one for one in manifests if one is not secret])
-
-
-def test_servers_roll_when_a_secret_of_the_release_changes() -> None:
-    one, other = (
-        find(render(MINIMAL, values={"peer": {"existingSecret": "", "secret": secret * 32}}), "Deployment")
-        for secret in ("a", "b")
-    )
-
-    name = "checksum/secrets"
-    assert _annotations(one)[name] != _annotations(other)[name]
-
-
-def test_every_way_of_migrating_has_its_upgrade_before_its_servers() -> None:
-    first = {mode: _first_commands(render(MINIMAL, values={"migrations": {"mode": mode}})) for mode in _modes()}
-
-    assert first == {
-        "init": {"Deployment": [["db", "upgrade"]]},
-        "job": {"Deployment": [["db", "wait", "--timeout", "300"]], "Job": [["db", "upgrade"]]},
-        "hook": {"Deployment": [], "Job": [["db", "upgrade"]]},
-        "none": {"Deployment": []},
-    }
-
-
-def test_a_job_of_another_image_is_another_job() -> None:
-    """What a job runs cannot be changed: an upgrade of the release would fail."""
-    names = {
-        find(render(MINIMAL, values={"migrations": {"mode": "job"}, "image": {"tag": tag}}), "Job")["metadata"]["name"]
-        for tag in ("1.0.0", "1.0.1", "1.0.1")
-    }
-
-    assert len(names) == 2
-
-
-def test_a_hook_needs_nothing_that_the_release_brings() -> None:
-    job = find(render(MINIMAL, values={"migrations": {"mode": "hook"}}), "Job")
-
-    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
-    assert "serviceAccountName" not in job["spec"]["template"]["spec"]
-    assert f"{RELEASE}-secrets" not in json.dumps(job)
-
-
-def test_alerts_and_dashboards_are_those_of_the_files() -> None:
-    manifests = render(EVERYTHING)
-
-    rules = yaml.safe_load((CHART / "files" / "rules.yaml").read_text())
-    for group in rules["groups"]:
-        for rule in group["rules"]:
-            link = rule["annotations"]["runbook_url"]
-            rule["annotations"]["runbook_url"] = f"https://git.example/rota/blob/main/{link}"
-            assert (REPOSITORY / link).is_file()
-    assert find(manifests, "PrometheusRule")["spec"] == rules
-    dashboards = {
-        name: content
-        for one in manifests
-        if one["kind"] == "ConfigMap" and "grafana_dashboard" in one["metadata"].get("labels", {})
-        for name, content in one["data"].items()
-    }
-    assert dashboards == {path.name: path.read_text() for path in (CHART / "files" / "dashboards").glob("*.json")}
-
-
-def test_the_network_policy_lets_in_clients_peers_and_helms_test_alone() -> None:
-    manifests = render(EVERYTHING)
-    clients, peers, *_ = find(manifests, "NetworkPolicy")["spec"]["ingress"]
-    tester = find(manifests, "Pod")["metadata"]["labels"]
-    server = find(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
-
-    assert clients["from"][0] == {"namespaceSelector": {"matchLabels": {"rota": "client"}}}
-    assert clients["from"][1]["podSelector"]["matchLabels"].items() <= tester.items()
-    assert {port["port"] for port in clients["ports"]} == {"http", "grpc"}
-    assert [port["port"] for port in peers["ports"]] == ["peer"]
-    assert peers["from"][0]["podSelector"]["matchLabels"].items() <= server.items()
-    assert not peers["from"][0]["podSelector"]["matchLabels"].items() <= tester.items()
-
-
 def test_a_chart_above_this_one_may_have_globals_and_switch_it_off(tmp_path: Path) -> None:
     umbrella = tmp_path / "umbrella"
     (umbrella / "charts").mkdir(parents=True)
@@ -306,37 +178,19 @@ def test_the_notes_say_where_it_is_and_warn_of_what_is_missing() -> None:
     notes = _notes(MINIMAL)
     assert f"http://{RELEASE}.{NAMESPACE}:8080" in notes
     assert f"dns:///{RELEASE}-headless.{NAMESPACE}:9090" in notes
-    assert "WARNING" not in notes
+    assert "WARNING: whoever reaches the service may do everything" in notes
 
     assert "WARNING: with 1 replica(s)" in _notes(CHART / "ci" / "bare-values.yaml")
     assert "existingSecret keeps it out" in _notes(CHART / "ci" / "own-secrets-values.yaml")
+    assert "tokens travel in plain text" in _notes(JOB)
+    assert "kubelets show no certificate" in _notes(CERTIFICATES)
+    assert f"https://{RELEASE}.{NAMESPACE}:8080" in _notes(CERTIFICATES)
     assert "NOTE" not in _notes(EVERYTHING)
 
 
 def _notes(case: Path) -> str:
     said = run_helm("install", RELEASE, CHART, "--namespace", NAMESPACE, "--dry-run=client", "--values", case)
     return said.partition("\nNOTES:\n")[2]
-
-
-def _modes() -> list[str]:
-    modes: list[str] = SCHEMA["properties"]["migrations"]["properties"]["mode"]["enum"]
-    return modes
-
-
-def _first_commands(manifests: list[Manifest]) -> dict[str, list[list[str]]]:
-    """What init containers of the servers and containers of jobs run."""
-    found: dict[str, list[list[str]]] = {}
-    for one in manifests:
-        if one["kind"] in ("Deployment", "Job"):
-            pod = one["spec"]["template"]["spec"]
-            of_interest = pod.get("initContainers", []) if one["kind"] == "Deployment" else pod["containers"]
-            found[one["kind"]] = [container["args"] for container in of_interest]
-    return found
-
-
-def _annotations(deployment: Manifest) -> dict[str, str]:
-    annotations: dict[str, str] = deployment["spec"]["template"]["metadata"]["annotations"]
-    return annotations
 
 
 def _properties(schema: dict[str, Any], prefix: str = "") -> Iterator[str]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer
 from typer.testing import CliRunner
 
@@ -15,16 +14,17 @@ from rota.cli.main import app
 from rota.protocol.limits import Limits
 from rota.server.settings import Settings
 from tests.deploy.kubelet import Pod
-from tests.deploy.kubernetes import CASES, MINIMAL, Manifest, containers, find, pod_templates, render
+from tests.deploy.kubernetes import MINIMAL, Manifest, by_case, containers, find, pod_templates, render
 from tests.support.processes import Processes
 
+WITHOUT_OPTION = {"ROTA_TOKEN"}
+"""Other users of a machine see options."""
 OF_THE_SERVER = {f"ROTA_{name.upper()}" for name in Settings.model_fields} | {
     f"ROTA_LIMITS__{name.upper()}" for name in Limits.__dataclass_fields__
 }
-by_name = pytest.mark.parametrize("case", CASES, ids=lambda path: path.name.removesuffix("-values.yaml"))
 
 
-@by_name
+@by_case
 def test_rota_understands_the_arguments_of_every_container(case: Path) -> None:
     """Parsed, not run: `--help` comes after whatever is wrong."""
     commands = [arguments for arguments, _ in _commands(render(case))]
@@ -39,13 +39,13 @@ def test_an_option_that_rota_does_not_know_would_be_found() -> None:
     assert CliRunner().invoke(app, ["db", "wait", "--time-out", "300", "--help"]).exit_code != 0
 
 
-@by_name
+@by_case
 def test_rota_reads_every_variable_that_a_container_is_given(case: Path) -> None:
     for arguments, variables in _commands(render(case)):
         known = OF_THE_SERVER if arguments == ["serve"] else set(_variables_of(arguments))
         # The steps of the pipeline share an environment.
         of_another_step = set(_variables_of(["pipeline", "ingest"])) if arguments[0] == "pipeline" else set()
-        assert variables <= known | of_another_step, arguments
+        assert variables <= known | of_another_step | WITHOUT_OPTION, arguments
 
 
 def test_the_rendered_release_serves_is_tested_and_drains(

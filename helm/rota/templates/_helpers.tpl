@@ -80,11 +80,111 @@ securityContext: {{- toYaml .root.Values.securityContext | nindent 2 }}
 resources: {{- toYaml .root.Values.resources | nindent 2 }}
 {{- end }}
 
+{{/* What the servers have as files, each in a folder of its own below /etc/rota: a list, for volumes and for mounts. */}}
+{{- define "rota.files" -}}
+{{- with .Values }}
+{{- if or .peer.secret .peer.existingSecret }}
+- name: peer-secret
+  secret:
+    secretName: {{ default (include "rota.secretName" $) .peer.existingSecret }}
+    defaultMode: 0440
+    items:
+      - {key: {{ ternary .peer.existingSecretKey "peer-secret" (ne .peer.existingSecret "") }}, path: secret}
+{{- end }}
+{{- with .peer.tls.existingSecret }}
+- name: peer-tls
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- if or .access.rules .access.existingConfigMap }}
+- name: access
+  configMap:
+    name: {{ default (printf "%s-access" (include "rota.fullname" $)) .access.existingConfigMap }}
+    items:
+      - {key: {{ ternary .access.existingConfigMapKey "access.toml" (ne .access.existingConfigMap "") }}, path: access.toml}
+{{- end }}
+{{- with .access.tokens }}
+{{- if .existingSecret }}
+- name: tokens
+  secret:
+    secretName: {{ .existingSecret }}
+    defaultMode: 0440
+    items:
+      - {key: {{ .existingSecretKey }}, path: tokens.json}
+{{- end }}
+{{- end }}
+{{- with .tls.existingSecret }}
+- name: tls
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- with .tls.clientCa }}
+{{- if .existingSecret }}
+- name: client-ca
+  secret:
+    secretName: {{ .existingSecret }}
+    items:
+      - {key: {{ .existingSecretKey }}, path: ca.crt}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* And what tells the servers where those are. */}}
+{{- define "rota.accessEnv" -}}
+{{- with .Values }}
+{{- if or .peer.secret .peer.existingSecret }}
+- {name: ROTA_PEER_SECRET_FILE, value: /etc/rota/peer-secret/secret}
+{{- end }}
+{{- if .peer.tls.existingSecret }}
+- {name: ROTA_PEER_TLS_CERT_FILE, value: /etc/rota/peer-tls/tls.crt}
+- {name: ROTA_PEER_TLS_KEY_FILE, value: /etc/rota/peer-tls/tls.key}
+- {name: ROTA_PEER_TLS_CA_FILE, value: /etc/rota/peer-tls/ca.crt}
+{{- end }}
+{{- if .access.allowAnonymous }}
+- {name: ROTA_ALLOW_ANONYMOUS, value: "true"}
+{{- end }}
+{{- if or .access.rules .access.existingConfigMap }}
+- {name: ROTA_ACCESS_FILE, value: /etc/rota/access/access.toml}
+{{- end }}
+{{- if .access.tokens.existingSecret }}
+- {name: ROTA_ACCESS_TOKENS_FILE, value: /etc/rota/tokens/tokens.json}
+{{- end }}
+{{- if .tls.existingSecret }}
+- {name: ROTA_TLS_CERT_FILE, value: /etc/rota/tls/tls.crt}
+- {name: ROTA_TLS_KEY_FILE, value: /etc/rota/tls/tls.key}
+{{- end }}
+{{- if .tls.clientCa.existingSecret }}
+- {name: ROTA_TLS_CLIENT_CA_FILE, value: /etc/rota/client-ca/ca.crt}
+- {name: ROTA_TLS_CLIENT_OPTIONAL, value: {{ .tls.clientCa.optional | quote }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Whether Helm's test has anything to show that lets it in: empty if not. */}}
+{{- define "rota.testable" -}}
+{{- with .Values }}
+{{- if and .tests.enabled (or .access.allowAnonymous .tests.token.existingSecret .tests.certificateExistingSecret) }}yes{{ end }}
+{{- end }}
+{{- end }}
+
+{{- define "rota.scheme" -}}
+{{ ternary "https" "http" (ne .Values.tls.existingSecret "") }}
+{{- end }}
+
+{{/* What a kubelet asks a server. It shows no certificate: where it has to, it can see no more than an open port. */}}
+{{- define "rota.probe" -}}
+{{- with .root.Values.tls }}
+{{- if and .clientCa.existingSecret (not .clientCa.optional) -}}
+tcpSocket: {port: http}
+{{- else -}}
+httpGet: {path: {{ $.path }}, port: http{{ if .existingSecret }}, scheme: HTTPS{{ end }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "rota.podSpecCommon" -}}
 {{- with (include "rota.imagePullSecrets" .) }}
-imagePullSecrets: {{- . | nindent 2 }}
+imagePullSecrets: {{- . | trim | nindent 2 }}
 {{- end }}
-automountServiceAccountToken: false
 # A service named rota would otherwise put ROTA_… variables into every pod.
 enableServiceLinks: false
 securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
