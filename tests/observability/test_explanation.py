@@ -131,7 +131,7 @@ def test_a_leader_that_does_not_assign_is_named() -> None:
 
 def test_a_group_that_keeps_rebalancing_is_not_called_calm() -> None:
     core = a_stable_group(members=2)
-    for _ in range(5):
+    for _ in range(11):
         core.ask(m.RebalanceGroup(NAMESPACE, GROUP_ID, "again"))
         everybody_again(core)
         assigned(core)
@@ -139,7 +139,24 @@ def test_a_group_that_keeps_rebalancing_is_not_called_calm() -> None:
     told = explained(core)
 
     assert told.mood is Mood.WAITING
-    assert said(told, "lately") == ["6 rebalances within 10 min: 5 × requested, 1 × member joined."]
+    assert said(told, "lately") == ["12 rebalances within 10 min: 11 × requested, 1 × member joined."]
+
+
+def test_members_that_expire_again_and_again_are_worth_a_look() -> None:
+    core = a_stable_group(members=4)
+    assert explained(core).mood is Mood.CALM
+    for _ in range(3):
+        core.advance(SESSION_MS - 1_000)
+        for member_id in list(core.group.members)[:-1]:
+            core.ask(a_heartbeat(member_id, core.generation_id))
+        core.advance(1_100)
+        everybody_again(core)
+        assigned(core)
+
+    told = explained(core)
+
+    assert told.mood is Mood.WAITING
+    assert said(told, "lately") == ["4 rebalances within 10 min: 3 × member expired, 1 × member joined."]
 
 
 def test_an_empty_group_and_one_that_is_not_there() -> None:

@@ -16,8 +16,11 @@ from rota.observability.timeline import clock_time, why
 from rota.protocol.messages import DescribedMember, DescribeReply
 
 LATELY_MS = 600_000
-STORM = 5
-"""So many rebalances lately are worth a word of their own."""
+STORM = 12
+"""So many rebalances lately are not a rollout any more."""
+TROUBLE = 3
+"""So many of these are worth a look, however few the others are."""
+_TROUBLES = frozenset({"member_expired", "sync_timeout", "assignment_failed", "assignment_outdated"})
 _NAMED = 3
 
 
@@ -114,8 +117,8 @@ class _Explainer:
             case _:
                 return Explanation(Mood.EMPTY, "There is no such group, or it was deleted.", ())
         points += [*self._leader(), *self._last_rebalance(), *self._lately()]
-        storm = self._rebalances_lately() >= STORM
-        return Explanation(Mood.WAITING if storm and mood is Mood.CALM else mood, headline, tuple(points))
+        mood = Mood.WAITING if mood is Mood.CALM and self._is_stormy() else mood
+        return Explanation(mood, headline, tuple(points))
 
     # --- states ------------------------------------------------------------------------------------
 
@@ -229,6 +232,10 @@ class _Explainer:
     def _recent(self) -> list[Generation]:
         since_ms = self.now_ms - LATELY_MS
         return [one for one in self.story if one.started_at_ms is not None and one.started_at_ms >= since_ms]
+
+    def _is_stormy(self) -> bool:
+        troubles = sum(one.cause in _TROUBLES for one in self._recent())
+        return self._rebalances_lately() >= STORM or troubles >= TROUBLE
 
     def _rebalances_lately(self) -> int:
         return len(self._recent())

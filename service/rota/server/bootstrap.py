@@ -13,6 +13,7 @@ from rota.api.access.guard import GuardedCoordinator
 from rota.api.grpc.ports import StreamedCoordinator
 from rota.api.http.app import HttpApi, create_app
 from rota.api.http.handlers import no_fence_keys
+from rota.console.app import Console
 from rota.observability.metrics import Metrics
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.ports import Liveness, StoreUnavailable
@@ -91,6 +92,8 @@ async def open_services(settings: Settings, url: str, tls: ServerTls | None = No
                         async with _grpc(guarded, settings, metrics, tls) as grpc:
                             fence_keys = signer.jwks if signer else no_fence_keys
                             api = create_app(guarded, settings.limits, metrics=metrics, fence_keys=fence_keys)
+                            console = Console(guarded, store, metrics, api.draining)
+                            api.fastapi.router.routes.extend(console.routes())
                             yield Services(store, coordinator, api, grpc, metrics)
                 finally:
                     await _stop(served)

@@ -11,6 +11,7 @@ from sqlalchemy import ARRAY, ColumnElement, Integer, Select, and_, any_, bindpa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow
+from rota.group.state import GroupState
 from rota.protocol.messages import Protocol
 from rota.runtime.ports import ShardBatch
 from rota.storage.bulk import Row, TableChange
@@ -40,6 +41,9 @@ _SIDE_COMMITS = (
     .where(side_commits.c.shard_id == any_(bindparam("of_shards", type_=ARRAY(Integer()))))
     .order_by(side_commits.c.shard_id, side_commits.c.id)
 )
+_NAMESPACES = (
+    select(groups.c.namespace).where(groups.c.state != GroupState.DEAD.value).distinct().order_by(groups.c.namespace)
+)
 _LAST_SEQ = select(shards.c.last_seq).where(shards.c.shard_id == _OF_SHARD)
 
 
@@ -54,6 +58,11 @@ async def load_image(connection: AsyncConnection, shard_id: int) -> ShardImage:
         offsets=await _read(connection, _OFFSETS, shard_id, _offset_row),
         topics=await _read(connection, _TOPICS, shard_id, _topic_row),
     )
+
+
+async def read_namespaces(connection: AsyncConnection) -> list[str]:
+    """Those with groups that were not deleted."""
+    return list((await connection.scalars(_NAMESPACES)).all())
 
 
 async def load_side_commits(connection: AsyncConnection, shard_ids: Sequence[int]) -> list[SideCommit]:

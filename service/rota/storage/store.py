@@ -21,7 +21,7 @@ from rota.storage.journal import read_events
 from rota.storage.leases import Leases
 from rota.storage.migrate import read_status
 from rota.storage.replicas import Replicas
-from rota.storage.rows import load_image, load_side_commits
+from rota.storage.rows import load_image, load_side_commits, read_namespaces
 from rota.storage.tokens import add_token, forget_token, read_stored, read_tokens, revoke_token
 from rota.storage.urls import parse_store_url
 
@@ -148,6 +148,11 @@ class SqlStore:
             return []
         async with self._reading() as connection:
             return await load_side_commits(connection, shard_ids)
+
+    async def namespaces(self) -> list[str]:
+        """The namespaces that have groups, ordered by name."""
+        async with self._reading() as connection:
+            return await read_namespaces(connection)
 
     async def read_events(
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None

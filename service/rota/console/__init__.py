@@ -1,0 +1,1 @@
+"""The web console: server-rendered pages that show groups live, and guarded actions on them."""

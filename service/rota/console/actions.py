@@ -1,0 +1,129 @@
+"""Guarded actions: each says what it does, wants the group's name typed and a note, and goes the way of every call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rota.console.commands import action_commands
+from rota.console.desk import Described, Desk
+from rota.console.group import refusals
+from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.messages import DeleteGroup, LeaveGroup, LeaveReply, LeavingMember, RebalanceGroup, Request
+
+NOTE_MAX_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """`effect` is told before it is done, `done` after it."""
+
+    name: str
+    title: str
+    verb: str
+    effect: str
+    done: str
+
+
+ACTIONS: Mapping[str, Action] = {
+    action.name: action
+    for action in (
+        Action(
+            "rebalance",
+            "Force a rebalance",
+            "Rebalance now",
+            "Every member is told at once, and joins again. Nobody is removed; work stops until all have their share.",
+            "The rebalance is under way.",
+        ),
+        Action(
+            "step-down",
+            "Have the leader step down",
+            "Step down",
+            "The group rebalances, and the next member in line leads. The old leader stays a member, its token ends.",
+            "The leader was asked to step down.",
+        ),
+        Action(
+            "evict",
+            "Evict a member",
+            "Evict",
+            "The member is removed and its next call refused; what it holds goes to the others. A process that still "
+            "runs joins again as a newcomer.",
+            "The member is removed.",
+        ),
+        Action(
+            "delete",
+            "Delete the group",
+            "Delete",
+            "The group and its offsets are forgotten. Its generations go on counting if it ever comes back.",
+            "The group is deleted.",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What somebody typed."""
+
+    typed: str = ""
+    note: str = ""
+    member_id: str = ""
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> Form:
+        note = " ".join(fields.get("note", "").split())
+        return cls(fields.get("typed", "").strip(), note, fields.get("member", ""))
+
+    def complaint(self, group_id: str) -> str:
+        """What is missing; empty if all is there."""
+        if self.typed != group_id:
+            return f"Type the group's name, {group_id}, to say that you mean it."
+        if not self.note:
+            return "Say why: the note is kept in the journal."
+        if len(self.note) > NOTE_MAX_CHARS:
+            return f"The note may have at most {NOTE_MAX_CHARS} characters."
+        return ""
+
+
+def action_named(name: str) -> Action:
+    if name not in ACTIONS:
+        raise RejectedRequest(ErrorCode.INVALID_REQUEST, f"there is no action {name!r}")
+    return ACTIONS[name]
+
+
+async def action_page(
+    desk: Desk, namespace: str, group_id: str, action: Action, form: Form, base_url: str, complaint: str = ""
+) -> dict[str, Any]:
+    described: Described = await desk.describe(namespace, group_id)
+    members = [member.member_id for member in described.group.members]
+    gone = "that member is gone" if action.name == "evict" and form.member_id not in members else ""
+    return {
+        "namespace": namespace,
+        "group": described.group,
+        "action": action,
+        "form": form,
+        "complaint": complaint,
+        "refusal": refusals(described.group)[action.name] or gone,
+        "commands": action_commands(base_url, namespace, group_id, action.name, form.member_id),
+        "note_max_chars": NOTE_MAX_CHARS,
+    }
+
+
+async def act(desk: Desk, namespace: str, group_id: str, action: Action, form: Form) -> None:
+    """Do it; raises `RejectedRequest` if the coordinator will not."""
+    reply = await desk.call(_request(namespace, group_id, action, form))
+    if isinstance(reply, LeaveReply):
+        for left in reply.members:
+            if left.error is not ErrorCode.NONE:
+                raise RejectedRequest(left.error, f"{form.member_id} is no member any more")
+
+
+def _request(namespace: str, group_id: str, action: Action, form: Form) -> Request:
+    match action.name:
+        case "evict":
+            return LeaveGroup(namespace, group_id, (LeavingMember(form.member_id, None, form.note),), by_admin=True)
+        case "delete":
+            return DeleteGroup(namespace, group_id, form.note)
+        case _:
+            return RebalanceGroup(namespace, group_id, form.note, step_down=action.name == "step-down")

@@ -1,0 +1,205 @@
+"""The console's routes: find out what is asked for, ask the desk, render."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from rota.api.http.draining import Draining
+from rota.api.http.streams import PING_SECONDS, EventStream
+from rota.api.ports import ServedCoordinator
+from rota.console.actions import ACTIONS, Form, act, action_named, action_page
+from rota.console.browsing import PAGE_HEADERS, check_origin
+from rota.console.desk import Desk
+from rota.console.group import as_lines, group_page, leader_page, timeline_page
+from rota.console.listing import list_page
+from rota.console.overview import overview
+from rota.console.owners import shards_page
+from rota.console.ports import ConsoleStore
+from rota.console.rendering import query, render, segment, static_file
+from rota.observability.metrics import Metrics
+from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.runtime.ports import StoreUnavailable
+from rota.wire.documents import dump_document
+from rota.wire.routes import decode_path
+from rota.wire.status import STATUS
+
+GROUP_PATH = "/groups/{namespace}/{group_id}"
+_FORM_MAX_BYTES = 16_384
+_FOR_EVER = "public, max-age=31536000, immutable"
+_OPERATION = "console"
+
+_log = logging.getLogger(__name__)
+
+Show = Callable[[Request], Awaitable[ASGIApp]]
+
+
+class Console:
+    """Pages at `/`, on a coordinator that is asked for everything."""
+
+    def __init__(
+        self,
+        coordinator: ServedCoordinator,
+        store: ConsoleStore,
+        metrics: Metrics,
+        draining: Draining,
+        ping_seconds: float = PING_SECONDS,
+    ) -> None:
+        self._desk = Desk(coordinator, store)
+        self._metrics = metrics
+        self._draining = draining
+        self._ping_seconds = ping_seconds
+
+    def routes(self) -> list[Route]:
+        shown: dict[str, Show] = {
+            "/": self._overview,
+            "/groups": self._list,
+            "/shards": self._shards,
+            GROUP_PATH: self._group,
+            f"{GROUP_PATH}/leader": self._leader,
+            f"{GROUP_PATH}/timeline": self._timeline,
+            f"{GROUP_PATH}/journal.json": self._journal,
+            f"{GROUP_PATH}/live": self._live,
+            f"{GROUP_PATH}/act/{{action}}": self._ask,
+        }
+        routes = [self._route(path, show, "GET") for path, show in shown.items()]
+        routes.append(self._route(f"{GROUP_PATH}/act/{{action}}", self._act, "POST"))
+        routes.append(Route("/static/{name}", _static, methods=["GET"], include_in_schema=False))
+        return routes
+
+    def _route(self, path: str, show: Show, method: str) -> Route:
+        async def answer(http: Request) -> ASGIApp:
+            try:
+                shown, code = await show(http), ErrorCode.NONE
+            except RejectedRequest as rejected:
+                shown, code = _refused(http, rejected.code, rejected.detail), rejected.code
+            except StoreUnavailable:
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                shown = _refused(http, code, "the store cannot be reached")
+            self._metrics.request_answered(_OPERATION, code)
+            return shown
+
+        return Route(path, answer, methods=[method], include_in_schema=False)
+
+    # --- pages -------------------------------------------------------------------------------------
+
+    async def _overview(self, http: Request) -> Response:
+        return _page(http, "overview.html", await overview(self._desk))
+
+    async def _list(self, http: Request) -> Response:
+        return _page(http, "groups.html", await list_page(self._desk, http.query_params))
+
+    async def _shards(self, http: Request) -> Response:
+        return _page(http, "shards.html", await shards_page(self._desk))
+
+    async def _group(self, http: Request) -> Response:
+        done = ACTIONS.get(http.query_params.get("done", ""))
+        values = await group_page(self._desk, *_named(http), _base_url(http))
+        return _page(http, "group.html", {**values, "done": done})
+
+    async def _leader(self, http: Request) -> Response:
+        return _page(http, "leader.html", await leader_page(self._desk, *_named(http), _base_url(http)))
+
+    async def _timeline(self, http: Request) -> Response:
+        return _page(http, "timeline.html", await timeline_page(self._desk, *_named(http), _base_url(http)))
+
+    async def _journal(self, http: Request) -> Response:
+        namespace, group_id = _named(http)
+        shown = await timeline_page(self._desk, namespace, group_id, _base_url(http))
+        document = dump_document({"namespace": namespace, "group_id": group_id, "events": as_lines(shown["events"])})
+        named = {"content-disposition": f'attachment; filename="{group_id.replace(":", "_")}.json"'}
+        return Response(document, media_type="application/json", headers={**PAGE_HEADERS, **named})
+
+    async def _live(self, http: Request) -> ASGIApp:
+        """Who may not look at the group is refused before the stream begins."""
+        namespace, group_id = _named(http)
+        await self._desk.describe(namespace, group_id)
+        changes = self._desk.changes(namespace, group_id)
+        return EventStream(changes, self._metrics, self._draining, self._ping_seconds)
+
+    # --- actions -----------------------------------------------------------------------------------
+
+    async def _ask(self, http: Request) -> Response:
+        action = action_named(http.path_params["action"])
+        form = Form(member_id=http.query_params.get("member", ""))
+        return _page(http, "action.html", await action_page(self._desk, *_named(http), action, form, _base_url(http)))
+
+    async def _act(self, http: Request) -> Response:
+        check_origin(http)
+        action = action_named(http.path_params["action"])
+        namespace, group_id = _named(http)
+        form = Form.of(await _fields(http))
+        complaint = form.complaint(group_id)
+        if not complaint:
+            try:
+                await act(self._desk, namespace, group_id, action, form)
+            except RejectedRequest as rejected:
+                complaint = f"{rejected.detail or 'It was refused'} ({rejected.code})"
+            else:
+                _log.info("an administrator acted", extra={"action": action.name, "group_id": group_id})
+                return _seen_other(_after(namespace, group_id, action.name))
+        values = await action_page(self._desk, namespace, group_id, action, form, _base_url(http), complaint)
+        return _page(http, "action.html", values, status=422)
+
+
+def _named(http: Request) -> tuple[str, str]:
+    path = decode_path({name: http.path_params[name] for name in ("namespace", "group_id")})
+    return path["namespace"], path["group_id"]
+
+
+def _after(namespace: str, group_id: str, action: str) -> str:
+    """Where to go on: a deleted group has no page any more."""
+    if action == "delete":
+        return "/groups" + query(namespace=namespace)
+    return f"/groups/{segment(namespace)}/{segment(group_id)}" + query(done=action)
+
+
+def _base_url(http: Request) -> str:
+    """As the browser knows us."""
+    return str(http.base_url).rstrip("/")
+
+
+async def _fields(http: Request) -> dict[str, str]:
+    body = b""
+    async for chunk in http.stream():
+        body += chunk
+        if len(body) > _FORM_MAX_BYTES:
+            raise RejectedRequest(ErrorCode.PAYLOAD_TOO_LARGE, f"a form has at most {_FORM_MAX_BYTES} bytes")
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=20))
+    except ValueError as error:
+        raise RejectedRequest(ErrorCode.INVALID_REQUEST, "this is no form") from error
+
+
+def _page(http: Request, template: str, values: Mapping[str, Any], status: int = 200) -> Response:
+    """The whole page, or what is inside of it where a page that is open asks for what has changed."""
+    shared = {"layout": "part.html" if http.headers.get("hx-request") else "layout.html", "path": http.url.path}
+    here = http.url.path + (f"?{http.url.query}" if http.url.query else "")
+    body = render(template, {**shared, "here": here, **values})
+    return Response(body, status, {**PAGE_HEADERS, "vary": "hx-request"}, "text/html; charset=utf-8")
+
+
+def _refused(http: Request, code: ErrorCode, detail: str) -> Response:
+    status = STATUS[code].http
+    return _page(http, "refused.html", {"code": code, "detail": detail, "status": status}, status)
+
+
+def _seen_other(url: str) -> Response:
+    return RedirectResponse(url, 303, PAGE_HEADERS)
+
+
+async def _static(http: Request) -> Response:
+    found = static_file(http.path_params["name"])
+    if found is None:
+        return Response(b"", 404)
+    content, media_type = found
+    kept = _FOR_EVER if "v" in http.query_params else "no-cache"
+    headers = {"cache-control": kept, "x-content-type-options": "nosniff"}
+    return Response(content, headers=headers, media_type=media_type)

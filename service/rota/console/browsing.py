@@ -1,0 +1,37 @@
+"""What a browser may do with our pages, and which of its requests were really meant by who sits in front of it."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from rota.protocol.errors import ErrorCode, RejectedRequest
+
+PAGE_HEADERS = {
+    # Nothing inline, nothing from elsewhere: what somebody smuggles into a page does not run.
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+def check_origin(request: Request) -> None:
+    """Refuse a form that another site's page sent with this browser's cookies or from this browser's network.
+
+    Browsers say where a request comes from, and a page cannot change that. One that says nothing is refused.
+    """
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        if site == "same-origin":
+            return
+        raise RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, f"the form was sent from elsewhere ({site})")
+    origin = request.headers.get("origin")
+    if origin is None or urlsplit(origin).netloc != request.headers.get("host"):
+        raise RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, "the form does not say that it was sent from here")

@@ -1,0 +1,138 @@
+"""The one seam between pages and the service: every page and action asks here, and here asks the coordinator first.
+
+So whoever guards the coordinator guards the console. What is read from the store directly is a group's journal, after
+the coordinator has described that group to the same caller, and what says nothing of any group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from rota.api.ports import ServedCoordinator
+from rota.console.ports import ConsoleStore
+from rota.observability.generations import Event
+from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.ids import shard_of
+from rota.protocol.messages import DescribeGroup, DescribeReply, ListedGroup, ListGroups, ListReply, Reply, Request
+from rota.runtime.ports import JournalEvent, ShardOwner
+
+MOST_GROUPS = 5_000
+"""Of a namespace; beyond that the list says that it is not whole."""
+_WINDOWS = (1_000, 4_000, 16_000, 64_000)
+_QUIET = frozenset({"offsets_committed", "session_stats"})
+"""Lines that change nothing which a page shows."""
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A group as it stands at `revision` of its shard's journal."""
+
+    namespace: str
+    group: DescribeReply
+    revision: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Groups of a namespace; `whole` unless there are more than one may want to look at."""
+
+    groups: tuple[ListedGroup, ...]
+    whole: bool = True
+
+
+class Desk:
+    """Asks for pages; what is refused raises `RejectedRequest`."""
+
+    def __init__(self, coordinator: ServedCoordinator, store: ConsoleStore) -> None:
+        self._coordinator = coordinator
+        self._store = store
+
+    @property
+    def shard_count(self) -> int:
+        return self._coordinator.shard_count
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def ready(self) -> tuple[bool, str]:
+        return self._coordinator.ready()
+
+    async def call(self, request: Request) -> Reply:
+        """Any request of the protocol, with its error raised."""
+        reply = (await self._coordinator.call(request)).reply
+        if reply.error is not ErrorCode.NONE:
+            raise RejectedRequest(reply.error, reply.detail)
+        return reply
+
+    async def namespaces(self) -> list[str]:
+        """Those of which the caller may see groups, are found by listing them."""
+        return await self._store.namespaces()
+
+    async def list_groups(self, namespace: str) -> Listing:
+        groups: list[ListedGroup] = []
+        while len(groups) < MOST_GROUPS:
+            after = groups[-1].group_id if groups else ""
+            page = await self.call(ListGroups(namespace, after=after))
+            assert isinstance(page, ListReply)
+            groups += page.groups
+            if not page.more:
+                return Listing(tuple(groups))
+        return Listing(tuple(groups[:MOST_GROUPS]), whole=False)
+
+    async def describe(self, namespace: str, group_id: str) -> Described:
+        answer = await self._coordinator.call(DescribeGroup(namespace, group_id))
+        reply = answer.reply
+        if reply.error is not ErrorCode.NONE:
+            raise RejectedRequest(reply.error, reply.detail)
+        assert isinstance(reply, DescribeReply)
+        return Described(namespace, reply, answer.revision, answer.epoch)
+
+    async def describe_each(self, namespace: str, group_ids: Sequence[str]) -> dict[str, Described]:
+        """Several at once; those that are gone by now are left out."""
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(group_id: str) -> Described | None:
+            async with gate:
+                try:
+                    return await self.describe(namespace, group_id)
+                except RejectedRequest:
+                    return None
+
+        found = await asyncio.gather(*(one(group_id) for group_id in group_ids))
+        return {each.group.group_id: each for each in found if each is not None}
+
+    async def history(self, described: Described, lines: int) -> list[Event]:
+        """The group's latest lines of the journal, `lines` or more where there are so many, the oldest first.
+
+        A shard's journal is read forward only, so ever larger pieces of its end are looked at, up to a bound.
+        """
+        namespace, group_id = described.namespace, described.group.group_id
+        shard_id = shard_of(namespace, group_id, self.shard_count)
+        found: list[JournalEvent] = []
+        for window in _WINDOWS:
+            after = max(0, described.revision - window)
+            found = await self._store.read_events(shard_id, after, window, namespace=namespace, group_id=group_id)
+            if len(found) >= lines or not after:
+                break
+        return [_as_json(event) for event in found]
+
+    async def owners(self) -> Sequence[ShardOwner]:
+        return await self._store.owners()
+
+    def owner_of(self, namespace: str, group_id: str) -> ShardOwner:
+        return self._coordinator.locate(namespace, group_id)
+
+    async def changes(self, namespace: str, group_id: str) -> AsyncIterator[JournalEvent]:
+        """One `changed` for each line from now on that changes something which a page shows."""
+        async for event in self._coordinator.watch(namespace, group_id, None):
+            if event.kind not in _QUIET:
+                yield replace(event, kind="changed", reason="", payload={})
+
+
+def _as_json(event: JournalEvent) -> Event:
+    return {**asdict(event), "revision": event.seq}

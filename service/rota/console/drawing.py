@@ -1,0 +1,116 @@
+"""The assignment map as places and sizes: the template makes an SVG of them, without a style of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rota.console.rendering import short
+from rota.console.shares import ShareMap
+
+_LABEL_PX = 190
+_COUNT_PX = 44
+_ROW_PX = 26
+_HEAD_PX = 40
+_NAME_PX_PER_CHAR = 7.4
+_MOST_UNITS = 1_500
+_MOST_ROWS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    x: float
+    y: float
+    moved: bool
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    x: float
+    y: float
+    text: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """All in pixels. `step` is from one unit to the next, `cell` how wide one is drawn."""
+
+    width: int
+    height: int
+    cell: float
+    row_height: int
+    cells: tuple[Cell, ...]
+    rows: tuple[Label, ...]
+    counts: tuple[Label, ...]
+    topics: tuple[Label, ...]
+    numbers: tuple[Label, ...]
+    lines: tuple[float, ...]
+    left: int
+    right: float
+
+
+def draw(drawn: ShareMap) -> Drawing | None:
+    """None where there is too much of it to be looked at."""
+    units, members = len(drawn.units), len(drawn.rows)
+    if units > _MOST_UNITS or members > _MOST_ROWS:
+        return None
+    cell, gap = (18.0, 3.0) if units <= 60 else (9.0, 2.0) if units <= 300 else (3.0, 1.0)
+    step, topic_gap = cell + gap, 12.0
+    x_of = _columns(drawn, step, topic_gap)
+    right = max(x_of[-1] + cell, *(_topic_end(drawn, x_of, one) for one in range(len(drawn.topics))))
+    return Drawing(
+        width=round(right + 8),
+        height=_HEAD_PX + _ROW_PX * members + 6,
+        cell=cell,
+        row_height=_ROW_PX,
+        cells=_cells(drawn, x_of),
+        rows=tuple(Label(0, _y(n) + 14, short(row.member_id, 22), row.member_id) for n, row in enumerate(drawn.rows)),
+        counts=tuple(Label(_LABEL_PX + 20, _y(n) + 14, str(len(row.held))) for n, row in enumerate(drawn.rows)),
+        topics=tuple(Label(x_of[topic.first], 12, topic.name) for topic in drawn.topics),
+        numbers=_numbers(drawn, x_of, cell),
+        lines=tuple(_y(n) - 4 for n in range(members + 1)),
+        left=_LABEL_PX + _COUNT_PX,
+        right=right,
+    )
+
+
+def _columns(drawn: ShareMap, step: float, topic_gap: float) -> list[float]:
+    """Where each unit is; a topic's name must not run into the next one's."""
+    x, places = float(_LABEL_PX + _COUNT_PX), []
+    for topic in drawn.topics:
+        places += [x + number * step for number in range(topic.count)]
+        x += max(topic.count * step, len(topic.name) * _NAME_PX_PER_CHAR) + topic_gap
+    return places
+
+
+def _topic_end(drawn: ShareMap, x_of: list[float], number: int) -> float:
+    topic = drawn.topics[number]
+    return x_of[topic.first] + len(topic.name) * _NAME_PX_PER_CHAR
+
+
+def _cells(drawn: ShareMap, x_of: list[float]) -> tuple[Cell, ...]:
+    return tuple(
+        Cell(x_of[unit], _y(number), unit in row.gained, _title(drawn, row.member_id, unit, unit in row.gained))
+        for number, row in enumerate(drawn.rows)
+        for unit in row.held
+    )
+
+
+def _numbers(drawn: ShareMap, x_of: list[float], cell: float) -> tuple[Label, ...]:
+    """Partition numbers under the topics' names, as many as there is room for."""
+    every = 1 if cell >= 18 else 5 if cell >= 9 else 25
+    return tuple(
+        Label(x_of[topic.first + n] + cell / 2, 28, str(drawn.units[topic.first + n][1]))
+        for topic in drawn.topics
+        for n in range(0, topic.count, every)
+    )
+
+
+def _title(drawn: ShareMap, member_id: str, unit: int, moved: bool) -> str:
+    topic, number = drawn.units[unit]
+    return f"{topic} {number}: {member_id}{', new here' if moved else ''}"
+
+
+def _y(row: int) -> float:
+    return float(_HEAD_PX + row * _ROW_PX)

@@ -1,0 +1,216 @@
+"""One group: why it is so, its state, its members, who holds what, how it came to that, and who leads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rota.console.commands import commands_of
+from rota.console.desk import Described, Desk
+from rota.console.drawing import draw
+from rota.console.rendering import utc
+from rota.console.shares import in_words, moves, share_map, units_of
+from rota.observability.explanation import explain, heard_ms_ago
+from rota.observability.generations import Event, Generation, generations
+from rota.protocol.ids import shard_of
+from rota.protocol.messages import DescribedMember, DescribeReply
+from rota.types.registry import readable_assignment
+
+_LINES = 400
+_ALL_LINES = 2_000
+_LATEST = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A member as the page shows it. `left_ms` is None while a call of it waits: then it lives."""
+
+    member: DescribedMember
+    leads: bool
+    left_ms: int | None
+    heard_ms_ago: int | None
+    holds: str
+    held: int | None
+
+    @property
+    def tone(self) -> str:
+        if self.left_ms is None:
+            return "calm"
+        share = self.left_ms / max(1, self.member.session_timeout_ms)
+        return "waiting" if share < 1 / 3 else "busy" if share < 1 / 2 else "calm"
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A generation with what only the one before it tells: how much moved."""
+
+    generation: Generation
+    moved: int | None
+    held_for_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reign:
+    """A leader's time: from the generation in which it began to lead to the one in which somebody else did."""
+
+    leader_id: str
+    first_generation: int
+    last_generation: int
+    since_ms: int
+    until_ms: int | None
+    why: str
+
+
+async def group_page(desk: Desk, namespace: str, group_id: str, base_url: str) -> dict[str, Any]:
+    described = await desk.describe(namespace, group_id)
+    events = await desk.history(described, _LINES)
+    story = generations(events)
+    now_ms = desk.now_ms()
+    group = described.group
+    shares, former = _latest_shares(group, story)
+    drawn = share_map(group.protocol_type, shares, former)
+    return {
+        **_common(desk, described, now_ms, base_url),
+        "told": explain(group, now_ms, events, utc),
+        "seats": [_seat(group, member, now_ms) for member in group.members],
+        "map": drawn,
+        "drawing": draw(drawn) if drawn is not None and drawn.units else None,
+        "in_words": in_words,
+        "chapters": chapters(group.protocol_type, story, now_ms)[:_LATEST],
+        "chapter_count": len(story),
+    }
+
+
+async def timeline_page(desk: Desk, namespace: str, group_id: str, base_url: str) -> dict[str, Any]:
+    described = await desk.describe(namespace, group_id)
+    events = await desk.history(described, _ALL_LINES)
+    now_ms = desk.now_ms()
+    return {
+        **_common(desk, described, now_ms, base_url),
+        "chapters": chapters(described.group.protocol_type, generations(events), now_ms),
+        "events": list(reversed(events))[:_LINES],
+    }
+
+
+async def leader_page(desk: Desk, namespace: str, group_id: str, base_url: str) -> dict[str, Any]:
+    described = await desk.describe(namespace, group_id)
+    group, now_ms = described.group, desk.now_ms()
+    told_of = reigns(generations(await desk.history(described, _ALL_LINES)))
+    leader = next((member for member in group.members if member.member_id == group.leader_id), None)
+    current = told_of[0] if told_of and leader and told_of[0].leader_id == leader.member_id else None
+    return {
+        **_common(desk, described, now_ms, base_url),
+        "leader": leader and _seat(group, leader, now_ms),
+        "reign": current,
+        "waiting": [member for member in group.members if member is not leader],
+        "reigns": told_of,
+    }
+
+
+def chapters(protocol_type: str, story: Sequence[Generation], now_ms: int) -> list[Chapter]:
+    """The newest first."""
+    found: list[Chapter] = []
+    before: Mapping[str, bytes] = {}
+    for number, generation in enumerate(story):
+        moved = moves(protocol_type, generation.assignments, before) if generation.assignments and before else None
+        ended_ms = story[number + 1].started_at_ms if number + 1 < len(story) else now_ms
+        began_ms = generation.assigned_at_ms or generation.completed_at_ms
+        held_for_ms = None if began_ms is None or ended_ms is None else max(0, ended_ms - began_ms)
+        found.append(Chapter(generation, moved, held_for_ms))
+        before = generation.assignments or before
+    return found[::-1]
+
+
+def reigns(story: Sequence[Generation]) -> list[Reign]:
+    """Who led, the latest first; generations without a leader end a reign."""
+    found: list[Reign] = []
+    for generation in story:
+        if generation.completed_at_ms is None:
+            continue
+        last = found[-1] if found else None
+        if last is not None and last.until_ms is None:
+            if last.leader_id == generation.leader_id:
+                found[-1] = _prolonged(last, generation.generation_id)
+                continue
+            found[-1] = _ended(last, generation.completed_at_ms)
+        if generation.leader_id:
+            number = generation.generation_id
+            at_ms = generation.completed_at_ms
+            found.append(Reign(generation.leader_id, number, number, at_ms, None, generation.reason))
+    return found[::-1]
+
+
+def _prolonged(reign: Reign, generation_id: int) -> Reign:
+    return Reign(reign.leader_id, reign.first_generation, generation_id, reign.since_ms, None, reign.why)
+
+
+def _ended(reign: Reign, at_ms: int) -> Reign:
+    return Reign(reign.leader_id, reign.first_generation, reign.last_generation, reign.since_ms, at_ms, reign.why)
+
+
+def _common(desk: Desk, described: Described, now_ms: int, base_url: str) -> dict[str, Any]:
+    namespace, group = described.namespace, described.group
+    return {
+        "namespace": namespace,
+        "group": group,
+        "revision": described.revision,
+        "owner": desk.owner_of(namespace, group.group_id),
+        "shard_id": shard_of(namespace, group.group_id, desk.shard_count),
+        "now_ms": now_ms,
+        "commands": commands_of(base_url, namespace, group.group_id),
+        "refusals": refusals(group),
+    }
+
+
+def refusals(group: DescribeReply) -> dict[str, str]:
+    """Why an action cannot be done now; empty where it can. The coordinator has the last word."""
+    empty = "it has no members" if not group.members else ""
+    leaderless = empty or ("" if group.leader_id else "nobody leads it now")
+    return {
+        "rebalance": empty,
+        "step-down": leaderless or ("nobody else could lead" if len(group.members) < 2 else ""),
+        "evict": empty,
+        "delete": "" if group.state == "Empty" else f"it has {len(group.members)} members: it must be empty",
+    }
+
+
+def _seat(group: DescribeReply, member: DescribedMember, now_ms: int) -> Seat:
+    deadline_ms = member.session_deadline_ms
+    units = units_of(group.protocol_type, member.assignment)
+    return Seat(
+        member,
+        member.member_id == group.leader_id,
+        None if deadline_ms is None else max(0, deadline_ms - now_ms),
+        heard_ms_ago(member, now_ms),
+        _holds(group, member),
+        None if units is None else len(units),
+    )
+
+
+def _holds(group: DescribeReply, member: DescribedMember) -> str:
+    """In units where the assignment speaks of any, otherwise as its type reads it, otherwise its size."""
+    units = units_of(group.protocol_type, member.assignment)
+    if units is not None:
+        return in_words(units)
+    told = readable_assignment(group.protocol_type, member.assignment)
+    if told is not None:
+        return ", ".join(f"{name} {value}" for name, value in told.items() if value not in ("", None))
+    return f"{len(member.assignment)} bytes"
+
+
+def _latest_shares(group: DescribeReply, story: Sequence[Generation]) -> tuple[dict[str, bytes], Mapping[str, bytes]]:
+    """Of a Stable group what it says; of another one what it had last. And what was before that."""
+    assigned = [one for one in story if one.assignments]
+    if group.state == "Stable":
+        before = [one for one in assigned if one.generation_id < group.generation_id]
+        return {one.member_id: one.assignment for one in group.members}, before[-1].assignments if before else {}
+    if not assigned:
+        return {}, {}
+    return dict(assigned[-1].assignments), assigned[-2].assignments if len(assigned) > 1 else {}
+
+
+def as_lines(events: Sequence[Event]) -> list[Event]:
+    """Journal lines as `/v1/events` shows them, for who takes them home."""
+    keys = ("revision", "epoch", "at_ms", "namespace", "group_id", "generation_id", "kind", "reason", "payload")
+    return [{key: event[key] for key in keys} for event in events]

@@ -1,0 +1,129 @@
+"""The list of a namespace's groups: filtered, searched and sorted by what its URL says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.datastructures import QueryParams
+
+from rota.console.desk import Described, Desk
+from rota.console.rendering import STATES, query
+from rota.observability.explanation import Explanation, explain
+from rota.protocol.ids import check_namespace
+from rota.protocol.messages import ListedGroup
+
+PAGE = 50
+_STATE_ORDER = {"PreparingRebalance": 0, "CompletingRebalance": 1, "Stable": 2, "Empty": 3}
+_SORTS: dict[str, Callable[[ListedGroup], Any]] = {
+    "group": lambda group: group.group_id,
+    "state": lambda group: (_STATE_ORDER.get(group.state, 4), group.group_id),
+    "type": lambda group: (group.protocol_type, group.group_id),
+    "generation": lambda group: (group.generation_id, group.group_id),
+    "members": lambda group: (group.members, group.group_id),
+}
+_DOWN_FIRST = ("generation", "members")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the URL says. Nonsense in it is left out, so that a link never fails because of it."""
+
+    namespace: str = "default"
+    search: str = ""
+    states: tuple[str, ...] = ()
+    protocol_type: str = ""
+    sort: str = "state"
+    descending: bool = False
+    page: int = 1
+
+    @classmethod
+    def of(cls, parameters: QueryParams) -> View:
+        sort = parameters.get("sort", "")
+        page = parameters.get("page", "")
+        namespace = parameters.get("namespace") or "default"
+        check_namespace(namespace)
+        return cls(
+            namespace,
+            parameters.get("q", "").strip()[:249],
+            tuple(state for state in STATES if state in parameters.getlist("state")),
+            parameters.get("type", "")[:249],
+            sort.removeprefix("-") if sort.removeprefix("-") in _SORTS else "state",
+            sort.startswith("-"),
+            max(1, int(page)) if page.isdecimal() and len(page) < 7 else 1,
+        )
+
+    def url(self, **changes: Any) -> str:
+        """The list's URL with some of it changed; a change of what is shown begins with the first page."""
+        view = replace(self, **{"page": 1, **changes})
+        sort = f"{'-' if view.descending else ''}{view.sort}"
+        return "/groups" + query(
+            namespace=view.namespace if view.namespace != "default" else None,
+            q=view.search,
+            state=list(view.states),
+            type=view.protocol_type,
+            sort=sort if sort != "state" else None,
+            page=view.page if view.page > 1 else None,
+        )
+
+    def toggled(self, state: str) -> str:
+        states = {*self.states} ^ {state}
+        return self.url(states=tuple(one for one in STATES if one in states))
+
+    def sorted_by(self, column: str) -> str:
+        """The other way round where it is sorted so already."""
+        descending = not self.descending if self.sort == column else column in _DOWN_FIRST
+        return self.url(sort=column, descending=descending)
+
+    def direction(self, column: str) -> str:
+        """`aria-sort` of a column."""
+        return ("descending" if self.descending else "ascending") if self.sort == column else "none"
+
+    def chosen(self, groups: Sequence[ListedGroup]) -> list[ListedGroup]:
+        needle = self.search.lower()
+        found = [
+            group
+            for group in groups
+            if needle in group.group_id.lower()
+            and (not self.states or group.state in self.states)
+            and (not self.protocol_type or group.protocol_type == self.protocol_type)
+        ]
+        return sorted(found, key=_SORTS[self.sort], reverse=self.descending)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One group in the list, with what describing it adds; that is None where it has gone meanwhile."""
+
+    listed: ListedGroup
+    described: Described | None
+    told: Explanation | None
+
+
+async def list_page(desk: Desk, parameters: QueryParams) -> dict[str, Any]:
+    view = View.of(parameters)
+    listing = await desk.list_groups(view.namespace)
+    chosen = view.chosen(listing.groups)
+    pages = max(1, -(-len(chosen) // PAGE))
+    view = replace(view, page=min(view.page, pages))
+    shown = chosen[(view.page - 1) * PAGE : view.page * PAGE]
+    described = await desk.describe_each(view.namespace, [group.group_id for group in shown])
+    now_ms = desk.now_ms()
+    return {
+        "view": view,
+        "lines": [_line(group, described.get(group.group_id), now_ms) for group in shown],
+        "found": len(chosen),
+        "total": len(listing.groups),
+        "whole": listing.whole,
+        "pages": pages,
+        "by_state": Counter(group.state for group in listing.groups),
+        "types": sorted({group.protocol_type for group in listing.groups if group.protocol_type}),
+        "states": STATES,
+        "now_ms": now_ms,
+    }
+
+
+def _line(group: ListedGroup, described: Described | None, now_ms: int) -> Line:
+    return Line(group, described, explain(described.group, now_ms) if described else None)

@@ -1,0 +1,100 @@
+"""The first page: how everything is, and which groups somebody should look at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rota.console.desk import Desk
+from rota.console.owners import owners_by_replica
+from rota.console.rendering import STATES
+from rota.observability.explanation import Explanation, Mood, explain
+from rota.protocol.errors import RejectedRequest
+from rota.protocol.messages import DescribeReply, ListedGroup
+
+_MOVING = ("PreparingRebalance", "CompletingRebalance")
+_LOOKED_AT = 100
+_SHOWN = 12
+_NAMESPACES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceCount:
+    """A namespace of which the caller may see groups."""
+
+    name: str
+    groups: int
+    members: int
+    by_state: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """A group that somebody should look at, and why."""
+
+    namespace: str
+    group: DescribeReply
+    told: Explanation
+
+
+async def overview(desk: Desk) -> dict[str, Any]:
+    """What the template needs."""
+    listed = await _listed(desk)
+    counts = [_count(name, groups) for name, groups in listed.items()]
+    totals: Counter[str] = Counter()
+    for each in counts:
+        totals.update(each.by_state)
+    ready, told = desk.ready()
+    concerns = await _concerns(desk, listed)
+    replicas = owners_by_replica(await desk.owners(), desk.shard_count)
+    return {
+        "namespaces": counts,
+        "totals": {state: totals.get(state, 0) for state in STATES},
+        "groups": sum(each.groups for each in counts),
+        "members": sum(each.members for each in counts),
+        "concerns": concerns[:_SHOWN],
+        "more_concerns": max(0, len(concerns) - _SHOWN),
+        "ready": ready,
+        "ready_told": told,
+        "replicas": replicas,
+        "shard_count": desk.shard_count,
+        "now_ms": desk.now_ms(),
+    }
+
+
+async def _listed(desk: Desk) -> dict[str, Sequence[ListedGroup]]:
+    found: dict[str, Sequence[ListedGroup]] = {}
+    refused: RejectedRequest | None = None
+    for name in (await desk.namespaces())[:_NAMESPACES]:
+        try:
+            groups = (await desk.list_groups(name)).groups
+        except RejectedRequest as rejected:
+            refused = rejected
+            continue
+        if groups:
+            found[name] = groups
+    if refused is not None and not found:
+        raise refused
+    return found
+
+
+def _count(name: str, groups: Sequence[ListedGroup]) -> NamespaceCount:
+    return NamespaceCount(
+        name, len(groups), sum(group.members for group in groups), dict(Counter(group.state for group in groups))
+    )
+
+
+async def _concerns(desk: Desk, listed: dict[str, Sequence[ListedGroup]]) -> list[Concern]:
+    """Groups that rebalance, and Stable ones with somebody who has not been heard of for long; the worst first."""
+    found: list[Concern] = []
+    for namespace, groups in listed.items():
+        moving = [group.group_id for group in groups if group.state in _MOVING]
+        stable = [group.group_id for group in groups if group.state == "Stable"]
+        described = await desk.describe_each(namespace, (moving + stable)[:_LOOKED_AT])
+        for each in described.values():
+            told = explain(each.group, desk.now_ms())
+            if told.mood in (Mood.WAITING, Mood.BUSY):
+                found.append(Concern(namespace, each.group, told))
+    return sorted(found, key=lambda one: (one.told.mood is not Mood.WAITING, one.namespace, one.group.group_id))

@@ -1,0 +1,140 @@
+"""Who holds what, as a map: members × units of work, what moved since the generation before, and how even it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rota.types.registry import readable_assignment
+
+_BY_TOPIC = ("topics", "run", "partitions")
+"""Under which of these our protocol types tell numbers by topic (or connector)."""
+_NUMBERS = re.compile(r"(\d+)")
+
+Unit = tuple[str, int]
+"""A topic and its partition, a connector and its task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One member's share, as indices of the map's units."""
+
+    member_id: str
+    held: tuple[int, ...]
+    gained: frozenset[int]
+    """What it did not hold in the generation before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """Where a topic's units are in the map."""
+
+    name: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMap:
+    """Units are ordered by topic and number; members as they joined."""
+
+    units: tuple[Unit, ...]
+    topics: tuple[Topic, ...]
+    rows: tuple[Row, ...]
+    moved: int
+    """How many units have another holder than in the generation before; 0 where that is not known."""
+
+    @property
+    def most(self) -> int:
+        return max((len(row.held) for row in self.rows), default=0)
+
+    @property
+    def fewest(self) -> int:
+        return min((len(row.held) for row in self.rows), default=0)
+
+    @property
+    def idle(self) -> int:
+        """Members with nothing to do."""
+        return sum(not row.held for row in self.rows)
+
+    @property
+    def skew(self) -> float:
+        """The largest share over the mean: 1.0 is even."""
+        held = sum(len(row.held) for row in self.rows)
+        return self.most * len(self.rows) / held if held else 1.0
+
+
+def share_map(
+    protocol_type: str, shares: Mapping[str, bytes], former: Mapping[str, bytes] | None = None
+) -> ShareMap | None:
+    """None where these bytes mean nothing to us."""
+    now = {member_id: units_of(protocol_type, share) for member_id, share in shares.items()}
+    if not now or any(units is None for units in now.values()):
+        return None
+    held = {member_id: set(units or ()) for member_id, units in now.items()}
+    units = sorted({unit for each in held.values() for unit in each}, key=_order)
+    number_of = {unit: number for number, unit in enumerate(units)}
+    before = holders(protocol_type, former or {})
+    rows = []
+    for member_id, each in held.items():
+        gained = {number_of[unit] for unit in each if before and member_id not in before.get(unit, ())}
+        rows.append(Row(member_id, tuple(sorted(number_of[unit] for unit in each)), frozenset(gained)))
+    moved = len({number for row in rows for number in row.gained})
+    return ShareMap(tuple(units), _topics(units), tuple(rows), moved)
+
+
+def moves(protocol_type: str, shares: Mapping[str, bytes], former: Mapping[str, bytes]) -> int | None:
+    """How many units changed hands between two generations; None where that cannot be said."""
+    drawn = share_map(protocol_type, shares, former)
+    return drawn.moved if drawn is not None and former else None
+
+
+def holders(protocol_type: str, shares: Mapping[str, bytes]) -> dict[Unit, set[str]]:
+    """Who holds each unit: several where the strategy is redundant."""
+    found: dict[Unit, set[str]] = {}
+    for member_id, share in shares.items():
+        for unit in units_of(protocol_type, share) or ():
+            found.setdefault(unit, set()).add(member_id)
+    return found
+
+
+def units_of(protocol_type: str, share: bytes) -> list[Unit] | None:
+    """What an assignment says in units; None where it does not speak of any."""
+    if not share:
+        return []
+    told = readable_assignment(protocol_type, share)
+    by_topic = next((told[key] for key in _BY_TOPIC if isinstance(told.get(key), Mapping)), None) if told else None
+    if by_topic is None:
+        return None
+    return [(str(topic), int(number)) for topic, numbers in by_topic.items() for number in numbers]
+
+
+def in_words(units: Sequence[Unit]) -> str:
+    """`orders 0-3, 7 · audit 1`."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in sorted(units, key=_order):
+        by_topic.setdefault(topic, []).append(number)
+    return " · ".join(f"{topic} {_ranges(numbers)}" for topic, numbers in by_topic.items())
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _topics(units: Sequence[Unit]) -> tuple[Topic, ...]:
+    found: dict[str, list[int]] = {}
+    for number, (topic, _) in enumerate(units):
+        found.setdefault(topic, []).append(number)
+    return tuple(Topic(name, numbers[0], len(numbers)) for name, numbers in found.items())
+
+
+def _order(unit: Unit) -> tuple[list[tuple[int, str]], int]:
+    """Topics as people count: `t2` before `t10`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in _NUMBERS.split(unit[0])], unit[1]

@@ -1,0 +1,97 @@
+// What the pages do beyond htmx: sessions that run down between two refreshes, local times, copying, keys.
+"use strict";
+
+const each = (selector, act) => document.querySelectorAll(selector).forEach(act);
+
+function duration(ms) {
+  if (ms < 1000) return `${Math.max(0, Math.round(ms))} ms`;
+  const s = ms / 1000;
+  if (s < 9.95) return `${s.toFixed(1)} s`;
+  const whole = Math.round(s);
+  for (const [size, unit, smaller, small] of [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]]) {
+    if (whole < size) continue;
+    const rest = Math.floor((whole % size) / smaller);
+    return rest ? `${Math.floor(whole / size)} ${unit} ${rest} ${small}` : `${Math.floor(whole / size)} ${unit}`;
+  }
+  return `${whole} s`;
+}
+
+// The server's clock may differ from this machine's: what a page says of its first session tells by how much.
+let aheadMs = 0;
+function readClock() {
+  const meter = document.querySelector("meter[data-deadline]");
+  if (meter) aheadMs = Number(meter.dataset.deadline) - Number(meter.getAttribute("value")) - Date.now();
+}
+
+function runDown() {
+  const nowMs = Date.now() + aheadMs;
+  each("meter[data-deadline]", (meter) => { meter.value = Math.max(0, Number(meter.dataset.deadline) - nowMs); });
+  each("[data-left]", (left) => { left.textContent = duration(Math.max(0, Number(left.dataset.left) - nowMs)); });
+}
+
+function localTimes() {
+  const today = new Date().toDateString();
+  each("time[data-at]", (time) => {
+    const at = new Date(Number(time.dataset.at));
+    const clock = at.toLocaleTimeString([], { hour12: false });
+    time.textContent = at.toDateString() === today ? clock : `${at.toLocaleDateString()} ${clock}`;
+    time.title = at.toISOString();
+  });
+}
+
+function refreshed() { readClock(); localTimes(); }
+
+async function copy(button) {
+  const before = button.textContent;
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(button.previousElementSibling);
+    button.textContent = "Selected";
+  }
+  setTimeout(() => { button.textContent = before; }, 1500);
+}
+
+// --- keys ---------------------------------------------------------------------------------------------
+
+let last = "";
+const goes = { o: "/", g: "/groups", s: "/shards" };
+
+function step(by) {
+  const links = [...document.querySelectorAll(".row-link")];
+  if (!links.length) return;
+  const at = links.indexOf(document.activeElement);
+  links[Math.min(links.length - 1, Math.max(0, at + by))].focus();
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog")) return;
+  const key = event.key;
+  if (last === "g" && goes[key]) location.href = goes[key];
+  else if (key === "?") document.getElementById("keys").showModal();
+  else if (key === "j") step(1);
+  else if (key === "k") step(-1);
+  else if (key === "/") {
+    const search = document.getElementById("search");
+    if (!search) { location.href = "/groups"; return; }
+    event.preventDefault();
+    search.select();
+    search.focus();
+  }
+  last = key;
+});
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (button) copy(button);
+  if (event.target.closest("#show-keys")) document.getElementById("keys").showModal();
+});
+
+// --- the line to the server ---------------------------------------------------------------------------
+
+const lost = (is) => { document.getElementById("lost").hidden = !is; };
+document.addEventListener("htmx:error", () => lost(true));
+document.addEventListener("htmx:after:swap", () => { lost(false); refreshed(); });
+refreshed();
+setInterval(runDown, 250);

@@ -1,0 +1,121 @@
+"""The assignment map and the story of leaders, from bytes and lines of the journal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rota.assignors.model import TopicPartition
+from rota.console.drawing import draw
+from rota.console.group import reigns
+from rota.console.owners import owners_by_replica
+from rota.console.rendering import named, short
+from rota.console.shares import in_words, moves, share_map
+from rota.observability.generations import Generation
+from rota.runtime.ports import ShardOwner
+from rota.types.consumer import Assignment, encode_assignment
+
+
+def plain(**topics: list[int]) -> bytes:
+    return json.dumps({"topics": topics}).encode()
+
+
+def kafka(*held: tuple[str, int]) -> bytes:
+    return encode_assignment(Assignment(tuple(TopicPartition(*one) for one in held)))
+
+
+def test_units_are_in_the_order_in_which_people_count() -> None:
+    drawn = share_map("consumer", {"a": plain(t10=[1, 0], t2=[10, 9]), "b": kafka(("t2", 2))})
+
+    assert drawn is not None
+    assert drawn.units == (("t2", 2), ("t2", 9), ("t2", 10), ("t10", 0), ("t10", 1))
+    assert [(row.member_id, row.held) for row in drawn.rows] == [("a", (1, 2, 3, 4)), ("b", (0,))]
+    assert [(topic.name, topic.first, topic.count) for topic in drawn.topics] == [("t2", 0, 3), ("t10", 3, 2)]
+
+
+def test_what_a_member_did_not_hold_before_has_moved() -> None:
+    former = {"a": plain(t=[0, 1, 2]), "gone": plain(t=[3])}
+
+    drawn = share_map("consumer", {"a": plain(t=[0, 3]), "b": plain(t=[1, 2])}, former)
+
+    assert drawn is not None
+    assert (drawn.moved, [sorted(row.gained) for row in drawn.rows]) == (3, [[3], [1, 2]])
+
+
+def test_nothing_moved_in_a_first_generation() -> None:
+    first = share_map("consumer", {"a": plain(t=[0, 1])})
+
+    assert first is not None
+    assert (first.moved, moves("consumer", {"a": plain(t=[0])}, {})) == (0, None)
+
+
+def test_skew_is_the_largest_share_over_the_mean_and_idle_members_are_counted() -> None:
+    even = share_map("consumer", {"a": plain(t=[0, 1]), "b": plain(t=[2, 3])})
+    uneven = share_map("consumer", {"a": plain(t=[0, 1, 2]), "b": plain(t=[3]), "c": b""})
+
+    assert even is not None
+    assert uneven is not None
+    assert (even.skew, even.idle) == (1.0, 0)
+    assert (uneven.skew, uneven.most, uneven.fewest, uneven.idle) == (2.25, 3, 0, 1)
+
+
+def test_bytes_that_mean_nothing_to_us_make_no_map() -> None:
+    assert share_map("consumer", {"a": b"\xff\xff"}) is None
+    assert share_map("my-own", {"a": b"anything"}) is None
+    assert share_map("worker", {"a": b'{"version":1,"run":{"copy":[-1,0]},"revoke":{}}'}) is not None
+
+
+def test_runs_of_numbers_are_told_as_ranges() -> None:
+    assert in_words([("b", 3), ("a", 0), ("a", 2), ("a", 1), ("a", 7)]) == "a 0-2, 7 · b 3"
+
+
+@pytest.mark.parametrize(("units", "cell"), [(12, 18), (200, 9), (1_400, 3)])
+def test_a_drawing_has_a_cell_for_each_unit_and_all_of_it_inside(units: int, cell: int) -> None:
+    drawn = share_map("consumer", {"a": plain(topic=list(range(units))), "b": b""})
+    assert drawn is not None
+
+    drawing = draw(drawn)
+
+    assert drawing is not None
+    assert (len(drawing.cells), drawing.cell) == (units, cell)
+    assert max(one.x + drawing.cell for one in drawing.cells) <= drawing.width
+    assert max(one.y for one in drawing.cells) < drawing.height
+
+
+def test_what_nobody_could_look_at_is_not_drawn() -> None:
+    drawn = share_map("consumer", {"a": plain(topic=list(range(1_600)))})
+
+    assert drawn is not None
+    assert draw(drawn) is None
+
+
+def generation(number: int, leader_id: str) -> Generation:
+    return Generation(number, f"reason {number}", completed_at_ms=number * 1_000, leader_id=leader_id)
+
+
+def test_a_leader_reigns_over_all_generations_until_another_one_leads() -> None:
+    story = [generation(1, "a"), generation(2, "a"), generation(3, ""), generation(4, "b"), Generation(5)]
+
+    told = reigns(story)
+
+    assert [(one.leader_id, one.first_generation, one.last_generation) for one in told] == [("b", 4, 4), ("a", 1, 2)]
+    assert [(one.since_ms, one.until_ms) for one in told] == [(4_000, None), (1_000, 3_000)]
+    assert told[1].why == "reason 1"
+
+
+def test_shards_that_nobody_holds_stand_under_no_name() -> None:
+    owners = [ShardOwner(0, "r1", "http://r1", 3, 4_000), ShardOwner(1, "r2", "http://r2", 1, -5)]
+
+    found = owners_by_replica(owners, 3)
+
+    assert [(one.replica_id, [shard.shard_id for shard in one.shards]) for one in found] == [("r1", [0]), ("", [1, 2])]
+
+
+def test_ids_of_members_are_short_for_people_and_whole_for_who_points_at_them() -> None:
+    member_id = "indexer-3-651eb0aa-1ea3-4486-b47c-9ec6fa5c332c"
+
+    assert short(member_id) == "indexer-3-651eb0aa"
+    assert short("x" * 40) == "x" * 19 + "…" + "x" * 10
+    marked = f'member <code class="id" title="{member_id}">indexer-3-651eb0aa</code> joined &amp; left'
+    assert str(named(f"member {member_id} joined & left")) == marked
