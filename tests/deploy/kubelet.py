@@ -111,6 +111,9 @@ class Pod:
         if (config := volume.get("configMap")) is not None:
             self._copy(self._config_maps[config["name"]], config, folder)
 
+        for source in volume.get("projected", {}).get("sources", ()):
+            (folder / source["serviceAccountToken"]["path"]).write_text("a token of the service account")
+
     def _copy(self, keys: Mapping[str, str], source: Manifest, folder: Path) -> None:
         for item in source.get("items", [{"key": key, "path": key} for key in keys]):
             (folder / item["path"]).write_text(keys[item["key"]])

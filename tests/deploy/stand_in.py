@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from tests.support.helm import helm, kubectl
+from tests.support.processes import rota_command
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -46,6 +47,8 @@ def run_kubectl(cluster: Path, arguments: list[str]) -> int:
             print(base64.b64decode(value).decode())
         case ["apply", "--filename", file]:
             shutil.copy(file, cluster / f"applied-{Path(file).name}")
+        case ["exec", _, "--", "/usr/bin/python3", "-m", "rota", *command]:
+            return _run([rota_command(), *command, "--help"], quiet=True)
         case _:
             return _run([kubectl(), *arguments, "--help"], quiet=True)
     return 0
@@ -53,9 +56,14 @@ def run_kubectl(cluster: Path, arguments: list[str]) -> int:
 
 def run_helm(cluster: Path, arguments: list[str]) -> int:
     match arguments:
-        case ["install" | "upgrade" as verb, release, *rest]:
-            rendered = _output([helm(), "template", release, *rest, "--kube-version=1.37.0"])
-            (cluster / f"{verb}-{release}.yaml").write_text(rendered)
+        case ["install" | "upgrade", release, *rest]:
+            record = cluster.parent / f"{release}.values"
+            if "--reuse-values" in rest:
+                rest.remove("--reuse-values")
+                rest += json.loads(record.read_text())
+            record.write_text(json.dumps([word for word in rest if word == "--values" or word.endswith(".yaml")]))
+            rendered = _output([helm(), "template", release, *rest, "--namespace=prod", "--kube-version=1.37.0"])
+            (cluster / f"release-{release}.yaml").write_text(rendered)
         case ["test" | "rollback" | "uninstall", *_]:
             return _run([helm(), *arguments, "--help"], quiet=True)
         case _:

@@ -37,6 +37,9 @@ WORKS = {
     "sessionTimeoutMs": 6000,
     "progressTimeoutMs": 60000,
     "revokeTimeoutMs": 1500,
+    "audience": "rota",
+    "ca": "internal-ca",
+    "certificate": "worker-tls",
     "file": "status.json",
     "webhook": "http://127.0.0.1:9000/changed",
     "podLabel": "rota.example/state",
@@ -109,6 +112,20 @@ def test_every_option_becomes_one_of_rota_sidecar(chart: Path) -> None:
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert container["securityContext"] == {"runAsUser": 1000}
     assert container["resources"] == {"limits": {"memory": "128Mi"}}
+
+
+def test_it_has_what_it_shows_to_rota_and_the_program_has_the_status_alone(chart: Path) -> None:
+    pod = find(rendered(chart, WORKS), "Deployment", "app")["spec"]["template"]["spec"]
+    sidecar, program = pod["initContainers"][0], pod["containers"][0]
+    mounted = {mount["mountPath"] for mount in sidecar["volumeMounts"]}
+
+    assert {mount["name"] for mount in sidecar["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert [mount["mountPath"] for mount in program["volumeMounts"]] == ["/var/run/rota"]
+    shown = [one["value"] for one in sidecar["env"] if one["name"].startswith("ROTA_") and "_FILE" in one["name"]]
+    assert len(shown) == 4
+    assert {str(Path(path).parent) for path in shown} <= mounted
+    bare = find(rendered(chart, LEADS), "Deployment", "app")["spec"]["template"]["spec"]
+    assert not bare["volumes"]
 
 
 @pytest.mark.parametrize(

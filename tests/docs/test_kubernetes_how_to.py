@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from rota.access.document import read_document
 from rota.cli.main import app
+from tests.access.certificates import Authority
 from tests.deploy.kubelet import Pod
 from tests.deploy.kubernetes import NEWEST, SIDECARS, Manifest, containers, find, pod_templates, problems, render
 from tests.deploy.stand_in import put_on_path
@@ -63,11 +66,14 @@ def test_clusters_take_the_plain_manifest_and_the_values_of_the_page(tmp_path: P
         if language == "yaml":
             _save(tmp_path, text)
     plain = list(yaml.safe_load_all((tmp_path / "billing.yaml").read_text()))
-    release = render(tmp_path / "rota-values.yaml", tmp_path / "pipeline-values.yaml")
+    certificates = list(yaml.safe_load_all((tmp_path / "certificates.yaml").read_text()))
+    release = render(*(tmp_path / f"{name}-values.yaml" for name in ("rota", "access", "pipeline")))
+    rules = tomllib.loads(find(release, "ConfigMap")["data"]["access.toml"])
 
     for version in (SIDECARS, NEWEST):
-        assert [problem for one in (*plain, *release) for problem in problems(one, version)] == []
+        assert [problem for one in (*plain, *certificates, *release) for problem in problems(one, version)] == []
     assert {one["kind"] for one in release} >= {"Deployment", "NetworkPolicy", "CronJob"}
+    assert len(read_document(rules).rules) == 3
 
 
 @pytest.mark.slow
@@ -106,9 +112,10 @@ def test_what_the_page_makes_is_whole_and_its_sidecars_lead_and_share(
 def _pods(
     template: Manifest, names: tuple[str, ...], server: Server, processes: Processes, folder: Path
 ) -> Iterator[Pod]:
-    elsewhere = {"http://rota:8080": server.url}
+    elsewhere = {"http://rota:8080": server.url, "https://rota.prod.svc:8080": server.url}
+    config_maps = {"internal-ca": {"ca.crt": Authority(folder).file.read_text()}}
     for name in names:
-        yield Pod(template, processes, folder, name=name, elsewhere=elsewhere, loopback=[4040])
+        yield Pod(template, processes, folder, name=name, config_maps=config_maps, elsewhere=elsewhere, loopback=[4040])
 
 
 def _start(pod: Pod) -> Process:
@@ -146,6 +153,8 @@ def _missing_secrets(manifests: list[Manifest]) -> list[str]:
         for key, value in one["data"].items()
         if base64.b64decode(value)
     }
+    for certificate in (one["spec"] for one in manifests if one["kind"] == "Certificate"):
+        made |= {f"{certificate['secretName']}/{key}" for key in ("tls.crt", "tls.key", "ca.crt")}
     asked = set()
     for _, pod in pod_templates(manifests):
         for container in containers(pod):
@@ -153,6 +162,7 @@ def _missing_secrets(manifests: list[Manifest]) -> list[str]:
             asked |= {f"{ref['name']}/{ref['key']}" for ref in refs if ref}
         for volume in pod["spec"].get("volumes", ()):
             if secret := volume.get("secret"):
-                asked |= {f"{secret['secretName']}/{item['key']}" for item in secret["items"]}
+                items = secret.get("items", [{"key": "tls.crt"}, {"key": "tls.key"}])
+                asked |= {f"{secret['secretName']}/{item['key']}" for item in items}
     assert asked
     return sorted(asked - made)

@@ -4,12 +4,14 @@ ended: work stops first, then the place is given up.
 
   spec:
     initContainers:
-      {{- include "rota.sidecar" (dict "context" $ "image" "rota:0.1.0" "url" "http://rota:8080" "lead" "billing") | nindent 6 }}
+      {{- include "rota.sidecar" $sidecar | nindent 6 }}
     containers:
       - name: billing
-        env: {{- include "rota.sidecar.env" (dict) | nindent 10 }}
+        env: {{- include "rota.sidecar.env" $sidecar | nindent 10 }}
+        volumeMounts: {{- include "rota.sidecar.volumeMounts" $sidecar | nindent 10 }}
+    volumes: {{- include "rota.sidecar.volumes" $sidecar | nindent 6 }}
 
-Keys, all but `context`, `image`, `url` and one of `lead` and `work` optional:
+$sidecar is a dictionary such as `merge (dict "context" $) .Values.sidecar`. Keys, all but `context`, `image`, `url` and one of `lead` and `work` optional:
 
   namespace          whose groups
   lead               be a candidate in this election; or
@@ -18,7 +20,10 @@ Keys, all but `context`, `image`, `url` and one of `lead` and `work` optional:
   sessionTimeoutMs   silence after which others take over
   progressTimeoutMs  give up without POST /progress for so long
   revokeTimeoutMs    how long hooks may take to stop work in order
-  file               keep the status in /var/run/rota/<file>; needs rota.sidecar.volumes and .volumeMounts
+  audience           show Rota a token of the pod's service account, made out to this audience
+  ca                 a config map with ca.crt, which signs Rota's certificates
+  certificate        a secret with tls.crt and tls.key, to show to a Rota that asks for certificates
+  file               keep the status in /var/run/rota/<file>, for the program to read
   webhook            POST every change there
   podLabel           keep this label of the pod at the state; needs rota.sidecar.rbac
   waits              whether the program starts only once the sidecar has reached Rota (default true)
@@ -87,6 +92,16 @@ Keys, all but `context`, `image`, `url` and one of `lead` and `work` optional:
       valueFrom: {fieldRef: {fieldPath: metadata.name}}
     - name: POD_NAMESPACE
       valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+    {{- if .audience }}
+    - {name: ROTA_TOKEN_FILE, value: /var/run/secrets/rota/token/token}
+    {{- end }}
+    {{- if .ca }}
+    - {name: ROTA_CA_FILE, value: /var/run/secrets/rota/ca/ca.crt}
+    {{- end }}
+    {{- if .certificate }}
+    - {name: ROTA_CERT_FILE, value: /var/run/secrets/rota/certificate/tls.crt}
+    - {name: ROTA_KEY_FILE, value: /var/run/secrets/rota/certificate/tls.key}
+    {{- end }}
     {{- with .env }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -109,8 +124,14 @@ Keys, all but `context`, `image`, `url` and one of `lead` and `work` optional:
     httpGet: {path: /readyz, port: rota-probes}
     periodSeconds: 5
   {{- end }}
-  {{- if .file }}
-  volumeMounts: {{- include "rota.sidecar.volumeMounts" . | nindent 4 }}
+  {{- if or .file .audience .ca .certificate }}
+  volumeMounts:
+    {{- include "rota.sidecar.volumeMounts" . | nindent 4 }}
+    {{- range $name := list "token" "ca" "certificate" }}
+    {{- if get $ (ternary "audience" $name (eq $name "token")) }}
+    - {name: rota-{{ $name }}, mountPath: /var/run/secrets/rota/{{ $name }}, readOnly: true}
+    {{- end }}
+    {{- end }}
   {{- end }}
   securityContext:
     {{- if .securityContext }}
@@ -139,13 +160,29 @@ Keys, all but `context`, `image`, `url` and one of `lead` and `work` optional:
 - {name: ELECTOR_GET_URL, value: "http://127.0.0.1:4040/"}
 {{- end }}
 
-{{/* rota.sidecar.volumes and .volumeMounts: what `file` needs; the mount in the program's container, too. */}}
+{{/* rota.sidecar.volumes: what `file`, `audience`, `ca` and `certificate` need. */}}
 {{- define "rota.sidecar.volumes" -}}
+{{- if .file -}}
 - {name: rota-sidecar, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
+{{ end }}
+{{- with .audience -}}
+- name: rota-token
+  # The kubelet renews it.
+  projected: {sources: [{serviceAccountToken: {audience: {{ . }}, expirationSeconds: 3600, path: token}}]}
+{{ end }}
+{{- with .ca -}}
+- {name: rota-ca, configMap: {name: {{ . }}}}
+{{ end }}
+{{- with .certificate -}}
+- {name: rota-certificate, secret: {secretName: {{ . }}, defaultMode: 0444}}
+{{ end }}
 {{- end }}
 
+{{/* rota.sidecar.volumeMounts: what the program's container needs for `file`. */}}
 {{- define "rota.sidecar.volumeMounts" -}}
+{{- if .file -}}
 - {name: rota-sidecar, mountPath: /var/run/rota}
+{{- end }}
 {{- end }}
 
 {{/*
