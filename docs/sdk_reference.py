@@ -28,7 +28,16 @@ def sdk_parts() -> Iterator[str]:
     yield _SYNC
     yield from _function("", Module(client), "connect", level=2)
     yield _value(client, "INSTANCE_ID_VARIABLE", "The environment")
-    for kind in (sdk.Client, sdk.Election, sdk.Term, sdk.WorkerPool, sdk.Shard, sdk.Consumer, sdk.Member):
+    for kind in (
+        sdk.Client,
+        sdk.Election,
+        sdk.Term,
+        sdk.WorkerPool,
+        sdk.Shard,
+        sdk.Consumer,
+        sdk.ConnectWorker,
+        sdk.Member,
+    ):
         yield from _class(kind)
     yield "## Callbacks"
     yield inspect.getdoc(callbacks.Listeners) or ""

@@ -42,7 +42,10 @@ def sync_stub() -> str:
     # A class comes after the one that it is derived from.
     bodies = [stub.class_of(modules[kind], modules[kind].definition(kind.__name__)) for kind in classes]
     exported = ", ".join(f'"{name}"' for name in (*sorted({*(kind.__name__ for kind in classes), "Event"}), "connect"))
-    head = [_NOTE, "from __future__ import annotations", "\n".join(stub.imports()), f"__all__ = [{exported}]"]
+    names = f"__all__ = [{exported}]"
+    if len(names) > WIDTH:
+        names = "__all__ = [\n    " + exported.replace(", ", ",\n    ") + ",\n]"
+    head = [_NOTE, "from __future__ import annotations", "\n".join(stub.imports()), names]
     return "\n\n".join((*head, *stub.aliases.values(), connect, _EVENT.rstrip(), *bodies)) + "\n"
 
 

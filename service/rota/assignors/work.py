@@ -15,7 +15,7 @@ CONNECTOR = -1
 """The task number of a connector itself."""
 
 
-class Work(NamedTuple):
+class WorkItem(NamedTuple):
     """A connector (`task` is -1) or one of its tasks."""
 
     connector: str
@@ -28,7 +28,7 @@ class Worker:
 
     member_id: str
     identity: str
-    running: Collection[Work] = ()
+    running: Collection[WorkItem] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class WorkShare:
     Who is told to stop something joins again as soon as it has: only then somebody else is given it.
     """
 
-    run: tuple[Work, ...] = ()
-    revoke: tuple[Work, ...] = ()
+    run: tuple[WorkItem, ...] = ()
+    revoke: tuple[WorkItem, ...] = ()
     delay_ms: int = 0
 
 
@@ -47,7 +47,7 @@ class WorkShare:
 class HeldBack:
     """The work of somebody who is away, and how long it is kept for it."""
 
-    work: frozenset[Work]
+    work: frozenset[WorkItem]
     until_ms: int
 
 
@@ -55,14 +55,14 @@ class HeldBack:
 class Memory:
     """What a leader remembers from one round to the next. A new leader has none, so it holds nothing back."""
 
-    given: Mapping[str, frozenset[Work]] = field(default_factory=dict)
+    given: Mapping[str, frozenset[WorkItem]] = field(default_factory=dict)
     """By identity what was given last."""
     away: Mapping[str, HeldBack] = field(default_factory=dict)
     """By identity what waits for its return."""
 
 
 def assign_work(
-    configured: Collection[Work],
+    configured: Collection[WorkItem],
     workers: Sequence[Worker],
     memory: Memory,
     *,
@@ -74,7 +74,7 @@ def assign_work(
     away = _away(hands, memory, now_ms, scheduled_rebalance_max_delay_ms)
     for worker in hands.workers:
         hands.give(worker, _returned(worker, memory) & hands.free)
-    hands.free -= frozenset[Work]().union(*(held.work for held in away.values()))
+    hands.free -= frozenset[WorkItem]().union(*(held.work for held in away.values()))
     hands.give_out()
     if not away:
         hands.revoke_surplus()
@@ -97,7 +97,7 @@ def _away(hands: _Hands, memory: Memory, now_ms: int, max_delay_ms: int) -> dict
     }
 
 
-def _returned(worker: Worker, memory: Memory) -> frozenset[Work]:
+def _returned(worker: Worker, memory: Memory) -> frozenset[WorkItem]:
     """What was kept for this worker, or what it was given before a restart that nobody noticed."""
     if worker.identity in memory.away:
         return memory.away[worker.identity].work
@@ -107,7 +107,7 @@ def _returned(worker: Worker, memory: Memory) -> frozenset[Work]:
 class _Hands:
     """Who runs what while a round is decided. `free` is what is configured and nobody says it runs."""
 
-    def __init__(self, configured: frozenset[Work], workers: Sequence[Worker]) -> None:
+    def __init__(self, configured: frozenset[WorkItem], workers: Sequence[Worker]) -> None:
         self.workers = sorted(workers, key=lambda worker: worker.member_id)
         claims = Counter(work for worker in self.workers for work in set(worker.running))
         self.free = configured - claims.keys()
@@ -117,7 +117,7 @@ class _Hands:
             for worker in self.workers
         }
 
-    def give(self, worker: Worker, work: Collection[Work]) -> None:
+    def give(self, worker: Worker, work: Collection[WorkItem]) -> None:
         self._run[worker.member_id] |= set(work)
         self.free -= frozenset(work)
 
@@ -144,8 +144,8 @@ class _Hands:
         run = self._run[worker.member_id]
         return WorkShare(tuple(sorted(run)), tuple(sorted(set(worker.running) - run)), delay_ms)
 
-    def _load(self, worker: Worker, like: Work) -> int:
+    def _load(self, worker: Worker, like: WorkItem) -> int:
         return len(self._of_kind(worker, like.task == CONNECTOR))
 
-    def _of_kind(self, worker: Worker, connectors: bool) -> list[Work]:
+    def _of_kind(self, worker: Worker, connectors: bool) -> list[WorkItem]:
         return sorted(work for work in self._run[worker.member_id] if (work.task == CONNECTOR) == connectors)

@@ -7,14 +7,17 @@
         async with client.worker_pool("indexers", {"documents": 12}, index):    # shards: index(shard), for each held
             ...
 
-`client.consumer` hands out partitions without running anything, `client.member` is for groups of your own kind. All
-of them heartbeat and rejoin in the background. What they hold ends at a local deadline (`valid_until`) that is always
-earlier than the moment from which the coordinator may give it to somebody else.
+`client.consumer` hands out partitions without running anything, `client.connect_worker` connectors and tasks, and
+`client.member` is for groups of your own kind. All of them heartbeat and rejoin in the background. What they hold ends
+at a local deadline (`valid_until`) that is always earlier than the moment from which the coordinator may give it to
+somebody else.
 """
 
 from rota.assignors import TopicPartition
+from rota.assignors.work import WorkItem
 from rota.client.callbacks import Listener
 from rota.client.client import Client, connect
+from rota.client.connect_worker import ConnectWorker
 from rota.client.consumer import Consumer
 from rota.client.election import Election, Term
 from rota.client.errors import (
@@ -66,6 +69,7 @@ __all__ = [
     "Assign",
     "AssignmentFailed",
     "Client",
+    "ConnectWorker",
     "Consumer",
     "CoordinatorError",
     "CoordinatorLoadInProgress",
@@ -113,6 +117,7 @@ __all__ = [
     "Unavailable",
     "UnknownMemberId",
     "UnknownTopic",
+    "WorkItem",
     "WorkerPool",
     "connect",
     "error_for",

@@ -12,6 +12,7 @@ from typing import Self
 
 from rota.client.callbacks import Listener, Listeners
 from rota.client.calls import Caller
+from rota.client.connect_worker import RETURN_DELAY_MS, Configured, ConnectWorker, WorkRole
 from rota.client.consumer import Consumer, ConsumerSettings
 from rota.client.consumer_protocol import PROTOCOL_TYPE, PartitionCounts, TopicRole
 from rota.client.election import CandidateRole, Election
@@ -60,7 +61,7 @@ from rota.protocol.messages import (
     TopicPartitions,
     TopicReply,
 )
-from rota.types import TopicFacts, leader
+from rota.types import TopicFacts, leader, worker
 
 INSTANCE_ID_VARIABLE = "ROTA_GROUP_INSTANCE_ID"
 """Makes every member of a process static, each in its group: one process should have one in a group."""
@@ -284,6 +285,51 @@ class Client:
             lambda pool: make(on_assigned=pool.start, on_revoked=pool.stop, on_lost=pool.abandon),
             work,
             drain_ms=drain_ms,
+        )
+
+    def connect_worker(
+        self,
+        group_id: str,
+        configured: Configured,
+        *,
+        url: str = "",
+        scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS,
+        refresh_ms: int = 10_000,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
+        group_instance_id: str | None = None,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+        leave_on_close: bool | None = None,
+    ) -> ConnectWorker:
+        """A worker that shares connectors and tasks with others, as Kafka Connect's do.
+
+        Args:
+            group_id: The group; it comes to be with its first member.
+            configured: All connectors and tasks (`rota.assignors.work.WorkItem`), or a function that the leader asks.
+            url: What this worker is known by when it comes back, if it is no static member.
+            scheduled_rebalance_max_delay_ms: How long a departed worker's work waits for its return.
+            refresh_ms: How often the leader looks for other work, where `configured` is a function.
+            session_timeout_ms: As in `member`.
+            rebalance_timeout_ms: As in `member`.
+            group_instance_id: As in `member`; it is what this worker is known by, then.
+            on_assigned: As in `member`; work that this member keeps is not among what is added.
+            on_revoked: As in `member`.
+            on_lost: As in `member`.
+            leave_on_close: As in `member`.
+        """
+        role = WorkRole(configured, url, scheduled_rebalance_max_delay_ms)
+        return ConnectWorker(
+            self._transport,
+            self._settings(
+                group_id, worker.PROTOCOL_TYPE, role, session_timeout_ms, rebalance_timeout_ms, group_instance_id
+            ),
+            role=role,
+            listeners=Listeners(on_assigned, on_revoked, on_lost),
+            refresh_ms=refresh_ms,
+            leave_on_close=leave_on_close,
+            pulse=self._pulse,
         )
 
     def member(

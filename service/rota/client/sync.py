@@ -14,6 +14,17 @@ look at `term.is_valid` or `shard.is_held`, or wait for `term.lost`; the block r
 the same. What waits for something (`wait_assigned`, `wait_done`, `lost.wait`) takes a `timeout` in seconds.
 """
 
-from rota.client.twin import Client, Consumer, Election, Event, Member, Shard, Term, WorkerPool, connect
+from rota.client.twin import Client, ConnectWorker, Consumer, Election, Event, Member, Shard, Term, WorkerPool, connect
 
-__all__ = ["Client", "Consumer", "Election", "Event", "Member", "Shard", "Term", "WorkerPool", "connect"]
+__all__ = [
+    "Client",
+    "ConnectWorker",
+    "Consumer",
+    "Election",
+    "Event",
+    "Member",
+    "Shard",
+    "Term",
+    "WorkerPool",
+    "connect",
+]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Generic, Self, TypeAlias
 
 from rota.assignors import TopicPartition
+from rota.assignors.work import WorkItem
+from rota.client.connect_worker import RETURN_DELAY_MS, WorkShared
 from rota.client.consumer_protocol import Partitions
 from rota.client.election import Leadership, Outcome
 from rota.client.errors import CoordinatorError
@@ -28,13 +30,26 @@ from rota.protocol.messages import (
 )
 from rota.types import TopicFacts
 
-__all__ = ["Client", "Consumer", "Election", "Event", "Member", "Shard", "Term", "WorkerPool", "connect"]
+__all__ = [
+    "Client",
+    "ConnectWorker",
+    "Consumer",
+    "Election",
+    "Event",
+    "Member",
+    "Shard",
+    "Term",
+    "WorkerPool",
+    "connect",
+]
 
 PartitionCounts: TypeAlias = Mapping[str, int | TopicFacts] | Callable[[Sequence[str]], Mapping[str, int | TopicFacts]]
 
 Listener: TypeAlias = Callable[..., None]
 
 Work: TypeAlias = Callable[[Shard], None]
+
+Configured: TypeAlias = Collection[WorkItem] | Callable[[], Collection[WorkItem]]
 
 Assignments: TypeAlias = Mapping[str, bytes]
 
@@ -193,6 +208,39 @@ class Client:
             work: A function that works on one `Shard`. It is cancelled when the shard is revoked or lost.
             strategy: As in `consumer`.
             drain_ms: How long work may go on after `shard.stopping` was set, before it is cancelled.
+        """
+
+    def connect_worker(
+        self,
+        group_id: str,
+        configured: Configured,
+        *,
+        url: str = "",
+        scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS,
+        refresh_ms: int = 10000,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
+        group_instance_id: str | None = None,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+        leave_on_close: bool | None = None,
+    ) -> ConnectWorker:
+        """A worker that shares connectors and tasks with others, as Kafka Connect's do.
+
+        Args:
+            group_id: The group; it comes to be with its first member.
+            configured: All connectors and tasks (`rota.assignors.work.WorkItem`), or a function that the leader asks.
+            url: What this worker is known by when it comes back, if it is no static member.
+            scheduled_rebalance_max_delay_ms: How long a departed worker's work waits for its return.
+            refresh_ms: How often the leader looks for other work, where `configured` is a function.
+            session_timeout_ms: As in `member`.
+            rebalance_timeout_ms: As in `member`.
+            group_instance_id: As in `member`; it is what this worker is known by, then.
+            on_assigned: As in `member`; work that this member keeps is not among what is added.
+            on_revoked: As in `member`.
+            on_lost: As in `member`.
+            leave_on_close: As in `member`.
         """
 
     def member(
@@ -442,6 +490,18 @@ class Consumer(Member[Partitions]):
 
         Partition counts come from where they came before: a mapping's counts are added to those given at first.
         """
+
+class ConnectWorker(Member[WorkShared]):
+    """A `Member` whose share is connectors and tasks.
+
+    What it keeps goes on while the group rebalances. What has to move is revoked first and given out in a second
+    round. Progress of a task is committed with the connector as the topic and the task as the partition.
+    """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 class Election:
     """A candidacy, for the time of a `with` block.

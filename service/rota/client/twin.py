@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import rota.client as sdk
+from rota.client.connect_worker import WorkShared
 from rota.client.consumer_protocol import Partitions
 from rota.client.errors import LeadershipLost
 from rota.client.threads import LoopThread
@@ -105,6 +106,10 @@ class Consumer(Member[Partitions]):
     """A member that shares the partitions of topics."""
 
 
+class ConnectWorker(Member[WorkShared]):
+    """A worker that shares connectors and tasks."""
+
+
 class Election(Twin[sdk.Election]):
     """A candidacy."""
 
@@ -129,6 +134,7 @@ TWINS: dict[type[Any], type[Twin[Any]]] = {
     sdk.Client: Client,
     sdk.Member: Member,
     sdk.Consumer: Consumer,
+    sdk.ConnectWorker: ConnectWorker,
     sdk.Election: Election,
     sdk.Term: Term,
     sdk.WorkerPool: WorkerPool,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rota.assignors.work import CONNECTOR, Work, Worker, WorkShare
+from rota.assignors.work import CONNECTOR, Worker, WorkItem, WorkShare
 from rota.types.json_object import decode_object
 from rota.types.plugin import ProtocolType, Readable
 from rota.types.wire_format import MalformedMetadata
@@ -25,7 +25,7 @@ class WorkerState:
 
     url: str = ""
     config_offset: int = -1
-    running: tuple[Work, ...] = ()
+    running: tuple[WorkItem, ...] = ()
 
     def of_member(self, member_id: str, group_instance_id: str | None = None) -> Worker:
         """The same as `assign_work` wants it."""
@@ -70,7 +70,7 @@ def _read_share(assignment: bytes) -> Readable:
     return {"run": _listed(share.run), "revoke": _listed(share.revoke), "delay_ms": share.delay_ms}
 
 
-def _listed(work: Iterable[Work]) -> dict[str, list[int]]:
+def _listed(work: Iterable[WorkItem]) -> dict[str, list[int]]:
     """Task numbers by connector; -1 is the connector itself."""
     by_connector: dict[str, list[int]] = {}
     for connector, task in sorted(set(work)):
@@ -78,14 +78,14 @@ def _listed(work: Iterable[Work]) -> dict[str, list[int]]:
     return by_connector
 
 
-def _work(by_connector: object) -> tuple[Work, ...]:
+def _work(by_connector: object) -> tuple[WorkItem, ...]:
     if not isinstance(by_connector, dict):
         raise MalformedMetadata("work must be lists of task numbers by connector")
-    found: set[Work] = set()
+    found: set[WorkItem] = set()
     for connector, tasks in by_connector.items():
         if not isinstance(tasks, list) or not all(type(task) is int and task >= CONNECTOR for task in tasks):
             raise MalformedMetadata(f"the tasks of {connector!r} must be a list of numbers")
-        found |= {Work(connector, task) for task in tasks}
+        found |= {WorkItem(connector, task) for task in tasks}
     return tuple(sorted(found))
 
 

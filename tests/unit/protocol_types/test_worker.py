@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.assignors.work import Memory, Work, Worker, WorkShare, assign_work
+from rota.assignors.work import Memory, Worker, WorkItem, WorkShare, assign_work
 from rota.types import MalformedMetadata
 from rota.types.worker import WorkerState, decode_share, decode_state, encode_share, encode_state
 from tests.unit.assignors.worlds import deterministic
@@ -19,9 +19,9 @@ DELAY_MS = 300_000
 class Fleet:
     """Workers that do what they are told, and the leader's memory."""
 
-    def __init__(self, configured: list[Work], *names: str) -> None:
+    def __init__(self, configured: list[WorkItem], *names: str) -> None:
         self.configured = configured
-        self.running: dict[str, tuple[Work, ...]] = dict.fromkeys(names, ())
+        self.running: dict[str, tuple[WorkItem, ...]] = dict.fromkeys(names, ())
         self.memory = Memory()
         self.now_ms = 0
 
@@ -48,12 +48,12 @@ class Fleet:
     def sizes(self) -> list[int]:
         return sorted(len(running) for running in self.running.values())
 
-    def idle(self) -> set[Work]:
+    def idle(self) -> set[WorkItem]:
         return set(self.configured) - {work for running in self.running.values() for work in running}
 
 
-def tasks(count: int, connector: str = "c") -> list[Work]:
-    return [Work(connector), *(Work(connector, number) for number in range(count))]
+def tasks(count: int, connector: str = "c") -> list[WorkItem]:
+    return [WorkItem(connector), *(WorkItem(connector, number) for number in range(count))]
 
 
 def a_settled_fleet(*names: str, count: int = 6) -> Fleet:
@@ -152,7 +152,7 @@ def test_what_is_configured_no_more_is_stopped() -> None:
 
 
 def test_what_two_say_they_run_is_stopped_by_both_before_one_gets_it() -> None:
-    work = Work("c", 0)
+    work = WorkItem("c", 0)
     workers = [Worker("a", "a", [work]), Worker("b", "b", [work])]
 
     shares, memory = assign_work([work], workers, Memory(), now_ms=0, scheduled_rebalance_max_delay_ms=0)
@@ -200,8 +200,8 @@ def test_whatever_happens_nothing_runs_twice_and_in_the_end_all_runs_evenly(
 
 
 def test_the_bytes_say_what_was_said_and_are_the_same_for_the_same() -> None:
-    state = WorkerState("http://w0:8083", 17, (Work("c", 1), Work("c", 0), Work("c")))
-    share = WorkShare((Work("c", 0),), (Work("d"),), 1_500)
+    state = WorkerState("http://w0:8083", 17, (WorkItem("c", 1), WorkItem("c", 0), WorkItem("c")))
+    share = WorkShare((WorkItem("c", 0),), (WorkItem("d"),), 1_500)
 
     assert encode_state(state) == (b'{"version":1,"url":"http://w0:8083","config_offset":17,"running":{"c":[-1,0,1]}}')
     assert encode_share(share) == b'{"version":1,"run":{"c":[0]},"revoke":{"d":[-1]},"delay_ms":1500}'

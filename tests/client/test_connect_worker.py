@@ -1,0 +1,172 @@
+"""Connectors and tasks among workers: nothing pauses that stays, and a departed worker's work waits for its return."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from rota.client import ConnectWorker, WorkItem
+from rota.runtime.coordinator import LocalCoordinator
+from tests.client.stage import a_coordinator, a_worker, until
+from tests.client.virtual_time import in_virtual_time
+
+SESSION_MS = 3_000
+DELAY_MS = 60_000
+WORK = [WorkItem("sink"), *(WorkItem("sink", task) for task in range(6))]
+
+
+@dataclass
+class Diary:
+    told: list[tuple[str, tuple[WorkItem, ...]]] = field(default_factory=list)
+
+    def listeners(self) -> dict[str, Any]:
+        return {
+            "on_assigned": lambda added, _all: self.note("assigned", added),
+            "on_revoked": lambda removed: self.note("revoked", removed),
+            "on_lost": lambda removed: self.note("lost", removed),
+        }
+
+    def note(self, what: str, work: tuple[WorkItem, ...]) -> None:
+        if work:
+            self.told.append((what, work))
+
+
+def connect_worker(
+    coordinator: LocalCoordinator, name: str, diary: Diary | None = None, **options: Any
+) -> ConnectWorker:
+    given: dict[str, Any] = {
+        "configured": WORK,
+        "url": f"http://{name}",
+        "scheduled_rebalance_max_delay_ms": DELAY_MS,
+        "session_timeout_ms": SESSION_MS,
+    }
+    client = a_worker(coordinator, name).client
+    return client.connect_worker("connect", **{**given, **(diary or Diary()).listeners(), **options})
+
+
+def run_all(workers: Sequence[ConnectWorker], configured: Sequence[WorkItem] = WORK) -> bool:
+    """Whether each has its share, and all work is done once."""
+    running = [each.assignment or () for each in workers]
+    sizes = sorted(map(len, running))
+    return sorted(work for share in running for work in share) == sorted(configured) and sizes[-1] - sizes[0] <= 2
+
+
+@in_virtual_time
+async def test_what_a_worker_keeps_goes_on_while_a_newcomer_gets_its_share() -> None:
+    diary = Diary()
+    async with a_coordinator() as coordinator, connect_worker(coordinator, "a", diary) as first:
+        await until(lambda: run_all([first]))
+        async with connect_worker(coordinator, "b") as second:
+            await until(lambda: run_all([first, second]))
+            kept = first.assignment or ()
+
+            (assigned, everything), *rest = diary.told
+            assert (assigned, sorted(everything)) == ("assigned", sorted(WORK))
+            assert [what for what, _ in rest] == ["revoked"]
+            assert not set(rest[0][1]) & set(kept)
+
+
+@in_virtual_time
+async def test_the_work_of_who_left_waits_for_its_return_and_nobody_else_is_disturbed() -> None:
+    diary = Diary()
+    async with a_coordinator() as coordinator, connect_worker(coordinator, "a", diary) as stays:
+        async with connect_worker(coordinator, "b") as leaves:
+            await until(lambda: run_all([stays, leaves]))
+            had = leaves.assignment
+        told = list(diary.told)
+        await asyncio.sleep(DELAY_MS / 2_000)
+        async with connect_worker(coordinator, "b") as returned:
+            await until(lambda: run_all([stays, returned]))
+
+            assert returned.assignment == had
+            assert diary.told == told
+
+
+@in_virtual_time
+async def test_after_the_delay_the_others_take_over_although_nobody_comes_or_goes() -> None:
+    async with a_coordinator() as coordinator, connect_worker(coordinator, "a") as stays:
+        async with connect_worker(coordinator, "b") as leaves:
+            await until(lambda: run_all([stays, leaves]))
+        left_at = asyncio.get_running_loop().time()
+        await until(lambda: run_all([stays]))
+
+        waited_ms = (asyncio.get_running_loop().time() - left_at) * 1000
+        assert DELAY_MS <= waited_ms <= DELAY_MS + 2_000
+
+
+@in_virtual_time
+async def test_who_falls_silent_is_waited_for_from_the_end_of_its_session() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        stays = await stack.enter_async_context(connect_worker(coordinator, "a"))
+        doomed = a_worker(coordinator, "b")
+        lost = doomed.client.connect_worker(
+            "connect", WORK, url="http://b", session_timeout_ms=SESSION_MS, scheduled_rebalance_max_delay_ms=DELAY_MS
+        )
+        await stack.enter_async_context(lost)
+        await until(lambda: run_all([stays, lost]))
+        doomed.cable.pull()
+        silent_at = asyncio.get_running_loop().time()
+        await until(lambda: run_all([stays]))
+
+        waited_ms = (asyncio.get_running_loop().time() - silent_at) * 1000
+        assert DELAY_MS <= waited_ms <= DELAY_MS + SESSION_MS + 2_000
+        assert lost.assignment is None
+
+
+@in_virtual_time
+async def test_a_connector_that_is_added_or_removed_is_picked_up() -> None:
+    configured = list(WORK)
+    options: dict[str, Any] = {"configured": lambda: configured, "refresh_ms": 1_000}
+    async with a_coordinator() as coordinator, connect_worker(coordinator, "a", **options) as first:
+        async with connect_worker(coordinator, "b", **options) as second:
+            await until(lambda: run_all([first, second]))
+            configured += [WorkItem("source"), WorkItem("source", 0)]
+            await until(lambda: run_all([first, second], configured))
+            del configured[: len(WORK)]
+            await until(lambda: run_all([first, second], configured))
+
+
+@in_virtual_time
+async def test_a_static_worker_that_is_replaced_while_it_should_stop_something_blocks_nobody() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        doomed = a_worker(coordinator, "a")
+        former = doomed.client.connect_worker(
+            "connect", WORK, group_instance_id="a", session_timeout_ms=60_000, on_revoked=_for_ever
+        )
+        await stack.enter_async_context(former)
+        await until(lambda: run_all([former]))
+        newcomer = await stack.enter_async_context(connect_worker(coordinator, "b"))
+        await until(lambda: newcomer.assignment == () and former.is_leader)
+
+        doomed.cable.pull()
+        again = await stack.enter_async_context(connect_worker(coordinator, "a2", group_instance_id="a"))
+
+        await until(lambda: run_all([again, newcomer]))
+
+
+async def _for_ever(_removed: tuple[WorkItem, ...]) -> None:
+    await asyncio.sleep(3_600)
+
+
+@in_virtual_time
+async def test_work_that_cannot_be_read_fails_the_generation_and_not_its_leader(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls = 0
+
+    async def ask() -> list[WorkItem]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise ConnectionError("the configuration is away")
+        return WORK
+
+    async with a_coordinator() as coordinator, connect_worker(coordinator, "a", configured=ask) as worker:
+        await until(lambda: run_all([worker]))
+
+    assert "the configuration is away" in caplog.text
