@@ -32,9 +32,17 @@ class Server:
         self._url = options.url.rstrip("/")
         try:
             # As the SDK: a proxy that the environment names is for other traffic.
-            self._http = httpx.Client(base_url=self._url, timeout=_TIMEOUT_S, trust_env=False)
+            self._http = httpx.Client(
+                base_url=self._url,
+                timeout=_TIMEOUT_S,
+                trust_env=False,
+                headers=options.credentials.headers(),
+                verify=options.credentials.ssl_context(),
+            )
         except httpx.InvalidURL as error:
             raise CommandFailed(f"{options.url!r} is no URL: {error}", Exit.USAGE) from error
+        except ValueError as error:
+            raise CommandFailed(str(error), Exit.USAGE) from error
 
     def __enter__(self) -> Self:
         return self

@@ -151,7 +151,7 @@ def _run(options: Shared, quiet: bool, running: Callable[[Client], Awaitable[int
     from rota.client import CoordinatorError, connect
 
     async def connected() -> int:
-        async with connect(options.url, options.namespace) as client:
+        async with connect(options.url, options.namespace, credentials=options.credentials) as client:
             return await running(client)
 
     logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format=_LOG_FORMAT)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import typer
 
 from rota.cli.output import Output
+from rota.credentials import Credentials
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
@@ -37,6 +38,7 @@ class Shared:
     url: str = DEFAULT_URL
     namespace: str = "default"
     chosen: Output | None = None
+    credentials: Credentials = field(default_factory=Credentials)
 
     @property
     def output(self) -> Output:

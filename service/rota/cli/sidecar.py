@@ -126,7 +126,8 @@ def _run(options: Shared, settings: SidecarSettings) -> None:
     from rota.sidecar.serve import CannotListen, serve
 
     async def connected() -> None:
-        async with connect(options.url, options.namespace, client_id=settings.name) as client:
+        shown = options.credentials
+        async with connect(options.url, options.namespace, client_id=settings.name, credentials=shown) as client:
             await serve(client, settings)
 
     logging.basicConfig(level=logging.INFO, format="rota: %(message)s")

@@ -60,6 +60,7 @@ from rota.client.member import Member
 from rota.client.roles import Assign
 from rota.client.transports import GroupEvent, HttpTransport, InMemoryTransport, Transport
 from rota.client.worker_pool import Shard, WorkerPool
+from rota.credentials import Credentials
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinedMember, OffsetToCommit, TopicPartitions
 from rota.types import TopicFacts
@@ -75,6 +76,7 @@ __all__ = [
     "CoordinatorLoadInProgress",
     "CoordinatorNotAvailable",
     "CoordinatorUnreachable",
+    "Credentials",
     "Election",
     "ErrorCode",
     "FencedInstanceId",

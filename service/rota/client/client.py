@@ -25,6 +25,7 @@ from rota.client.topics import Topics, TopicSelection
 from rota.client.transports.addresses import transport_to
 from rota.client.transports.port import GroupEvent, Transport
 from rota.client.worker_pool import Work, WorkerPool
+from rota.credentials import Credentials
 from rota.membership import MembershipSettings
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import check_group_id, check_namespace
@@ -76,6 +77,7 @@ def connect(
     *,
     client_id: str | None = None,
     headers: Mapping[str, str] | None = None,
+    credentials: Credentials | None = None,
     patience_ms: int = 10_000,
     heartbeat_thread: bool = False,
     direct: bool = False,
@@ -92,7 +94,9 @@ def connect(
             go straight to that one of them which owns its group.
         namespace: The tenant whose groups and topics are meant.
         client_id: A name for people; member ids begin with it. By default the name of this machine.
-        headers: Sent with every request, for example `{"Authorization": "Bearer …"}`.
+        headers: Sent with every request.
+        credentials: A token and certificates, or the files that hold them; what is not given comes from `ROTA_TOKEN`,
+            `ROTA_TOKEN_FILE`, `ROTA_CA_FILE`, `ROTA_CERT_FILE` and `ROTA_KEY_FILE`.
         patience_ms: How long calls other than a member's are repeated while nobody answers.
         heartbeat_thread: Keep members alive from a thread of its own while the event loop is blocked. What they hold
             is then as good as their heartbeats: `max_processing_interval_ms` is what notices that nothing gets done.
@@ -103,8 +107,9 @@ def connect(
         ValueError: An address is no URL of these schemes, they have several, or `direct` is not for them.
     """
     urls = [url] if isinstance(url, str) else list(url)
-    transport = transport_to(urls, headers, direct=direct)
-    beside = partial(transport_to, [_unary(each) for each in urls], headers, direct=direct)
+    shown = (credentials or Credentials()).or_environment()
+    transport = transport_to(urls, headers, shown, direct=direct)
+    beside = partial(transport_to, [_unary(each) for each in urls], headers, shown, direct=direct)
     pulse = Pulse(beside) if heartbeat_thread else None
     return Client(transport, namespace, client_id=client_id, patience_ms=patience_ms, pulse=pulse)
 

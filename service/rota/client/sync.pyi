@@ -17,6 +17,7 @@ from rota.client.lag import LoopLag
 from rota.client.member import Share
 from rota.client.topics import Topics
 from rota.client.transports.port import GroupEvent
+from rota.credentials import Credentials
 from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
 from rota.protocol.messages import (
     DescribeReply,
@@ -63,6 +64,7 @@ def connect(
     *,
     client_id: str | None = None,
     headers: Mapping[str, str] | None = None,
+    credentials: Credentials | None = None,
     patience_ms: int = 10000,
     heartbeat_thread: bool = False,
     direct: bool = False,
@@ -79,7 +81,9 @@ def connect(
             go straight to that one of them which owns its group.
         namespace: The tenant whose groups and topics are meant.
         client_id: A name for people; member ids begin with it. By default the name of this machine.
-        headers: Sent with every request, for example `{"Authorization": "Bearer …"}`.
+        headers: Sent with every request.
+        credentials: A token and certificates, or the files that hold them; what is not given comes from `ROTA_TOKEN`,
+            `ROTA_TOKEN_FILE`, `ROTA_CA_FILE`, `ROTA_CERT_FILE` and `ROTA_KEY_FILE`.
         patience_ms: How long calls other than a member's are repeated while nobody answers.
         heartbeat_thread: Keep members alive from a thread of its own while the event loop is blocked. What they hold
             is then as good as their heartbeats: `max_processing_interval_ms` is what notices that nothing gets done.

@@ -7,13 +7,20 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from rota.client.transports.http import HttpTransport
 from rota.client.transports.port import Transport
+from rota.credentials import Credentials
 
 HTTP = ("http", "https")
 GRPC = ("grpc", "grpcs")
 STREAM = ("grpc+stream", "grpcs+stream")
 
 
-def transport_to(urls: Sequence[str], headers: Mapping[str, str] | None, *, direct: bool = False) -> Transport:
+def transport_to(
+    urls: Sequence[str],
+    headers: Mapping[str, str] | None,
+    credentials: Credentials | None = None,
+    *,
+    direct: bool = False,
+) -> Transport:
     """A transport to these addresses; ValueError if they are none, or not all of one scheme.
 
     `direct` is `HttpTransport`'s; with gRPC it is refused, for what replicas advertise is a URL of HTTP.
@@ -23,17 +30,18 @@ def transport_to(urls: Sequence[str], headers: Mapping[str, str] | None, *, dire
     if len(schemes) > 1:
         raise ValueError(f"addresses of one coordinator have one scheme, not {' and '.join(sorted(schemes))}")
     if schemes <= set(HTTP):
-        return HttpTransport(urls, headers=headers, direct=direct)
+        return HttpTransport(urls, headers=headers, credentials=credentials, direct=direct)
     if direct:
         raise ValueError("only http:// and https:// can be direct")
     # Not before it is asked for: gRPC is not in the base install.
     if schemes <= set(GRPC):
         from rota.client.transports.grpc import GrpcTransport
 
-        return GrpcTransport(urls, headers=headers)
+        return GrpcTransport(urls, headers=headers, credentials=credentials)
     from rota.client.transports.stream import StreamTransport
 
-    return StreamTransport(urls, headers=headers, leave_after_ms=_leave_after_ms(parts[0]))
+    leave_after_ms = _leave_after_ms(parts[0])
+    return StreamTransport(urls, headers=headers, leave_after_ms=leave_after_ms, credentials=credentials)
 
 
 def _split(url: str) -> SplitResult:

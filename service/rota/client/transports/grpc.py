@@ -12,6 +12,7 @@ import grpc
 from rota.client.errors import CoordinatorUnreachable, error_for
 from rota.client.transports.port import GroupEvent
 from rota.client.transports.rpc import ELSEWHERE, Channels, problem_in, received_of, was_not_sent
+from rota.credentials import Credentials
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Request, refuse
 from rota.v1.admin_pb2 import WatchGroupRequest, WatchGroupResponse
@@ -24,8 +25,14 @@ _ENDS = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LO
 class GrpcTransport:
     """Speaks to one address until it fails, then to the next; see `HttpTransport`, which this is the twin of."""
 
-    def __init__(self, urls: Sequence[str], *, headers: Mapping[str, str] | None = None) -> None:
-        self.channels = Channels(urls, headers)
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        headers: Mapping[str, str] | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self.channels = Channels(urls, headers, credentials)
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
         """As `Transport.send`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from rota.client.errors import CoordinatorUnreachable, error_for
 from rota.client.transports.owners import Owners
 from rota.client.transports.port import GroupEvent
 from rota.client.transports.sse import ServerSentEvent, events_of
+from rota.credentials import Credentials
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import JoinReply, LeaveGroup, LeaveReply, LeftMember, Reply, Request, refuse
 from rota.wire.documents import dump_document, parse_document
@@ -43,6 +44,7 @@ class HttpTransport:
         base_urls: Sequence[str],
         *,
         headers: Mapping[str, str] | None = None,
+        credentials: Credentials | None = None,
         direct: bool = False,
         inner: httpx.AsyncBaseTransport | None = None,
     ) -> None:
@@ -55,7 +57,15 @@ class HttpTransport:
         self._current = 0
         # Every member of the process parks one call, so the pool must not make them queue for connections.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0)
-        self._http = httpx.AsyncClient(limits=limits, headers=dict(headers or {}), transport=inner, trust_env=False)
+        shown = credentials or Credentials()
+        self._http = httpx.AsyncClient(
+            limits=limits,
+            headers=dict(headers or {}),
+            transport=inner,
+            trust_env=False,
+            auth=_Shown(shown) if shown.has_token else None,
+            verify=shown.ssl_context(),
+        )
         self._owners = Owners(self._http, self._base_urls, anywhere=direct)
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
@@ -136,6 +146,20 @@ class HttpTransport:
 
     def _go_elsewhere(self) -> None:
         self._current = (self._current + 1) % len(self._base_urls)
+
+
+class _Shown(httpx.Auth):
+    """Each request shows the token as it is by then."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        try:
+            request.headers.update(self._credentials.headers())
+        except ValueError as error:
+            raise httpx.ConnectError(str(error)) from error
+        yield request
 
 
 def _describe(error: httpx.TransportError) -> str:

@@ -10,6 +10,7 @@ import grpc
 from google.rpc.status_pb2 import Status
 
 from rota.client.errors import CoordinatorUnreachable
+from rota.credentials import Credentials
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinReply, Request, refuse
 from rota.wire.problems import Problem
@@ -45,13 +46,24 @@ _NOT_OURS = {
 class Channels:
     """One channel for each address; speaks to one address until it fails, then to the next."""
 
-    def __init__(self, urls: Sequence[str], headers: Mapping[str, str] | None) -> None:
+    def __init__(
+        self, urls: Sequence[str], headers: Mapping[str, str] | None, credentials: Credentials | None = None
+    ) -> None:
         if not urls:
             raise ValueError("at least one URL is needed")
         self.urls = list(urls)
-        self.metadata = tuple((name.lower(), value) for name, value in (headers or {}).items())
+        self._headers = tuple((name.lower(), value) for name, value in (headers or {}).items())
+        self._credentials = credentials or Credentials()
         self._current = 0
         self._channels: dict[str, grpc.aio.Channel] = {}
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What each call carries: also what proves who we are, as it is now."""
+        try:
+            return (*self._headers, *self._credentials.headers().items())
+        except ValueError as error:
+            raise CoordinatorUnreachable(str(error)) from error
 
     @property
     def url(self) -> str:
@@ -60,7 +72,7 @@ class Channels:
     def current(self) -> grpc.aio.Channel:
         channel = self._channels.get(self.url)
         if channel is None:
-            channel = self._channels[self.url] = _open(self.url)
+            channel = self._channels[self.url] = _open(self.url, self._credentials)
         return channel
 
     def go_elsewhere(self) -> None:
@@ -103,8 +115,8 @@ def was_not_sent(error: grpc.aio.AioRpcError) -> bool:
     return error.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in (error.details() or "")
 
 
-def _open(url: str) -> grpc.aio.Channel:
+def _open(url: str, credentials: Credentials) -> grpc.aio.Channel:
     parts = urlsplit(url)
     if parts.scheme.removesuffix("+stream") == "grpcs":
-        return grpc.aio.secure_channel(parts.netloc, grpc.ssl_channel_credentials(), options=_OPTIONS)
+        return grpc.aio.secure_channel(parts.netloc, credentials.channel_credentials(), options=_OPTIONS)
     return grpc.aio.insecure_channel(parts.netloc, options=_OPTIONS)

@@ -12,6 +12,7 @@ from rota.client.transports.port import GroupEvent
 from rota.client.transports.rpc import ELSEWHERE, refusal
 from rota.client.transports.session_stream import SessionStream
 from rota.client.transports.waiting_beats import Beat, WaitingBeats, by_group
+from rota.credentials import Credentials
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
@@ -50,10 +51,15 @@ class StreamTransport:
     """
 
     def __init__(
-        self, urls: Sequence[str], *, headers: Mapping[str, str] | None = None, leave_after_ms: int | None = None
+        self,
+        urls: Sequence[str],
+        *,
+        headers: Mapping[str, str] | None = None,
+        leave_after_ms: int | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """`leave_after_ms`: members leave this long after the stream is lost, far before their sessions are over."""
-        self._unary = GrpcTransport(urls, headers=headers)
+        self._unary = GrpcTransport(urls, headers=headers, credentials=credentials)
         self._leave_after_ms = leave_after_ms
         self._stream: _Stream | None = None
         self._former: set[asyncio.Task[None]] = set()

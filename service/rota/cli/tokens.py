@@ -1,0 +1,181 @@
+"""`rota token`: API tokens of a store or of a file. What is printed once is never to be had again."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rota.cli.exits import CommandFailed, Exit, store_failures
+from rota.cli.options import OutputFormat, Store, shared, store_url
+from rota.cli.output import Output, print_items, tell
+from rota.cli.times import ago
+
+if TYPE_CHECKING:
+    from rota.access.tokens import TokenRecord
+    from rota.server.access.token_vault import TokenVault
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")
+
+app = typer.Typer(no_args_is_help=True, help="API tokens: who may call, by a secret that is shown once.")
+
+File = Annotated[
+    Path | None,
+    typer.Option("--file", envvar="ROTA_ACCESS_TOKENS_FILE", help="Keep tokens in this file instead of the store."),
+]
+Token = Annotated[str, typer.Argument(metavar="TOKEN", help="A token's id, or its name, which means all so named.")]
+
+
+@app.command("create")
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Who will use it; rules know it as token:NAME.")],
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", help="An action or a role (viewer, member, operator, admin) of its scope; repeatable."),
+    ] = None,
+    namespace: Annotated[
+        list[str] | None, typer.Option("--namespace", help="Where; NAME, or PREFIX*; repeatable. [default]")
+    ] = None,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", help="Which groups; NAME, or PREFIX*; repeatable. [all]")
+    ] = None,
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="Which topics, likewise. [all]")] = None,
+    expires_in: Annotated[
+        str | None, typer.Option(metavar="TIME", help="30d, 12h, 15m, 90s; without it, it does not expire.")
+    ] = None,
+    note: Annotated[str, typer.Option(help="What it is for, for people.")] = "",
+    store: Store = None,
+    file: File = None,
+) -> None:
+    """Make a token and print it, this once. Only its digest is kept.
+
+    Its scope is what --allow says, in these namespaces; without --allow it may do what rules say of token:NAME. To
+    rotate, create another one of the same name, bring it out, and revoke the first by its id.
+    """
+    import secrets
+
+    from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
+
+    if not _NAME.fullmatch(name):
+        raise CommandFailed("a token's name is 1 to 100 of A-Z a-z 0-9 . _ - :", Exit.USAGE)
+    text = mint(secrets.token_bytes(RANDOM_BYTES))
+    presented, now_ms = parse(text), _now_ms()
+    record = TokenRecord(
+        presented.token_id,
+        name,
+        presented.digest,
+        _scope(name, allow, namespace, group, topic),
+        created_at_ms=now_ms,
+        expires_at_ms=None if expires_in is None else now_ms + _milliseconds(expires_in),
+        note=note,
+    )
+    _run(_vault(store, file).add(record))
+    tell(f"token {record.token_id} for {name} is made; this is the only time that it is shown")
+    print(text)
+
+
+@app.command("list")
+def list_tokens(context: typer.Context, store: Store = None, file: File = None, output: OutputFormat = None) -> None:
+    """List tokens by id and name, with what they may do and whether they are good. Shows no secrets: none are kept."""
+    chosen = shared(context, output=output).output
+    items = [_item(record) for record in _run(_vault(store, file).read())]
+    if chosen is Output.TABLE:
+        for item in items:
+            item["created"] = ago(item.pop("created_at_ms"))
+            item["scope"] = "; ".join(item["scope"])
+    columns = ("token_id", "name", "state", "created", "scope", "note")
+    print_items(items, chosen, columns=columns, name="token_id")
+
+
+@app.command("revoke")
+def revoke(token: Token, store: Store = None, file: File = None) -> None:
+    """Refuse a token from now on. Servers notice within seconds, also on streams that are open."""
+    vault = _vault(store, file)
+    for record in _found(vault, token):
+        _run(vault.revoke(record.token_id, _now_ms()))
+        tell(f"token {record.token_id} ({record.name}) is revoked")
+
+
+@app.command("forget")
+def forget(token: Token, store: Store = None, file: File = None) -> None:
+    """Remove tokens that are revoked or have expired from the list. Others must be revoked first."""
+    vault = _vault(store, file)
+    for record in _found(vault, token):
+        if _state(record) == "good":
+            raise CommandFailed(f"token {record.token_id} ({record.name}) is good; revoke it first", Exit.CONFLICT)
+        _run(vault.forget(record.token_id))
+        tell(f"token {record.token_id} ({record.name}) is forgotten")
+
+
+def _vault(store: str | None, file: Path | None) -> TokenVault:
+    from rota.server.access.token_vault import FileVault
+    from rota.storage.token_table import TokenTable
+
+    return FileVault(file) if file is not None else TokenTable(store_url(store))
+
+
+def _run(work: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        with store_failures():
+            return asyncio.run(work)
+    except ValueError as error:
+        raise CommandFailed(str(error)) from error
+
+
+def _found(vault: TokenVault, token: str) -> list[TokenRecord]:
+    found = [record for record in _run(vault.read()) if token in (record.token_id, record.name)]
+    if not found:
+        raise CommandFailed(f"there is no token {token}", Exit.NOT_FOUND)
+    return found
+
+
+def _scope(
+    name: str, allow: list[str] | None, namespace: list[str] | None, group: list[str] | None, topic: list[str] | None
+) -> tuple[Any, ...]:
+    from rota.access.document import InvalidAccess, read_rule
+
+    if not allow:
+        return ()
+    table: dict[str, Any] = {"name": f"the scope of token {name}", "subjects": [f"token:{name}"], "actions": allow}
+    table["namespaces"] = namespace or ["default"]
+    table |= {key: value for key, value in (("groups", group), ("topics", topic)) if value}
+    try:
+        return (read_rule(table),)
+    except InvalidAccess as error:
+        raise CommandFailed(str(error), Exit.USAGE) from error
+
+
+def _item(record: TokenRecord) -> dict[str, Any]:
+    scope = [f"{','.join(sorted(rule.actions))} in {','.join(rule.namespaces)}" for rule in record.grants]
+    return {
+        "token_id": record.token_id,
+        "name": record.name,
+        "state": _state(record),
+        "created_at_ms": record.created_at_ms,
+        "expires_at_ms": record.expires_at_ms,
+        "scope": scope,
+        "note": record.note,
+    }
+
+
+def _state(record: TokenRecord) -> str:
+    if record.revoked_at_ms is not None:
+        return "revoked"
+    return "expired" if record.expires_at_ms is not None and record.expires_at_ms <= _now_ms() else "good"
+
+
+def _milliseconds(text: str) -> int:
+    number, unit = text[:-1], text[-1:]
+    if not (number.isascii() and number.isdigit() and unit in _UNITS_S):
+        raise CommandFailed("--expires-in must be like 30d, 12h, 15m or 90s", Exit.USAGE)
+    return int(number) * _UNITS_S[unit] * 1_000
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1_000)

@@ -1,0 +1,147 @@
+"""The SDK proves who it is, on every transport, and says in its own terms when it is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from rota.client import Client, Credentials, GroupAuthorizationFailed, Member, Unauthenticated, connect
+from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+TRANSPORTS = ["http", "grpc", "grpc+stream"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    secrets = Secrets(tmp_path_factory.mktemp("secrets"))
+    secrets.a_token("first")
+    async with a_guarded_service(secrets) as service:
+        yield service
+
+
+def url_of(service: Service, scheme: str, *, tls: bool = False) -> str:
+    if tls:
+        port = service.tls_port if scheme == "http" else service.tls_server.address.rpartition(":")[2]
+        return f"{scheme.replace('grpc', 'grpcs').replace('http', 'https')}://127.0.0.1:{port}"
+    return str(service.http.base_url) if scheme == "http" else f"{scheme}://{service.server.address}"
+
+
+def fast(client: Client, group_id: str) -> Member[bytes]:
+    return client.member(
+        group_id,
+        protocol_type="worker",
+        protocols={"p": b""},
+        assign=lambda members, _generation: {member.member_id: b"all" for member in members},
+        session_timeout_ms=1_000,
+    )
+
+
+@pytest.mark.parametrize("scheme", TRANSPORTS)
+async def test_a_member_joins_with_its_token(service: Service, scheme: str) -> None:
+    token = service.secrets.a_token(f"member over {scheme}")
+
+    async with connect(url_of(service, scheme), NAMESPACE, credentials=Credentials(token)) as client:
+        async with fast(client, named("g", scheme)) as member:
+            await member.wait_assigned()
+            assert member.generation_id == 1
+
+
+@pytest.mark.parametrize("scheme", TRANSPORTS)
+async def test_without_a_token_a_member_ends_with_a_typed_error(service: Service, scheme: str) -> None:
+    async with connect(url_of(service, scheme), NAMESPACE) as client:
+        with pytest.raises(Unauthenticated):
+            async with fast(client, "nobodys") as member:
+                await member.wait_assigned()
+
+
+@pytest.mark.parametrize("scheme", TRANSPORTS)
+async def test_in_another_namespace_a_member_ends_with_another(service: Service, scheme: str) -> None:
+    token = service.secrets.a_token(f"stranger over {scheme}")
+
+    async with connect(url_of(service, scheme), "team-b", credentials=Credentials(token)) as client:
+        with pytest.raises(GroupAuthorizationFailed, match="no rule allows it"):
+            async with fast(client, "theirs") as member:
+                await member.wait_assigned()
+
+
+@pytest.mark.parametrize("scheme", TRANSPORTS)
+async def test_a_member_whose_token_is_revoked_is_told_and_ends(service: Service, scheme: str) -> None:
+    name = f"leaver over {scheme}"
+    token = service.secrets.a_token(name)
+
+    async with connect(url_of(service, scheme), NAMESPACE, credentials=Credentials(token)) as client:
+        with pytest.raises(Unauthenticated, match="was revoked"):
+            await hold(fast(client, named("left", scheme)), lambda: service.secrets.revoke(name))
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+async def test_a_token_file_is_read_again_when_it_has_changed(service: Service, scheme: str, tmp_path: Path) -> None:
+    first, second = (service.secrets.a_token(f"{name} over {scheme}") for name in ("old", "new"))
+    file = tmp_path / "token"
+    file.write_text(first + "\n")
+
+    async with connect(url_of(service, scheme), NAMESPACE, credentials=Credentials(token_file=file)) as client:
+        await client.list_groups()
+        service.secrets.revoke(f"old over {scheme}")
+        with pytest.raises(Unauthenticated):
+            await client.list_groups()
+        replace(file, second)
+        await client.list_groups()
+
+
+@pytest.mark.parametrize("scheme", TRANSPORTS)
+async def test_a_client_shows_its_certificate_and_believes_its_own_authority(service: Service, scheme: str) -> None:
+    authority = service.secrets.authority
+    shown = authority.issue("client", uri="spiffe://corp/ns/team-a/sa/worker")
+    credentials = Credentials(ca_file=authority.file, cert_file=shown.cert, key_file=shown.key)
+
+    async with connect(url_of(service, scheme, tls=True), NAMESPACE, credentials=credentials) as client:
+        async with fast(client, named("tls", scheme)) as member:
+            await member.wait_assigned()
+
+
+async def test_what_is_not_given_comes_from_the_environment(
+    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ROTA_TOKEN", service.secrets.a_token("from the environment"))
+
+    async with connect(url_of(service, "http"), NAMESPACE) as client:
+        await client.list_groups()
+
+    (tmp_path / "token").write_text("of another server")
+    assert Credentials(token_file=tmp_path / "token").or_environment().token is None
+
+
+async def test_credentials_do_not_show_their_secrets(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("planted-secret")
+    credentials = Credentials(token_file=tmp_path / "token")
+
+    assert credentials.authorization() == "Bearer planted-secret"
+    assert "planted-secret" not in repr(credentials)
+    assert "planted-secret" not in repr(Credentials("planted-secret"))
+
+
+def named(purpose: str, scheme: str) -> str:
+    return f"{purpose}-{scheme.replace('+', '-')}"
+
+
+async def hold(member: Member[bytes], once_held: Callable[[], None]) -> None:
+    """Be a member until something ends it."""
+    async with asyncio.timeout(10), member:
+        await member.wait_assigned()
+        once_held()
+        async for _ in member.events():
+            pass
+
+
+def replace(file: Path, token: str) -> None:
+    """As Kubernetes does it: all at once."""
+    beside = file.with_suffix(".next")
+    beside.write_text(token)
+    os.replace(beside, file)

@@ -1,0 +1,139 @@
+"""`rota token` and `rota auth`: tokens of a store that a server runs on, of a file, and what rules say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Done, Rota
+from tests.processes.server import Server
+from tests.support.processes import Processes
+
+pytestmark = pytest.mark.processes
+ACCESS = """
+[[rules]]
+name = "viewers of everything"
+subjects = ["token:viewer"]
+actions = ["viewer"]
+
+[[rules]]
+name = "frozen for the audit"
+subjects = ["*"]
+actions = ["join"]
+namespaces = ["team-a"]
+groups = ["ledger*"]
+effect = "deny"
+"""
+
+
+@pytest.fixture
+def access_file(tmp_path: Path) -> Path:
+    file = tmp_path / "access.toml"
+    file.write_text(ACCESS)
+    return file
+
+
+@pytest.fixture
+def rota() -> Rota:
+    """For commands that ask no server."""
+    return Rota("http://127.0.0.1:9", "", "default")
+
+
+def test_a_token_is_made_used_and_revoked_while_a_server_runs_on_the_store(
+    processes: Processes, tmp_path: Path, access_file: Path
+) -> None:
+    store = f"sqlite:///{tmp_path / 'rota.db'}"
+    server = Server(processes, store, "--access-file", str(access_file))
+    server.start_and_wait()
+    rota = Rota(server.url, store, "team-a")
+
+    def as_(token: str) -> Done:
+        return rota("groups", "list", ROTA_TOKEN=token)
+
+    token = rota("token", "create", "ci", "--allow", "viewer", "--namespace", "team-a", "--store", store).out.strip()
+    unscoped = rota("token", "create", "viewer", "--store", store).out.strip()
+
+    assert as_(token).exit_code == as_(unscoped).exit_code == 0
+    assert as_("").exit_code == as_(token[:-1]).exit_code == 4
+    assert rota("groups", "list", "--namespace", "team-b", ROTA_TOKEN=token).exit_code == 4
+    assert rota("groups", "list", "--namespace", "team-b", ROTA_TOKEN=unscoped).exit_code == 0
+
+    assert rota("token", "revoke", "ci", "--store", store).exit_code == 0
+    server.process.wait_until(lambda: as_(token).exit_code == 4, "refusal of the revoked token")
+    assert as_(unscoped).exit_code == 0
+    listed = json.loads(rota("token", "list", "--store", store, "-o", "json").out)
+    assert [(each["name"], each["state"]) for each in listed] == [("ci", "revoked"), ("viewer", "good")]
+    for secret in (token, unscoped):
+        assert secret.split("_")[2] not in server.process.output()
+        assert secret.split("_")[2].encode() not in (tmp_path / "rota.db").read_bytes()
+
+
+def test_tokens_may_be_kept_in_a_file(rota: Rota, tmp_path: Path) -> None:
+    file = str(tmp_path / "tokens.json")
+
+    made = rota("token", "create", "ci", "--file", file, "--allow", "member", "--group", "bill*", "--expires-in", "1d")
+    listed = json.loads(rota("token", "list", "--file", file, "-o", "json").out)
+
+    assert made.exit_code == 0
+    assert made.out.startswith("rota_")
+    assert [(each["name"], each["state"], each["scope"]) for each in listed] == [
+        ("ci", "good", ["commit,describe,join in default"])
+    ]
+    assert (tmp_path / "tokens.json").stat().st_mode & 0o077 == 0
+    assert rota("token", "forget", "ci", "--file", file).exit_code == 5
+    assert rota("token", "revoke", listed[0]["token_id"], "--file", file).exit_code == 0
+    assert rota("token", "forget", "ci", "--file", file).exit_code == 0
+    assert rota("token", "list", "--file", file, "-o", "name").out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "message"),
+    [
+        (("create", "a b"), 2, "a token's name is"),
+        (("create", "ci", "--allow", "fly"), 2, "'fly' is no action or role"),
+        (("create", "ci", "--expires-in", "soon"), 2, "--expires-in must be"),
+        (("revoke", "nobody"), 3, "there is no token nobody"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(
+    rota: Rota, tmp_path: Path, arguments: tuple[str, ...], exit_code: int, message: str
+) -> None:
+    done = rota("token", *arguments, "--file", str(tmp_path / "tokens.json"))
+
+    assert done.exit_code == exit_code
+    assert message in done.err
+
+
+def test_can_i_names_the_rule_that_decides(rota: Rota, access_file: Path) -> None:
+    def can(*arguments: str) -> Done:
+        return rota("auth", "can-i", *arguments, "--access-file", str(access_file), "-o", "json")
+
+    allowed = can("describe", "team-a/billing", "--as", "token:viewer")
+    denied = can("join", "team-a/ledger-1", "--as", "sa:team-a/worker")
+    nothing = can("join", "team-a/billing", "--as", "sa:team-a/worker")
+
+    assert (allowed.exit_code, json.loads(allowed.out)["rule"]) == (0, "viewers of everything")
+    assert (denied.exit_code, json.loads(denied.out)["rule"]) == (4, "frozen for the audit")
+    assert "no rule allows it" in json.loads(nothing.out)["detail"]
+
+
+def test_a_wrong_access_file_is_found_before_a_server_is_told_to_use_it(rota: Rota, tmp_path: Path) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text('[[rules]]\nname = "r"\nsubjects = ["*"]\nactions = ["fly"]\n')
+
+    checked = rota("auth", "check", "--access-file", str(file))
+    served = rota("serve", "--access-file", str(file))
+
+    assert checked.exit_code == 1
+    assert served.exit_code == 2
+    assert "'fly' is no action or role" in checked.err
+    assert "'fly' is no action or role" in served.err
+
+
+def test_beyond_loopback_a_server_without_rules_must_be_meant(rota: Rota) -> None:
+    refused = rota("serve", "--http", "0.0.0.0:0")
+
+    assert refused.exit_code == 2
+    assert "beyond loopback needs access_file or tls_client_ca_file, or allow_anonymous" in refused.err
