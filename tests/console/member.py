@@ -1,0 +1,30 @@
+"""A member of a group as a process of its own, to be killed: `python -m tests.console.member URL GROUP NAME`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import rota
+from rota.client import Consumer
+
+TOPICS = {"documents": 12, "invoices": 6}
+SESSION_MS = 2_000
+
+
+async def take_part(url: str, group_id: str, name: str) -> None:
+    """Be a worker of the group, or for a group that is called `…-writer` a candidate, until somebody ends it."""
+    async with rota.connect(url, client_id=name) as client:
+        if group_id.endswith("-writer"):
+            async with client.leader(group_id, session_timeout_ms=SESSION_MS) as election:
+                async for term in election.terms():
+                    print(f"{name} leads with {term.token}", flush=True)
+                    await term.lost.wait()
+        consumer: Consumer = client.consumer(group_id, topics=list(TOPICS), session_timeout_ms=SESSION_MS)
+        async with consumer:
+            async for assigned in consumer.assignments():
+                print(f"{name} holds {len(assigned.share)}", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(take_part(*sys.argv[1:4]))

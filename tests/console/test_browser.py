@@ -1,0 +1,209 @@
+"""The console in a real browser against a live service: live, accessible, small, by keyboard, and under its policy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import pytest
+import pytest_asyncio
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, Page, expect
+
+from tests.console.scene import CANDIDATES, PAGES, STUCK, WORKERS, Scene, scene_in
+from tests.support.browser import open_browser
+
+pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
+
+Scheme = Literal["light", "dark"]
+SMALL, LARGE = (360, 740), (1180, 800)
+_WIDTH_BEYOND_THE_SCREEN = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+_REMEMBER_BREACHES = """
+window.breaches = [];
+document.addEventListener("securitypolicyviolation", (event) => window.breaches.push(event.violatedDirective));
+"""
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    for made in scene_in(tmp_path_factory.mktemp("scene")):
+        made.open()
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with open_browser() as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def page_of(
+    browser: Browser, url: str, scheme: Scheme = "light", size: tuple[int, int] = LARGE
+) -> AsyncIterator[Page]:
+    """A page in a browser without a past. What a page breaks or complains of fails the test."""
+    context = await browser.new_context(color_scheme=scheme, viewport={"width": size[0], "height": size[1]})
+    await context.add_init_script(_REMEMBER_BREACHES)
+    page = await context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    try:
+        await page.goto(url)
+        yield page
+        assert errors == []
+        assert await page.evaluate("window.breaches") == []
+    finally:
+        await context.close()
+
+
+async def violations(page: Page) -> list[str]:
+    """What axe finds, each with the first element that it is about."""
+    found: Any = await Axe().run(page)
+    return [f"{one['id']}: {one['nodes'][0]['html']}" for one in found.response["violations"]]
+
+
+# --- live ---------------------------------------------------------------------------------------------
+
+
+async def test_a_page_that_is_open_shows_a_killed_member_go_without_being_loaded_again(
+    browser: Browser, scene: Scene
+) -> None:
+    scene.add(WORKERS, "indexer-9")
+    scene.until_stable(WORKERS, 3)
+    async with page_of(browser, scene.url + PAGES["group"]) as page:
+        rows = page.locator("table.members tbody tr")
+        await expect(rows).to_have_count(3)
+        await page.evaluate("window.loadedOnce = true")
+        before = int(await page.locator("#generation").inner_text())
+
+        scene.kill("indexer-9")
+
+        await expect(rows).to_have_count(2, timeout=15_000)
+        await expect(page.locator("#state")).to_have_text("Stable", timeout=15_000)
+        await expect(page.locator(".story .member_expired .went").first).to_contain_text("indexer-9")
+        assert int(await page.locator("#generation").inner_text()) > before
+        assert await page.evaluate("window.loadedOnce") is True
+
+
+@pytest.mark.slow
+async def test_a_session_runs_down_between_two_refreshes(browser: Browser, scene: Scene) -> None:
+    async with page_of(browser, scene.url + PAGES["rebalancing"]) as page:
+        meter = page.locator("meter").first
+        first = await meter.evaluate("(meter) => meter.value")
+        await expect(page.locator(".beat").first).to_contain_text("left of 10 min")
+
+        await expect(meter).not_to_have_js_property("value", first)
+
+
+@pytest.mark.slow
+async def test_a_server_that_goes_away_is_told_of_and_comes_back(browser: Browser, scene: Scene) -> None:
+    async with page_of(browser, scene.url + "/shards") as page:
+        await page.route("**/shards", lambda route: route.abort())
+        await expect(page.locator("#lost")).to_be_visible(timeout=10_000)
+
+        await page.unroute("**/shards")
+
+        await expect(page.locator("#lost")).to_be_hidden(timeout=10_000)
+
+
+# --- for everybody ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_a_group_keeps_nobody_out(browser: Browser, scene: Scene, scheme: Scheme) -> None:
+    async with page_of(browser, scene.url + PAGES["group"], scheme) as page:
+        await page.locator("summary").click()
+
+        assert await violations(page) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "missing"])
+async def test_no_page_keeps_anybody_out(
+    browser: Browser, scene: Scene, name: str, size: tuple[int, int], scheme: Scheme
+) -> None:
+    async with page_of(browser, scene.url + PAGES[name], scheme, size) as page:
+        assert await violations(page) == []
+
+
+async def test_nothing_is_wider_than_a_small_screen(browser: Browser, scene: Scene) -> None:
+    async with page_of(browser, scene.url, size=SMALL) as page:
+        for name, path in PAGES.items():
+            await page.goto(scene.url + path)
+
+            assert await page.evaluate(_WIDTH_BEYOND_THE_SCREEN) == 0, name
+
+
+async def test_the_way_to_a_group_by_keyboard_alone(browser: Browser, scene: Scene) -> None:
+    async with page_of(browser, scene.url) as page:
+        await page.keyboard.press("Tab")
+        await expect(page.locator(".skip")).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#main")).to_be_focused()
+        await page.keyboard.press("g")
+        await page.keyboard.press("g")
+        await page.wait_for_url("**/groups")
+        await page.keyboard.press("/")
+        await expect(page.locator("#search")).to_be_focused()
+        await page.keyboard.type(WORKERS)
+        await page.keyboard.press("Enter")
+        await page.wait_for_url(f"**/groups?namespace=default&q={WORKERS}*")
+        await page.keyboard.press("j")
+        await expect(page.locator(".row-link").first).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(page.locator("h1")).to_have_text(WORKERS)
+        await page.keyboard.press("?")
+        await expect(page.locator("#keys")).to_be_visible()
+        await page.keyboard.press("Escape")
+        await expect(page.locator("#keys")).to_be_hidden()
+
+
+@pytest.mark.slow
+async def test_focus_stays_where_it_is_while_a_page_refreshes(browser: Browser, scene: Scene) -> None:
+    async with page_of(browser, scene.url + "/groups") as page:
+        link = page.locator(".row-link").nth(1)
+        await link.focus()
+        async with page.expect_response(lambda answer: answer.request.headers.get("hx-request") == "true"):
+            pass
+
+        await expect(link).to_be_focused()
+
+
+# --- acting -------------------------------------------------------------------------------------------
+
+
+async def test_a_leader_is_made_to_step_down_by_who_means_it(browser: Browser, scene: Scene) -> None:
+    before = scene.until_stable(CANDIDATES, 2)
+    async with page_of(browser, scene.url + PAGES["leader"]) as page:
+        await expect(page.locator("#holder-name code")).to_have_attribute("title", str(before["leader_id"]))
+        await page.get_by_role("link", name="Have it step down").click()
+        await page.get_by_label("to say that you mean it").fill("something else")
+        await page.get_by_label("Why?").fill("its machine goes away")
+        await page.get_by_role("button", name="Step down").click()
+        await expect(page.get_by_role("alert")).to_contain_text("Type the group's name")
+
+        await page.get_by_label("to say that you mean it").fill(CANDIDATES)
+        await page.get_by_role("button", name="Step down").click()
+
+        await expect(page.locator(".told")).to_have_text("The leader was asked to step down.")
+        await expect(page.locator("#how + .story .reason").first).to_contain_text("its machine goes away")
+    after = scene.until_stable(CANDIDATES, 2)
+    assert after["leader_id"] != before["leader_id"]
+    assert {member["member_id"] for member in _members(after)} == {member["member_id"] for member in _members(before)}
+
+
+@pytest.mark.slow
+async def test_a_group_that_waits_says_for_whom(browser: Browser, scene: Scene) -> None:
+    async with page_of(browser, scene.url) as page:
+        await page.get_by_role("link", name=STUCK).first.click()
+
+        await expect(page.locator("#headline")).to_contain_text("1 of 2 members joined, waiting for report-old-")
+        await expect(page.locator("#lit-state .name")).to_have_text("PreparingRebalance")
+
+
+def _members(group: dict[str, object]) -> list[dict[str, str]]:
+    members: Any = group["members"]
+    return list(members)
