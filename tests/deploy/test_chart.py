@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,9 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from rota.cli.main import app
 from rota.protocol.limits import Limits
 from tests.deploy.kubernetes import (
     CASES,
@@ -180,6 +183,8 @@ def test_the_notes_say_where_it_is_and_warn_of_what_is_missing() -> None:
     assert f"dns:///{RELEASE}-headless.{NAMESPACE}:9090" in notes
     assert "WARNING: whoever reaches the service may do everything" in notes
 
+    assert "token create" not in notes
+    assert CliRunner().invoke(app, [*_token_command(_notes(JOB)), "--help"]).exit_code == 0
     assert "WARNING: with 1 replica(s)" in _notes(CHART / "ci" / "bare-values.yaml")
     assert "existingSecret keeps it out" in _notes(CHART / "ci" / "own-secrets-values.yaml")
     assert "tokens travel in plain text" in _notes(JOB)
@@ -191,6 +196,12 @@ def test_the_notes_say_where_it_is_and_warn_of_what_is_missing() -> None:
 def _notes(case: Path) -> str:
     said = run_helm("install", RELEASE, CHART, "--namespace", NAMESPACE, "--dry-run=client", "--values", case)
     return said.partition("\nNOTES:\n")[2]
+
+
+def _token_command(notes: str) -> list[str]:
+    """What the notes have one run in a server's container."""
+    (found,) = re.findall(r"-m rota (token .*)", notes)
+    return shlex.split(found)
 
 
 def _properties(schema: dict[str, Any], prefix: str = "") -> Iterator[str]:

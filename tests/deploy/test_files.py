@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,11 +29,11 @@ DEPLOY = REPOSITORY / "deploy"
 PLACEHOLDER = re.compile(r"\$\{(\w+)[^}]*\}")
 
 
-def compose() -> dict[str, Any]:
-    """deploy/compose.yaml with the variables of its example."""
+def compose(name: str = "compose.yaml") -> dict[str, Any]:
+    """A file of deploy/ with the variables of its example."""
     pairs = (line.split("=", 1) for line in (DEPLOY / "example.env").read_text().splitlines() if "=" in line[:40])
     variables = {name: value for name, value in pairs if name.isidentifier()}
-    text = PLACEHOLDER.sub(lambda found: variables[found[1]], (DEPLOY / "compose.yaml").read_text())
+    text = PLACEHOLDER.sub(lambda found: variables[found[1]], (DEPLOY / name).read_text())
     loaded: dict[str, Any] = yaml.safe_load(text)
     return loaded
 
@@ -43,6 +44,16 @@ def replicas() -> dict[str, dict[str, Any]]:
 
 def ours(service: dict[str, Any]) -> bool:
     return bool(service["image"] == "rota")
+
+
+def settings_of(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """What a server makes of these variables and no others of ours."""
+    with monkeypatch.context() as environment:
+        for variable in [variable for variable in os.environ if variable.startswith("ROTA_")]:
+            environment.delenv(variable)
+        for variable, value in variables.items():
+            environment.setenv(variable, value)
+        return Settings()
 
 
 def tool(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -92,8 +103,9 @@ def test_what_the_image_installs_serves_by_itself(processes: Processes, tmp_path
     assert subprocess.run(check, check=False, timeout=30, stderr=subprocess.DEVNULL).returncode == 1
 
 
-def test_compose_is_valid_by_its_specification() -> None:
-    checked = tool("check-jsonschema", "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml")
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.access.yaml"])
+def test_compose_is_valid_by_its_specification(name: str) -> None:
+    checked = tool("check-jsonschema", "--builtin-schema", "vendor.compose-spec", DEPLOY / name)
 
     assert checked.returncode == 0, checked.stdout
 
@@ -104,12 +116,8 @@ def test_compose_runs_three_replicas_that_reach_each_other(tmp_path: Path, monke
     assert len(replicas()) == 3
 
     for name, service in replicas().items():
-        with monkeypatch.context() as environment:
-            for variable in [variable for variable in os.environ if variable.startswith("ROTA_")]:
-                environment.delenv(variable)
-            for variable, value in {**service["environment"], "ROTA_PEER_SECRET_FILE": str(secret)}.items():
-                environment.setenv(variable, value)
-            settings = Settings()
+        settings = settings_of({**service["environment"], "ROTA_PEER_SECRET_FILE": str(secret)}, monkeypatch)
+        assert settings.lets_everybody_in
         assert str(settings.peer) == f"{name}:7100"
         assert settings.advertise == f"http://{name}:8080"
         assert service["read_only"]
@@ -118,6 +126,21 @@ def test_compose_runs_three_replicas_that_reach_each_other(tmp_path: Path, monke
         assert (
             int(service["stop_grace_period"].rstrip("s")) * 1000 > settings.drain_delay_ms + settings.drain_timeout_ms
         )
+
+
+def test_compose_asks_for_tokens_where_one_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s" * 40)
+    over = compose("compose.access.yaml")["services"]
+    assert over.keys() == replicas().keys()
+
+    for name, service in replicas().items():
+        mounted, _, where = over[name]["volumes"][0].removesuffix(":ro").partition(":")
+        variables = {**service["environment"], "ROTA_PEER_SECRET_FILE": str(secret), **over[name]["environment"]}
+        variables["ROTA_ACCESS_FILE"] = variables["ROTA_ACCESS_FILE"].replace(where, str(DEPLOY / mounted))
+        settings = settings_of(variables, monkeypatch)
+        assert not settings.lets_everybody_in
+        assert not settings.allow_anonymous
 
 
 def test_compose_mounts_what_is_there_publishes_loopback_only_and_pins_images() -> None:
@@ -157,6 +180,24 @@ def test_the_unit_sets_only_what_the_server_knows_and_waits_for_its_drain() -> N
 
     assert {name.lower() for name in settings} <= Settings.model_fields.keys()
     assert int(stop_s) * 1000 > int(settings["DRAIN_TIMEOUT_MS"])
+
+
+def test_the_unit_is_guarded_where_it_is_reachable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the files that the two say are to be there."""
+    (tmp_path / "peer-secret").write_text("s" * 40)
+    shutil.copy(DEPLOY / "access" / "access.toml", tmp_path)
+    units = [(DEPLOY / "systemd" / name).read_text() for name in ("rota.service", "reachable.conf")]
+    variables = dict(re.findall(r"^Environment=(\w+)=(.*)$", "\n".join(units), re.MULTILINE))
+    here = {
+        name: value.replace("%d", str(tmp_path)).replace("/etc/rota", str(tmp_path))
+        for name, value in variables.items()
+    }
+
+    settings = settings_of({**here, "ROTA_PEER": "192.0.2.1:7100"}, monkeypatch)
+
+    assert not settings.lets_everybody_in
+    installed = re.findall(r"[\w-]+\.(?:crt|key|toml)", units[1].partition("[Service]")[0])
+    assert set(installed) == {Path(value).name for name, value in variables.items() if value.startswith("/etc/rota/")}
 
 
 def test_a_store_is_upgraded_and_served_through_the_sample_of_pgbouncer(
