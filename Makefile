@@ -31,7 +31,7 @@ coverage: .venv/dev.stamp ## Branches of the core that its own quick tests reach
 sim: .venv/dev.stamp ## Simulate SEEDS=10000 faulty worlds, or replay one with SEED=4711
 	$(BIN)/python -m rota.testing.sim $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)
 
-torture: .venv/dev.stamp .venv/pgbouncer.stamp ## Everything that is run for as long as one has time
+torture: .venv/dev.stamp .venv/pgbouncer.stamp .venv/operating.stamp ## Everything that is run for as long as one has time
 	$(PYTEST) -m torture $(ARGS)
 
 bench: .venv/dev.stamp ## Measure, beside the floor and the peers, in one run

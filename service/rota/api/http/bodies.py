@@ -10,6 +10,8 @@ from rota.api.http.rendered import CallerGone, Header, HttpRefusal
 from rota.protocol.errors import ErrorCode
 
 BODY_DEADLINE_SECONDS = 30.0
+BODIES_UNDER_WAY_BYTES = 128 * 1024 * 1024
+"""What all large bodies that are under way may hold of the process's memory."""
 _DISCARD_DEADLINE_SECONDS = 1.0
 _CLOSE: tuple[Header, ...] = ((b"connection", b"close"),)
 _JSON_TYPES = (b"application/json", b"text/json")
@@ -19,10 +21,10 @@ async def receive_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
     """The whole body, refused by its headers where they suffice, or as soon as it has more than `max_bytes`."""
     if _check_head(scope) <= max_bytes:
         message = await receive()
-        body = _chunk(message)
+        body: bytes | None = _chunk(message)
         if message.get("more_body", False):
-            body = await _read_in_time(body, receive, max_bytes)
-        if len(body) <= max_bytes:
+            body = await _read_in_time(body or b"", receive, max_bytes)
+        if body is not None and len(body) <= max_bytes:
             return body
     await _discard(receive)
     detail = f"the body must be at most {max_bytes} bytes"
@@ -72,23 +74,44 @@ def _is_json(content_type: bytes) -> bool:
     return media_type in _JSON_TYPES or (media_type.startswith(b"application/") and media_type.endswith(b"+json"))
 
 
-async def _read_in_time(first: bytes, receive: Receive, max_bytes: int) -> bytes:
+async def _read_in_time(first: bytes, receive: Receive, max_bytes: int) -> bytes | None:
     try:
         async with asyncio.timeout(BODY_DEADLINE_SECONDS):
-            return await _read_rest(first, receive, max_bytes)
+            return await _under_way.read(first, receive, max_bytes)
     except TimeoutError:
         raise HttpRefusal(408, "the body did not arrive in time", headers=_CLOSE) from None
 
 
-async def _read_rest(first: bytes, receive: Receive, max_bytes: int) -> bytes:
-    """The whole body, or more than `max_bytes` of it."""
-    chunks, size, more = [first], len(first), True
-    while more and size <= max_bytes:
-        message = await receive()
-        chunks.append(_chunk(message))
-        size += len(chunks[-1])
-        more = message.get("more_body", False)
-    return b"".join(chunks)
+class _UnderWay:
+    """The bytes of bodies that came in pieces and are not whole yet. One that came in one piece counts for nothing.
+
+    Each body is bounded, but not how many there are: callers that send all but the last byte could take all memory.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    async def read(self, first: bytes, receive: Receive, max_bytes: int) -> bytes | None:
+        """The whole body; None, and nothing kept, where it has more than `max_bytes`."""
+        chunks, size, more = [first], len(first), True
+        self._bytes += size
+        try:
+            while more and size <= max_bytes:
+                message = await receive()
+                chunks.append(_chunk(message))
+                size += len(chunks[-1])
+                self._bytes += len(chunks[-1])
+                if self._bytes > BODIES_UNDER_WAY_BYTES and self._bytes > size:
+                    detail = "too many large bodies are under way"
+                    raise HttpRefusal(429, detail, ErrorCode.THROTTLED, _CLOSE)
+                more = message.get("more_body", False)
+        finally:
+            self._bytes -= size
+        return b"".join(chunks) if size <= max_bytes else None
+
+
+_under_way = _UnderWay()
+"""One for the process, as its memory is one."""
 
 
 async def _discard(receive: Receive) -> None:

@@ -1,0 +1,84 @@
+"""Bodies that are too large, too many, compressed, or never whole."""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+
+import grpc
+import pytest
+
+from rota.v1 import coordinator_pb2 as pb
+from tests.abuse.attackers import all_answered, lines, until
+from tests.abuse.target import DEADLINE_S, MIB, Target
+from tests.grpc.clients import stub
+
+pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="session")]
+
+FEW = pytest.param(40, id="40")
+MANY = pytest.param(400, id="400", marks=pytest.mark.slow)
+UNDER_WAY_MIB = 128
+MOST_MIB = UNDER_WAY_MIB + 150
+"""The rest is for what is read but not looked at yet, buffers of connections, and what the allocator keeps."""
+BOMB_MIB = 64
+
+PATH = b"/v1/namespaces/default/groups/heavy/join"
+
+
+def head(length: int, *headers: bytes) -> bytes:
+    more = b"".join(header + b"\r\n" for header in headers)
+    return b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%b\r\n" % (PATH, length, more)
+
+
+@pytest.mark.parametrize("count", [FEW, MANY])
+async def test_bodies_that_lack_their_last_byte_take_a_bounded_part_of_the_memory(count: int, target: Target) -> None:
+    """Each is as large as a body may be. Those that are too much are asked to come back, and small calls pass."""
+    all_but_one = b"x" * (8 * MIB - 1)
+    async with target.unharmed(most_mib=MOST_MIB, what=f"{count} bodies of 8 MiB that lack a byte"):
+        async with lines(target.port, count) as heavy:
+            for line in heavy:
+                line.say(head(8 * MIB))
+                line.say(all_but_one)
+            # Some of those that still come take the room of others that were refused.
+            refused = count - UNDER_WAY_MIB // 8 - 4
+            await until(lambda: sum(line.status == 429 for line in heavy) >= refused, DEADLINE_S)
+            await target.still_serves()
+
+
+@pytest.mark.parametrize("count", [FEW, MANY])
+async def test_bodies_that_are_too_large_are_refused_while_they_come(count: int, target: Target) -> None:
+    async with target.unharmed(most_mib=MOST_MIB, what=f"{count} bodies of 12 MiB"):
+        async with lines(target.port, count) as heavy:
+            chunk = b"100000\r\n" + b"x" * MIB + b"\r\n"
+            for line in heavy:
+                line.say(b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % PATH)
+                line.say(chunk * 12)
+            await all_answered(heavy, 120)
+            statuses = Counter(line.status for line in heavy)
+            # 0: who has not stopped after a second is cut off, and then the answer is lost on its way.
+            assert set(statuses) <= {0, 413, 429}
+            assert statuses[413]
+
+
+async def test_a_bomb_is_not_unpacked_over_http(target: Target) -> None:
+    bomb = gzip.compress(bytes(2 * BOMB_MIB * MIB), 9)
+    async with target.unharmed(most_mib=BOMB_MIB, what="20 bombs of 128 MiB over HTTP"):
+        async with lines(target.port, 20) as bombers:
+            for line in bombers:
+                line.say(head(len(bomb), b"Content-Encoding: gzip", b"Connection: close") + bomb)
+            await all_answered(bombers, 60)
+            assert {line.status for line in bombers} == {415}
+
+
+async def test_a_bomb_is_not_unpacked_over_grpc(target: Target) -> None:
+    """The client's library packs what is asked for, and the server's would unpack it before it counts the bytes."""
+    request = pb.HeartbeatRequest(namespace="default", group_id="heavy", member_id="x" * (2 * BOMB_MIB * MIB))
+    options = [("grpc.max_send_message_length", -1)]
+    async with target.unharmed(most_mib=BOMB_MIB, what="2 bombs of 128 MiB over gRPC"):
+        async with grpc.aio.insecure_channel(
+            f"127.0.0.1:{target.grpc_port}", options, compression=grpc.Compression.Gzip
+        ) as channel:
+            for _ in range(2):
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await stub(channel).Heartbeat(request)
+                assert refused.value.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED)
