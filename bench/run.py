@@ -28,6 +28,7 @@ BENCHES = (
     "commits",
     "http",
     "rebalance",
+    "pauses",
     "grpc",
     "streams",
     "replicas",

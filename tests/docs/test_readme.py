@@ -24,6 +24,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DOCUMENTED_URL = "http://127.0.0.1:8080"
 DOCUMENTED_SIDECAR = "127.0.0.1:4040"
 BIN = Path(sys.executable).parent
+SCREEN_LINES, WINDOW_LINES = 24, 40
 
 
 def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Path) -> None:
@@ -55,6 +56,17 @@ def test_the_blocks_about_the_pipeline_make_a_report_of_a_history_that_holds_tog
     assert f"{tmp_path}/fleet/report/index.html" in printed
     assert "<svg" in (tmp_path / "fleet" / "report" / "index.html").read_text()
     assert re.search(r"lines of \d+ groups, \d+ tables, 0 findings", printed)
+
+
+@pytest.mark.parametrize("use", ["A single writer, in Python", "A worker pool, in Python", "Any language"])
+def test_the_quick_start_of_each_use_fits_on_a_screen(use: str) -> None:
+    """Its title, its text and its code: a terminal has 24 lines at least, and most have 40."""
+    _, _, rest = README.partition(f"\n## {use}\n")
+    section, _, _ = rest.partition("\n## ")
+
+    assert BLOCK.search(section)
+    assert all(len(code.splitlines()) <= SCREEN_LINES for _, code in BLOCK.findall(section))
+    assert len(section.splitlines()) <= WINDOW_LINES
 
 
 def test_the_two_commands_are_targets_of_the_makefile() -> None:
