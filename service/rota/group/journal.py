@@ -35,6 +35,7 @@ RECORD_KINDS: dict[str, type[Any]] = {
         r.GroupEmptied,
         r.GroupDeleted,
         r.TopicChanged,
+        r.Administered,
         r.ShardAcquired,
         r.ShardReleased,
     )

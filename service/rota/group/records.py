@@ -217,6 +217,21 @@ class TopicChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Administered:
+    """An administrator did something that the lines before this one tell; changes nothing by itself.
+
+    `target` is the member or topic that it was done to, empty where that is the group. `reason` is the
+    administrator's note.
+    """
+
+    kind: ClassVar[str] = "administered"
+    operation: str
+    actor: str
+    target: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ShardAcquired:
     """A new owner loaded the shard: every join phase that was under way is forgotten."""
 
@@ -254,6 +269,7 @@ Record = (
     | GroupEmptied
     | GroupDeleted
     | TopicChanged
+    | Administered
     | ShardAcquired
     | ShardReleased
 )

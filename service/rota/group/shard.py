@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from rota.group.apply import apply
 from rota.group.assigning import ask_for_assignment
 from rota.group.assignment_job import AssignmentJob, assignment_job, finish_job, is_current
+from rota.group.audit import audit
 from rota.group.describe import describe_group, get_leader, list_groups, verify_fence
 from rota.group.expiry import on_timer, session_is_over
 from rota.group.forcing import force_rebalance
@@ -19,7 +20,15 @@ from rota.group.heartbeat import heartbeat, heartbeat_many, unpark_heartbeat
 from rota.group.join import check_join, join_group, turn_away, unpark_join
 from rota.group.leave import leave_group
 from rota.group.offsets import commit_offsets, delete_offsets, expired_offsets, fetch_offsets
-from rota.group.records import Entry, GroupDeleted, OffsetsDeleted, ShardAcquired, ShardReleased, TopicChanged
+from rota.group.records import (
+    Administered,
+    Entry,
+    GroupDeleted,
+    OffsetsDeleted,
+    ShardAcquired,
+    ShardReleased,
+    TopicChanged,
+)
 from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import GroupRow, RowChanges, ShardImage, SideCommit, TopicRow
 from rota.group.session_stats import due_gaps, report_gaps
@@ -129,6 +138,8 @@ class Shard:
                 result.reply(call, fetch_offsets(self._group(request), request))
             case _:
                 self._administer(result, request, call)
+        if result.records and getattr(request, "act", None) is not None:
+            audit(result, request, self._generation_of(request))
         self._note_dirty(result)
         return result
 
@@ -258,7 +269,7 @@ class Shard:
             self._apply_topic(entry.namespace, record)
         elif isinstance(record, GroupDeleted):
             self._bury(entry.namespace, entry.group_id, record)
-        elif not isinstance(record, ShardReleased):
+        elif not isinstance(record, ShardReleased | Administered):
             apply(self._adopt(entry.namespace, entry.group_id), record, entry.at_ms)
             self._dirty_groups[(entry.namespace, entry.group_id)] = None
 
@@ -501,6 +512,12 @@ class Shard:
         if group is None:
             group = self.groups[key] = Group(namespace, group_id, self.tombstones.get(key, 0))
         return group
+
+    def _generation_of(self, request: Request) -> int:
+        """A group's that was deleted is the one that it ended with."""
+        group = self._group(request)
+        key = (request.namespace, getattr(request, "group_id", ""))
+        return group.generation_id if group is not None else self.tombstones.get(key, 0)
 
     def _group(self, request: Request) -> Group | None:
         return self.groups.get((request.namespace, getattr(request, "group_id", "")))

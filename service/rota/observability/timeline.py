@@ -74,5 +74,7 @@ def _told_of_data(kind: str, payload: Mapping[str, Any]) -> str:
             return "the group is empty"
         case "group_deleted":
             return "the group is deleted"
+        case "administered":
+            return f"{payload['operation']} by {payload['actor']}"
         case _:
             return kind

@@ -14,6 +14,14 @@ NO_GENERATION = -1
 """Kafka's generation of somebody who is not in a generation."""
 
 
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Who does something as an administrator, and why, for the audit trail. Not on the wire: the guard sets it."""
+
+    actor: str
+    note: str = ""
+
+
 # --- membership -------------------------------------------------------------------------------
 
 
@@ -184,6 +192,7 @@ class LeaveGroup:
     group_id: str
     members: tuple[LeavingMember, ...]
     by_admin: bool = False
+    act: Act | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +231,7 @@ class CommitOffsets:
     offsets: tuple[OffsetToCommit, ...]
     member_id: str = ""
     group_instance_id: str | None = None
+    act: Act | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +287,7 @@ class DeleteOffsets:
     namespace: str
     group_id: str
     topics: tuple[TopicPartitions, ...]
+    act: Act | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +409,7 @@ class DeleteGroup:
     namespace: str
     group_id: str
     reason: str = ""
+    act: Act | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,6 +426,7 @@ class RebalanceGroup:
     group_id: str
     reason: str = ""
     step_down: bool = False
+    act: Act | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,6 +472,7 @@ class PutTopic:
     topic: str
     partitions: int
     attributes: tuple[tuple[str, str], ...] = ()
+    act: Act | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,6 +489,7 @@ class GetTopic:
 class DeleteTopic:
     namespace: str
     topic: str
+    act: Act | None = None
 
 
 @dataclass(frozen=True, slots=True)

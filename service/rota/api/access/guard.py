@@ -6,14 +6,26 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
-from rota.access.actions import LOCATE, READ_JOURNAL, SCRAPE, WATCH, Kind, Need, Resource, name_of, need_of
+from rota.access.actions import (
+    LOCATE,
+    READ_JOURNAL,
+    SCRAPE,
+    WATCH,
+    Kind,
+    Need,
+    Resource,
+    is_administrative,
+    name_of,
+    need_of,
+)
 from rota.access.binding import check_binding
-from rota.api.access.identity import CURRENT, Authenticator, Credentials, Identity, nobody
+from rota.api.access.identity import CURRENT, NOTE, Authenticator, Credentials, Identity, nobody
 from rota.api.access.meters import Meters
 from rota.api.grpc.ports import StreamedCoordinator
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
+    Act,
     Heartbeat,
     HeartbeatMany,
     ListedGroup,
@@ -84,6 +96,8 @@ class GuardedCoordinator:
             return refused
         if isinstance(request, ListGroups | ListTopics):
             return await self._list(request)
+        if is_administrative(request):
+            request = self._signed(request)
         with self.guard.meters.parking(request):
             return await self.unguarded.call(request)
 
@@ -130,6 +144,11 @@ class GuardedCoordinator:
         except RejectedRequest as rejected:
             return Answer(refuse(request, rejected.code, rejected.detail))
         return None
+
+    def _signed(self, request: Any) -> Request:
+        """With who does it, for the audit trail, which the owner of the shard writes wherever it is."""
+        signed: Request = replace(request, act=Act(self.guard.current().caller.subject, NOTE.get()))
+        return signed
 
     def _too_much(self, request: Request) -> Answer | None:
         why = self.guard.meters.refusal_of(request)

@@ -74,7 +74,7 @@ class Handlers:
         path = decode_path(http.path_params)
         query = REMOVE_MEMBER_QUERY.from_query(http.query_params.multi_items())
         leaving = LeavingMember(path.pop("member_id"), None, **REMOVE_MEMBER_QUERY.decode(query, self.limits))
-        answer = await self.coordinator.call(LeaveGroup(**path, members=(leaving,), by_admin=True))
+        answer = await self.coordinator.call(LeaveGroup(path["namespace"], path["group_id"], (leaving,), by_admin=True))
         left = answer.reply
         if isinstance(left, LeaveReply) and left.members and left.members[0].error is not ErrorCode.NONE:
             return render_problem(left.members[0].error, revision=answer.revision, epoch=answer.epoch)

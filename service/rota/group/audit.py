@@ -1,0 +1,28 @@
+"""The audit trail: a line beside those of what an administrator did, that says who and why."""
+
+from __future__ import annotations
+
+from rota.group.records import Administered, Entry
+from rota.group.result import Result
+from rota.protocol.messages import Act, LeaveGroup, Request
+
+
+def audit(result: Result, request: Request, generation_id: int) -> None:
+    """Note whose act the result is, which has changed something."""
+    act: Act = getattr(request, "act")  # noqa: B009 - not every request has one
+    note = act.note or _reason(request)
+    record = Administered(type(request).__name__, act.actor, _target(request), note)
+    group_id = getattr(request, "group_id", "")
+    result.records.append(Entry(request.namespace, group_id, generation_id, result.now_ms, record))
+
+
+def _target(request: Request) -> str:
+    if isinstance(request, LeaveGroup):
+        return ", ".join(member.member_id or member.group_instance_id or "" for member in request.members)
+    return getattr(request, "topic", "")
+
+
+def _reason(request: Request) -> str:
+    if isinstance(request, LeaveGroup):
+        return next((member.reason for member in request.members if member.reason), "")
+    return getattr(request, "reason", "")

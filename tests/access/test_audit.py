@@ -1,0 +1,102 @@
+"""What administrators do stands in the journal with who did it and why, also where the owner is another replica."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from rota.protocol import messages as m
+from rota.v1 import admin_pb2
+from rota.wire.envelopes import pack, unpack
+from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
+from tests.grpc.clients import admin
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+BASE = f"/v1/namespaces/{NAMESPACE}"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    secrets = Secrets(tmp_path_factory.mktemp("secrets"))
+    async with a_guarded_service(secrets) as service:
+        yield service
+
+
+async def audited(service: Service, group_id: str) -> list[tuple[str, str, str, str]]:
+    """The trail of a group, or of the namespace's topics where that is empty."""
+    lines = [line for shard in range(2) for line in await service.coordinator.events(shard, 0, 1_000)]
+    of_it = [line for line in lines if line.kind == "administered" and line.group_id == group_id]
+    return [(e.payload["operation"], e.payload["actor"], e.payload["target"], e.reason) for e in of_it]
+
+
+async def a_member(service: Service, group_id: str, headers: dict[str, str]) -> str:
+    path = f"{BASE}/groups/{group_id}/join"
+    named = (await service.http.post(path, json=a_join_body(), headers=headers)).json()["member_id"]
+    await service.http.post(path, json={**a_join_body(), "member_id": named}, headers=headers)
+    return str(named)
+
+
+async def test_each_administrative_act_over_http_is_signed(service: Service) -> None:
+    headers = bearer(service.secrets.a_token("operator", "operator"))
+    member_id = await a_member(service, "g", headers)
+    note = {**headers, "rota-note": "the%20pod%20is%20stuck"}
+
+    await service.http.put(f"{BASE}/topics/t", json={"partitions": 3}, headers=note)
+    await service.http.delete(f"{BASE}/topics/t", headers=headers)
+    await service.http.delete(f"{BASE}/groups/g/members/{member_id}", headers=note)
+    offsets = {"generation_id": -1, "offsets": [{"topic": "t", "partition": 0, "offset": 7}]}
+    await service.http.post(f"{BASE}/groups/g/offsets", json=offsets, headers=headers)
+    await service.http.delete(f"{BASE}/groups/g", params={"reason": "not needed"}, headers=headers)
+
+    who = "token:operator"
+    assert await audited(service, "g") == [
+        ("LeaveGroup", who, member_id, "the pod is stuck"),
+        ("CommitOffsets", who, "", ""),
+        ("DeleteGroup", who, "", "not needed"),
+    ]
+    assert await audited(service, "") == [
+        ("PutTopic", who, "t", "the pod is stuck"),
+        ("DeleteTopic", who, "t", ""),
+    ]
+
+
+async def test_over_grpc_as_well(service: Service) -> None:
+    token = service.secrets.a_token("grpc-operator", "operator")
+    member_id = await a_member(service, "h", bearer(token))
+    asked = admin_pb2.RemoveMembersRequest(namespace=NAMESPACE, group_id="h")
+    asked.members.add(member_id=member_id)
+
+    metadata = (("authorization", f"Bearer {token}"), ("rota-note", "by%20hand"))
+    await admin(service.channel).RemoveMembers(asked, metadata=metadata)
+
+    assert await audited(service, "h") == [("LeaveGroup", "token:grpc-operator", member_id, "by hand")]
+
+
+async def test_what_members_do_and_what_changes_nothing_is_no_act(service: Service) -> None:
+    headers = bearer(service.secrets.a_token("worker", "operator"))
+    member_id = await a_member(service, "i", headers)
+
+    await service.http.post(f"{BASE}/groups/i/leave", json={"members": [{"member_id": member_id}]}, headers=headers)
+    await service.http.delete(f"{BASE}/groups/i/members/nobody", headers=headers)
+
+    assert await audited(service, "i") == []
+
+
+async def test_nobody_can_sign_with_another_name(service: Service) -> None:
+    headers = bearer(service.secrets.a_token("liar", "operator"))
+    forged: dict[str, Any] = {"partitions": 3, "act": {"actor": "alice"}, "actor": "alice"}
+
+    refused = await service.http.put(f"{BASE}/topics/forged", json=forged, headers=headers)
+    if refused.is_success:
+        assert (await audited(service, ""))[-1][1] == "token:liar"
+    else:
+        assert refused.status_code == 400
+
+
+async def test_the_signature_travels_to_the_owner_of_the_shard() -> None:
+    signed = m.DeleteGroup("n", "g", "why", m.Act("token:ci", "note"))
+
+    assert unpack(pack(signed))[0] == signed
