@@ -12,12 +12,14 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from rota.api.access.guard import guard_of
 from rota.api.http.draining import Draining
 from rota.api.http.streams import PING_SECONDS, EventStream
 from rota.api.ports import ServedCoordinator
 from rota.console.actions import ACTIONS, Form, act, action_named, action_page
 from rota.console.browsing import PAGE_HEADERS, check_origin
 from rota.console.desk import Desk
+from rota.console.entrance import Entrance, forget_token, keep_token, note, place_to_go
 from rota.console.group import as_lines, group_page, leader_page, timeline_page
 from rota.console.listing import list_page
 from rota.console.overview import overview
@@ -53,6 +55,7 @@ class Console:
         ping_seconds: float = PING_SECONDS,
     ) -> None:
         self._desk = Desk(coordinator, store)
+        self._entrance = Entrance(guard_of(coordinator))
         self._metrics = metrics
         self._draining = draining
         self._ping_seconds = ping_seconds
@@ -68,21 +71,30 @@ class Console:
             f"{GROUP_PATH}/journal.json": self._journal,
             f"{GROUP_PATH}/live": self._live,
             f"{GROUP_PATH}/act/{{action}}": self._ask,
+            "/signin": self._sign_in_page,
+        }
+        sent: dict[str, Show] = {
+            f"{GROUP_PATH}/act/{{action}}": self._act,
+            "/signin": self._sign_in,
+            "/signout": self._sign_out,
         }
         routes = [self._route(path, show, "GET") for path, show in shown.items()]
-        routes.append(self._route(f"{GROUP_PATH}/act/{{action}}", self._act, "POST"))
+        routes += [self._route(path, show, "POST") for path, show in sent.items()]
         routes.append(Route("/static/{name}", _static, methods=["GET"], include_in_schema=False))
         return routes
 
     def _route(self, path: str, show: Show, method: str) -> Route:
         async def answer(http: Request) -> ASGIApp:
             try:
+                await self._entrance.enter(http)
+                if method == "POST":
+                    check_origin(http)
                 shown, code = await show(http), ErrorCode.NONE
             except RejectedRequest as rejected:
-                shown, code = _refused(http, rejected.code, rejected.detail), rejected.code
+                shown, code = self._refused(http, rejected.code, rejected.detail), rejected.code
             except StoreUnavailable:
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-                shown = _refused(http, code, "the store cannot be reached")
+                shown = self._refused(http, code, "the store cannot be reached")
             self._metrics.request_answered(_OPERATION, code)
             return shown
 
@@ -91,24 +103,26 @@ class Console:
     # --- pages -------------------------------------------------------------------------------------
 
     async def _overview(self, http: Request) -> Response:
-        return _page(http, "overview.html", await overview(self._desk))
+        values = await overview(self._desk, sees_server=self._entrance.may_see_server())
+        return self._page(http, "overview.html", values)
 
     async def _list(self, http: Request) -> Response:
-        return _page(http, "groups.html", await list_page(self._desk, http.query_params))
+        return self._page(http, "groups.html", await list_page(self._desk, http.query_params))
 
     async def _shards(self, http: Request) -> Response:
-        return _page(http, "shards.html", await shards_page(self._desk))
+        self._entrance.check_server()
+        return self._page(http, "shards.html", await shards_page(self._desk))
 
     async def _group(self, http: Request) -> Response:
         done = ACTIONS.get(http.query_params.get("done", ""))
         values = await group_page(self._desk, *_named(http), _base_url(http))
-        return _page(http, "group.html", {**values, "done": done})
+        return self._page(http, "group.html", {**values, "done": done})
 
     async def _leader(self, http: Request) -> Response:
-        return _page(http, "leader.html", await leader_page(self._desk, *_named(http), _base_url(http)))
+        return self._page(http, "leader.html", await leader_page(self._desk, *_named(http), _base_url(http)))
 
     async def _timeline(self, http: Request) -> Response:
-        return _page(http, "timeline.html", await timeline_page(self._desk, *_named(http), _base_url(http)))
+        return self._page(http, "timeline.html", await timeline_page(self._desk, *_named(http), _base_url(http)))
 
     async def _journal(self, http: Request) -> Response:
         namespace, group_id = _named(http)
@@ -129,24 +143,63 @@ class Console:
     async def _ask(self, http: Request) -> Response:
         action = action_named(http.path_params["action"])
         form = Form(member_id=http.query_params.get("member", ""))
-        return _page(http, "action.html", await action_page(self._desk, *_named(http), action, form, _base_url(http)))
+        values = await action_page(self._desk, *_named(http), action, form, _base_url(http))
+        return self._page(http, "action.html", values)
 
     async def _act(self, http: Request) -> Response:
-        check_origin(http)
         action = action_named(http.path_params["action"])
         namespace, group_id = _named(http)
         form = Form.of(await _fields(http))
         complaint = form.complaint(group_id)
         if not complaint:
+            note(form.note)
             try:
                 await act(self._desk, namespace, group_id, action, form)
             except RejectedRequest as rejected:
+                if rejected.code in (ErrorCode.UNAUTHENTICATED, ErrorCode.GROUP_AUTHORIZATION_FAILED):
+                    raise
                 complaint = f"{rejected.detail or 'It was refused'} ({rejected.code})"
             else:
                 _log.info("an administrator acted", extra={"action": action.name, "group_id": group_id})
                 return _seen_other(_after(namespace, group_id, action.name))
         values = await action_page(self._desk, namespace, group_id, action, form, _base_url(http), complaint)
-        return _page(http, "action.html", values, status=422)
+        return self._page(http, "action.html", values, status=422)
+
+    # --- signing in --------------------------------------------------------------------------------
+
+    async def _sign_in_page(self, http: Request) -> Response:
+        where = place_to_go(http.query_params.get("next", "/"))
+        return self._page(http, "signin.html", {"next": where, "complaint": ""})
+
+    async def _sign_in(self, http: Request) -> Response:
+        fields = await _fields(http)
+        token, where = fields.get("token", "").strip(), place_to_go(fields.get("next", "/"))
+        complaint = await self._entrance.refusal_of(token)
+        if complaint:
+            return self._page(http, "signin.html", {"next": where, "complaint": complaint}, status=422)
+        return keep_token(_seen_other(where), token, http)
+
+    async def _sign_out(self, _http: Request) -> Response:
+        return forget_token(_seen_other("/signin"))
+
+    # --- answers -----------------------------------------------------------------------------------
+
+    def _page(self, http: Request, template: str, values: Mapping[str, Any], status: int = 200) -> Response:
+        """The whole page, or what is inside of it where a page that is open asks for what has changed."""
+        here = http.url.path + (f"?{http.url.query}" if http.url.query else "")
+        shared = {
+            "layout": "part.html" if http.headers.get("hx-request") else "layout.html",
+            "path": http.url.path,
+            "here": here,
+            "who": self._entrance.who,
+            "guarded": self._entrance.guard is not None,
+        }
+        body = render(template, {**shared, **values})
+        return Response(body, status, {**PAGE_HEADERS, "vary": "hx-request, cookie"}, "text/html; charset=utf-8")
+
+    def _refused(self, http: Request, code: ErrorCode, detail: str) -> Response:
+        status = STATUS[code].http
+        return self._page(http, "refused.html", {"code": code, "detail": detail, "status": status}, status)
 
 
 def _named(http: Request) -> tuple[str, str]:
@@ -176,19 +229,6 @@ async def _fields(http: Request) -> dict[str, str]:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=20))
     except ValueError as error:
         raise RejectedRequest(ErrorCode.INVALID_REQUEST, "this is no form") from error
-
-
-def _page(http: Request, template: str, values: Mapping[str, Any], status: int = 200) -> Response:
-    """The whole page, or what is inside of it where a page that is open asks for what has changed."""
-    shared = {"layout": "part.html" if http.headers.get("hx-request") else "layout.html", "path": http.url.path}
-    here = http.url.path + (f"?{http.url.query}" if http.url.query else "")
-    body = render(template, {**shared, "here": here, **values})
-    return Response(body, status, {**PAGE_HEADERS, "vary": "hx-request"}, "text/html; charset=utf-8")
-
-
-def _refused(http: Request, code: ErrorCode, detail: str) -> Response:
-    status = STATUS[code].http
-    return _page(http, "refused.html", {"code": code, "detail": detail, "status": status}, status)
 
 
 def _seen_other(url: str) -> Response:

@@ -39,8 +39,8 @@ class Concern:
     told: Explanation
 
 
-async def overview(desk: Desk) -> dict[str, Any]:
-    """What the template needs."""
+async def overview(desk: Desk, *, sees_server: bool) -> dict[str, Any]:
+    """What the template needs. Replicas are None for who may not look at the server."""
     listed = await _listed(desk)
     counts = [_count(name, groups) for name, groups in listed.items()]
     totals: Counter[str] = Counter()
@@ -48,7 +48,7 @@ async def overview(desk: Desk) -> dict[str, Any]:
         totals.update(each.by_state)
     ready, told = desk.ready()
     concerns = await _concerns(desk, listed)
-    replicas = owners_by_replica(await desk.owners(), desk.shard_count)
+    replicas = owners_by_replica(await desk.owners(), desk.shard_count) if sees_server else None
     return {
         "namespaces": counts,
         "totals": {state: totals.get(state, 0) for state in STATES},
@@ -67,7 +67,8 @@ async def overview(desk: Desk) -> dict[str, Any]:
 async def _listed(desk: Desk) -> dict[str, Sequence[ListedGroup]]:
     found: dict[str, Sequence[ListedGroup]] = {}
     refused: RejectedRequest | None = None
-    for name in (await desk.namespaces())[:_NAMESPACES]:
+    # Who may look at nothing is told so, also where there is nothing yet.
+    for name in (await desk.namespaces())[:_NAMESPACES] or ["default"]:
         try:
             groups = (await desk.list_groups(name)).groups
         except RejectedRequest as rejected:

@@ -1,0 +1,215 @@
+"""The console behind a guard: every page and action × who looks, and how a browser says who that is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+from starlette.routing import Route
+
+from rota.access.actions import ROLES
+from rota.access.rules import Rule
+from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
+from rota.console.app import GROUP_PATH
+from rota.protocol.limits import Limits
+from rota.server.access.token_files import write_tokens
+from rota.server.bootstrap import Services, open_services
+from rota.server.settings import Address, Settings
+from tests.console.conftest import HOST, Site
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+NAMESPACE, GROUP = "team-a", "indexers"
+ROLES_HERE = ("viewer", "member", "operator", "admin")
+SAME_ORIGIN = {"sec-fetch-site": "same-origin"}
+FORM = {"typed": GROUP, "note": "new machines"}
+DESCRIBE, ADMINISTER, METRICS, NOTHING = "describe", "administer", "metrics", ""
+PAGES = {
+    ("GET", "/"): DESCRIBE,
+    ("GET", "/groups"): DESCRIBE,
+    ("GET", "/shards"): METRICS,
+    ("GET", GROUP_PATH): DESCRIBE,
+    ("GET", f"{GROUP_PATH}/leader"): DESCRIBE,
+    ("GET", f"{GROUP_PATH}/timeline"): DESCRIBE,
+    ("GET", f"{GROUP_PATH}/journal.json"): DESCRIBE,
+    ("GET", f"{GROUP_PATH}/live"): DESCRIBE,
+    ("GET", f"{GROUP_PATH}/act/{{action}}"): DESCRIBE,
+    ("POST", f"{GROUP_PATH}/act/{{action}}"): ADMINISTER,
+    ("GET", "/signin"): NOTHING,
+    ("POST", "/signin"): NOTHING,
+    ("POST", "/signout"): NOTHING,
+    ("GET", "/static/{name}"): NOTHING,
+}
+"""What each route of the console asks for."""
+PASSED = {200, 303, 422}
+
+
+class Doors:
+    """A guarded service with a token for each role."""
+
+    def __init__(self, services: Services, http: httpx.AsyncClient, tokens: dict[str, str]) -> None:
+        self.services = services
+        self.http = http
+        self.tokens = tokens
+
+    @asynccontextmanager
+    async def browser(self, role: str = "") -> AsyncIterator[httpx.AsyncClient]:
+        """A browser, signed in where a role is named."""
+        transport = httpx.ASGITransport(self.services.api)
+        async with httpx.AsyncClient(
+            transport=transport, base_url=HOST, trust_env=False, headers=SAME_ORIGIN
+        ) as browser:
+            if role:
+                answer = await browser.post("/signin", data={"token": self.tokens[role], "next": "/groups"})
+                assert answer.headers["location"] == "/groups", answer.text
+            yield browser
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def doors(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Doors]:
+    folder = tmp_path_factory.mktemp("guarded")
+    tokens = _tokens(folder / "tokens.json")
+    (folder / "access.toml").write_text("")
+    settings = Settings(
+        store=f"sqlite:///{folder / 'rota.db'}",
+        http=Address("127.0.0.1", 0),
+        shard_count=4,
+        limits=Limits(initial_rebalance_delay_ms=0),
+        access_file=folder / "access.toml",
+        access_tokens_file=folder / "tokens.json",
+    )
+    async with open_services(settings, HOST) as services:
+        await services.coordinator.wait_until_ready()
+        headers = {"authorization": f"Bearer {tokens['operator']}"}
+        transport = httpx.ASGITransport(services.api)
+        async with httpx.AsyncClient(transport=transport, base_url=HOST, trust_env=False, headers=headers) as http:
+            await Site(http, NAMESPACE).stable(GROUP)
+            yield Doors(services, http, tokens)
+
+
+def _tokens(file: Path) -> dict[str, str]:
+    minted = {role: mint(bytes([number]) * RANDOM_BYTES) for number, role in enumerate(ROLES_HERE, 1)}
+    records = []
+    for role, text in minted.items():
+        namespaces = ("*",) if role == "admin" else (NAMESPACE,)
+        scope = Rule(f"scope of {role}", (f"token:{role}",), ROLES[role], namespaces)
+        presented = parse(text)
+        records.append(TokenRecord(presented.token_id, role, presented.digest, (scope,)))
+    write_tokens(file, records)
+    return minted
+
+
+def url_of(path: str) -> str:
+    return path.format(namespace=NAMESPACE, group_id=GROUP, action="rebalance", name="console.css")
+
+
+async def test_every_route_of_the_console_is_in_the_table(doors: Doors) -> None:
+    routes = [route for route in doors.services.api.fastapi.routes if isinstance(route, Route)]
+    of_console = [route for route in routes if route.endpoint.__module__ == "rota.console.app"]
+
+    assert {(method, route.path) for route in of_console for method in (route.methods or set()) - {"HEAD"}} == set(
+        PAGES
+    )
+
+
+@pytest.mark.parametrize("role", ["", *ROLES_HERE])
+async def test_who_gets_in_where(doors: Doors, role: str) -> None:
+    may, refused = {NOTHING, *(ROLES[role] if role else ())}, 403 if role else 401
+    # The stream does not end, and signing out comes last: what is after it would be nobody's.
+    asked = [place for place in PAGES if not place[1].endswith("/live")]
+
+    got = {}
+    async with doors.browser(role) as browser:
+        for method, path in sorted(asked, key=lambda place: place[1] == "/signout"):
+            url = url_of(path) + (f"?namespace={NAMESPACE}" if path == "/groups" else "")
+            answer = await browser.request(method, url, data=FORM if method == "POST" else None)
+            got[(method, path)] = answer.status_code
+
+    wrong = {
+        place: status
+        for place, status in got.items()
+        if (status not in PASSED if PAGES[place] in may else status != refused)
+    }
+    assert wrong == {}
+
+
+async def test_a_stream_of_changes_asks_first_who_listens(doors: Doors) -> None:
+    async with doors.browser() as nobody:
+        assert (await nobody.get(url_of(f"{GROUP_PATH}/live"))).status_code == httpx.codes.UNAUTHORIZED
+
+
+async def test_a_refusal_names_the_rule_that_is_missing_and_leads_to_the_door(doors: Doors) -> None:
+    async with doors.browser() as nobody, doors.browser("viewer") as viewer:
+        asked = await nobody.get(url_of(GROUP_PATH))
+        refused = await viewer.post(url_of(f"{GROUP_PATH}/act/{{action}}"), data=FORM)
+
+    assert f'href="/signin?next=/groups/{NAMESPACE}/{GROUP}"' in asked.text
+    assert "administer" in refused.text
+    assert "token:viewer" in refused.text
+
+
+async def test_the_token_is_kept_where_no_script_and_no_other_site_gets_at_it(doors: Doors) -> None:
+    async with doors.browser() as browser:
+        answer = await browser.post("/signin", data={"token": doors.tokens["viewer"]})
+
+    cookie = answer.headers["set-cookie"]
+    assert {"HttpOnly", "Path=/", "SameSite=strict"} <= set(cookie.split("; "))
+    assert doors.tokens["viewer"] not in answer.text
+
+
+async def test_the_cookie_counts_for_pages_and_not_for_the_api(doors: Doors) -> None:
+    async with doors.browser("operator") as browser:
+        page = await browser.get(url_of(GROUP_PATH))
+        call = await browser.get(f"/v1/namespaces/{NAMESPACE}/groups/{GROUP}")
+
+    assert (page.status_code, call.status_code) == (200, 401)
+    assert "token:operator" in page.text
+
+
+async def test_who_signs_out_is_nobody(doors: Doors) -> None:
+    async with doors.browser("viewer") as browser:
+        assert (await browser.get(url_of(GROUP_PATH))).status_code == httpx.codes.OK
+        await browser.post("/signout")
+        assert (await browser.get(url_of(GROUP_PATH))).status_code == httpx.codes.UNAUTHORIZED
+
+
+@pytest.mark.parametrize("token", ["", "garbage", "rota_00000000_" + "0" * 38, "ü", "x" * 9_000])
+async def test_what_is_no_token_lets_nobody_in(doors: Doors, token: str) -> None:
+    async with doors.browser() as browser:
+        answer = await browser.post("/signin", data={"token": token})
+
+    assert answer.status_code == httpx.codes.UNPROCESSABLE_ENTITY
+    assert "set-cookie" not in answer.headers
+    assert 'role="alert"' in answer.text
+
+
+@pytest.mark.parametrize(
+    ("wanted", "goes"),
+    [
+        ("/groups?q=a", "/groups?q=a"),
+        ("https://evil.test/", "/"),
+        ("//evil.test/", "/"),
+        ("/\\evil.test", "/"),
+        ("javascript:alert(1)", "/"),
+        ("/\r\nset-cookie: a=b", "/"),
+        ("groups", "/"),
+    ],
+)
+async def test_signing_in_leads_to_a_page_of_ours(doors: Doors, wanted: str, goes: str) -> None:
+    async with doors.browser() as browser:
+        answer = await browser.post("/signin", data={"token": doors.tokens["viewer"], "next": wanted})
+
+    assert answer.headers["location"] == goes
+
+
+async def test_another_site_signs_nobody_in(doors: Doors) -> None:
+    async with doors.browser() as browser:
+        fields = {"token": doors.tokens["viewer"]}
+        answer = await browser.post("/signin", data=fields, headers={"sec-fetch-site": "cross-site"})
+
+    assert answer.status_code == httpx.codes.FORBIDDEN
+    assert "set-cookie" not in answer.headers
