@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -74,3 +74,30 @@ def test_no_lease_runs_out_while_the_store_is_slow(slow: dict[str, float]) -> No
             assert [owner.epoch for owner in local.owners()] == [1] * SHARDS
 
     in_time()
+
+
+def test_what_a_dead_replica_held_is_taken_the_moment_its_leases_end() -> None:
+    @in_virtual_time
+    async def in_time() -> None:
+        clock = LoopClock()
+        store = SlowStore(clock, answer_s=0.005)
+        await store.open(SHARDS)
+        options = {"shard_count": SHARDS, "limits": NOW, "clock": clock, "lease_ms": 60_000}
+        dies, stays = (LocalCoordinator(store, replica_id=name, **options) for name in ("r1", "r2"))  # type: ignore[arg-type]
+        async with dies, stays:
+            await until(lambda: len(dies.owners()) + len(stays.owners()) == SHARDS)
+            # At any moment between two renewals of the one and two looks of the other.
+            await asyncio.sleep(27.0)
+            await dies.crash()
+            died_ms = clock.monotonic_ms()
+
+            await until(lambda: len(stays.owners()) == SHARDS)
+
+            assert clock.monotonic_ms() <= died_ms + 60_000
+
+    in_time()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - nobody's event
+        await asyncio.sleep(0.01)

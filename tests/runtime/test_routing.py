@@ -156,6 +156,21 @@ async def test_a_forwarded_client_that_hangs_up_is_unparked_at_the_owner(fleet: 
     await until(lambda: first.local.parked() == 0)
 
 
+async def test_a_replica_that_drains_keeps_nobody_waiting_for_what_is_parked_at_a_peer(
+    fleet: list[RunningReplica],
+) -> None:
+    first, second, _ = fleet
+    group = a_group_of(first)
+    await a_stable_member(first.routed, group)  # type: ignore[arg-type]
+    parked = asyncio.create_task(second.routed.call(a_join(group, instance="i2")))
+    await until(lambda: first.local.parked() == 1)
+
+    await second.local.drain()
+
+    assert (await parked).reply.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    await until(lambda: first.local.parked() == 0)
+
+
 async def test_a_listing_has_the_groups_of_all_replicas(fleet: list[RunningReplica]) -> None:
     groups = sorted(a_group_of(replica) for replica in fleet)
     for group in groups:

@@ -52,8 +52,6 @@ Asked = TypeVar("Asked", GetLeader, GetTopic)
 
 SWEEP_INTERVAL_S = 60.0
 TAKE_IN_INTERVAL_S = 2.0
-FLUSH_S = 0.5
-"""How long a stopping process waits for the store: parked clients want their answer within a second."""
 Sign = Callable[[VerifyFence, FenceReply], FenceReply]
 """Adds a signed token to the answer that a fence holds."""
 DRAINING = "this replica is stopping; ask again, another one takes over"
@@ -94,6 +92,8 @@ class LocalCoordinator:
         self._sessions = SharedSessions(liveness, self._clock, self._telemetry, self._hosts_here) if liveness else None
         self.assigning = ServerAssigner(self.call)
         """Does what groups leave to the server. Whoever can ask peers, too, has it ask there."""
+        self.when_draining: Callable[[], None] = lambda: None
+        """Called as no new call is taken any more. Whoever asks peers, too, ends what waits there."""
         self._ownership = Ownership(
             store,
             self._clock,
@@ -143,27 +143,26 @@ class LocalCoordinator:
                 task.result()
 
     async def drain(self) -> None:
-        """Answer every parked call with a retriable error and take no new one; what is being written is finished.
+        """Answer every parked call with a retriable error and take no new one; what is decided becomes durable.
 
         Watches end, and so do waits for a leader, with the one that there is.
         """
+        await self._ownership.stop_rounds()
         self._draining = True
-        await self._flush()
-        for host in self._ownership.hosts.values():
-            host.answer_parked(DRAINING)
-            host.end_watches()
+        self.when_draining()
+        # At once, and not when the last connection has ended: until then nobody else may answer for these groups.
+        await self._ownership.release_all(DRAINING)
 
     async def stop(self) -> None:
-        """Drain, release the shards, end the tasks."""
-        if not self._draining:
-            await self.drain()
+        """Drain, end the tasks."""
         if all(task.done() for task in self._tasks):
             return
+        if not self._draining:
+            await self.drain()
         renewing, committing, *others = self._tasks
         await _end([renewing, *others])
-        await self._flush()
+        await self._ownership.flush()
         await _end([committing])
-        await self._ownership.release_all()
 
     async def crash(self) -> None:
         """End the tasks and release nothing, as a killed process would. For tests of those who remain."""
@@ -419,14 +418,6 @@ class LocalCoordinator:
     async def _ask_all(self, request: Request) -> list[Reply]:
         """Every shard's part of a listing, each as durable as any other answer."""
         return [(await _answered(host, request)).reply for host in list(self._ownership.hosts.values())]
-
-    async def _flush(self) -> None:
-        """Let what is decided become durable; a store that hangs is not waited for."""
-        try:
-            async with asyncio.timeout(FLUSH_S):
-                await self._ownership.committer.flush()
-        except TimeoutError:
-            pass
 
     async def _take_in(self) -> None:
         """Bring what users' own transactions commit into the journal now and then, also while nobody asks for it."""

@@ -39,6 +39,7 @@ HANDING_OVER_AT_ONCE = 8
 RETRY_S = 0.02
 SLACK_MS = 5
 FLUSH_S = 0.5
+"""How long a stopping process waits for the store: parked clients want their answer within a second."""
 
 Notify = Callable[[Sequence[Replica]], Awaitable[None]]
 """Tells these replicas to look: shards have become free, or somebody has come."""
@@ -88,7 +89,12 @@ class Ownership:
         self._sessions = sessions
         self._assign = assign
         self._wake = asyncio.Event()
+        self._is_nudged = False
+        self._is_leaving = False
+        self._left_rounds = asyncio.Event()
         self._renewed_ms = 0
+        self._look = asyncio.Lock()
+        self._looks = 0
 
     def give_up(self, host: ShardHost, reason: str) -> None:
         """Stop answering for a shard whose memory cannot be trusted; it is claimed and loaded again."""
@@ -100,24 +106,25 @@ class Ownership:
 
     def nudge(self) -> None:
         """Shards may have become free: look now."""
+        self._is_nudged = True
         self._wake.set()
 
     async def run(self) -> None:
         """Register, renew, hand over and acquire: a few times a lease, and at once when there is a reason."""
-        while True:
-            # From begin to begin: a store that is slow must not stretch what is left between two renewals.
-            next_ms = self._clock.monotonic_ms() + self._lease_ms // 3
-            try:
-                await self._renew()
-                await self._survey()
-                await self._hand_over()
-                await self._acquire()
-                next_ms = min(next_ms, self._clock.monotonic_ms() + self._next_lease_end_ms())
-            except StoreUnavailable as error:
-                self._telemetry.on_store_failed("leases")
-                logger.warning("the store does not answer", extra={"error": str(error)})
-                next_ms = min(next_ms, self._clock.monotonic_ms() + 200)
-            await self._pause(max(0, next_ms - self._clock.monotonic_ms()))
+        try:
+            while not self._is_leaving:
+                # From begin to begin: a store that is slow must not stretch what is left between two renewals.
+                next_ms = self._clock.monotonic_ms() + self._lease_ms // 3
+                try:
+                    await self._round()
+                    next_ms = min(next_ms, self._clock.monotonic_ms() + self._next_lease_end_ms())
+                except StoreUnavailable as error:
+                    self._telemetry.on_store_failed("leases")
+                    logger.warning("the store does not answer", extra={"error": str(error)})
+                    next_ms = min(next_ms, self._clock.monotonic_ms() + 200)
+                await self._pause(max(0, next_ms - self._clock.monotonic_ms()))
+        finally:
+            self._left_rounds.set()
 
     def peers(self) -> list[Replica]:
         """The other replicas that are up, as of the last look."""
@@ -131,17 +138,34 @@ class Ownership:
         return next((peer for peer in self._peers if peer.replica_id == owner.replica_id), None)
 
     async def refresh_directory(self) -> None:
-        """Look at the store again for who holds what."""
-        self.directory = {owner.shard_id: owner for owner in await self._store.owners()}
+        """Look at the store again for who holds what. All who ask while somebody looks share the next look."""
+        asked_at = self._looks
+        async with self._look:
+            if self._looks == asked_at:
+                self._looks += 1
+                self.directory = {owner.shard_id: owner for owner in await self._store.owners()}
 
-    async def release_all(self) -> None:
-        """Let go of everything at once, so that nobody has to wait for a lease to run out."""
-        await self._store.deregister(self.replica.replica_id)
+    async def stop_rounds(self) -> None:
+        """Keep what there is and take nothing more; a store that hangs is not waited for."""
+        self._is_leaving = True
+        self._wake.set()
+        await _at_most(FLUSH_S, self._left_rounds.wait())
+
+    async def release_all(self, reason: str) -> None:
+        """Let go of everything at once, so that nobody has to wait for a lease to run out.
+
+        A store that does not answer is not told: the leases then run out by themselves.
+        """
         hosts = list(self.hosts.values())
-        for host in hosts:
-            self._remove(host)
-            host.drop("this replica is stopping")
-        await self._release(hosts)
+        await self._close(hosts, reason)
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._store.deregister(self.replica.replica_id))
+                both.create_task(self._store.release([host.claim for host in hosts], self.replica.replica_id))
+        except* StoreUnavailable as errors:
+            logger.warning("the leases could not be released", extra={"error": str(errors.exceptions[0])})
+        if self._notify is not None:
+            await self._notify(self._peers)
 
     def due(self) -> int:
         """How many shards this replica should hold."""
@@ -149,14 +173,23 @@ class Ownership:
 
     # --- one round ---------------------------------------------------------------------------------
 
+    async def _round(self) -> None:
+        """What is free comes first: somebody waits for it. It may be free because of who is not up any more."""
+        await self._acquire()
+        await self._survey()
+        await self._acquire()
+        await self._renew()
+        await self.refresh_directory()
+        await self._hand_over()
+
     async def _survey(self) -> None:
-        """Who is up, who owns what, and what should therefore be ours."""
-        # A registration lives as long as a lease: who cannot renew one cannot renew the other.
+        """Who is up, and what should therefore be ours."""
+        # A registration lives as long as a lease: who cannot renew one cannot renew the other. It is renewed before
+        # the leases and ends before them, so that whoever sees a dead one's leases end knows already who takes over.
         replicas = await self._store.register(self.replica, self._lease_ms)
         if self._steal:
             # Whoever else is registered is gone: this process alone can have the store open.
             replicas = [self.replica]
-        await self.refresh_directory()
         self._peers = [replica for replica in replicas if replica != self.replica]
         self._due = shards_of(self.replica.replica_id, (r.replica_id for r in replicas), self._shard_count)
         is_new, self.is_placed = not self.is_placed, True
@@ -185,27 +218,33 @@ class Ownership:
         """Let go of some of what is due to another replica that is up."""
         due = set(self._due)
         moving = [host for shard_id, host in self.hosts.items() if shard_id not in due][:HANDING_OVER_AT_ONCE]
-        if not moving:
+        if not moving or self._is_leaving:
             return
-        for host in moving:
-            host.close()
-        await self.flush()
-        for host in moving:
-            self._remove(host)
-            self._telemetry.on_shard_dropped(host.shard_id, host.claim.epoch, "handed over")
-            # What was decided is durable by now, unless the store hangs; what is parked has decided nothing.
-            code = ErrorCode.NOT_COORDINATOR if host.is_settled() else ErrorCode.COORDINATOR_NOT_AVAILABLE
-            host.drop("the shard moves to another replica", code)
-        await self._release(moving)
+        await self._close(moving, "the shard moves to another replica", ErrorCode.NOT_COORDINATOR)
+        await self._store.release([host.claim for host in moving], self.replica.replica_id)
+        if self._notify is not None:
+            await self._notify(self._peers)
         self._wake.set()
 
     async def _acquire(self) -> None:
         missing = [shard_id for shard_id in self._due if shard_id not in self.hosts]
+        if len(missing) > LOADING_AT_ONCE:
+            # Some have just become free, maybe, and a look at which is cheaper than to try them all.
+            await self.refresh_directory()
+            missing = list(filter(self._is_free, missing))
         for some in _chunks(missing, LOADING_AT_ONCE):
+            if self._is_leaving:
+                return
             await self._claim_and_load(some)
             if self._clock.monotonic_ms() >= self._renewed_ms + self._lease_ms // 3:
                 # Loading everything may take longer than the leases that there are.
                 await self._renew()
+
+    def _is_free(self, shard_id: int) -> bool:
+        """As far as this replica knows; whose it is, only the store decides."""
+        owner = self.directory.get(shard_id)
+        is_held = owner is not None and owner.lease_left_ms > 0 and owner.replica_id != self.replica.replica_id
+        return self._steal or not is_held
 
     async def _claim_and_load(self, shard_ids: Sequence[int]) -> None:
         sent_ms = self._clock.monotonic_ms()
@@ -218,19 +257,22 @@ class Ownership:
 
     async def flush(self) -> None:
         """Let what is decided become durable; a store that hangs is not waited for."""
-        try:
-            async with asyncio.timeout(FLUSH_S):
-                await self.committer.flush()
-        except TimeoutError:
-            pass
+        await _at_most(FLUSH_S, self.committer.flush())
 
     # --- steps -------------------------------------------------------------------------------------
 
-    async def _release(self, hosts: list[ShardHost]) -> None:
-        if hosts:
-            await self._store.release([host.claim for host in hosts], self.replica.replica_id)
-        if hosts and self._notify is not None:
-            await self._notify(self._peers)
+    async def _close(
+        self, hosts: list[ShardHost], reason: str, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    ) -> None:
+        """Decide nothing more in these shards, and have the last decisions durable before they are dropped."""
+        for host in hosts:
+            host.close()
+        await self.flush()
+        for host in hosts:
+            self._remove(host)
+            self._telemetry.on_shard_dropped(host.shard_id, host.claim.epoch, "handed over")
+            # What was decided is durable by now, unless the store hangs; what is parked has decided nothing.
+            host.drop(reason, code if host.is_settled() else ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     async def _load(self, claim: ShardClaim, lease_until_ms: int) -> None:
         started = time.perf_counter()
@@ -276,27 +318,33 @@ class Ownership:
             self.complete.clear()
 
     def _next_lease_end_ms(self) -> int:
-        """How long until a lease ends that nobody will renew, or that stands between us and what is due to us."""
-        alive, due = self._alive(), set(self._due) - set(self.hosts)
+        """How long until the first lease of another's ends. Who is up renews it long before, and none ends."""
         ends = [
             owner.lease_left_ms + SLACK_MS
-            for shard_id, owner in self.directory.items()
-            if owner.lease_left_ms > 0 and (shard_id in due or owner.replica_id not in alive)
+            for owner in self.directory.values()
+            if owner.lease_left_ms > 0 and owner.replica_id != self.replica.replica_id
         ]
         return min(ends, default=self._lease_ms)
-
-    def _alive(self) -> set[str]:
-        return {self.replica.replica_id, *(peer.replica_id for peer in self._peers)}
 
     async def _pause(self, pause_ms: int) -> None:
         try:
             async with asyncio.timeout(pause_ms / 1000):
                 await self._wake.wait()
-                # A store that keeps failing is asked again after a breath, not in a tight loop.
-                await asyncio.sleep(RETRY_S if not self.complete.is_set() else 0)
+                if not self._is_nudged and not self.complete.is_set():
+                    # A store that keeps failing is asked again after a breath, not in a tight loop.
+                    await asyncio.sleep(RETRY_S)
         except TimeoutError:
             pass
+        self._is_nudged = False
         self._wake.clear()
+
+
+async def _at_most(seconds: float, waiting: Awaitable[object]) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await waiting
+    except TimeoutError:
+        pass
 
 
 def _chunks(shard_ids: list[int], size: int) -> Iterable[list[int]]:

@@ -20,7 +20,7 @@ from rota.protocol.messages import (
     Request,
     refuse,
 )
-from rota.runtime.coordinator import LocalCoordinator, merge_groups, merge_topics
+from rota.runtime.coordinator import DRAINING, LocalCoordinator, merge_groups, merge_topics
 from rota.runtime.following import Follower
 from rota.runtime.ports import Answer, JournalEvent, Replica, ShardOwner
 from rota.runtime.subscriptions import Listener
@@ -58,18 +58,20 @@ class Peers(Protocol):
 class RoutedCoordinator:
     """`LocalCoordinator` for the shards of this replica, its peers for the others.
 
-    There are no loops: a peer answers from its own shards only. A request that meets a move is asked once more of
-    the new owner; a call whose peer died may have been acted on, so its client is told to try again.
+    There are no loops: a peer answers from its own shards only. A request that meets a move is asked again of the
+    new owner, once that answers; a call whose peer died may have been acted on, so its client is told to try again.
     """
 
     def __init__(self, local: LocalCoordinator, peers: Peers, *, forward: bool = True) -> None:
         self.local = local
         local.assigning.ask = self.call
+        local.when_draining = self._end_waits
         self.shard_count = local.shard_count
         self.replica_id = local.replica_id
         self._peers = peers
         self._forward = forward
         self._ending: set[asyncio.Task[None]] = set()
+        self._waiting: set[asyncio.Timeout] = set()
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -162,17 +164,33 @@ class RoutedCoordinator:
         if not self._forward or peer is None or self.local.hosts_shard(shard_id):
             return await self.local.call(request)
         try:
-            return await self._peers.call(peer, request)
+            async with asyncio.timeout(None) as waiting:
+                if getattr(request, "wait_ms", 0) != 0:
+                    self._waiting.add(waiting)
+                return await self._peers.call(peer, request)
         except PeerUnreachable as error:
             detail = f"the shard's owner {peer.replica_id} does not answer: {error}"
             return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, detail))
+        except TimeoutError:
+            return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, DRAINING))
+        finally:
+            self._waiting.discard(waiting)
+
+    def _end_waits(self) -> None:
+        """What is parked at a peer for our clients must not hold this process up; they wait again elsewhere."""
+        for waiting in self._waiting:
+            waiting.reschedule(_now_s())
 
     async def _ask_again(self, request: Request, answer: Answer) -> Answer:
-        """Ask the next owner, where nothing was decided and there soon is one."""
-        if answer.reply.error not in MOVED or not self._forward:
-            return answer
-        if await self._owner_appears(self._shard_of(request)):
+        """Ask the next owner, where nothing was decided and there soon is one.
+
+        Until the store tells of the next owner, it tells of the last one, who says the same again.
+        """
+        shard_id, give_up_s = self._shard_of(request), _now_s() + MOVE_S
+        while answer.reply.error in MOVED and self._forward and await self._owner_appears(shard_id, give_up_s):
             answer = await self._ask_owner(request)
+            if answer.reply.error in MOVED:
+                await asyncio.sleep(LOOK_AGAIN_S)
         return answer
 
     async def _keep_alive(self, request: Heartbeat | HeartbeatMany, answer: Answer, asked_s: float) -> Answer:
@@ -190,10 +208,10 @@ class RoutedCoordinator:
             await asyncio.sleep(max(0.0, asked_s + min(request.wait_ms / 1000, MOVE_S) - _now_s()))
         return recorded
 
-    async def _owner_appears(self, shard_id: int) -> bool:
+    async def _owner_appears(self, shard_id: int, give_up_s: float) -> bool:
         """Wait until somebody who is up holds the shard."""
         try:
-            async with asyncio.timeout(MOVE_S):
+            async with asyncio.timeout_at(give_up_s):
                 while True:
                     await self.local.refresh_directory()
                     if self.local.hosts_shard(shard_id) or self.local.peer_of(shard_id) is not None:
