@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,16 @@ def test_a_chart_above_this_one_may_have_globals_and_switch_it_off(tmp_path: Pat
         assert pod["containers"][0]["image"] == "registry.example/rota:0.1.0"
         assert pod["imagePullSecrets"] == [{"name": "pull"}]
         assert off == []
+
+
+def test_the_package_has_what_the_chart_needs_and_no_cases(tmp_path: Path) -> None:
+    run_helm("package", CHART, "--destination", tmp_path)
+    (package,) = tmp_path.glob("rota-*.tgz")
+
+    with tarfile.open(package) as tar:
+        names = {name.removeprefix("rota/") for name in tar.getnames()}
+    assert {"values.schema.json", "files/rules.yaml", "files/dashboards/rota-overview.json", "README.md"} <= names
+    assert not [name for name in names if name.startswith("ci/")]
 
 
 def test_the_notes_say_where_it_is_and_warn_of_what_is_missing() -> None:
