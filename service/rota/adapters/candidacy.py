@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -11,6 +12,8 @@ from rota.client import sync
 from rota.client.errors import MembershipLost
 
 SESSION_TIMEOUT_MS = 10_000
+_DECIDED_S = 30.0
+_LOOK_AGAIN_S = 0.02
 
 
 class Candidacy:
@@ -78,20 +81,22 @@ class Candidacy:
         term = self._election.term if self._election is not None else None
         return term.token if term is not None else None
 
-    @property
-    def generation_id(self) -> int:
-        """The generation that this candidate knows of; -1 while in none."""
-        return self._election.member.generation_id if self._election is not None else -1
+    def wait_decided(self, generation_id: int = -1) -> bool:
+        """Return once it is known who leads that generation, or a later one; whether that is this candidate.
 
-    def wait_decided(self, timeout: float | None = None) -> bool:
-        """Return once it is known who leads; whether that is this candidate. `TimeoutError` after `timeout` seconds."""
-        if self._election is None:
-            return False
-        try:
-            self._election.member.wait_assigned(timeout=timeout)
-        except MembershipLost:
-            return False
-        return self.is_leader
+        False, too, where it is not known for a long time: nobody is told of a win before it is sure.
+        """
+        until = time.monotonic() + _DECIDED_S
+        while self._election is not None and time.monotonic() < until:
+            try:
+                decided = self._election.member.wait_assigned(timeout=_DECIDED_S)
+            except (MembershipLost, TimeoutError):
+                return False
+            if decided.generation_id >= generation_id:
+                # A term begins a moment after the word that it does.
+                return decided.is_leader and self.wait_elected(_DECIDED_S)
+            time.sleep(_LOOK_AGAIN_S)
+        return False
 
     def wait_elected(self, timeout: float | None = None) -> bool:
         """Return once this candidate leads, or False after `timeout` seconds."""

@@ -274,11 +274,7 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
     def _has_won(self, group_id: bytes, candidacy: Candidacy) -> bool:
         """Whether this candidate leads, once it knows of the last generation: what tooz is told should be news."""
         candidacy.wait_decided()
-        newest = self._settled(_election(group_id)).generation_id
-        until = time.monotonic() + _STABLE_S
-        while candidacy.generation_id < newest and time.monotonic() < until:
-            time.sleep(_LOOK_AGAIN_S)
-        return candidacy.wait_decided()
+        return candidacy.wait_decided(self._settled(_election(group_id)).generation_id)
 
     def run_watchers(self, timeout: float | None = None) -> list[Any]:
         found = super().run_watchers(timeout)
