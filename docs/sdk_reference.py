@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from docs.source import Module, attributes_of
+from docs.source import Module, attributes_of, lineage
 
 _WIDTH = 100
 _SECTION = re.compile(r"^(Args|Raises):$", re.MULTILINE)
@@ -52,17 +52,21 @@ def sdk_parts() -> Iterator[str]:
 
 
 def _class(kind: type[Any]) -> Iterator[str]:
+    import rota.client as sdk
+
     module = Module(inspect.getmodule(kind))
     node = module.definition(kind.__name__)
     assert isinstance(node, ast.ClassDef)
     yield f"## {kind.__name__}"
     yield _prose(ast.get_docstring(node) or "")
-    attributes = [_item(each.name, each.kind, each.told) for each in attributes_of(node) if each.told]
-    if told := [*attributes, *_properties(node)]:
+    family = [*lineage(module, node, sdk.__all__)]
+    attributes = [_item(each.name, each.kind, each.told) for _, of in family for each in attributes_of(of) if each.told]
+    if told := [*attributes, *(each for _, of in family for each in _properties(of))]:
         yield "\n".join(told)
-    for each in node.body:
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and _is_documented(each) and not _is_property(each):
-            yield from _function(f"{kind.__name__}.", module, each, level=3)
+    for home, of in family:
+        for each in of.body:
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and _is_told(each):
+                yield from _function(f"{kind.__name__}.", home, each, level=3)
 
 
 def _properties(node: ast.ClassDef) -> Iterator[str]:
@@ -173,6 +177,10 @@ def _is_leaf(kind: Any, root: type[Exception]) -> bool:
 
 def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any(isinstance(each, ast.Name) and each.id == "property" for each in node.decorator_list)
+
+
+def _is_told(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return _is_documented(node) and not _is_property(node)
 
 
 def _is_documented(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -37,6 +38,18 @@ class Module:
         if any(name in names_defined(node) for node in self._tree.body):
             return self.name, name
         return self._imported.get(name)
+
+
+def lineage(module: Module, node: ast.ClassDef, known: Collection[str]) -> Iterator[tuple[Module, ast.ClassDef]]:
+    """A class and those of its bases that readers do not know: what they have is shown as its own."""
+    yield module, node
+    for base in node.bases:
+        home = module.home_of(base.id) if isinstance(base, ast.Name) and base.id not in known else None
+        if home is not None and home[0].startswith("rota."):
+            of_base = Module(importlib.import_module(home[0]))
+            definition = of_base.definition(home[1])
+            assert isinstance(definition, ast.ClassDef)
+            yield from lineage(of_base, definition, known)
 
 
 @dataclass(frozen=True, slots=True)

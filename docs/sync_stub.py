@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from docs.source import Attribute, Module, attributes_of, is_text
+from docs.source import Attribute, Module, attributes_of, is_text, lineage
 
 STUB = Path(__file__).parents[1] / "service" / "rota" / "client" / "sync.pyi"
 WIDTH = 120
@@ -71,17 +71,26 @@ class _Stub:
 
     def class_of(self, module: Module, node: ast.stmt | None) -> str:
         assert isinstance(node, ast.ClassDef)
-        parts = [_docstring(node), *(self._attribute(module, each) for each in attributes_of(node))]
+        own, *unknown = lineage(module, node, self._twinned)
+        parts = [_docstring(node)]
+        for home, each in (*unknown, own):
+            parts += [self._attribute(home, attribute) for attribute in attributes_of(each)]
+        for home, each in (own, *unknown):
+            parts += self._methods(home, each)
+        merged = {each.name for _, each in unknown}
+        kept = [base for base in node.bases if not isinstance(base, ast.Name) or base.id not in merged]
+        bases = ", ".join(self._type(module, base) for base in kept)
+        head = f"class {node.name}({bases}):" if bases else f"class {node.name}:"
+        return head + "\n" + textwrap.indent(_joined([part for part in parts if part]), "    ")
+
+    def _methods(self, module: Module, node: ast.ClassDef) -> Iterator[str]:
         for each in node.body:
             if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             if each.name == "__aenter__":
-                parts.append(self._block())
+                yield self._block()
             elif not each.name.startswith("_"):
-                parts.append(self.function(module, each))
-        bases = ", ".join(self._type(module, base) for base in node.bases)
-        head = f"class {node.name}({bases}):" if bases else f"class {node.name}:"
-        return head + "\n" + textwrap.indent(_joined([part for part in parts if part]), "    ")
+                yield self.function(module, each)
 
     def function(self, module: Module, node: ast.stmt | None) -> str:
         assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)

@@ -1,74 +1,38 @@
-"""The way in: a client of one namespace, from which members come, and with which groups and topics are looked after."""
+"""The way in: a client of one namespace, from which members come."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
 
+from rota.client.administration import Administration
 from rota.client.callbacks import Listener, Listeners
-from rota.client.calls import Caller
 from rota.client.connect_worker import RETURN_DELAY_MS, Configured, ConnectWorker, WorkRole
 from rota.client.consumer import Consumer, ConsumerSettings
 from rota.client.consumer_protocol import PROTOCOL_TYPE, PartitionCounts, TopicRole
 from rota.client.election import CandidateRole, Election
-from rota.client.errors import CoordinatorUnreachable, UnknownTopic, error_for
 from rota.client.lag import LoopLag
 from rota.client.member import Member
 from rota.client.pulse import Pulse
 from rota.client.roles import Assign, OpaqueRole, Role, Share
 from rota.client.topics import Topics, TopicSelection
 from rota.client.transports.addresses import transport_to
-from rota.client.transports.port import GroupEvent, Transport
+from rota.client.transports.port import Transport
 from rota.client.worker_pool import Work, WorkerPool
 from rota.credentials import Credentials
 from rota.membership import MembershipSettings
-from rota.protocol.errors import ErrorCode
-from rota.protocol.ids import check_group_id, check_namespace
+from rota.protocol.ids import check_group_id
 from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
-from rota.protocol.messages import (
-    NO_GENERATION,
-    CommitOffsets,
-    CommitReply,
-    DeleteGroup,
-    DeleteGroupReply,
-    DeleteOffsets,
-    DeleteOffsetsReply,
-    DeleteTopic,
-    DescribeGroup,
-    DescribeReply,
-    FetchedOffset,
-    FetchOffsets,
-    FetchReply,
-    GetTopic,
-    LeaveGroup,
-    LeaveReply,
-    LeavingMember,
-    ListedGroup,
-    ListGroups,
-    ListReply,
-    ListTopics,
-    ListTopicsReply,
-    OffsetToCommit,
-    PartitionResult,
-    Protocol,
-    PutTopic,
-    RebalanceGroup,
-    RebalanceReply,
-    TopicPartitions,
-    TopicReply,
-)
+from rota.protocol.messages import NO_GENERATION, Protocol
 from rota.types import TopicFacts, leader, worker
 
 INSTANCE_ID_VARIABLE = "ROTA_GROUP_INSTANCE_ID"
 """Makes every member of a process static, each in its group: one process should have one in a group."""
-
-_TOPIC_WAIT_MS = 20_000
-_WATCH_PAUSE_S = 0.5
 
 
 def connect(
@@ -119,7 +83,7 @@ def _unary(url: str) -> str:
     return url.replace("+stream://", "://").partition("?")[0]
 
 
-class Client:
+class Client(Administration):
     """Speaks for one namespace over one transport, which it closes at the end of its `async with` block."""
 
     def __init__(
@@ -131,14 +95,11 @@ class Client:
         patience_ms: int = 10_000,
         pulse: Pulse | None = None,
     ) -> None:
+        super().__init__(transport, namespace, patience_ms=patience_ms)
         self.lag: LoopLag = LoopLag()
         """How late this client's event loop is: one that is blocked sends no heartbeats."""
         self._pulse = pulse
-        check_namespace(namespace)
-        self.namespace: str = namespace
         self.client_id: str = socket.gethostname() if client_id is None else client_id
-        self._transport = transport
-        self._caller = Caller(transport, patience_ms=patience_ms)
 
     async def __aenter__(self) -> Self:
         self.lag.start()
@@ -408,121 +369,3 @@ class Client:
         registered = {topic.topic: topic for topic in await self.topics()}
         known = [registered[topic] for topic in topics if topic in registered]
         return {topic.topic: TopicFacts(topic.partitions, dict(topic.attributes)) for topic in known}
-
-    # --- groups -------------------------------------------------------------------------------
-
-    async def list_groups(self, *, states: Sequence[str] = (), protocol_types: Sequence[str] = ()) -> list[ListedGroup]:
-        """All groups of the namespace, or those in these states and of these protocol types."""
-        groups: list[ListedGroup] = []
-        more = True
-        while more:
-            after = groups[-1].group_id if groups else ""
-            request = ListGroups(self.namespace, tuple(states), (), tuple(protocol_types), after)
-            page = await self._caller.ask(request, ListReply)
-            groups += page.groups
-            more = page.more and bool(page.groups)
-        return groups
-
-    async def describe_group(self, group_id: str) -> DescribeReply:
-        """A group as it stands; `GroupIdNotFound` if there is none."""
-        return await self._caller.ask(DescribeGroup(self.namespace, group_id), DescribeReply)
-
-    async def delete_group(self, group_id: str) -> None:
-        """Delete a group that has no members, with its offsets; `NonEmptyGroup` otherwise."""
-        await self._caller.ask(DeleteGroup(self.namespace, group_id), DeleteGroupReply)
-
-    async def rebalance_group(self, group_id: str, reason: str = "", *, step_down: bool = False) -> None:
-        """Have the members agree anew, for administrators; `step_down`: by another leader, if somebody else joins."""
-        await self._caller.ask(RebalanceGroup(self.namespace, group_id, reason, step_down), RebalanceReply)
-
-    async def remove_member(self, group_id: str, member_id: str, reason: str = "") -> None:
-        """Remove a member from its group, for administrators; `UnknownMemberId` if there is none."""
-        leaving = (LeavingMember(member_id, None, reason),)
-        reply = await self._caller.ask(LeaveGroup(self.namespace, group_id, leaving, by_admin=True), LeaveReply)
-        for left in reply.members:
-            if left.error is not ErrorCode.NONE:
-                raise error_for(left.error, member_id)
-
-    async def offsets(self, group_id: str) -> tuple[FetchedOffset, ...]:
-        """All offsets that a group has committed."""
-        return (await self._caller.ask(FetchOffsets(self.namespace, group_id), FetchReply)).offsets
-
-    async def set_offsets(self, group_id: str, offsets: Sequence[OffsetToCommit]) -> None:
-        """Set where a group goes on, for administrators: only while it has no members; one that is not there is made.
-
-        Raises:
-            UnknownMemberId: The group has members: they commit.
-            OffsetMetadataTooLarge: The partitions in its detail were not committed, all others were.
-        """
-        request = CommitOffsets(self.namespace, group_id, NO_GENERATION, tuple(offsets))
-        _check_partitions((await self._caller.ask(request, CommitReply)).partitions)
-
-    async def delete_offsets(self, group_id: str, partitions: Mapping[str, Sequence[int]]) -> None:
-        """Forget what a group has committed for these partitions of topics, by topic; those it never had count, too."""
-        selected = tuple(TopicPartitions(topic, tuple(numbers)) for topic, numbers in partitions.items())
-        request = DeleteOffsets(self.namespace, group_id, selected)
-        _check_partitions((await self._caller.ask(request, DeleteOffsetsReply)).partitions)
-
-    async def watch(self, group_id: str, after_revision: int | None = None) -> AsyncIterator[GroupEvent]:
-        """A group's journal: lines after `after_revision` (None: from now on), then live, without end.
-
-        When the coordinator goes away it is waited for, and what happened meanwhile is not missed, provided that
-        there was a revision to go on from: the one given, or that of an event seen.
-        """
-        while True:
-            try:
-                async for event in self._transport.watch(self.namespace, group_id, after_revision):
-                    after_revision = event.revision
-                    yield event
-            except CoordinatorUnreachable:
-                await asyncio.sleep(_WATCH_PAUSE_S)
-
-    # --- topics -------------------------------------------------------------------------------
-
-    async def topics(self) -> list[TopicReply]:
-        """All registered topics with their partition counts."""
-        topics: list[TopicReply] = []
-        more = True
-        while more:
-            after = topics[-1].topic if topics else ""
-            page = await self._caller.ask(ListTopics(self.namespace, after), ListTopicsReply)
-            topics += page.topics
-            more = page.more and bool(page.topics)
-        return topics
-
-    async def topic(self, topic: str) -> TopicReply:
-        """One registered topic; `UnknownTopic` if there is none."""
-        return await self._caller.ask(GetTopic(self.namespace, topic), TopicReply)
-
-    async def watch_topic(self, topic: str) -> AsyncIterator[TopicReply | None]:
-        """A topic as it is now, and each time that it is another, without end; None while it is not registered.
-
-        Of several changes at once, the last one is told.
-        """
-        version: str | None = None
-        while True:
-            wait_ms = 0 if version is None else _TOPIC_WAIT_MS
-            try:
-                found = await self._caller.ask(GetTopic(self.namespace, topic, version or "", wait_ms), TopicReply)
-            except UnknownTopic:
-                found = None
-            if version is None or (found.version if found else "") != version:
-                version = found.version if found else ""
-                yield found
-
-    async def put_topic(self, topic: str, partitions: int, attributes: Mapping[str, str] | None = None) -> TopicReply:
-        """Register a topic, or let it grow; `InvalidPartitions` if it would shrink."""
-        pairs = tuple(sorted((attributes or {}).items()))
-        return await self._caller.ask(PutTopic(self.namespace, topic, partitions, pairs), TopicReply)
-
-    async def delete_topic(self, topic: str) -> None:
-        """Forget a topic; `UnknownTopic` if there is none."""
-        await self._caller.ask(DeleteTopic(self.namespace, topic), TopicReply)
-
-
-def _check_partitions(results: Sequence[PartitionResult]) -> None:
-    """A call is answered for each partition: raise the first error, and name all that were refused."""
-    refused = [result for result in results if result.error is not ErrorCode.NONE]
-    if refused:
-        names = ", ".join(f"{result.topic}/{result.partition}" for result in refused)
-        raise error_for(refused[0].error, names)

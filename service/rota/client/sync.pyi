@@ -106,10 +106,10 @@ class Event:
 class Client:
     """Speaks for one namespace over one transport, which it closes at the end of its `with` block."""
 
+    namespace: str
+
     lag: LoopLag
     """How late this client's event loop is: one that is blocked sends no heartbeats."""
-
-    namespace: str
 
     client_id: str
 

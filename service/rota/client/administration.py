@@ -1,0 +1,174 @@
+"""What may be asked of a coordinator by anybody, member or not: its groups, their offsets, and the topics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from rota.client.calls import Caller
+from rota.client.errors import CoordinatorUnreachable, UnknownTopic, error_for
+from rota.client.transports.port import GroupEvent, Transport
+from rota.protocol.errors import ErrorCode
+from rota.protocol.ids import check_namespace
+from rota.protocol.messages import (
+    NO_GENERATION,
+    CommitOffsets,
+    CommitReply,
+    DeleteGroup,
+    DeleteGroupReply,
+    DeleteOffsets,
+    DeleteOffsetsReply,
+    DeleteTopic,
+    DescribeGroup,
+    DescribeReply,
+    FetchedOffset,
+    FetchOffsets,
+    FetchReply,
+    GetTopic,
+    LeaveGroup,
+    LeaveReply,
+    LeavingMember,
+    ListedGroup,
+    ListGroups,
+    ListReply,
+    ListTopics,
+    ListTopicsReply,
+    OffsetToCommit,
+    PartitionResult,
+    PutTopic,
+    RebalanceGroup,
+    RebalanceReply,
+    TopicPartitions,
+    TopicReply,
+)
+
+_TOPIC_WAIT_MS = 20_000
+_WATCH_PAUSE_S = 0.5
+
+
+class Administration:
+    """The groups, offsets and topics of one namespace."""
+
+    def __init__(self, transport: Transport, namespace: str, *, patience_ms: int) -> None:
+        check_namespace(namespace)
+        self.namespace: str = namespace
+        self._transport = transport
+        self._caller = Caller(transport, patience_ms=patience_ms)
+
+    # --- groups -------------------------------------------------------------------------------
+
+    async def list_groups(self, *, states: Sequence[str] = (), protocol_types: Sequence[str] = ()) -> list[ListedGroup]:
+        """All groups of the namespace, or those in these states and of these protocol types."""
+        groups: list[ListedGroup] = []
+        more = True
+        while more:
+            after = groups[-1].group_id if groups else ""
+            request = ListGroups(self.namespace, tuple(states), (), tuple(protocol_types), after)
+            page = await self._caller.ask(request, ListReply)
+            groups += page.groups
+            more = page.more and bool(page.groups)
+        return groups
+
+    async def describe_group(self, group_id: str) -> DescribeReply:
+        """A group as it stands; `GroupIdNotFound` if there is none."""
+        return await self._caller.ask(DescribeGroup(self.namespace, group_id), DescribeReply)
+
+    async def delete_group(self, group_id: str) -> None:
+        """Delete a group that has no members, with its offsets; `NonEmptyGroup` otherwise."""
+        await self._caller.ask(DeleteGroup(self.namespace, group_id), DeleteGroupReply)
+
+    async def rebalance_group(self, group_id: str, reason: str = "", *, step_down: bool = False) -> None:
+        """Have the members agree anew, for administrators; `step_down`: by another leader, if somebody else joins."""
+        await self._caller.ask(RebalanceGroup(self.namespace, group_id, reason, step_down), RebalanceReply)
+
+    async def remove_member(self, group_id: str, member_id: str, reason: str = "") -> None:
+        """Remove a member from its group, for administrators; `UnknownMemberId` if there is none."""
+        leaving = (LeavingMember(member_id, None, reason),)
+        reply = await self._caller.ask(LeaveGroup(self.namespace, group_id, leaving, by_admin=True), LeaveReply)
+        for left in reply.members:
+            if left.error is not ErrorCode.NONE:
+                raise error_for(left.error, member_id)
+
+    async def offsets(self, group_id: str) -> tuple[FetchedOffset, ...]:
+        """All offsets that a group has committed."""
+        return (await self._caller.ask(FetchOffsets(self.namespace, group_id), FetchReply)).offsets
+
+    async def set_offsets(self, group_id: str, offsets: Sequence[OffsetToCommit]) -> None:
+        """Set where a group goes on, for administrators: only while it has no members; one that is not there is made.
+
+        Raises:
+            UnknownMemberId: The group has members: they commit.
+            OffsetMetadataTooLarge: The partitions in its detail were not committed, all others were.
+        """
+        request = CommitOffsets(self.namespace, group_id, NO_GENERATION, tuple(offsets))
+        _check_partitions((await self._caller.ask(request, CommitReply)).partitions)
+
+    async def delete_offsets(self, group_id: str, partitions: Mapping[str, Sequence[int]]) -> None:
+        """Forget what a group has committed for these partitions of topics, by topic; those it never had count, too."""
+        selected = tuple(TopicPartitions(topic, tuple(numbers)) for topic, numbers in partitions.items())
+        request = DeleteOffsets(self.namespace, group_id, selected)
+        _check_partitions((await self._caller.ask(request, DeleteOffsetsReply)).partitions)
+
+    async def watch(self, group_id: str, after_revision: int | None = None) -> AsyncIterator[GroupEvent]:
+        """A group's journal: lines after `after_revision` (None: from now on), then live, without end.
+
+        When the coordinator goes away it is waited for, and what happened meanwhile is not missed, provided that
+        there was a revision to go on from: the one given, or that of an event seen.
+        """
+        while True:
+            try:
+                async for event in self._transport.watch(self.namespace, group_id, after_revision):
+                    after_revision = event.revision
+                    yield event
+            except CoordinatorUnreachable:
+                await asyncio.sleep(_WATCH_PAUSE_S)
+
+    # --- topics -------------------------------------------------------------------------------
+
+    async def topics(self) -> list[TopicReply]:
+        """All registered topics with their partition counts."""
+        topics: list[TopicReply] = []
+        more = True
+        while more:
+            after = topics[-1].topic if topics else ""
+            page = await self._caller.ask(ListTopics(self.namespace, after), ListTopicsReply)
+            topics += page.topics
+            more = page.more and bool(page.topics)
+        return topics
+
+    async def topic(self, topic: str) -> TopicReply:
+        """One registered topic; `UnknownTopic` if there is none."""
+        return await self._caller.ask(GetTopic(self.namespace, topic), TopicReply)
+
+    async def watch_topic(self, topic: str) -> AsyncIterator[TopicReply | None]:
+        """A topic as it is now, and each time that it is another, without end; None while it is not registered.
+
+        Of several changes at once, the last one is told.
+        """
+        version: str | None = None
+        while True:
+            wait_ms = 0 if version is None else _TOPIC_WAIT_MS
+            try:
+                found = await self._caller.ask(GetTopic(self.namespace, topic, version or "", wait_ms), TopicReply)
+            except UnknownTopic:
+                found = None
+            if version is None or (found.version if found else "") != version:
+                version = found.version if found else ""
+                yield found
+
+    async def put_topic(self, topic: str, partitions: int, attributes: Mapping[str, str] | None = None) -> TopicReply:
+        """Register a topic, or let it grow; `InvalidPartitions` if it would shrink."""
+        pairs = tuple(sorted((attributes or {}).items()))
+        return await self._caller.ask(PutTopic(self.namespace, topic, partitions, pairs), TopicReply)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Forget a topic; `UnknownTopic` if there is none."""
+        await self._caller.ask(DeleteTopic(self.namespace, topic), TopicReply)
+
+
+def _check_partitions(results: Sequence[PartitionResult]) -> None:
+    """A call is answered for each partition: raise the first error, and name all that were refused."""
+    refused = [result for result in results if result.error is not ErrorCode.NONE]
+    if refused:
+        names = ", ".join(f"{result.topic}/{result.partition}" for result in refused)
+        raise error_for(refused[0].error, names)
