@@ -242,7 +242,7 @@ async def test_who_gets_in_with_a_certificate(world: tuple[Service, dict[str, An
 
 
 async def over_http(client: httpx.AsyncClient, route: tuple[str, str], headers: list[tuple[str, str]]) -> str:
-    method, path, query, body = _targets()[route]
+    method, path, query, body = targets_by_route()[route]
     async with client.stream(method, path, params=query, json=body, headers=headers) as response:
         status = response.status_code
         if status == httpx.codes.UNAUTHORIZED:
@@ -255,7 +255,7 @@ async def over_grpc(channel: grpc.aio.Channel, rpc: str, headers: list[tuple[str
     metadata = tuple(headers)
     if rpc.endswith("/Session"):
         return await _on_a_stream(channel, metadata)
-    data = _messages()[rpc]
+    data = messages_by_rpc()[rpc]
     try:
         if rpc.endswith("/WatchGroup"):
             stream: Any = channel.unary_stream(rpc)(data, metadata=metadata)  # type: ignore[arg-type]
@@ -311,7 +311,7 @@ def _examples() -> Iterator[m.Request]:
         yield replace(operation.request, **{name: here[name] for name in here if hasattr(operation.request, name)})
 
 
-def _targets() -> dict[tuple[str, str], tuple[str, str, Any, Any]]:
+def targets_by_route() -> dict[tuple[str, str], tuple[str, str, Any, Any]]:
     targets: dict[tuple[str, str], tuple[str, str, Any, Any]] = {}
     for request in _examples():
         route, target = ROUTES[type(request)], encode_request(request)
@@ -325,7 +325,7 @@ def _targets() -> dict[tuple[str, str], tuple[str, str, Any, Any]]:
     return targets
 
 
-def _messages() -> dict[str, bytes]:
+def messages_by_rpc() -> dict[str, bytes]:
     messages = {}
     for request in _examples():
         rpc = RPCS[type(request)]

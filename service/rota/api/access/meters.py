@@ -45,6 +45,11 @@ class Meters:
         finally:
             meter.parked -= 1
 
+    def parked(self, namespace: str) -> int:
+        """How many calls of a namespace are parked here, as far as anybody counts them."""
+        meter = self._by_namespace.get(namespace)
+        return meter.parked if meter is not None else 0
+
     def to_look_at(self) -> list[str]:
         """Namespaces whose quota is about what the store has."""
         return [name for name, meter in self._by_namespace.items() if meter.quota.counts_stored]

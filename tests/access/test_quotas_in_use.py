@@ -1,0 +1,151 @@
+"""Quotas on a running service: a noisy namespace is held back, and its neighbours and its heartbeats are not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from rota.access.quotas import BURST_S, Stored
+from tests.access.guarded import Secrets, Service, a_guarded_service, a_join_body, bearer
+from tests.grpc.clients import Refused, stub
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+QUOTAS = """
+[[quotas]]
+namespace = "noisy"
+requests_per_s = 20
+
+[[quotas]]
+namespace = "small"
+max_groups = 1
+max_members = 2
+max_parked = 1
+
+"""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    secrets = Secrets(tmp_path_factory.mktemp("secrets"))
+    async with a_guarded_service(secrets, QUOTAS) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def headers(service: Service) -> dict[str, str]:
+    return bearer(service.secrets.a_token("everywhere", "operator", "*"))
+
+
+def path(namespace: str, group_id: str, call: str = "") -> str:
+    return f"/v1/namespaces/{namespace}/groups/{group_id}{call and '/' + call}"
+
+
+async def join(service: Service, headers: dict[str, str], namespace: str, group_id: str, **more: Any) -> httpx.Response:
+    body = {**a_join_body(), **more}
+    return await service.http.post(path(namespace, group_id, "join"), json=body, headers=headers)
+
+
+async def test_a_noisy_namespace_is_held_back_and_its_neighbours_are_not(
+    service: Service, headers: dict[str, str]
+) -> None:
+    member = (await join(service, headers, "noisy", "g", group_instance_id="i1")).json()["member_id"]
+    beat = {"member_id": member, "generation_id": 1}
+
+    noise = [join(service, headers, "noisy", f"g{n}") for n in range(300)]
+    quiet = [join(service, headers, "quiet", f"g{n}") for n in range(30)]
+    began_s = asyncio.get_running_loop().time()
+    answers = await asyncio.gather(*noise, *quiet)
+    took_s = asyncio.get_running_loop().time() - began_s
+    statuses = [answer.status_code for answer in answers]
+    heartbeat = await service.http.post(path("noisy", "g", "heartbeat"), json=beat, headers=headers)
+
+    counted = Counter(statuses[:300])
+    assert 0 < counted[428] <= 20 * (BURST_S + took_s) + 1
+    assert counted[429] + counted[428] == 300
+    assert set(statuses[300:]) == {428}
+    assert heartbeat.status_code != 429
+    refusal = next(answer for answer in answers if answer.status_code == 429)
+    assert refusal.headers["retry-after"] == "1"
+    assert refusal.json()["code"] == "THROTTLED"
+    assert refusal.json()["detail"] == "the quota of namespace noisy: more than 20 requests a second"
+
+
+async def test_heartbeats_at_their_own_pace_pass_a_namespace_that_has_used_up_its_rate(
+    service: Service, headers: dict[str, str]
+) -> None:
+    members = [f"m{n}-6f1c7e0a-1d4b-4c59-9a0e-0a4f5b1c2d3e" for n in range(100)]
+    await asyncio.gather(*(join(service, headers, "noisy", f"h{n}") for n in range(100)))
+    batch = {"members": [{"member_id": member, "generation_id": 1} for member in members]}
+
+    alone = [
+        await service.http.post(path("noisy", "g", "heartbeat"), json=batch["members"][n], headers=headers)
+        for n in range(50)
+    ]
+    together = await service.http.post(path("noisy", "g", "heartbeat"), json=batch, headers=headers)
+
+    # Nobody knows these members, and says so: they were heard.
+    assert {answer.json()["code"] for answer in alone} == {"UNKNOWN_MEMBER_ID"}
+    assert {each["error"] for each in together.json()["members"][50:]} == {"UNKNOWN_MEMBER_ID"}
+
+
+async def test_over_grpc_the_quota_is_a_status_of_its_own(service: Service, headers: dict[str, str]) -> None:
+    metadata = tuple(headers.items())
+    calls = [
+        stub(service.channel).FetchOffsets(_fetch("noisy"), metadata=metadata)  # the same quota as over HTTP
+        for _ in range(100)
+    ]
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+
+    refused = [Refused(error) for error in outcomes if isinstance(error, BaseException)]  # type: ignore[arg-type]
+    throttled = [each for each in refused if each.code == "THROTTLED"]
+    assert len(throttled) >= 50
+    assert {(each.status.name, each.retry_after_s) for each in throttled} == {("RESOURCE_EXHAUSTED", 1)}
+
+
+async def test_groups_and_members_are_bounded_by_what_the_store_has(service: Service, headers: dict[str, str]) -> None:
+    service.guard.meters.refusal_of(_describe("small"))
+    service.guard.meters.look("small", Stored(frozenset({"one"}), 1, frozenset({("one", "back")})))
+
+    second_group = await join(service, headers, "small", "two")
+    second_member = await join(service, headers, "small", "one")
+    third_member = await join(service, headers, "small", "one")
+    returning = await join(service, headers, "small", "one", group_instance_id="back")
+
+    assert second_group.json()["detail"].endswith("more than 1 groups")
+    assert second_member.status_code == 428
+    assert third_member.json()["detail"].endswith("more than 2 members")
+    assert returning.status_code in (200, 202)
+
+
+async def test_parked_calls_are_bounded_and_make_room_when_they_end(service: Service, headers: dict[str, str]) -> None:
+    def wait(wait_ms: int) -> Any:
+        return service.http.get(path("small", "nobodys", "leader"), params={"wait_ms": wait_ms}, headers=headers)
+
+    first = asyncio.create_task(wait(1_000))
+    async with asyncio.timeout(10):
+        while not service.guard.meters.parked("small"):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    refused = await wait(1)
+    await first
+    after = await wait(1)
+
+    assert refused.json()["detail"].endswith("more than 1 parked calls")
+    assert after.status_code != 429
+
+
+def _describe(namespace: str) -> Any:
+    from rota.protocol.messages import DescribeGroup
+
+    return DescribeGroup(namespace, "one")
+
+
+def _fetch(namespace: str) -> Any:
+    from rota.v1.coordinator_pb2 import FetchOffsetsRequest
+
+    return FetchOffsetsRequest(namespace=namespace, group_id="g")
