@@ -89,13 +89,20 @@ def test_what_the_image_installs_serves_by_itself(processes: Processes, tmp_path
     subprocess.run([*install, str(target), *shlex.split(run)], cwd=REPOSITORY, check=True, timeout=300)
     port, base = free_port(), Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 
+    environment = {"PYTHONPATH": str(target), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"}
+
     server = processes.start(
         *(base, "-m", "rota", "serve", "--store", f"sqlite:///{tmp_path}/rota.db"),
         *("--http", f"127.0.0.1:{port}", "--grpc", f"127.0.0.1:{free_port()}"),
-        env={"PYTHONPATH": str(target), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1"},
+        env=environment,
     )
 
     server.wait_for_url(f"http://127.0.0.1:{port}/readyz")
+    server.wait_for_url(f"http://127.0.0.1:{port}/")
+    # What is imported only where it is used: issuers' tokens, signed fencing tokens, Postgres, Redis.
+    modules = ("rota.server.access.bearers", "rota.fencing.tokens", "asyncpg", "rota.liveness.redis")
+    for module in modules:
+        assert processes.start(base, "-c", f"import {module}", env=environment).wait_for_exit() == 0, module
     _, _, *healthcheck = replicas()["rota-1"]["healthcheck"]["test"]
     check = [base, *(part.replace(":8080", f":{port}") for part in healthcheck)]
     assert subprocess.run(check, check=False, timeout=30).returncode == 0
