@@ -232,24 +232,26 @@ def submit(
         str, typer.Option(help="The packed environment: deploy/spark/pack.sh makes it.")
     ] = "rota-env.tar.gz",
     lake: Folder = LAKE,
+    steps: Annotated[
+        list[str] | None, typer.Option("--step", metavar="COMMAND", help="Commands of `rota pipeline`.")
+    ] = None,
 ) -> None:
-    """Print the spark-submit lines that run the pipeline on a cluster; deploy/spark has what Kubernetes needs.
+    """Print the lines of a shell that run the pipeline on a cluster; deploy/spark has what Kubernetes needs.
 
-    They are lines for a shell: `rota pipeline submit --master … | bash`.
+    The driver runs in the packed environment, too, and needs nothing of Rota: `rota pipeline submit … | bash -e`.
     """
     import shlex
 
-    import rota
-
-    program = Path(rota.__file__).with_name("__main__.py")
-    options = [
-        *("--master", master, "--archives", f"{archive}#environment"),
-        *("--conf", "spark.executorEnv.PYSPARK_PYTHON=./environment/bin/python"),
-    ]
-    for step in (["ingest", "--once"], ["refresh"]):
-        command = shlex.join([str(program), "pipeline", *step, "--lake", str(lake)])
-        # The store's URL may hold a password: the shell that runs the line puts it in, and it is printed nowhere.
-        print(f'spark-submit {shlex.join(options)} --conf spark.executorEnv.ROTA_STORE="$ROTA_STORE" {command}')
+    packed = shlex.quote(archive)
+    common = shlex.join(["--master", master, "--archives", f"{archive}#environment"])
+    # Whoever plans looks for Python where executors have it: below the folder that it runs in.
+    print(f"mkdir -p environment && tar --extract --gzip --file {packed} --directory environment")
+    print("export PYSPARK_PYTHON=./environment/bin/python")
+    for step in steps or ["ingest --once", "refresh"]:
+        # The URL may hold a password: the shell that runs the line puts it in, and Spark is told not to show it.
+        print(f'spark-submit {common} --conf spark.executorEnv.ROTA_STORE="$ROTA_STORE" \\')
+        print("  --conf 'spark.redaction.regex=(?i)secret|password|token|ROTA_STORE' \\")
+        print(f"  environment/rota_main.py pipeline {step} --lake {shlex.quote(str(lake))}")
 
 
 # --- what the commands have in common ---------------------------------------------------------------
@@ -349,7 +351,8 @@ def _busy(what: str) -> Iterator[Any]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     # While Spark starts, standard error is where its noise goes; what the person sees is another copy of it.
     with os.fdopen(os.dup(2), "w") as terminal:
-        with Progress(*columns, console=Console(file=terminal), transient=True) as progress:
+        console = Console(file=terminal)
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task(what, total=None)
             yield lambda done, wanted: progress.update(task, completed=done, total=wanted)
 
