@@ -26,6 +26,9 @@ _EVENT_COLUMNS = (
     group_events.c.epoch,
 )
 
+# json.dumps would make an encoder for each line, which costs more than most payloads.
+_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
 
 async def read_events(
     connection: AsyncConnection,
@@ -62,5 +65,5 @@ def _values(batch: ShardBatch, event: JournalEvent) -> tuple[Any, ...]:
         event.generation_id,
         event.kind,
         event.reason,
-        json.dumps(event.payload, ensure_ascii=False, allow_nan=False),
+        _dump(event.payload),
     )
