@@ -32,6 +32,8 @@ BENCHES = (
     "grpc",
     "streams",
     "replicas",
+    "guarded",
+    "takeover",
 )
 MODULES = {name: f"bench.{name}" for name in BENCHES} | {"http": "bench.over_http", "grpc": "bench.over_grpc"}
 
