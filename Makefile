@@ -11,7 +11,7 @@ SEEDS ?= 10000
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all coverage sim torture bench lint docs proto clean
+.PHONY: help run test test-all coverage sim torture bench lint docs images proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,9 @@ lint: .venv/dev.stamp ## Style, types, the layers of the architecture, and the w
 
 docs: .venv/dev.stamp ## Write the generated references and dashboards again
 	$(BIN)/python docs/generate.py && $(BIN)/python deploy/grafana/dashboards.py && $(BIN)/python helm/values_table.py
+
+images: .venv/dev.stamp .venv/browser.stamp ## Take the docs' pictures of the console again
+	$(BIN)/python -m tests.console.screenshots docs/images
 
 proto: .venv/dev.stamp ## Write service/rota/v1 again, from proto/
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=service --pyi_out=service --grpc_python_out=service proto/rota/v1/*.proto

@@ -109,7 +109,7 @@ def _shortened(found: re.Match[str]) -> str:
 
 
 def _marked(found: re.Match[str]) -> str:
-    return f'<code class="id" title="{found[0]}">{_shortened(found)}</code>'
+    return f'<code class="id" title="{found[0]}">{escape(short(Markup(found[0]).unescape()))}</code>'
 
 
 @cache

@@ -1,0 +1,68 @@
+"""docs/how-to/console.md: its commands run, its pictures are there, and it names every action and page."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from rota.console.actions import ACTIONS
+from tests.processes.server import Server
+from tests.support.processes import Processes, rota_command
+
+pytestmark = pytest.mark.processes
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "how-to" / "console.md").read_text()
+BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_every_command_does_what_the_text_says(processes: Processes, tmp_path: Path) -> None:
+    server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
+    server.start_and_wait()
+    member_id = _a_member(server.url)
+    path = f"{rota_command().parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "ROTA_URL": server.url}
+
+    looking, acting = (
+        subprocess.run(
+            ["sh", "-ec", block.replace("MEMBER", member_id)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        for block in BLOCK.findall(PAGE)
+    )
+
+    assert "Stable for" in looking.stdout
+    assert f"{member_id} at 127.0.0.1 leads" in looking.stdout
+    assert acting.stderr.splitlines()[-1] == "group indexers is deleted"
+
+
+def test_its_pictures_are_there_and_small() -> None:
+    pictures = [DOCS / "how-to" / found for found in re.findall(r"!\[[^]]+\]\(([^)]+)\)", PAGE)]
+
+    assert len(pictures) >= 2
+    assert [picture.name for picture in pictures if picture.stat().st_size > 250_000] == []
+
+
+def test_it_tells_what_every_action_does() -> None:
+    rows = re.findall(r"^\| ([a-z ]+) \|", PAGE, re.MULTILINE)
+
+    assert {"force a rebalance", "step down", "evict", "delete"} <= set(rows)
+    assert len(ACTIONS) == 4
+
+
+def _a_member(url: str) -> str:
+    body = {"protocol_type": "worker", "protocols": [{"name": "range"}], "client_id": "indexer-1"}
+    with httpx.Client(base_url=f"{url}/v1/namespaces/default/groups/indexers/", timeout=30, trust_env=False) as http:
+        member_id = str(http.post("join", json=body).json()["member_id"])
+        http.post("join", json={**body, "member_id": member_id}).raise_for_status()
+        http.post("sync", json={"member_id": member_id, "generation_id": 1}).raise_for_status()
+    return member_id
