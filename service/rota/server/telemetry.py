@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from rota.observability.metrics import Metrics
 from rota.runtime.ports import JournalEvent
 from rota.runtime.telemetry import Telemetry
+from rota.server.transitions import TransitionLog
 
 LAG_INTERVAL_SECONDS = 0.25
 
@@ -22,6 +23,7 @@ class ServerTelemetry(Telemetry):
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
+        self._transitions = TransitionLog()
         self._owned: set[int] = set()
         self._awaited_since_ms: dict[int, dict[tuple[str, str], int]] = {}
         """By shard and group, when a generation was complete whose assignment is still awaited."""
@@ -30,6 +32,7 @@ class ServerTelemetry(Telemetry):
         awaited = self._awaited_since_ms.setdefault(shard_id, {})
         for event in events:
             self._metrics.event_written(event.kind)
+            self._transitions.tell(shard_id, event)
             group = (event.namespace, event.group_id)
             match event.kind:
                 case "rebalance_started":
@@ -58,6 +61,7 @@ class ServerTelemetry(Telemetry):
     def on_shard_dropped(self, shard_id: int, epoch: int, reason: str) -> None:
         self._owned.discard(shard_id)
         self._awaited_since_ms.pop(shard_id, None)
+        self._transitions.forget(shard_id)
         self._metrics.shards_owned(len(self._owned))
         self._metrics.shard_dropped(reason)
 
