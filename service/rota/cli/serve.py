@@ -134,6 +134,10 @@ def serve(
     drain_timeout_ms: Annotated[
         int | None, typer.Option(envvar="ROTA_DRAIN_TIMEOUT_MS", help="Most time for open connections to end [5000].")
     ] = None,
+    otlp: Annotated[
+        str | None,
+        typer.Option(envvar="ROTA_OTLP", metavar="URL", help="Where OpenTelemetry spans go, by OTLP/HTTP [nowhere]."),
+    ] = None,
     log_format: Annotated[
         str | None,
         typer.Option(envvar="ROTA_LOG_FORMAT", metavar="text|json", help="[text at a terminal, otherwise json]"),

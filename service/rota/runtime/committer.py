@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from itertools import groupby
 
+from rota.observability import tracing
 from rota.runtime.host import ShardHost
 from rota.runtime.ports import ShardBatch, ShardStore, StoreUnavailable
 from rota.runtime.telemetry import Telemetry
@@ -82,10 +83,24 @@ class Committer:
             hosts[shard_id].take_in(list(found))
         return True
 
+    async def _append(self, batches: dict[ShardHost, ShardBatch]) -> set[int]:
+        """The shards that somebody else owns by now. One span, linked to the calls that this makes durable."""
+        spans = tracing.spans
+        if spans is None:
+            return set(await self._store.append(list(batches.values())))
+        links = [link for host in batches for link in host.take_links()]
+        with spans.within("commit", tracing.Kind.CLIENT, links=links) as span:
+            span.note("rota.shards", len(batches))
+            span.note("rota.events", sum(len(batch.events) for batch in batches.values()))
+            refused = set(await self._store.append(list(batches.values())))
+            if refused:
+                span.failed("the shard belongs to somebody else")
+            return refused
+
     async def _commit(self, batches: dict[ShardHost, ShardBatch]) -> None:
         started = time.perf_counter()
         try:
-            refused = set(await self._store.append(list(batches.values())))
+            refused = await self._append(batches)
         except StoreUnavailable as error:
             self._telemetry.on_store_failed("commit")
             # It may have landed or not. Only a new claim, with a new epoch, finds out (reliability.md R3).

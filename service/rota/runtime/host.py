@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rota.group.assignment_job import AssignmentJob
 from rota.group.journal import encode_entry
@@ -27,16 +27,20 @@ from rota.group.records import Entry, MemberExpired, ShardAcquired
 from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import ShardImage, SideCommit
 from rota.group.shard import Shard
+from rota.observability import tracing
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, HeartbeatMany, Reply, Request, refuse
 from rota.runtime.calls import Call, wait_ms
 from rota.runtime.clock import Clock
+from rota.runtime.decisions import described
 from rota.runtime.ports import Answer, Heard, JournalEvent, ShardBatch, ShardClaim
 
 logger = logging.getLogger(__name__)
 
 NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
+MOST_LINKS = 100
+"""As many spans as a commit names; a batch may hold thousands of calls."""
 GRACE_MS = 1_000
 """What a member gets at a take-over beside what it had left: its next heartbeat has to find the new owner."""
 
@@ -92,6 +96,7 @@ class ShardHost:
         self._seq = image.last_seq
         self._durable_seq = image.last_seq
         self._events: list[JournalEvent] = []
+        self._links: list[Any] = []
         self._held: deque[_Held] = deque()
         self.watchers: dict[tuple[str, str], set[asyncio.Queue[JournalEvent | None]]] = {}
         self.shard, loaded = Shard.load(image, limits, clock.now_ms())
@@ -122,7 +127,10 @@ class ShardHost:
         if not self.may_answer():
             return Answer(refuse(request, NOT_AVAILABLE, "this replica's lease on the shard is over"))
         number, self._next_call = self._next_call, self._next_call + 1
-        result = self._decide(lambda now_ms: self.shard.handle(request, number, now_ms))
+        if tracing.spans is None:
+            result = self._decide(lambda now_ms: self.shard.handle(request, number, now_ms))
+        else:
+            result = self._decide_traced(tracing.spans, request, number)
         if result is None:
             return Answer(refuse(request, NOT_AVAILABLE, "the shard is being loaded again"))
         if len(result.replies) == 1 and not result.records and self.is_settled() and result.replies[0][0] == number:
@@ -206,6 +214,11 @@ class ShardHost:
 
     # --- the commit order ------------------------------------------------------------------------
 
+    def take_links(self) -> list[Any]:
+        """The spans of the calls that wait for the next batch, where somebody traces."""
+        links, self._links = self._links, []
+        return links
+
     def take_batch(self) -> ShardBatch:
         """Everything decided since the last batch. The rows say the state after the last of its events."""
         events, self._events = tuple(self._events), []
@@ -263,6 +276,20 @@ class ShardHost:
             logger.exception("the core broke an invariant", extra={"shard_id": self.shard_id})
             self._give_up(self, f"a broken invariant: {error!r}")
             return None
+
+    def _decide_traced(self, spans: tracing.Spans, request: Request, number: int) -> Result | None:
+        """What was decided for whom and why, and the commit that makes it durable is linked to this call."""
+        with spans.within(f"decide {type(request).__name__}") as span:
+            result = self._decide(lambda now_ms: self.shard.handle(request, number, now_ms))
+            span.note("rota.namespace", request.namespace)
+            span.note("rota.group_id", getattr(request, "group_id", ""))
+            if result is not None:
+                for name, value in described(result).items():
+                    span.note(name, value)
+                here = spans.here() if result.records else None
+                if here is not None and len(self._links) < MOST_LINKS:
+                    self._links.append(here)
+            return result
 
     def _take(self, result: Result | None) -> None:
         if result is None:

@@ -20,6 +20,7 @@ from rota.server.http_server import CannotListen, HttpServer, listen, url_of
 from rota.server.settings import Settings
 from rota.server.telemetry import watch_loop_lag
 from rota.server.tls import ServerTls
+from rota.server.tracing import traced
 
 UPKEEP_INTERVAL_SECONDS = 3 * 3_600.0
 
@@ -35,12 +36,12 @@ def run(settings: Settings, serving: Callable[[Settings], Coroutine[Any, Any, No
     configure_logging(settings.log_format, settings.log_level)
     _spare_the_collector()
     allow_connections()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        try:
+    try:
+        with traced(settings.otlp), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run((serving or serve)(settings))
-        except ServerFailed as failed:
-            print(f"rota: {failed}", file=sys.stderr)
-            return 1
+    except (CannotListen, ServerFailed) as failed:
+        print(f"rota: {failed}", file=sys.stderr)
+        return 1
     return 0
 
 

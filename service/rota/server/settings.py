@@ -157,6 +157,11 @@ class Settings(BaseSettings):
     drain_timeout_ms: int = Field(
         default=5_000, ge=0, le=600_000, description="Most time for open connections to end while draining."
     )
+    otlp: str | None = Field(
+        default=None,
+        pattern="^https?://",
+        description="Where spans go: a collector's OTLP/HTTP, `http://HOST:4318`. Needs `pip install 'rota[otel]'`.",
+    )
     log_format: LogFormat = Field(default="json", description="`json` or `text`.")
     log_level: str = Field(default="info", pattern="^(?i:debug|info|warning|error)$", description="Least severity.")
     limits: Limits = Field(default=Limits(), description="Bounds of the protocol.")

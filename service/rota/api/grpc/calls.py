@@ -14,6 +14,7 @@ from rota.api.grpc.deadlines import within_deadline
 from rota.api.grpc.failures import Failure, abort, checked, outcome_of
 from rota.api.grpc.ports import StreamedCoordinator
 from rota.api.heartbeats import answers_to
+from rota.observability import tracing
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
@@ -80,6 +81,8 @@ class Calls:
     async def _carry_out(
         self, work: Callable[[bytes, Context], Awaitable[bytes]], operation: str, data: bytes, context: Context
     ) -> bytes:
+        if tracing.spans is not None:
+            tracing.adopt(tracing.spans, context.invocation_metadata() or ())
         outcome = await outcome_of(work(data, context), operation)
         if isinstance(outcome, Failure):
             self.metrics.request_answered(operation, outcome.code)
@@ -95,6 +98,8 @@ class Calls:
         return dump(rpc.write_answer(answer.reply, answer.revision, answer.epoch))
 
     async def _heartbeat(self, data: bytes, context: Context) -> bytes:
+        if tracing.spans is not None:
+            tracing.adopt(tracing.spans, context.invocation_metadata() or ())
         outcome = await outcome_of(self._parse_and_heartbeat(data, context), "Heartbeat")
         if isinstance(outcome, Failure):
             self.metrics.heartbeat_answered(outcome.code)

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 
+from rota.observability import tracing
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import JoinReply
 from rota.runtime.ports import Answer, StoreUnavailable
@@ -50,6 +51,19 @@ def checked(answer: Answer) -> Answer:
 
 async def outcome_of(work: Awaitable[Outcome], operation: str) -> Outcome | Failure:
     """Await what comes of a call, or make a failure of what was raised instead."""
+    spans = tracing.spans
+    if spans is None:
+        return await _awaited(work, operation)
+    with spans.within(operation, tracing.Kind.SERVER) as span:
+        outcome = await _awaited(work, operation)
+        code = outcome.code if isinstance(outcome, Failure) else ErrorCode.NONE
+        span.note("rota.code", code.name)
+        if code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            span.failed(code.name)
+        return outcome
+
+
+async def _awaited(work: Awaitable[Outcome], operation: str) -> Outcome | Failure:
     try:
         return await work
     except CallFailed as failed:

@@ -25,6 +25,7 @@ from rota.api.http.outcomes import outcome_of
 from rota.api.http.rendered import HttpRefusal, Rendered, render_document, render_rejection
 from rota.api.http.streams import PING_SECONDS, EventStreams
 from rota.api.ports import ServedCoordinator
+from rota.observability import tracing
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
@@ -69,6 +70,8 @@ class HttpApi:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._guard is not None and scope["type"] == "http":
             await self._guard.enter(credentials_of(scope))
+        if tracing.spans is not None and scope["type"] == "http":
+            tracing.adopt(tracing.spans, scope["headers"])
         if scope["type"] == "http" and scope["method"] == "POST":
             matched = _GROUP_CALL_PATH.fullmatch(scope["path"])
             if matched is not None and matched[3] in self._short_roads:

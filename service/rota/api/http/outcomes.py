@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable
 
 from rota.api.http.rendered import CallerGone, Rendered, render_problem, render_rejection
+from rota.observability import tracing
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.runtime.ports import StoreUnavailable
@@ -18,12 +19,26 @@ _NOBODY_THERE = Rendered(499, (), b"")
 
 async def outcome_of(work: Awaitable[Rendered], operation: str, metrics: Metrics) -> Rendered:
     """Await the answer, or make one of what was raised instead. Counts it."""
-    try:
-        rendered = await work
-    except Exception as error:
-        rendered = _render_failure(error, operation)
+    rendered = await (_rendered(work, operation) if tracing.spans is None else _traced(tracing.spans, work, operation))
     metrics.request_answered(operation, "GONE" if rendered is _NOBODY_THERE else rendered.code)
     return rendered
+
+
+async def _rendered(work: Awaitable[Rendered], operation: str) -> Rendered:
+    try:
+        return await work
+    except Exception as error:
+        return _render_failure(error, operation)
+
+
+async def _traced(spans: tracing.Spans, work: Awaitable[Rendered], operation: str) -> Rendered:
+    with spans.within(operation, tracing.Kind.SERVER) as span:
+        rendered = await _rendered(work, operation)
+        span.note("http.response.status_code", rendered.status)
+        span.note("rota.code", rendered.code.name)
+        if rendered.status >= 500:
+            span.failed(rendered.code.name)
+        return rendered
 
 
 def _render_failure(error: Exception, operation: str) -> Rendered:

@@ -21,6 +21,7 @@ from rota.api.peer.methods import (
     unpack_event,
 )
 from rota.api.peer.secret import Metadata, shown
+from rota.observability import tracing
 from rota.protocol.limits import MAX_WAIT_MS
 from rota.protocol.messages import Heartbeat, Request
 from rota.runtime.ports import Answer, JournalEvent, Replica
@@ -56,11 +57,19 @@ class GrpcPeers:
         return shown(self._secrets())
 
     async def call(self, peer: Replica, request: Request) -> Answer:
+        if tracing.spans is None:
+            return await self._call(peer, request)
+        with tracing.spans.within(f"forward {type(request).__name__}", tracing.Kind.CLIENT) as span:
+            span.note("rota.peer", peer.replica_id)
+            return await self._call(peer, request)
+
+    async def _call(self, peer: Replica, request: Request) -> Answer:
         link = self._link(peer)
         if may_be_collected(request):
             return await link.heartbeats.ask(cast("AnyHeartbeat", request))
         try:
-            data = await link.call(pack(request), timeout=_timeout_s(request), metadata=self._metadata)
+            metadata = (*self._metadata, *tracing.carried())
+            data = await link.call(pack(request), timeout=_timeout_s(request), metadata=metadata)
         except grpc.aio.AioRpcError as error:
             raise PeerUnreachable(error.details() or error.code().name) from error
         reply, beside = unpack(data)
@@ -125,7 +134,7 @@ class _Link:
         heartbeats: _Unary = self.channel.unary_unary(HEARTBEATS)
 
         async def send(data: bytes) -> bytes:
-            return await heartbeats(data, timeout=HEARTBEATS_S, metadata=metadata())
+            return await heartbeats(data, timeout=HEARTBEATS_S, metadata=(*metadata(), *tracing.carried()))
 
         self.heartbeats = CollectedHeartbeats(send)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import Context
+from typing import Any
 
 import grpc
 
+from rota.observability import tracing
 from rota.protocol.messages import Heartbeat, HeartbeatMany, Request
 from rota.runtime.ports import Answer
 from rota.runtime.routing import PeerUnreachable
@@ -16,6 +19,8 @@ from rota.wire.peer_heartbeats import AnyHeartbeat, Told, pack_heartbeats, unpac
 MESSAGES_UNDER_WAY = 2
 """What comes while so many are unanswered waits for the next. Not one: a commit at the peer would hold up everybody."""
 HEARTBEATS_IN_A_MESSAGE = 2_000
+
+MOST_LINKS = 100
 
 Send = Callable[[bytes], Awaitable[bytes]]
 
@@ -32,13 +37,20 @@ class CollectedHeartbeats:
         self._send = send
         self._unsent: list[tuple[AnyHeartbeat, asyncio.Future[Answer]]] = []
         self._senders: set[asyncio.Task[None]] = set()
+        self._links: list[Any] = []
+        """The spans of those who wait for the next message, where somebody traces."""
 
     async def ask(self, request: AnyHeartbeat) -> Answer:
         """The peer's answer; raises `PeerUnreachable`."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._unsent.append((request, answer))
+        if tracing.spans is not None and len(self._links) < MOST_LINKS:
+            here = tracing.spans.here()
+            if here is not None:
+                self._links.append(here)
         if len(self._senders) < MESSAGES_UNDER_WAY:
-            sender = asyncio.create_task(self._send_all())
+            # In a context of its own: it serves all of them, so it belongs to the trace of none.
+            sender = asyncio.create_task(self._send_all(), context=Context())
             self._senders.add(sender)
             sender.add_done_callback(self._senders.discard)
         return await answer
@@ -57,7 +69,17 @@ class CollectedHeartbeats:
         while self._unsent:
             some = self._unsent[:HEARTBEATS_IN_A_MESSAGE]
             del self._unsent[:HEARTBEATS_IN_A_MESSAGE]
-            await self._send_some([(request, answer) for request, answer in some if not answer.done()])
+            asked = [(request, answer) for request, answer in some if not answer.done()]
+            if tracing.spans is None:
+                await self._send_some(asked)
+            else:
+                await self._send_traced(tracing.spans, asked)
+
+    async def _send_traced(self, spans: tracing.Spans, some: list[tuple[AnyHeartbeat, asyncio.Future[Answer]]]) -> None:
+        """A message of many calls is in none of their traces, but linked to them."""
+        links, self._links = self._links, []
+        with spans.within("forward heartbeats", tracing.Kind.CLIENT, {"rota.calls": len(some)}, links):
+            await self._send_some(some)
 
     async def _send_some(self, some: list[tuple[AnyHeartbeat, asyncio.Future[Answer]]]) -> None:
         answers = [answer for _, answer in some]

@@ -20,6 +20,7 @@ from rota.api.peer.methods import (
     unpack_document,
 )
 from rota.api.peer.secret import SecretRequired
+from rota.api.peer.traces import forwarded
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import HeartbeatManyReply, HeartbeatReply
 from rota.runtime.coordinator import LocalCoordinator
@@ -74,7 +75,8 @@ class PeerServer:
             request, _ = unpack(data)
         except MalformedEnvelope as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        answer = self._as_moved(await self._local.call(request))
+        with forwarded(context, type(request).__name__):
+            answer = self._as_moved(await self._local.call(request))
         return pack(answer.reply, revision=answer.revision, epoch=answer.epoch, owner=answer.owner)
 
     async def _heartbeats(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
@@ -82,7 +84,9 @@ class PeerServer:
             requests = unpack_heartbeats(data)
         except MalformedEnvelope as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        return pack_told([_told(self._as_moved(answer)) for answer in await answers_to(self._local, requests)])
+        with forwarded(context, "heartbeats"):
+            answers = await answers_to(self._local, requests)
+        return pack_told([_told(self._as_moved(answer)) for answer in answers])
 
     def _as_moved(self, answer: Answer) -> Answer:
         """A draining replica has decided nothing for this call: the forwarder may ask the next owner."""

@@ -14,6 +14,7 @@ from rota.client.transports.owners import Owners
 from rota.client.transports.port import GroupEvent
 from rota.client.transports.sse import ServerSentEvent, events_of
 from rota.credentials import Credentials
+from rota.observability.tracing import carried
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import JoinReply, LeaveGroup, LeaveReply, LeftMember, Reply, Request, refuse
 from rota.wire.documents import dump_document, parse_document
@@ -123,12 +124,13 @@ class HttpTransport:
 
     async def _request(self, address: str, target: Target, timeout_s: float) -> httpx.Response:
         content = None if target.body is None else dump_document(target.body)
+        headers = (*(_JSON.items() if content else ()), *carried())
         return await self._http.request(
             target.method,
             address + target.path,
             params=target.query or None,
             content=content,
-            headers=_JSON if content else None,
+            headers=headers,
             timeout=httpx.Timeout(timeout_s, connect=min(_CONNECT_TIMEOUT_S, timeout_s)),
         )
 

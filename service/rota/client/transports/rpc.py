@@ -11,6 +11,7 @@ from google.rpc.status_pb2 import Status
 
 from rota.client.errors import CoordinatorUnreachable
 from rota.credentials import Credentials
+from rota.observability.tracing import carried
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinReply, Request, refuse
 from rota.wire.problems import Problem
@@ -61,7 +62,7 @@ class Channels:
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What each call carries: also what proves who we are, as it is now."""
         try:
-            return (*self._headers, *self._credentials.headers().items())
+            return (*self._headers, *self._credentials.headers().items(), *carried())
         except ValueError as error:
             raise CoordinatorUnreachable(str(error)) from error
 
