@@ -47,6 +47,15 @@ def test_rota_reads_every_variable_that_a_container_is_given() -> None:
         assert variables <= known | of_another_step | WITHOUT_OPTION, arguments
 
 
+def test_every_setting_of_the_server_is_one_of_the_chart() -> None:
+    """But those that mean nothing in a pod, which holds one process of several."""
+    commands = [command for case in CASES for command in _commands(render(case))]
+    given = {variable for arguments, variables in commands if arguments == ["serve"] for variable in variables}
+
+    settings = {f"ROTA_{name.upper()}" for name in Settings.model_fields} - {"ROTA_LIMITS"}
+    assert settings - given == {"ROTA_WORKERS"}
+
+
 def test_the_rendered_release_serves_is_tested_and_drains(
     processes: Processes, postgres_dsn: str, tmp_path: Path
 ) -> None:

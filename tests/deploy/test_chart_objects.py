@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from tests.deploy.kubernetes import (
+    CERTIFICATES,
     CHART,
     EVERYTHING,
     JOB,
@@ -166,6 +167,22 @@ def test_the_network_policy_lets_in_clients_peers_and_helms_test_alone() -> None
     assert [port["port"] for port in peers["ports"]] == ["peer"]
     assert peers["from"][0]["podSelector"]["matchLabels"].items() <= server.items()
     assert not peers["from"][0]["podSelector"]["matchLabels"].items() <= tester.items()
+
+
+def test_the_network_policy_lets_out_to_what_the_servers_are_told_of_alone() -> None:
+    reached = {
+        case.name: [_ports(rule) for rule in find(render(case), "NetworkPolicy")["spec"]["egress"]]
+        for case in (EVERYTHING, CERTIFICATES)
+    }
+
+    assert reached == {
+        EVERYTHING.name: [{53}, {7100}, {5432}, {6379}, {4318}, {443, 6443}, {443}],
+        CERTIFICATES.name: [{53}, {7100}, {5432}],
+    }
+
+
+def _ports(rule: Manifest) -> set[int]:
+    return {port["port"] for port in rule["ports"]}
 
 
 def _modes() -> list[str]:

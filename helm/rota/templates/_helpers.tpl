@@ -116,6 +116,12 @@ resources: {{- toYaml .root.Values.resources | nindent 2 }}
 - name: tls
   secret: {secretName: {{ . }}, defaultMode: 0440}
 {{- end }}
+{{- with .fencing }}
+{{- if .existingSecret }}
+- name: fencing
+  secret: {secretName: {{ .existingSecret }}, defaultMode: 0440}
+{{- end }}
+{{- end }}
 {{- with .tls.clientCa }}
 {{- if .existingSecret }}
 - name: client-ca
@@ -151,6 +157,14 @@ resources: {{- toYaml .root.Values.resources | nindent 2 }}
 {{- if .tls.existingSecret }}
 - {name: ROTA_TLS_CERT_FILE, value: /etc/rota/tls/tls.crt}
 - {name: ROTA_TLS_KEY_FILE, value: /etc/rota/tls/tls.key}
+{{- end }}
+{{- with .fencing }}
+{{- if .existingSecret }}
+{{- $keys := list }}
+{{- range .keys }}{{- $keys = append $keys (printf "/etc/rota/fencing/%s" .) }}{{- end }}
+- {name: ROTA_FENCE_KEYS, value: {{ join "," $keys | quote }}}
+- {name: ROTA_FENCE_TOKEN_TTL_MS, value: {{ .tokenTtlMs | int | quote }}}
+{{- end }}
 {{- end }}
 {{- if .tls.clientCa.existingSecret }}
 - {name: ROTA_TLS_CLIENT_CA_FILE, value: /etc/rota/client-ca/ca.crt}
