@@ -15,6 +15,8 @@ from rota.access.document import AccessDocument
 from rota.access.rules import Decision, decide
 from rota.protocol.errors import ErrorCode, RejectedRequest
 
+FRESH_S = 0.25
+"""What was allowed stays so for this long, whatever happens to the token and the rules: heartbeats come often."""
 REMEMBERED = 10_000
 """Decisions that an identity keeps. Whoever asks for more things than that makes us look again."""
 
@@ -59,11 +61,11 @@ class Authenticator(Protocol):
 class Identity:
     """A caller and what it may do. `refusal` says why nothing is proven; the caller is anonymous then.
 
-    It may live as long as a stream does. So each check asks anew whether the proof still holds, by `still_refused`,
-    and decisions are remembered only until the rules change.
+    It may live as long as a stream does. So whether the proof still holds (`still_refused`) and the rules are still the
+    same is looked at again and again, and decisions are remembered only until then.
     """
 
-    __slots__ = ("_allowed", "_denied", "_document", "_policy", "_still_refused", "caller", "refusal")
+    __slots__ = ("_allowed", "_denied", "_document", "_fresh_until", "_policy", "_still_refused", "caller", "refusal")
 
     def __init__(
         self,
@@ -80,6 +82,7 @@ class Identity:
         self._document = policy.document
         self._allowed: set[_Asked] = set()
         self._denied: set[_Asked] = set()
+        self._fresh_until = 0.0
 
     def proof_refused(self) -> str:
         """Why who calls is not proven (any more); empty while it is."""
@@ -96,15 +99,17 @@ class Identity:
 
     def check(self, need: Need, namespace: str, name: str) -> None:
         """Raise `RejectedRequest` unless the caller may do this: UNAUTHENTICATED where it should say who it is."""
+        asked = (need, namespace, name)
+        now = time.monotonic()
+        if now < self._fresh_until and asked in self._allowed:
+            return
         document = self._policy.document
         if document is not self._document:
             self._document = document
             self._allowed.clear()
             self._denied.clear()
-        refusal = self.proof_refused()
-        asked = (need, namespace, name)
-        if refusal or asked not in self._allowed:
-            self._decide(asked, refusal)
+        self._decide(asked, self.proof_refused())
+        self._fresh_until = now + FRESH_S
 
     def may_see(self, resource: Resource) -> bool:
         """Whether a list that the caller may ask for shows this."""
@@ -113,6 +118,8 @@ class Identity:
     def _decide(self, asked: _Asked, refusal: str) -> None:
         if refusal:
             raise RejectedRequest(ErrorCode.UNAUTHENTICATED, refusal)
+        if asked in self._allowed:
+            return
         need, namespace, name = asked
         decision = self.decision(need.action, Resource(need.kind, namespace, name))
         if decision.allowed:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rota.access.quotas import Meter, Quota, Stored, may_park, quota_of
+from rota.access.quotas import Meter, Stored, may_park, quota_of
 from rota.api.access.identity import Policy
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Request
 
+LOOK_EVERY_S = 0.25
+"""How often a changed quota is looked for."""
 MOST_METERS = 10_000
 """Beyond so many namespaces, those that hold nothing here are forgotten: they begin with a full bucket again."""
 
@@ -23,14 +25,18 @@ class Meters:
         self._limits = limits
         self._clock = clock
         self._by_namespace: dict[str, Meter] = {}
+        self._quotas = policy.document.quotas
+        self._look_at = 0.0
 
     def refusal_of(self, request: Request) -> str:
         """Why the request is too much for its namespace; empty where it is not."""
-        quotas = self._policy.document.quotas
-        if not quotas:
+        now = self._clock()
+        if now >= self._look_at:
+            self._quotas, self._look_at = self._policy.document.quotas, now + LOOK_EVERY_S
+        if not self._quotas:
             return ""
-        meter = self._meter(request.namespace, quotas)
-        return meter.refusal_of(request, self._now_ms()) if meter is not None else ""
+        meter = self._meter(request.namespace, int(now * 1000))
+        return meter.refusal_of(request, int(now * 1000)) if meter is not None else ""
 
     @contextmanager
     def parking(self, request: Request) -> Iterator[None]:
@@ -60,16 +66,13 @@ class Meters:
         if meter is not None:
             meter.look(stored)
 
-    def _meter(self, namespace: str, quotas: Mapping[str, Quota]) -> Meter | None:
-        quota = quota_of(quotas, namespace)
+    def _meter(self, namespace: str, now_ms: int) -> Meter | None:
+        quota = quota_of(self._quotas, namespace)
         if quota is None:
             return None
         meter = self._by_namespace.get(namespace)
         if meter is None or meter.quota is not quota:
             if len(self._by_namespace) >= MOST_METERS:
                 self._by_namespace = {name: each for name, each in self._by_namespace.items() if each.parked}
-            meter = self._by_namespace[namespace] = Meter(quota, self._limits, self._now_ms())
+            meter = self._by_namespace[namespace] = Meter(quota, self._limits, now_ms)
         return meter
-
-    def _now_ms(self) -> int:
-        return int(self._clock() * 1000)
