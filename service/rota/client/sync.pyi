@@ -329,7 +329,11 @@ class Client:
         """
 
     def put_topic(self, topic: str, partitions: int, attributes: Mapping[str, str] | None = None) -> TopicReply:
-        """Register a topic, or let it grow; `InvalidPartitions` if it would shrink."""
+        """Register a topic, or let it grow; `InvalidPartitions` if it would shrink. Attributes replace those it had.
+
+        Strategies read two of them: `weights` (`"3,1,1"`: of partition 0, 1, …) and `racks` (`"r1,r1+r2,r2"`: where
+        each has its data).
+        """
 
     def delete_topic(self, topic: str) -> None:
         """Forget a topic; `UnknownTopic` if there is none."""

@@ -1,0 +1,56 @@
+"""docs/how-to/topics.md: its blocks run in their order, and it names every strategy."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rota.assignors import STRATEGIES
+from tests.processes.server import Server
+from tests.support.processes import Processes, rota_command
+
+pytestmark = pytest.mark.processes
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "topics.md").read_text()
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELLS = {"sh": ("bash", "-euo", "pipefail", "-c"), "python": (sys.executable, "-c")}
+
+
+@pytest.mark.slow
+def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Path) -> None:
+    server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
+    server.start_and_wait()
+
+    putting, sharing, following = (_run(language, text, url=server.url) for language, text in BLOCK.findall(PAGE))
+
+    assert re.search(r"partitions\W+8", putting)
+    before, after = sharing.split("the first one becomes heavy\n")
+    assert re.search(r"^small has \[\d, \d\]$", before, re.MULTILINE)
+    assert "large has [0]\n" in after
+    assert "small has [1, 2, 3, 4, 5, 6, 7]\n" in after
+    assert re.search(r"partitions\W+9", following)
+    assert "topic documents is deleted" in following
+
+
+def test_it_names_every_strategy() -> None:
+    table = "\n".join(line for line in PAGE.splitlines() if line.startswith("| `"))
+
+    assert set(re.findall(r"`([a-z-]+)[`(]", table)) == set(STRATEGIES)
+
+
+def _run(language: str, text: str, *, url: str) -> str:
+    done = subprocess.run(
+        [*SHELLS[language], text.replace("http://127.0.0.1:8080", url)],
+        env={**os.environ, "PATH": f"{rota_command().parent}:{os.environ['PATH']}", "ROTA_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
