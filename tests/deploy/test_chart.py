@@ -178,6 +178,18 @@ def test_a_chart_above_this_one_may_have_globals_and_switch_it_off(tmp_path: Pat
         assert off == []
 
 
+def test_what_the_readme_sets_is_enough() -> None:
+    readme = (CHART / "README.md").read_text()
+    (install,) = re.findall(r"^helm install (.*?)^helm test", readme, re.MULTILINE | re.DOTALL)
+    release, chart, *options = shlex.split(install)
+
+    rendered = run_helm("template", release, REPOSITORY / chart, *options)
+
+    assert "image: REGISTRY/rota:0.1.0" in rendered
+    made = set(re.findall(r"--from-literal=([\w-]+)=", readme))
+    assert {VALUES["store"]["existingSecretKey"], VALUES["peer"]["existingSecretKey"]} == made
+
+
 def test_the_package_has_what_the_chart_needs_and_no_cases(tmp_path: Path) -> None:
     run_helm("package", CHART, "--destination", tmp_path)
     (package,) = tmp_path.glob("rota-*.tgz")
