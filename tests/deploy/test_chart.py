@@ -181,7 +181,7 @@ def test_a_chart_above_this_one_may_have_globals_and_switch_it_off(tmp_path: Pat
 def test_what_the_readme_sets_is_enough() -> None:
     readme = (CHART / "README.md").read_text()
     (install,) = re.findall(r"^helm install (.*?)^helm test", readme, re.MULTILINE | re.DOTALL)
-    release, chart, *options = shlex.split(install)
+    release, chart, *options = shlex.split(install.replace("\\\n", " "))
 
     rendered = run_helm("template", release, REPOSITORY / chart, *options)
 
