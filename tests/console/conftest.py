@@ -41,9 +41,9 @@ class Site:
         return answered
 
     async def join(self, group_id: str, member_id: str = "", client_id: str = "worker", **more: Any) -> dict[str, Any]:
-        """A newcomer with its id, or a member again; parks for half a second at most."""
+        """A newcomer with its id, or a member again; answered once the join phase is over, unless told otherwise."""
         body = {"protocol_type": "consumer", "protocols": [{"name": "range"}], "session_timeout_ms": 10_000}
-        body |= {"client_id": client_id, "wait_ms": 500, **more}
+        body |= {"client_id": client_id, "wait_ms": 10_000, **more}
         joined = await self.ask(group_id, "join", **body, member_id=member_id)
         return await self.join(group_id, joined["member_id"], client_id, **more) if not member_id else joined
 

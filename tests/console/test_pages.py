@@ -8,6 +8,7 @@ import re
 import httpx
 import pytest
 
+from rota.console import desk
 from rota.console.browsing import PAGE_HEADERS
 from rota.console.rendering import static_file
 from tests.console.conftest import HOST, Site
@@ -97,6 +98,20 @@ async def test_the_timeline_tells_who_came_and_who_went_with_every_line_of_the_j
     assert kinds[0] == "group_emptied"
     assert {"member_joined", "generation_completed", "member_removed"} <= set(kinds)
     assert journal["events"][0].keys() >= {"revision", "at_ms", "reason", "payload"}
+
+
+async def test_what_happened_long_ago_is_found_behind_what_others_did_since(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk, "_WINDOWS", (4, 16, 64))
+    await site.stable("indexers")
+    for number in range(40):
+        await site.ask(f"noise-{number}", "offsets", offsets=[{"topic": "t", "partition": 0, "offset": 1}])
+
+    text = await site.page(site.path("indexers"))
+
+    assert "generation 1</strong>" in text
+    assert "It took" in text
 
 
 async def test_the_leader_has_a_page_with_its_token_and_who_follows(site: Site) -> None:

@@ -70,7 +70,7 @@ class Desk:
         return reply
 
     async def namespaces(self) -> list[str]:
-        """Those of which the caller may see groups, are found by listing them."""
+        """All of them. Of which of these the caller may see groups is found out by listing those."""
         return await self._store.namespaces()
 
     async def list_groups(self, namespace: str) -> Listing:

@@ -47,7 +47,7 @@ async def overview(desk: Desk, *, sees_server: bool) -> dict[str, Any]:
     for each in counts:
         totals.update(each.by_state)
     ready, told = desk.ready()
-    concerns = await _concerns(desk, listed)
+    concerns, looked_at = await _concerns(desk, listed)
     replicas = owners_by_replica(await desk.owners(), desk.shard_count) if sees_server else None
     return {
         "namespaces": counts,
@@ -56,6 +56,7 @@ async def overview(desk: Desk, *, sees_server: bool) -> dict[str, Any]:
         "members": sum(each.members for each in counts),
         "concerns": concerns[:_SHOWN],
         "more_concerns": max(0, len(concerns) - _SHOWN),
+        "not_looked_at": sum(each.groups for each in counts) - totals["Empty"] - looked_at,
         "ready": ready,
         "ready_told": told,
         "replicas": replicas,
@@ -87,15 +88,21 @@ def _count(name: str, groups: Sequence[ListedGroup]) -> NamespaceCount:
     )
 
 
-async def _concerns(desk: Desk, listed: dict[str, Sequence[ListedGroup]]) -> list[Concern]:
-    """Groups that rebalance, and Stable ones with somebody who has not been heard of for long; the worst first."""
+async def _concerns(desk: Desk, listed: dict[str, Sequence[ListedGroup]]) -> tuple[list[Concern], int]:
+    """Groups that rebalance, and Stable ones with somebody who has not been heard of for long; the worst first.
+
+    And how many were looked at: in a large namespace not every Stable one.
+    """
     found: list[Concern] = []
+    looked_at = 0
     for namespace, groups in listed.items():
         moving = [group.group_id for group in groups if group.state in _MOVING]
         stable = [group.group_id for group in groups if group.state == "Stable"]
         described = await desk.describe_each(namespace, (moving + stable)[:_LOOKED_AT])
+        looked_at += min(len(moving) + len(stable), _LOOKED_AT)
         for each in described.values():
             told = explain(each.group, desk.now_ms())
             if told.mood in (Mood.WAITING, Mood.BUSY):
                 found.append(Concern(namespace, each.group, told))
-    return sorted(found, key=lambda one: (one.told.mood is not Mood.WAITING, one.namespace, one.group.group_id))
+    found.sort(key=lambda one: (one.told.mood is not Mood.WAITING, one.namespace, one.group.group_id))
+    return found, looked_at

@@ -91,6 +91,8 @@ document.addEventListener("click", (event) => {
 // --- the line to the server ---------------------------------------------------------------------------
 
 const lost = (is) => { document.getElementById("lost").hidden = !is; };
+// Nobody looks: nothing is asked for. The stream of changes pauses by itself.
+document.addEventListener("htmx:before:request", (event) => { if (document.hidden) event.preventDefault(); });
 document.addEventListener("htmx:error", () => lost(true));
 document.addEventListener("htmx:after:swap", () => { lost(false); refreshed(); });
 refreshed();
