@@ -227,7 +227,8 @@ class Client(Administration):
         Args:
             group_id: As in `consumer`, as are all that are not named here.
             topics: The shards, as partitions of topics.
-            work: An async function that works on one `Shard`. It is cancelled when the shard is revoked or lost.
+            work: An async function that works on one `Shard`. It is cancelled when the shard is revoked or lost; in a
+                thread, which cannot be, it looks at `shard.is_held` or waits for `shard.stopping`.
             strategy: As in `consumer`.
             drain_ms: How long work may go on after `shard.stopping` was set, before it is cancelled.
         """
