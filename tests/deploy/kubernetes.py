@@ -57,10 +57,11 @@ def render(
     chart: Path = CHART,
     version: str = NEWEST,
     major: str = "4",
+    release: str = RELEASE,
 ) -> list[Manifest]:
     """The objects of a release: files with values, one over the other, and over them further values."""
     files = [argument for case in (*cases, "-") for argument in ("--values", case)]
-    command = ("template", RELEASE, chart, "--namespace", NAMESPACE, "--kube-version", version, *files)
+    command = ("template", release, chart, "--namespace", NAMESPACE, "--kube-version", version, *files)
     rendered = run_helm(*command, major=major, stdin=json.dumps(values or {}))
     # YAML's own loader in C; it makes the same plain objects as the safe one.
     return [manifest for manifest in yaml.load_all(rendered, Loader=yaml.CSafeLoader) if manifest]

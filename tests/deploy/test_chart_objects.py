@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.deploy.kubernetes import (
@@ -35,6 +36,16 @@ def test_one_says_where_postgres_is_and_has_three_servers_that_are_replaced_one_
     assert spec["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
     assert find(manifests, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
     assert [one["kind"] for one in manifests if one["kind"] in ("Secret", "Job", "Role", "NetworkPolicy")] == []
+
+
+@pytest.mark.parametrize("named", [{}, {"fullnameOverride": "f" * 63}, {"nameOverride": "n" * 63}])
+def test_the_longest_names_fit(named: dict[str, str]) -> None:
+    manifests = render(EVERYTHING, values={**named, "migrations": {"mode": "job"}}, release="r" * 53)
+
+    longest = {"CronJob": 52, "Service": 63, "Job": 63, "Deployment": 63}
+    names = {(one["kind"], one["metadata"]["name"]) for one in manifests if one["kind"] in longest}
+    assert len(names) == 6
+    assert [name for kind, name in names if len(name) > longest[kind]] == []
 
 
 def test_an_autoscaler_has_the_replicas_to_itself() -> None:

@@ -174,7 +174,10 @@ def test_rota_understands_every_command_of_compose_the_image_and_the_unit() -> N
     unit = (DEPLOY / "systemd" / "rota.service").read_text()
     commands += [line.replace("…", "URL").split() for line in re.findall(r"/bin/rota (\S+(?: [-\w…]+)*)", unit)]
 
-    assert len(commands) == 4 + 2
+    prune = (DEPLOY / "systemd" / "rota-prune.service").read_text()
+    commands += [line.split() for line in re.findall(r"^ExecStart=/opt/rota/bin/rota (.*)$", prune, re.MULTILINE)]
+
+    assert len(commands) == 4 + 2 + 1
     for command in commands:
         parsed = CliRunner().invoke(app, [*command, "--help"])
         assert parsed.exit_code == 0, f"{command}: {parsed.output}"

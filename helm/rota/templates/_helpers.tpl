@@ -3,12 +3,13 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
+{{/* 43, because a CronJob's name may have 52, and ours end with -pipeline. */}}
 {{- define "rota.fullname" -}}
 {{- if .Values.fullnameOverride }}
-{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
+{{- .Values.fullnameOverride | trunc 43 | trimSuffix "-" }}
 {{- else }}
 {{- $name := include "rota.name" . }}
-{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 50 | trimSuffix "-" }}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 43 | trimSuffix "-" }}
 {{- end }}
 {{- end }}
 
