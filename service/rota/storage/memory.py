@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, islice
 
 from rota.group.rows import GroupRow, MemberRow, OffsetRow, RowChanges, ShardImage, SideCommit, TopicRow
 from rota.runtime.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreRefused
 from rota.storage.batches import check_batches, last_seq
+
+# json.dumps would make an encoder for each line.
+_dump = json.JSONEncoder(allow_nan=False).encode
 
 
 @dataclass(slots=True)
@@ -21,6 +24,8 @@ class _Shard:
     epoch: int = 0
     lease_until_ms: int = 0
     events: list[JournalEvent] = field(default_factory=list)
+    payloads: list[str] = field(default_factory=list)
+    """Those of `events` as text, as in a database: what the caller does to its payload later does not show here."""
     groups: dict[tuple[str, str], GroupRow] = field(default_factory=dict)
     members: dict[tuple[str, str, str], MemberRow] = field(default_factory=dict)
     offsets: dict[tuple[str, str, str, int], OffsetRow] = field(default_factory=dict)
@@ -130,7 +135,8 @@ class MemoryTables:
             if shard is None or not shard.accepts(batch):
                 refused.append(batch.shard_id)
                 continue
-            shard.events.extend(_stored(event, batch.epoch) for event in batch.events)
+            shard.events.extend(_of_epoch(event, batch.epoch) for event in batch.events)
+            shard.payloads.extend(_dump(event.payload) for event in batch.events)
             shard.apply(batch.rows)
             assert len(shard.events) == last_seq(batch)
         return refused
@@ -155,12 +161,13 @@ class MemoryTables:
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
     ) -> list[JournalEvent]:
         shard = self._shards.get(shard_id, _Shard())
+        first = max(after_seq, 0)
         wanted = (
-            event
-            for event in shard.events[max(after_seq, 0) :]
+            (event, payload)
+            for event, payload in zip(shard.events[first:], shard.payloads[first:], strict=True)
             if namespace in (None, event.namespace) and group_id in (None, event.group_id)
         )
-        return [_stored(event, event.epoch) for event, _ in zip(wanted, range(limit), strict=False)]
+        return [replace(event, payload=json.loads(payload)) for event, payload in islice(wanted, limit)]
 
     def _held(self, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
         held = {
@@ -175,9 +182,8 @@ def _by_position(row: MemberRow) -> tuple[str, str, int, str]:
     return row.namespace, row.group_id, row.position, row.image.member_id
 
 
-def _stored(event: JournalEvent, epoch: int) -> JournalEvent:
-    # Through JSON and back, as in a database: what the caller does to its payload later does not show here.
-    return replace(event, epoch=epoch, payload=json.loads(json.dumps(event.payload, allow_nan=False)))
+def _of_epoch(event: JournalEvent, epoch: int) -> JournalEvent:
+    return event if event.epoch == epoch else replace(event, epoch=epoch)
 
 
 class MemoryStore:
