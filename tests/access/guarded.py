@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 import httpx
+from starlette.types import ASGIApp
 
 from rota.access.actions import ROLES
 from rota.access.rules import Rule
@@ -192,8 +193,8 @@ async def serving_tls(api: HttpApi, tls: ServerTls) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def reviewing(reviewer: Reviewer) -> AsyncIterator[str]:
-    """The URL of a little API server."""
+async def reviewing(reviewer: ASGIApp) -> AsyncIterator[str]:
+    """The URL of a little server of an issuer."""
     bound = listen(Address("127.0.0.1", 0))
     server = HttpServer(reviewer, bound, drain_timeout_ms=1_000)
     async with asyncio.TaskGroup() as tasks:

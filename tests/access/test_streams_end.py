@@ -1,0 +1,74 @@
+"""What is open when a proof runs out: streams are sent elsewhere in time, watches end, and nothing more is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from rota.api.grpc.server import RENEWAL_S
+from rota.v1 import coordinator_pb2 as pb
+from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
+from tests.grpc.clients import SessionClient
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+PLACE: dict[str, Any] = {"namespace": NAMESPACE, "group_id": "g"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    secrets = Secrets(tmp_path_factory.mktemp("secrets"))
+    secrets.a_token("first")
+    async with a_guarded_service(secrets) as service:
+        yield service
+
+
+async def test_a_stream_is_sent_elsewhere_before_its_token_runs_out(service: Service) -> None:
+    leeway_s = 30
+    token = service.secrets.oidc.token(sub="worker", lasts_s=RENEWAL_S + 1 - leeway_s)
+    client = SessionClient(service.channel, (("authorization", f"Bearer {token}"),))
+
+    await client.ask(options=pb.SessionOptions())
+    drained = await client.next_news("drain")
+
+    assert drained.reason
+    await client.close()
+
+
+async def test_who_may_not_join_hears_nothing_of_the_group_on_a_stream(service: Service) -> None:
+    owner = bearer(service.secrets.a_token("owner"))
+    viewer = service.secrets.a_token("viewer", "viewer")
+    join = f"/v1/namespaces/{NAMESPACE}/groups/g/join"
+    body = {**a_join_body(), "group_instance_id": "i1"}
+    member_id = (await service.http.post(join, json=body, headers=owner)).json()["member_id"]
+    client = SessionClient(service.channel, (("authorization", f"Bearer {viewer}"),))
+
+    refused = await client.ask(join=pb.JoinGroupRequest(**PLACE, protocol_type="worker", member_id=member_id))
+    another = {**a_join_body(), "group_instance_id": "i2"}
+    await service.http.post(join, json=another, headers=owner)
+    await client.ask(options=pb.SessionOptions())
+
+    assert refused.error.code == "GROUP_AUTHORIZATION_FAILED"
+    assert client.news == []
+    await client.close()
+
+
+async def test_a_watch_ends_when_its_token_is_revoked(service: Service) -> None:
+    owner, watcher = bearer(service.secrets.a_token("writer")), bearer(service.secrets.a_token("watcher", "viewer"))
+    group = f"/v1/namespaces/{NAMESPACE}/groups/watched"
+    seen: list[str] = []
+
+    async with service.http.stream("GET", f"{group}/events", headers=watcher) as response:
+        lines = response.aiter_lines()
+        await anext(lines)
+        service.secrets.revoke("watcher")
+        body = {**a_join_body(), "group_instance_id": "i1"}
+        await service.http.post(f"{group}/join", json=body, headers=owner)
+        async with asyncio.timeout(5):
+            seen += [line async for line in lines]
+
+    assert [line for line in seen if line.startswith('data: {"revision')] == []
+    assert "event: interrupted" in seen
