@@ -35,8 +35,9 @@ class ReplicaProcess:
         self.name = name
         self.port = free_port()
         self.url = f"http://{_HOST}:{self.port}"
+        self.grpc_address = f"{_HOST}:{free_port()}"
         self._processes = processes
-        self._options = (*options, "--http", f"{_HOST}:{self.port}")
+        self._options = (*options, "--http", f"{_HOST}:{self.port}", "--grpc", self.grpc_address)
         self._env = env
         self._process: Process | None = None
 
@@ -76,8 +77,11 @@ class Cluster:
         shard_count: int = SHARD_COUNT,
         names: tuple[str, ...] = NAMES,
         postgres_settings: Mapping[str, str] | None = None,
+        direct: bool = False,
     ) -> None:
+        """With `direct` there is nothing between the parts that could be cut, nor slow a great load down."""
         self._processes = processes
+        self._direct = direct
         self._stack = ExitStack()
         self.lease_ms = lease_ms
         self.shard_count = shard_count
@@ -116,6 +120,10 @@ class Cluster:
     def urls(self) -> list[str]:
         return [replica.url for replica in self.replicas.values()]
 
+    @property
+    def grpc_addresses(self) -> list[str]:
+        return [replica.grpc_address for replica in self.replicas.values()]
+
     def verify(self) -> None:
         """Folding the whole journal gives the rows of the store."""
         done = self._processes.rota("db", "verify", "--store", self.dsn)
@@ -141,7 +149,8 @@ class Cluster:
         for name in sorted(up):
             await self.replicas[name].until_ready()
 
-        await self.until(lambda: self._is_settled(up), f"{sorted(up)} hold what is due to them")
+        # Each look is two programs, which take the time that a busy machine needs to settle.
+        await self.until(lambda: self._is_settled(up), f"{sorted(up)} hold what is due to them", poll_s=0.1)
 
     def _is_settled(self, up: set[str]) -> bool:
         """Every shard is held, by whom it is due to, and nobody is registered who does not run."""
@@ -181,16 +190,19 @@ class Cluster:
 
     def _replica(self, name: str) -> ReplicaProcess:
         wiring = self.network.wiring(name)
+        postgres_port, redis_port = wiring.postgres_port, wiring.redis_port
+        proxy = {"grpc_proxy": f"http://{_HOST}:{wiring.peers_proxy_port}", "no_grpc_proxy": ""}
+        if self._direct:
+            postgres_port, redis_port, proxy = self.postgres.port, self.valkey.port, {}
         options = (
-            *("--store", self.dsn.replace(f":{self.postgres.port}/", f":{wiring.postgres_port}/")),
-            *("--redis", f"redis://{_HOST}:{wiring.redis_port}/0"),
+            *("--store", self.dsn.replace(f":{self.postgres.port}/", f":{postgres_port}/")),
+            *("--redis", f"redis://{_HOST}:{redis_port}/0"),
             *("--peer", f"{_HOST}:{self._peer_ports[name]}"),
             *("--shard-count", str(self.shard_count), "--lease-ms", str(self.lease_ms)),
         )
         env = {
             "ROTA_LIMITS__INITIAL_REBALANCE_DELAY_MS": "20",
             "ROTA_LOG_FORMAT": "text",
-            "grpc_proxy": f"http://{_HOST}:{wiring.peers_proxy_port}",
-            "no_grpc_proxy": "",
+            **proxy,
         }
         return ReplicaProcess(name, self._processes, options, env)

@@ -1,0 +1,146 @@
+"""All replicas are restarted, one after the other, as a deployment does it: members are told of nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from rota.client import Client, Member, connect
+from rota.client.errors import CoordinatorError
+from rota.client.events import Assigned, Lost, MemberEvent, Rebalancing, Revoked
+from rota.membership.events import AssignmentFailed
+from rota.protocol.messages import OffsetToCommit
+from tests.faults.load import spread
+from tests.support.cluster import Cluster
+from tests.support.processes import Processes
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.slow,
+    # asyncio leaves a socket to the collector where a connection is given up just as it is made.
+    pytest.mark.filterwarnings("ignore:.*unclosed.*socket:pytest.PytestUnraisableExceptionWarning"),
+]
+
+GROUPS, MEMBERS_OF_A_GROUP = 20, 10
+LEASE_MS = 5_000
+SESSION_MS = 45_000
+WORK_S = 2.0
+DEADLINE_S = 60.0
+OF_A_REBALANCE = (Assigned, AssignmentFailed, Lost, Rebalancing, Revoked)
+
+
+class Worker:
+    """A member that commits as it works. What its user would have to handle ends it and is raised."""
+
+    def __init__(self, member: Member[bytes], number: int) -> None:
+        self.member = member
+        self.commits = 0
+        self.told: list[MemberEvent[bytes]] = []
+        """Everything, the share that it began with first."""
+        self._number = number
+
+    async def run(self) -> None:
+        async with self.member, asyncio.TaskGroup() as tasks:
+            await self.member.wait_assigned()
+            tasks.create_task(self._listen())
+            while True:
+                await self._commit()
+                self.commits += 1
+                await asyncio.sleep(WORK_S)
+
+    async def _commit(self) -> None:
+        try:
+            await self.member.commit([OffsetToCommit("t", self._number, self.commits)])
+        except CoordinatorError as error:
+            error.add_note(f"{self.member.group_id}, {self.member.member_id}: {self.told}")
+            raise
+
+    async def _listen(self) -> None:
+        async for event in self.member.events():
+            self.told.append(event)
+
+
+@asynccontextmanager
+async def working(clients: list[Client]) -> AsyncIterator[list[Worker]]:
+    """A group for each client, whose members run in the block, from when they all hold one generation."""
+    workers = [
+        Worker(a_member(client, f"g{group}"), number)
+        for group, client in enumerate(clients)
+        for number in range(MEMBERS_OF_A_GROUP)
+    ]
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(worker.run()) for worker in workers]
+        await until(lambda: all(map(agree, generations_of_all(workers))), "every group agrees")
+        yield workers
+        for task in running:
+            task.cancel()
+
+
+def a_member(client: Client, group_id: str) -> Member[bytes]:
+    return client.member(
+        group_id,
+        protocol_type="worker",
+        protocols={"even": b""},
+        assign=spread,
+        session_timeout_ms=SESSION_MS,
+        # Who stays to the end must not have the others rebalance by its going.
+        leave_on_close=False,
+    )
+
+
+def generations_of_all(workers: list[Worker]) -> list[set[int]]:
+    """By group, the generations of which its members hold a share; -1 where one holds none."""
+    found: list[set[int]] = [set() for _ in range(GROUPS)]
+    for number, worker in enumerate(workers):
+        generation_id = -1 if worker.member.assignment is None else worker.member.generation_id
+        found[number // MEMBERS_OF_A_GROUP].add(generation_id)
+    return found
+
+
+def agree(generations: set[int]) -> bool:
+    return len(generations) == 1 and -1 not in generations
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc", "grpc+stream"])
+async def test_200_members_notice_nothing_of_a_rolling_restart(processes: Processes, scheme: str) -> None:
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(Cluster(processes, lease_ms=LEASE_MS, direct=True))
+        urls = cluster.urls if scheme == "http" else [f"{scheme}://{at}" for at in cluster.grpc_addresses]
+        # Some begin at each replica, as behind a load balancer.
+        orders = [urls[n % len(urls) :] + urls[: n % len(urls)] for n in range(GROUPS)]
+        clients = [await stack.enter_async_context(connect(order)) for order in orders]
+        workers = await stack.enter_async_context(working(clients))
+        before = generations_of_all(workers)
+        await until(lambda: all(worker.told for worker in workers), "every member has heard of its share")
+        for worker in workers:
+            worker.told.clear()
+        for replica in cluster.replicas.values():
+            await replica.terminate()
+            replica.start()
+            await cluster.until_settled()
+            await until(progress(workers), "every member has committed since")
+        told = Counter(type(event).__name__ for worker in workers for event in worker.told)
+        after = generations_of_all(workers)
+
+    print(f"{sum(worker.commits for worker in workers)} commits; told: {dict(told)}")
+    assert after == before
+    assert [kind.__name__ for kind in OF_A_REBALANCE if told[kind.__name__]] == []
+
+
+def progress(workers: list[Worker]) -> Callable[[], bool]:
+    """Whether each of them has committed since this call, from begin to end."""
+    wanted = [worker.commits + 2 for worker in workers]
+    return lambda: all(worker.commits >= goal for worker, goal in zip(workers, wanted, strict=True))
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():  # noqa: ASYNC110 - nobody's event
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"not within {DEADLINE_S:g} s: {what}") from None
