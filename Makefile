@@ -8,6 +8,8 @@ ARGS ?=
 # Test processes side by side; each starts its own Postgres and Valkey once a test of it asks for one.
 JOBS ?= 2
 SEEDS ?= 10000
+# How long `make torture` takes, about.
+MINUTES ?= 10
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
@@ -31,8 +33,8 @@ coverage: .venv/dev.stamp ## Branches of the core that its own quick tests reach
 sim: .venv/dev.stamp ## Simulate SEEDS=10000 faulty worlds, or replay one with SEED=4711
 	$(BIN)/python -m rota.testing.sim $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)
 
-torture: .venv/dev.stamp .venv/pgbouncer.stamp .venv/operating.stamp ## Everything that is run for as long as one has time
-	$(PYTEST) -m torture $(ARGS)
+torture: .venv/dev.stamp .venv/pgbouncer.stamp .venv/operating.stamp ## Faults and kills for about MINUTES=10, and a table of what came out
+	ROTA_MINUTES=$(MINUTES) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -p tests.support.torture -m torture $(ARGS)
 
 bench: .venv/dev.stamp ## Measure, beside the floor and the peers, in one run
 	$(BIN)/python bench/run.py $(ARGS)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 from pathlib import Path
+from time import monotonic
 
 import httpx
 import pytest
@@ -15,14 +16,16 @@ from tests.processes.history import AckedJoin, AckedLeave, AckedSync, Event, His
 from tests.processes.load import Load, read_journal, read_offsets
 from tests.processes.server import SHARD_COUNT, Server
 from tests.support.processes import Processes
+from tests.support.torture import Row, add_row, rounds
 
 pytestmark = pytest.mark.processes
 
 FACTS_PER_ROUND = (20, 250)
 LEASE_MS = 1_000
 
-# How often the server is killed. `make torture` does it 50 times, or as often as ROTA_KILL_ROUNDS says.
-TORTURE = pytest.param(int(os.environ.get("ROTA_KILL_ROUNDS", "50")), marks=pytest.mark.torture, id="torture")
+# How often the server is killed; None: for its share of the time that `make torture` takes.
+TORTURE = pytest.param(None, marks=pytest.mark.torture, id="torture")
+SHARE = 0.3
 
 
 def seed() -> int:
@@ -32,23 +35,23 @@ def seed() -> int:
 
 @pytest.mark.parametrize("kills", [8, TORTURE])
 async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_on_sqlite(
-    processes: Processes, tmp_path: Path, kills: int
+    processes: Processes, tmp_path: Path, kills: int | None
 ) -> None:
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}", lease_ms=LEASE_MS)
 
-    await kill_and_check(server, kills)
+    await kill_and_check(server, kills, "one server on SQLite")
 
     assert_verified(processes, server.store_url)
 
 
 @pytest.mark.parametrize("kills", [5, TORTURE])
 async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_on_postgres(
-    processes: Processes, postgres_dsn: str, kills: int
+    processes: Processes, postgres_dsn: str, kills: int | None
 ) -> None:
     server = Server(processes, postgres_dsn, lease_ms=LEASE_MS)
     assert processes.rota("db", "upgrade", "--store", postgres_dsn).wait_for_exit() == 0
 
-    await kill_and_check(server, kills)
+    await kill_and_check(server, kills, "one server on Postgres")
 
     assert_verified(processes, server.store_url)
 
@@ -60,15 +63,15 @@ def assert_verified(processes: Processes, store_url: str) -> None:
     assert "differences:  0" in verify.output()
 
 
-async def kill_and_check(server: Server, kills: int) -> None:
+async def kill_and_check(server: Server, kills: int | None, what: str) -> None:
     """Load the server, kill it, start it again, check; as often as asked. Prints what it takes to repeat it."""
-    chosen = seed()
+    chosen, started, found = seed(), monotonic(), list[str]()
     print(f"ROTA_SEED={chosen}")
     chance = random.Random(chosen)
     server.start_and_wait()
     load = Load(server.url, chosen)
     async with load.running():
-        for number in range(kills):
+        for number in rounds(kills, share=SHARE):
             await load.until_facts(chance.randint(*FACTS_PER_ROUND), server.process)
             # An answer has just arrived; a moment later the server may be anywhere in its work.
             await asyncio.sleep(chance.uniform(0, 0.03))
@@ -77,10 +80,19 @@ async def kill_and_check(server: Server, kills: int) -> None:
             server.start_and_wait()
             found = await check(server.url, load)
             print(f"kill {number + 1}: {load.history.summary()}, lost: {len(found)}")
-            assert not found, "\n".join(found)
+            if found:
+                break
+        if kills is None:
+            add_row(row(what, load.history, number + 1, len(found), (monotonic() - started) / 60, chosen))
+        assert not found, "\n".join(found)
         await load.until_facts(FACTS_PER_ROUND[0], server.process)
-    assert load.history.unanswered >= kills, "the kills hit nothing that was under way"
+    assert load.history.unanswered > number, "the kills hit nothing that was under way"
     assert server.process.terminate() == 0
+
+
+def row(what: str, history: History, kills: int, lost: int, minutes: float, chosen: int) -> Row:
+    generations = sum(history.highest.values())
+    return Row(what, minutes, kills, kills, generations, history.facts, history.unanswered, lost, lost, chosen)
 
 
 async def check(url: str, load: Load) -> list[str]:

@@ -1,0 +1,84 @@
+"""One fault after the other, drawn from a seed, on clusters whose members come and go, for as long as one says."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from time import monotonic
+
+import pytest
+
+from tests.faults.hurts import HURTS
+from tests.faults.load import SESSION_MS, Crowd, Load
+from tests.faults.verdict import Verdict, judge
+from tests.support.cluster import Cluster
+from tests.support.processes import Processes
+from tests.support.torture import Row, add_row, rounds
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.torture,
+    # asyncio leaves a socket to the collector where a connection is given up just as it is made.
+    pytest.mark.filterwarnings("ignore:.*unclosed.*socket:pytest.PytestUnraisableExceptionWarning"),
+]
+
+FAULTS_OF_A_CLUSTER = 8
+"""Then another one starts: the longer its journal, the longer it takes to look at."""
+FACTS = 60
+CHURN_S = 8.0
+LONGEST_S = 1.2 * SESSION_MS / 1_000
+"""So long that who is not heard would be gone."""
+
+
+async def test_nothing_is_lost_and_nobody_evicted_whatever_happens_to_a_cluster(
+    processes: Processes, seed: int
+) -> None:
+    started, chance = monotonic(), random.Random(seed)
+    faults: Counter[str] = Counter()
+    verdicts: list[Verdict] = []
+    for number in rounds(None):
+        async with Cluster(processes) as cluster:
+            verdict = await _hurt_again_and_again(cluster, chance, seed + number, faults)
+            verdicts.append(verdict)
+            if not verdict.violations:
+                await asyncio.to_thread(cluster.verify)
+        if verdict.violations:
+            break
+    print(dict(faults))
+    add_row(_row(verdicts, faults, (monotonic() - started) / 60, seed))
+    verdicts[-1].assert_clean()
+
+
+async def _hurt_again_and_again(cluster: Cluster, chance: random.Random, seed: int, faults: Counter[str]) -> Verdict:
+    """Up to the first thing that is wrong."""
+    load = Load(cluster.urls, cluster.shard_count, seed, Crowd(churn_s=CHURN_S))
+    async with load.running():
+        for _ in range(FAULTS_OF_A_CLUSTER):
+            name = chance.choice(sorted(HURTS))
+            faults[name] += 1
+            async with HURTS[name](cluster, chance):
+                await asyncio.sleep(chance.uniform(0, LONGEST_S))
+                await load.until_facts(FACTS)
+            await cluster.until_settled()
+            await load.until_facts(FACTS)
+            verdict = await judge(load, cluster)
+            print(f"{name}: {verdict}")
+            if verdict.violations:
+                return verdict
+    return await judge(load, cluster)
+
+
+def _row(verdicts: list[Verdict], faults: Counter[str], minutes: float, seed: int) -> Row:
+    return Row(
+        "clusters of 3 replicas",
+        minutes,
+        rounds=len(verdicts),
+        faults=faults.total(),
+        generations=sum(verdict.generations for verdict in verdicts),
+        acknowledged=sum(verdict.acked.total() for verdict in verdicts),
+        unanswered=sum(verdict.unanswered for verdict in verdicts),
+        lost=sum(verdict.lost for verdict in verdicts),
+        violations=sum(len(verdict.violations) for verdict in verdicts),
+        seed=seed,
+    )
