@@ -144,6 +144,7 @@ class Replicas:
     def __init__(self, count: int) -> None:
         self.owner = 0
         self.epoch = 1
+        self.denies = False
         self.down: set[int] = set()
         self.calls: list[int] = []
         self.searched: list[int] = []
@@ -162,6 +163,8 @@ class Replicas:
             return httpx.Response(200)
         if request.url.path.endswith("/coordinator"):
             self.searched.append(index)
+            if self.denies:
+                return httpx.Response(403, json={"code": "GROUP_AUTHORIZATION_FAILED"})
             return httpx.Response(200, json={"address": self.addresses[self.owner], "epoch": self.epoch})
         self.calls.append(index)
         return httpx.Response(200, json={**BEATING, "epoch": self.epoch})
@@ -228,6 +231,17 @@ async def test_an_owner_that_cannot_be_reached_from_here_is_left_to_the_others(a
     replicas.hand_over_to(1)
     direct = replicas.transport(0, direct=True)
     assert [await replicas.asked(direct) for _ in range(3)] == [0, 0, 0]
+
+
+@in_virtual_time
+async def test_who_may_join_but_not_ask_who_the_owner_is_does_not_ask_all_the_time() -> None:
+    replicas = Replicas(2)
+    replicas.denies = True
+    transport = replicas.transport(0, 1)
+    for _ in range(10):
+        assert await replicas.asked(transport) == 0
+        await asyncio.sleep(2)
+    assert replicas.searched == [0]
 
 
 async def test_silence_ends_with_the_timeout() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import quote, urlsplit
@@ -21,7 +22,7 @@ _TIMEOUT_S = 2.0
 _AGAIN_S = 1.0
 """After an owner was lost: the replicas take a moment to agree on the next one."""
 _UNREACHABLE_S = 30.0
-"""After an owner that cannot be reached from here, or must not be."""
+"""After an owner that cannot be reached from here, or must not be; and for who may join but not describe."""
 
 Group: TypeAlias = tuple[str, str]
 
@@ -86,20 +87,23 @@ class Owners:
         task.add_done_callback(lambda _: self._searches.pop(group, None))
 
     async def _search(self, group: Group, at: str) -> None:
-        try:
+        pause_s = _UNREACHABLE_S
+        with suppress(httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError):
             async with asyncio.timeout(_TIMEOUT_S):
                 owner = await self._ask(group, at)
-                reachable = owner is not None and await self._may_go_to(owner.address)
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, TimeoutError):
-            owner, reachable = None, False
-        if owner is not None and reachable:
-            self._known[group] = owner
-        else:
-            self._not_before[group] = _now() + (_AGAIN_S if owner is None else _UNREACHABLE_S)
+                if owner is None:
+                    pause_s = _AGAIN_S
+                elif await self._may_go_to(owner.address):
+                    self._known[group] = owner
+                    return
+        self._not_before[group] = _now() + pause_s
 
     async def _ask(self, group: Group, at: str) -> Owner | None:
+        """None where nobody owns it just now; `httpx.HTTPStatusError` where who asks may not know."""
         namespace, group_id = (quote(name, safe="") for name in group)
         response = await self._http.get(f"{at}{PREFIX.format(namespace=namespace)}/groups/{group_id}/coordinator")
+        if response.is_client_error:
+            response.raise_for_status()
         try:
             document = parse_document(response.content) if response.is_success else {}
         except RejectedRequest:
