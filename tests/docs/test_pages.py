@@ -1,0 +1,112 @@
+"""Every fenced block of the documentation runs, is compared with what was printed, is parsed, or counts as prose."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import FOR_PEOPLE, PARSED, ROOT, RUN, Block, blocks_of, check_page, commands_of, unknown_words
+from tests.processes.server import Server
+from tests.support.curl import put_curl_on_path
+from tests.support.processes import Processes
+
+pytestmark = pytest.mark.processes
+
+DOCS = ROOT / "docs"
+QUICK = ("how-to/shard-pool.md", "how-to/sidecar.md")
+SLOW = (
+    "how-to/cron-singleton.md",
+    "how-to/migrate-from-kafka.md",
+    "how-to/migrate-from-kazoo.md",
+    "how-to/migrate-from-tooz.md",
+)
+ON_POSTGRES = ("how-to/exactly-once-into-postgres.md",)
+ELSEWHERE = {
+    "README.md": "tests/docs/test_readme.py",
+    "docs/fencing.md": "tests/fencing/test_sql_functions.py",
+    "docs/how-to/console.md": "tests/docs/test_console_how_to.py",
+    "docs/how-to/kubernetes.md": "tests/docs/test_kubernetes_how_to.py",
+    "docs/how-to/pipeline.md": "tests/pipeline/test_commands.py",
+    "docs/how-to/security.md": "tests/docs/test_security_how_to.py",
+    "docs/how-to/topics.md": "tests/docs/test_topics_how_to.py",
+    "docs/reference/sdk.md": "tests/docs/test_references.py",
+}
+"""Pages whose blocks run in tests of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Where a reader runs the blocks, and on which server."""
+
+    url: str
+    path: str
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    folder = tmp_path_factory.mktemp("reader")
+    processes = Processes(folder)
+    server = Server(processes, f"sqlite:///{folder / 'rota.db'}")
+    server.start_and_wait()
+    yield Reader(server.url, f"{put_curl_on_path(folder)}:{os.environ['PATH']}", folder)
+    processes.close()
+
+
+@pytest.mark.parametrize("page", [*QUICK, *(pytest.param(page, marks=pytest.mark.slow) for page in SLOW)])
+def test_the_blocks_of_a_page_do_what_it_says(page: str, reader: Reader) -> None:
+    assert check_page(DOCS / page, reader.url, reader.path, reader.folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ON_POSTGRES)
+def test_the_blocks_about_postgres_do_what_they_say(
+    page: str, processes: Processes, postgres_dsn: str, tmp_path: Path
+) -> None:
+    assert processes.rota("db", "upgrade", "--store", postgres_dsn).wait_for_exit() == 0
+    server = Server(processes, postgres_dsn)
+    server.start_and_wait()
+
+    assert check_page(DOCS / page, server.url, os.environ["PATH"], tmp_path, postgres_dsn)
+
+
+def test_no_block_is_left_to_itself() -> None:
+    """What is neither run nor parsed is for people, and there is a test for each page that is run elsewhere."""
+    here = {f"docs/{page}" for page in (*QUICK, *SLOW, *ON_POSTGRES)}
+    counted = Counter(_fate(block, here) for block in every_block())
+
+    print(dict(counted))
+    assert counted["nobody's"] == 0, [block.where for block in every_block() if _fate(block, here) == "nobody's"]
+    assert counted["run here"] >= 10
+    assert [test for test in ELSEWHERE.values() if not (ROOT / test).exists()] == []
+    assert [page for page in here | set(ELSEWHERE) if not (ROOT / page).exists()] == []
+
+
+def test_every_command_that_is_shown_is_there() -> None:
+    """Also in blocks that need a cluster, or a machine of one's own."""
+    shown = [
+        (block, words) for block in every_block() if block.language in ("sh", "text") for words in commands_of(block)
+    ]
+    wrong = {block.where: unknown for block, words in shown if (unknown := unknown_words(words))}
+
+    assert wrong == {}
+    assert len(shown) >= 30
+
+
+def every_block() -> Iterator[Block]:
+    for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))):
+        yield from blocks_of(page)
+
+
+def _fate(block: Block, here: set[str]) -> str:
+    if block.page in here:
+        return "run here" if block.language in RUN else "compared" if block.is_output else "data"
+    if block.page in ELSEWHERE:
+        return f"run by {ELSEWHERE[block.page]}"
+    known = block.language in FOR_PEOPLE or block.language in PARSED
+    return "for people" if known else "nobody's"
