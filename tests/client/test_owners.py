@@ -17,7 +17,7 @@ from tests.support.processes import Processes
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 COMMITS = 20
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 async def test_a_members_calls_go_straight_to_the_owner_and_after_its_death_to_the_next(processes: Processes) -> None:

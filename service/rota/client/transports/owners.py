@@ -18,10 +18,10 @@ from rota.wire.replies import Received
 from rota.wire.routes import PREFIX
 
 _OF_A_MEMBER = (JoinGroup, SyncGroup, Heartbeat, CommitOffsets, LeaveGroup)
-_TIMEOUT_S = 2.0
+_TIMEOUT_S = 5.0
 _AGAIN_S = 1.0
 """After an owner was lost: the replicas take a moment to agree on the next one."""
-_UNREACHABLE_S = 30.0
+_UNREACHABLE_S = 10.0
 """After an owner that cannot be reached from here, or must not be; and for who may join but not describe."""
 
 Group: TypeAlias = tuple[str, str]
