@@ -139,7 +139,7 @@ class Shard:
             case _:
                 self._administer(result, request, call)
         if result.records and getattr(request, "act", None) is not None:
-            audit(result, request, self._generation_of(request))
+            audit(result, request, self._group(request), self.tombstones)
         self._note_dirty(result)
         return result
 
@@ -512,12 +512,6 @@ class Shard:
         if group is None:
             group = self.groups[key] = Group(namespace, group_id, self.tombstones.get(key, 0))
         return group
-
-    def _generation_of(self, request: Request) -> int:
-        """A group's that was deleted is the one that it ended with."""
-        group = self._group(request)
-        key = (request.namespace, getattr(request, "group_id", ""))
-        return group.generation_id if group is not None else self.tombstones.get(key, 0)
 
     def _group(self, request: Request) -> Group | None:
         return self.groups.get((request.namespace, getattr(request, "group_id", "")))
