@@ -1,0 +1,73 @@
+"""Members that are tied to their pods: a pod's token joins and heartbeats in its own name only, on every road."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
+from tests.access.issuers import service_account
+from tests.grpc.clients import a_join, refused, stub
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+GROUP = f"/v1/namespaces/{NAMESPACE}/groups/g"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    secrets = Secrets(tmp_path_factory.mktemp("secrets"))
+    async with a_guarded_service(secrets, "bind_members_to_pods = true\n") as service:
+        yield service
+
+
+def of_pod(service: Service, pod: str) -> dict[str, str]:
+    return bearer(service.secrets.cluster.token(**service_account("team-a", "worker", pod)))
+
+
+async def test_a_pod_joins_in_its_own_name_and_no_other(service: Service) -> None:
+    headers = of_pod(service, "w-0")
+
+    own = await service.http.post(f"{GROUP}/join", json=a_join_body("w-0"), headers=headers)
+    others = await service.http.post(f"{GROUP}/join", json=a_join_body("w-1"), headers=headers)
+    static = {**a_join_body("w-0"), "group_instance_id": "w-1"}
+    posing = await service.http.post(f"{GROUP}/join", json=static, headers=headers)
+
+    assert own.json()["code"] == "MEMBER_ID_REQUIRED"
+    assert [answer.status_code for answer in (others, posing)] == [403, 403]
+    assert others.json()["detail"] == "sa:team-a/worker: client_id must be w-0, the pod that the token is for"
+
+
+async def test_it_cannot_keep_alive_or_drop_another_pods_member(service: Service) -> None:
+    mine, theirs = of_pod(service, "w-0"), of_pod(service, "w-1")
+    static = {**a_join_body("w-1"), "group_instance_id": "w-1"}
+    member_id = (await service.http.post(f"{GROUP}/join", json=static, headers=theirs)).json()["member_id"]
+    beat = {"member_id": member_id, "generation_id": 1}
+    several: dict[str, Any] = {"members": [beat]}
+
+    heartbeat = await service.http.post(f"{GROUP}/heartbeat", json=beat, headers=mine)
+    batch = await service.http.post(f"{GROUP}/heartbeat", json=several, headers=mine)
+    leave = await service.http.post(f"{GROUP}/leave", json={"members": [{"member_id": member_id}]}, headers=mine)
+
+    assert [heartbeat.status_code, leave.status_code] == [403, 403]
+    assert batch.json()["members"][0]["error"] == "GROUP_AUTHORIZATION_FAILED"
+
+
+async def test_over_grpc_it_is_the_same(service: Service) -> None:
+    metadata = tuple(of_pod(service, "w-0").items())
+    asked = a_join("w-1")
+    asked.namespace = NAMESPACE
+
+    failed = await refused(stub(service.channel).JoinGroup(asked, metadata=metadata))
+
+    assert (failed.status.name, failed.code) == ("PERMISSION_DENIED", "GROUP_AUTHORIZATION_FAILED")
+
+
+async def test_who_calls_without_a_pod_is_bound_to_none(service: Service) -> None:
+    headers = bearer(service.secrets.a_token("people"))
+
+    joined = await service.http.post(f"{GROUP}/join", json=a_join_body("laptop"), headers=headers)
+
+    assert joined.json()["code"] == "MEMBER_ID_REQUIRED"
