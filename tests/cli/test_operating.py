@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import select
+import signal
+import subprocess
 
 import httpx
 import pytest
 
 from tests.cli.conftest import Rota
+from tests.support.processes import rota_command
 
 pytestmark = pytest.mark.processes
 
@@ -64,6 +70,29 @@ def test_top_shows_groups_that_rebalance_first(rota: Rota) -> None:
     assert [line.split()[:2] for line in table[1:]] == [["b-busy", "PreparingRebalance"], ["a-calm", "Stable"]]
     assert table[0].split() == ["GROUP-ID", "STATE", "FOR", "GENERATION-ID", "MEMBERS", "LEADER", "WHY"]
     assert [(row["group_id"], row["mood"]) for row in first] == [("b-busy", "busy")]
+
+
+@pytest.mark.slow
+def test_top_is_live_at_a_terminal(rota: Rota) -> None:
+    rota.member("indexers")
+    master, slave = pty.openpty()
+    environment = {"PATH": "", "TERM": "xterm", "COLUMNS": "150", "LINES": "30", "ROTA_URL": rota.url}
+    command = [str(rota_command()), "--namespace", rota.namespace, "top", "--interval", "0.2"]
+    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment) as top:
+        os.close(slave)
+        _read_until(master, "indexers")
+        join_again(rota, "indexers")
+        _read_until(master, "PreparingRebalance")
+        top.send_signal(signal.SIGINT)
+        assert top.wait(timeout=20) == 130
+    os.close(master)
+
+
+def _read_until(terminal: int, text: str) -> None:
+    shown = ""
+    while text not in shown:
+        assert select.select([terminal], [], [], 30)[0], f"no {text!r} in {shown!r}"
+        shown += os.read(terminal, 65_536).decode(errors="replace")
 
 
 def test_doctor_finds_a_well_server_well(rota: Rota) -> None:
