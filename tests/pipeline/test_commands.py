@@ -162,21 +162,16 @@ def test_a_format_that_there_is_not_is_named(pipeline: Run, store: str) -> None:
     assert (done.exit_code, done.err) == (Exit.USAGE, "rota: --format is one of delta, parquet\n")
 
 
-def test_a_line_for_a_cluster_holds_no_password(pipeline: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROTA_STORE", "postgresql://me:secret@db/rota")
+def test_the_lines_for_a_cluster_hold_no_password(pipeline: Run, tmp_path: Path) -> None:
+    done = pipeline("submit", "--master", "spark://one two:7077", "--lake", "/srv/lake", "--archive", "none.tar.gz")
 
-    done = pipeline("submit", "--master", "spark://one two:7077", "--lake", "/srv/lake")
-
-    lines = done.out.splitlines()
-    shown = subprocess.run(
-        ["bash", "-c", f"spark-submit() {{ printf '%s\\n' \"$@\"; }}\n{lines[0]}"],
-        env={**os.environ},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
-    assert "secret" not in done.out
-    assert [line.rpartition(" pipeline ")[2].split(" ")[0] for line in lines] == ["ingest", "refresh"]
-    assert shown[:2] == ["--master", "spark://one two:7077"]
-    assert "spark.executorEnv.ROTA_STORE=postgresql://me:secret@db/rota" in shown
-    assert shown[-5:] == ["pipeline", "ingest", "--once", "--lake", "/srv/lake"]
+    pretended = f"tar() {{ :; }}\nspark-submit() {{ printf '%s\\n' \"$@\"; }}\n{done.out}"
+    environment = {**os.environ, "ROTA_STORE": "postgresql://me:secret@db/rota"}
+    ran = subprocess.run(
+        ["bash", "-ec", pretended], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    said = ran.stdout.splitlines()
+    assert "secret@" not in done.out
+    assert said[:4] == ["--master", "spark://one two:7077", "--archives", "none.tar.gz#environment"]
+    assert "spark.executorEnv.ROTA_STORE=postgresql://me:secret@db/rota" in said
+    assert said[-4:] == ["pipeline", "refresh", "--lake", "/srv/lake"]

@@ -11,6 +11,7 @@ import pytest
 
 from rota.pipeline.bronze import Ingest
 from rota.pipeline.events import Line
+from rota.pipeline.facts.units import Decoder
 from rota.pipeline.fold import fold_lines
 from rota.pipeline.gold import backfill, refresh
 from rota.pipeline.journal import open_journal
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def closed_rows(lines: Sequence[Line]) -> dict[str, Counter[str]]:
+def closed_rows(lines: Sequence[Line], decoder: Decoder | None = simulated_units) -> dict[str, Counter[str]]:
     """What one pass over a journal says, by table."""
     rows: dict[str, Counter[str]] = {table: Counter() for table in FOLDED}
-    for _, _, found in fold_lines(ordered(lines), simulated_units):
+    for _, _, found in fold_lines(ordered(lines), decoder):
         for each in found:
             rows[each.table][repr(each.values)] += 1
     return rows
