@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from docs.api_reference import example_of, grpc_rows, http_rows
 from docs.sdk_reference import sdk_parts
 from docs.sync_stub import STUB, sync_stub
 
@@ -193,6 +194,36 @@ def openapi() -> str:
     return dump_openapi()
 
 
+def http() -> str:
+    """Every route, by what it is for."""
+    tables = (
+        part
+        for tag, rows in http_rows().items()
+        for part in (f"## {tag.capitalize()}", table(("route", "what it does", "statuses"), rows))
+    )
+    opening = (
+        "Bodies and answers are JSON; bytes are base64, times end with `_ms`. Refusals are problem documents whose "
+        "`code` is one of the [errors](errors.md). Every answer carries `revision` and `epoch`. A server describes "
+        "itself at `/docs` and `/openapi.json`; the document for the default limits is `docs/reference/openapi.json`."
+    )
+    joining = "## A request\n\nThe body of a join, for one:\n\n```json\n" + example_of("groupsJoin") + "\n```"
+    return page("HTTP", opening, *tables, joining)
+
+
+def grpc() -> str:
+    """Every rpc, by service."""
+    services = (
+        part
+        for service, rows in grpc_rows()
+        for part in (f"## rota.v1.{service}", table(("rpc", "what it does", "takes", "answers"), rows))
+    )
+    opening = (
+        "Package `rota.v1`, described in `proto/rota/v1`, with the standard health and reflection services. Errors "
+        "carry `google.rpc.ErrorInfo` with the [code](errors.md) as `reason` and `rota` as `domain`."
+    )
+    return page("gRPC", opening, *services)
+
+
 def sdk() -> str:
     """The public names of the Python SDK."""
     return page("The Python SDK", *sdk_parts())
@@ -206,6 +237,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": metrics,
     "tables.md": tables,
     "openapi.json": openapi,
+    "http.md": http,
+    "grpc.md": grpc,
     "sdk.md": sdk,
 }
 

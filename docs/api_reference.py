@@ -1,0 +1,57 @@
+"""The calls over HTTP and over gRPC, told by the OpenAPI document and by the comments in proto/."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PROTO = Path(__file__).parents[1] / "proto" / "rota" / "v1"
+_SERVICE = re.compile(r"^service (\w+) \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+_RPC = re.compile(r"((?:  //[^\n]*\n)*)  rpc (\w+)\((stream )?(\w+)\) returns \((stream )?(\w+)\)")
+
+Row = tuple[str, ...]
+
+
+def http_rows() -> dict[str, list[Row]]:
+    """Method and path, summary and what may be refused, by tag."""
+    from rota.api.http.openapi import dump_openapi
+
+    document = json.loads(dump_openapi())
+    rows: dict[str, list[Row]] = {}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            row = (f"`{method.upper()} {path}`", operation["summary"], _statuses(operation))
+            rows.setdefault(operation["tags"][0], []).append(row)
+    return rows
+
+
+def example_of(operation_id: str) -> str:
+    """A request's body, as the document shows it."""
+    from rota.api.http.openapi import dump_openapi
+
+    for methods in json.loads(dump_openapi())["paths"].values():
+        for operation in methods.values():
+            if operation.get("operationId") == operation_id:
+                content = operation["requestBody"]["content"]["application/json"]
+                first: dict[str, Any] = next(iter(content["examples"].values()))
+                return json.dumps(first["value"], indent=2)
+    raise LookupError(operation_id)
+
+
+def grpc_rows() -> Iterator[tuple[str, list[Row]]]:
+    """The rpcs of each service, with what is said above them."""
+    for file in sorted(PROTO.glob("*.proto")):
+        for service, body in _SERVICE.findall(file.read_text()):
+            yield service, [_rpc(*found) for found in _RPC.findall(body)]
+
+
+def _rpc(comment: str, name: str, streamed: str, request: str, streams: str, response: str) -> Row:
+    told = " ".join(line.strip().removeprefix("//").strip() for line in comment.splitlines())
+    return (f"`{name}`", told, f"{streamed}`{request}`", f"{streams}`{response}`")
+
+
+def _statuses(operation: dict[str, Any]) -> str:
+    return " ".join(sorted(operation["responses"]))
