@@ -87,7 +87,7 @@ def check_page(page: Path, url: str, path: str, folder: Path, store: str = "") -
             last = run(block, replaced, environment, folder)
             printed += last
         elif block.is_output:
-            _compare(block, last)
+            compare(block, last)
         elif block.language in PARSED:
             PARSED[block.language](block.text)
         else:
@@ -142,7 +142,8 @@ def _options(command: Any) -> set[str]:
     return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
 
 
-def _compare(block: Block, printed: str) -> None:
+def compare(block: Block, printed: str) -> None:
+    """Fail where a line of this block has not been printed."""
     for line in block.text.splitlines():
         pattern = ".*".join(re.escape(part) for part in line.split("…"))
         assert re.search(pattern, printed), f"{block.where}: no line like {line!r} in\n{printed}"
