@@ -23,6 +23,8 @@ COORDINATOR_ERRORS = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.THROTTLED,
+    ErrorCode.UNAUTHENTICATED,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED,
 )
 """Every call to a coordinator may have these."""
 

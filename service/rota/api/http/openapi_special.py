@@ -27,6 +27,7 @@ SPECIAL_SHAPES = (COORDINATOR, EVENT, HEARTBEAT_BATCH_REPLY, JOURNAL_REPLY)
 
 _GROUP = PREFIX + "/groups/{group_id}"
 _GROUP_PARAMETERS = ("namespace", "group_id")
+_REFUSALS = (ErrorCode.UNAUTHENTICATED, ErrorCode.GROUP_AUTHORIZATION_FAILED)
 _UNAVAILABLE = (ErrorCode.COORDINATOR_NOT_AVAILABLE,)
 
 _EVENT_EXAMPLE = {
@@ -169,6 +170,7 @@ def _fence_keys() -> Json:
 
 def _metrics() -> Json:
     content = {METRICS_MEDIA_TYPE: {"schema": {"type": "string"}}}
-    errors = parts.error_responses((), reads_body=False)
-    responses = {"200": {"description": "Prometheus' text format.", "content": content}, "500": errors["500"]}
+    errors = parts.error_responses(_REFUSALS, reads_body=False)
+    kept = {code: errors[code] for code in ("401", "403", "500")}
+    responses = {"200": {"description": "Prometheus' text format.", "content": content}, **kept}
     return _described("metrics", SERVER, "Metrics for Prometheus.", [], responses)
