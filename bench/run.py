@@ -33,6 +33,7 @@ BENCHES = (
     "streams",
     "replicas",
     "guarded",
+    "neighbours",
     "takeover",
 )
 MODULES = {name: f"bench.{name}" for name in BENCHES} | {"http": "bench.over_http", "grpc": "bench.over_grpc"}
