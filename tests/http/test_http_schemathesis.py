@@ -39,7 +39,7 @@ LIMITS = Limits(
     reason_max_chars=100,
 )
 LEAST_CASES = 1_000
-MOST_SECONDS = 120.0
+MOST_SECONDS = 600.0
 
 CHECKS = ",".join(
     (

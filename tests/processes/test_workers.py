@@ -56,7 +56,7 @@ def ask(url: str, path: str, **body: object) -> httpx.Response:
 def joined(url: str, group: str) -> dict[str, object]:
     """The heartbeat of a member of a group of its own."""
     protocols = [{"name": "p", "metadata": ""}]
-    join = {"protocol_type": "worker", "protocols": protocols, "group_instance_id": "w", "session_timeout_ms": 6_000}
+    join = {"protocol_type": "worker", "protocols": protocols, "group_instance_id": "w", "session_timeout_ms": 120_000}
     member = ask(url, f"groups/{group}/join", **join).raise_for_status().json()
     beat = {"member_id": member["member_id"], "generation_id": member["generation_id"]}
     ask(url, f"groups/{group}/sync", **beat).raise_for_status()
@@ -92,7 +92,8 @@ def test_with_a_redis_no_heartbeat_fails_when_a_worker_is_killed(
 ) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    serving = serve(processes, store, port, "--workers", "2", "--redis", valkey_server.url)
+    # The lease of the other worker is to last, however busy the machine is.
+    serving = serve(processes, store, port, "--workers", "2", "--redis", valkey_server.url, "--lease-ms", "5000")
     doomed, _ = started(serving, 2)
     beats = {f"g{n}": joined(url, f"g{n}") for n in range(8)}
     shards = {ask(url, f"groups/{group}/coordinator").json()["replica_id"] for group in beats}

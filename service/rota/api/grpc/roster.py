@@ -108,7 +108,7 @@ class Roster:
             if leave_after_ms is None:
                 self.remove(stream, key, member_ids)
                 continue
-            task = asyncio.create_task(self._leave(stream, key, member_ids, leave_after_ms))
+            task = asyncio.create_task(self._leave(stream, key, member_ids, leave_after_ms, _now_s()))
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
 
@@ -122,20 +122,24 @@ class Roster:
             task.cancel()
         await asyncio.gather(*leaving, return_exceptions=True)
 
-    async def _leave(self, stream: Stream, key: GroupKey, member_ids: list[str], leave_after_ms: int) -> None:
-        """Only the coordinator knows whether they were heard of elsewhere, so it is asked to look."""
+    async def _leave(
+        self, stream: Stream, key: GroupKey, member_ids: list[str], leave_after_ms: int, lost_s: float
+    ) -> None:
+        """Only the coordinator knows whether they were heard of elsewhere since the loss, so it is asked to look."""
         await asyncio.sleep(leave_after_ms / 1000)
         reason = f"its stream was lost {leave_after_ms} ms ago"
         seats = self.remove(stream, key, member_ids)
-        leaving = tuple(LeavingMember(s.member_id, s.group_instance_id, reason, leave_after_ms) for s in seats)
-        if not leaving:
+        if not seats:
             return
         for pause_s in RETRY_LEAVE_S:
             await asyncio.sleep(pause_s)
+            # Not the grace: this loop may be late, and what was heard early in it would count for nothing.
+            silent_ms = int((_now_s() - lost_s) * 1000)
+            leaving = tuple(LeavingMember(s.member_id, s.group_instance_id, reason, silent_ms) for s in seats)
             answer = await self._coordinator.call(LeaveGroup(*key, leaving))
             if not _is_for_later(answer.reply.error):
                 return
-        _log.warning("members of a lost stream could not leave", extra={"group_id": key[1], "members": len(leaving)})
+        _log.warning("members of a lost stream could not leave", extra={"group_id": key[1], "members": len(seats)})
 
     # --- what groups do ------------------------------------------------------------------------------
 
@@ -201,3 +205,7 @@ def _place(key: GroupKey, event: JournalEvent) -> dict[str, Any]:
 
 def _is_for_later(error: ErrorCode) -> bool:
     return error in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
