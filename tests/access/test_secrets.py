@@ -58,6 +58,7 @@ def secret_parts(headers: dict[str, Any], secrets: Secrets) -> set[str]:
     return {part[2:-8] for part in parts if len(part) > 30} | {own}
 
 
+@pytest.mark.slow
 async def test_no_call_of_any_caller_leaves_a_secret_behind(world: tuple[Service, dict[str, Any]]) -> None:
     service, headers = world
     planted = secret_parts(headers, service.secrets)

@@ -41,6 +41,7 @@ def rota() -> Rota:
     return Rota("http://127.0.0.1:9", "", "default")
 
 
+@pytest.mark.slow
 def test_a_token_is_made_used_and_revoked_while_a_server_runs_on_the_store(
     processes: Processes, tmp_path: Path, access_file: Path
 ) -> None:
