@@ -38,7 +38,7 @@ PARSED: Mapping[str, Callable[[str], object]] = {
     "toml": tomllib.loads,
     "yaml": lambda text: list(yaml.safe_load_all(text)),
 }
-FOR_PEOPLE = {"", "text", "sql", "mermaid", "markdown", "nginx", "ini", "promql"}
+FOR_PEOPLE = {"", "text", "sql", "mermaid", "markdown", "nginx", "ini", "promql", "{toctree}"}
 
 _BLOCK = re.compile(r"^(?P<indent> *)```(?P<info>[^`\n]*)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 
