@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.processes,
     pytest.mark.slow,
     # asyncio leaves a socket to the collector where a connection is given up just as it is made.
-    pytest.mark.filterwarnings("ignore:.*unclosed.*socket:pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed (<socket|transport):ResourceWarning"),
 ]
 
 GROUPS, MEMBERS_OF_A_GROUP = 20, 10

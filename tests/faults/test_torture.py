@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.processes,
     pytest.mark.torture,
     # asyncio leaves a socket to the collector where a connection is given up just as it is made.
-    pytest.mark.filterwarnings("ignore:.*unclosed.*socket:pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed (<socket|transport):ResourceWarning"),
 ]
 
 FAULTS_OF_A_CLUSTER = 8
