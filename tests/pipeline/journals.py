@@ -22,7 +22,7 @@ UNTIL_MS = 1_763_700_000_000
 
 def fleet(store_url: str) -> Wanted:
     """A small fleet's journal, in two shards."""
-    return Wanted(store_url, groups=4, days=0.03, seed=7, until_ms=UNTIL_MS, shard_count=2)
+    return Wanted(store_url, groups=8, days=0.02, seed=7, until_ms=UNTIL_MS, shard_count=2)
 
 
 INCARNATION = "11111111111111111111111111111111"

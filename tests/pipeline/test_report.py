@@ -100,6 +100,19 @@ def test_the_audit_finds_nothing_in_a_true_history_and_whatever_is_tampered_with
     assert {"S1", "S14"} & {found.check for found in lines.findings}
 
 
+def test_the_audit_of_lines_whose_beginning_was_dropped_looks_at_what_is_left(spark: SparkSession, lake: Lake) -> None:
+    first = min(lake.bronze.uris())
+
+    lake.bronze.drop([first])
+    left = audit(spark, lake)
+    tamper(with_kind(lake, "generation_completed"), "payload", None)
+    tampered = audit(spark, lake)
+
+    assert (left.findings, left.tables) == ((), 0)
+    assert 0 < left.lines < sum(lake.ingested()[1].shards.values())
+    assert {found.check for found in tampered.findings} == {"S1"}
+
+
 def with_kind(lake: Lake, kind: str) -> str:
     """A file that has a line of this kind."""
     return next(
@@ -132,10 +145,11 @@ def test_compacting_changes_no_row_and_what_is_dropped_was_folded(
     after = spark.read.parquet(*lake.bronze.uris()).count()
     again = audit(spark, lake)
     list(compact_lake(lake, keep_days=1, vacuum_hours=0))
+    of_nothing = audit(spark, lake)
 
     assert after == before
     assert len(said) > 1
     assert not (lake.bronze.path / "part-left-behind.parquet").exists()
-    assert again.findings == ()
+    assert again.findings == of_nothing.findings == ()
     assert lake.bronze.uris() == []
     assert len(lake.gold("rebalances").uris()) == 1

@@ -50,6 +50,17 @@ def test_a_generated_history_keeps_the_promises_and_has_troubles_of_many_kinds()
     assert [line.seq for line in lines] == list(range(1, len(lines) + 1))
 
 
+def test_of_lines_whose_beginning_was_pruned_only_what_they_tell_is_judged() -> None:
+    left = [line for line in ordered(generated()) if line.seq > 500]
+    repeated = next(line for line in left if line.kind == "generation_completed")
+
+    found = findings_of(ordered([*left, repeated]), whole=False)
+
+    assert list(findings_of(left, whole=False)) == []
+    assert list(findings_of(left)) != []  # members are there that nobody saw join
+    assert {each.check for each in found} == {"S1"}
+
+
 def test_the_same_seed_gives_the_same_history() -> None:
     assert generated(seed=3, groups=3, hours=2) == generated(seed=3, groups=3, hours=2)
     assert generated(seed=3, groups=3, hours=2) != generated(seed=4, groups=3, hours=2)

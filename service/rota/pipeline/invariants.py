@@ -27,11 +27,15 @@ class Finding(NamedTuple):
 
 
 class GroupAudit:
-    """Replays one group with the service's own core, and looks at each step."""
+    """Replays one group with the service's own core, and looks at each step.
 
-    def __init__(self, shard_id: int) -> None:
+    Of a group whose first lines were pruned (not `whole`), only epochs and generations can be looked at.
+    """
+
+    def __init__(self, shard_id: int, *, whole: bool = True) -> None:
         self._shard = Shard(shard_id, Limits())
-        self._generation_id = 0
+        self._whole = whole
+        self._generation_id: int | None = 0 if whole else None
         self._epoch = 0
         self._broken = False
 
@@ -54,17 +58,21 @@ class GroupAudit:
         names = ("at_ms", "namespace", "group_id", "generation_id", "kind", "reason")
         written: dict[str, Any] = {name: getattr(line, name) for name in names}
         entry = decode_entry({**written, "payload": json.loads(line.payload)})
-        yield from self._before(entry)
-        self._shard.replay(entry)
+        yield from self._generation(entry.record)
+        if self._whole:
+            yield from self._before(entry)
+            self._shard.replay(entry)
+
+    def _generation(self, record: r.Record) -> Iterator[tuple[str, str]]:
+        match record:
+            case r.GenerationCompleted() | r.GroupEmptied() | r.AssignmentSynced(resync=True):
+                if self._generation_id is not None and record.generation_id != self._generation_id + 1:
+                    yield "S1", f"generation {record.generation_id} follows generation {self._generation_id}"
+                self._generation_id = max(self._generation_id or 0, record.generation_id)
 
     def _before(self, entry: r.Entry) -> Iterator[tuple[str, str]]:
         record = entry.record
         group = self._shard.groups.get((entry.namespace, entry.group_id))
-        match record:
-            case r.GenerationCompleted() | r.GroupEmptied() | r.AssignmentSynced(resync=True):
-                if record.generation_id != self._generation_id + 1:
-                    yield "S1", f"generation {record.generation_id} follows generation {self._generation_id}"
-                self._generation_id = max(self._generation_id, record.generation_id)
         match record:
             case r.GenerationCompleted() if record.leader_id not in record.member_ids:
                 yield "S2", f"generation {record.generation_id} is led by {record.leader_id}, who is not in it"
@@ -81,10 +89,10 @@ class GroupAudit:
                 yield "S9", f"a commit of {record.member_id}, which is no member, was accepted"
 
 
-def findings_of(lines: Iterable[Line]) -> Iterator[Finding]:
+def findings_of(lines: Iterable[Line], *, whole: bool = True) -> Iterator[Finding]:
     """What is wrong in the groups of these lines, which come group by group and ordered by number."""
     for key, of_group in groupby(lines, key=lambda line: (line.shard_id, line.namespace, line.group_id)):
-        audit = GroupAudit(key[0])
+        audit = GroupAudit(key[0], whole=whole)
         for line in of_group:
             for check, text in audit.add(line):
                 yield Finding(check, *key, line.seq, text)
