@@ -16,6 +16,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ def commands_of(block: Block) -> Iterator[list[str]]:
 
 def unknown_words(words: Sequence[str]) -> list[str]:
     """Commands and options of the command line that there are not."""
-    command: Any = typer.main.get_command(app)
+    command: Any = _command_line()
     rest = list(words)
     while rest and hasattr(command, "commands"):
         name = rest.pop(0)
@@ -136,6 +137,11 @@ def unknown_words(words: Sequence[str]) -> list[str]:
             command = command.commands[name]
     given = [word.partition("=")[0] for word in rest[: rest.index("--") if "--" in rest else None]]
     return [word for word in given if word.startswith("--") and word not in {*_options(command), "--help"}]
+
+
+@cache
+def _command_line() -> Any:
+    return typer.main.get_command(app)
 
 
 def _options(command: Any) -> set[str]:

@@ -37,7 +37,8 @@ ELSEWHERE = {
     "docs/tutorials/first-hour.md": "tests/docs/test_first_hour.py",
     "docs/reference/sdk.md": "tests/docs/test_references.py",
 }
-"""Pages whose blocks run in tests of their own."""
+"""Pages that tests of their own see to. They run the blocks, but for the reference of the SDK, which is compared with
+the code, and what is about SQL or Spark in fencing.md and pipeline.md, whose functions and commands they run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,6 @@ def _fate(block: Block, here: set[str]) -> str:
     if block.page in here:
         return "run here" if block.language in RUN else "compared" if block.is_output else "data"
     if block.page in ELSEWHERE:
-        return f"run by {ELSEWHERE[block.page]}"
+        return f"seen to by {ELSEWHERE[block.page]}"
     known = block.language in FOR_PEOPLE or block.language in PARSED
     return "for people" if known else "nobody's"
