@@ -122,7 +122,6 @@ def test_executors_of_a_cluster_run_in_the_packed_environment(tmp_path: Path, la
 
     lake = Lake.open(lake_folder)
     assert lake.ingested()[1].lines == len(simulated(1))
-    assert (tmp_path / "report" / "index.html").is_file()
     assert {table: stored_rows(lake, table) for table in FOLDED} == closed_rows(simulated(1), decoder=None)
 
 
