@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import httpx
@@ -65,7 +67,7 @@ class HttpTransport:
             transport=inner,
             trust_env=False,
             auth=_Shown(shown) if shown.has_token else None,
-            verify=shown.ssl_context(),
+            verify=_system_context() if (own := shown.ssl_context()) is True else own,
         )
         self._owners = Owners(self._http, self._base_urls, anywhere=direct)
 
@@ -148,6 +150,12 @@ class HttpTransport:
 
     def _go_elsewhere(self) -> None:
         self._current = (self._current + 1) % len(self._base_urls)
+
+
+@cache
+def _system_context() -> ssl.SSLContext:
+    """One for all clients of the process: to read what the system believes takes 40 ms."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 class _Shown(httpx.Auth):
