@@ -22,6 +22,13 @@ class Tally:
 
     answers: Counter[tuple[str, int, str]] = field(default_factory=Counter)
     shares: int = 0
+    generations: set[tuple[str, int]] = field(default_factory=set)
+    """Of which group somebody held a share."""
+
+    @property
+    def accepted(self) -> int:
+        """Answers that said yes."""
+        return sum(count for (_, status, _), count in self.answers.items() if status == 200)
 
     def unexpected(self) -> dict[tuple[str, int, str], int]:
         """Answers that a member whose group rebalances does not get."""
@@ -111,6 +118,7 @@ class Member:
     def _hold(self, generation_id: int) -> None:
         self.generation_id = generation_id
         self._tally.shares += 1
+        self._tally.generations.add((self._path, generation_id))
         self._holds(self)
 
     async def _post(self, call: str, document: Document) -> tuple[int, Document]:
