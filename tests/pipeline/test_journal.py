@@ -142,7 +142,7 @@ def test_a_cut_is_one_moment_in_all_shards_and_all_cuts_together_are_everything(
         at_ms = {(line.shard_id, line.seq): line.at_ms for line in read_all(journal)}
         done, seen = heads.start, 0
         for _ in range(1_000):
-            end = journal.up_to(done, heads.end, 50)
+            end = journal.up_to(done, heads.end, 150)
             spans = spans_between(done, end)
             seen += sum(span.lines for span in spans)
             if url == postgres_url and end != heads.end:
