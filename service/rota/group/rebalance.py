@@ -17,6 +17,8 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import HeartbeatReply, JoinedMember, JoinReply, SyncReply
 
 REBALANCE_IN_PROGRESS = ErrorCode.REBALANCE_IN_PROGRESS
+LEADERLESS_WAIT_MS = 100
+"""How often a group that nobody can lead is looked at, at most: its members may have joined with no timeout at all."""
 
 
 def rebalance_or_complete(result: Result, group: Group, limits: Limits, reason: str, by: str) -> None:
@@ -74,7 +76,7 @@ def complete_join(result: Result, group: Group) -> None:
         empty_group(result, group, "nobody is left")
     elif (leader_id := _joined_leader(group)) is None:
         # Only static members remain and none is here: wait until they come or their sessions end.
-        _set_join_timer(result, group, group.rebalance_timeout_ms())
+        _set_join_timer(result, group, max(group.rebalance_timeout_ms(), LEADERLESS_WAIT_MS))
     else:
         _complete_generation(result, group, leader_id)
 

@@ -15,6 +15,7 @@ from tests.unit.group.driver import (
     a_join,
     a_stable_group,
     a_sync,
+    an_empty_shard,
 )
 
 
@@ -120,6 +121,23 @@ def test_join_phase_goes_on_where_only_static_members_are_left_and_none_is_here(
     assert core.group.state == "PreparingRebalance"
     core.advance(SESSION_MS)
     assert core.group.state == "Empty"
+
+
+def test_a_group_that_nobody_can_lead_does_not_keep_its_owner_busy() -> None:
+    core = an_empty_shard()
+    core.send(a_join(new="m0", instance="i0", rebalance_ms=1))
+    while core.group.state == "PreparingRebalance":
+        core.ring_next()
+    core.ask(a_sync("m0", 1, "i0", m0=b""))
+    core.ask(m.RebalanceGroup(NAMESPACE, GROUP_ID))
+    end_ms, rings = core.now_ms + SESSION_MS // 2, 0
+
+    while core.now_ms < end_ms:
+        assert core.ring_next()
+        rings += 1
+        assert rings <= SESSION_MS // 2 // 100 + 1
+
+    assert core.group.state == "PreparingRebalance"
 
 
 def test_instance_id_is_for_life() -> None:
