@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from rota.api.http.app import create_app
 from rota.protocol.limits import Limits
-from rota.protocol.messages import GetLeader, Heartbeat, JoinGroup, Request, SyncGroup
+from rota.protocol.messages import GetLeader, GetTopic, Heartbeat, JoinGroup, Request, SyncGroup
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.ports import Answer
@@ -64,7 +64,7 @@ class ImpatientCoordinator(LocalCoordinator):
     """The real one, but nothing parks: a generator of requests would wait for what nobody else does."""
 
     async def call(self, request: Request) -> Answer:
-        if isinstance(request, (JoinGroup, SyncGroup, Heartbeat, GetLeader)):
+        if isinstance(request, (JoinGroup, SyncGroup, Heartbeat, GetLeader, GetTopic)):
             request = replace(request, wait_ms=0)
         return await super().call(request)
 

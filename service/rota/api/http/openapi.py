@@ -13,6 +13,7 @@ from rota.api.http.openapi_special import SPECIAL_SHAPES, special_paths
 from rota.api.http.operations import OPERATIONS, TAGS, Operation
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, JoinReply, SyncReply
+from rota.wire.records import REQUIRED
 from rota.wire.replies import SHAPES, encode_reply
 from rota.wire.requests import HEARTBEAT_BATCH
 from rota.wire.routes import ROUTES, Carrier, Route, encode_request
@@ -78,7 +79,9 @@ def _request_body(operation: Operation, route: Route) -> Json:
         schema = {"anyOf": [schema, _ref(HEARTBEAT_BATCH.title)]}
         one = {"member_id": operation.request.member_id, "generation_id": operation.request.generation_id}
         examples["several"] = {"value": {"members": [one]}}
-    return {"required": True, "content": {"application/json": {"schema": schema, "examples": examples}}}
+    # Where nothing has to be said, nothing need be sent.
+    required = any(entry.default is REQUIRED for entry in route.shape.entries)
+    return {"required": required, "content": {"application/json": {"schema": schema, "examples": examples}}}
 
 
 def _successes(operation: Operation) -> Json:
