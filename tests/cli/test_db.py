@@ -114,6 +114,7 @@ def test_a_store_in_use_is_not_upgraded(rota: Rota) -> None:
     assert "another service is using this store" in refused.err
 
 
+@pytest.mark.slow
 def test_wait_ends_once_somebody_has_upgraded_the_store(tmp_path: Path, processes: Processes) -> None:
     store = f"sqlite:///{tmp_path}/new.db"
     waiting = processes.rota("db", "wait", "--store", store)

@@ -75,6 +75,7 @@ def test_the_demo_loses_a_worker_and_finishes_all_work_exactly_once(processes: P
     assert not list((some_files.parent / "temporary").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_demo_that_is_killed_takes_its_processes_along(processes: Processes, some_files: Path) -> None:
     demo = start_demo(processes, some_files, "--rounds", "100000", "--no-kill", "--workers", "2")
@@ -89,6 +90,7 @@ def test_a_demo_that_is_killed_takes_its_processes_along(processes: Processes, s
     assert (len(gone), left) == (3, [])
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_demo_that_is_terminated_cleans_up(processes: Processes, some_files: Path) -> None:
     demo = start_demo(processes, some_files, "--rounds", "100000", "--no-kill", "--workers", "2")
@@ -101,6 +103,7 @@ def test_a_demo_that_is_terminated_cleans_up(processes: Processes, some_files: P
     assert not list((some_files.parent / "temporary").iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_too_little_work_to_lose_anybody_in_is_a_failure_that_says_so(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()

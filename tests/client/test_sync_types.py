@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import rota.client as sdk
 from rota.client import sync
 from tests.client import sync_program
@@ -13,6 +15,7 @@ from tests.client import sync_program
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_users_program_is_typed_and_its_mistakes_are_found() -> None:
     """Strictly, as configured: also that an error is ignored which is none is an error."""
     command = (sys.executable, "-m", "mypy", "--follow-imports=silent", sync_program.__file__)

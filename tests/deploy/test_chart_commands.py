@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
@@ -56,6 +57,7 @@ def test_every_setting_of_the_server_is_one_of_the_chart() -> None:
     assert settings - given == {"ROTA_WORKERS"}
 
 
+@pytest.mark.slow
 def test_the_rendered_release_serves_is_tested_and_drains(
     processes: Processes, postgres_dsn: str, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ class Server:
         self.process.wait_for_url(f"http://{self.http}/readyz")
 
 
+@pytest.mark.slow
 async def test_a_group_is_the_same_over_http_and_grpc(processes: Processes, tmp_path: Path) -> None:
     server = Server(processes, tmp_path)
     async with grpc.aio.insecure_channel(server.grpc) as channel:
@@ -157,6 +158,7 @@ async def until_pending(channel: grpc.aio.Channel) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_a_port_that_is_taken_is_said_and_nothing_starts(processes: Processes, tmp_path: Path) -> None:
     server = Server(processes, tmp_path)
     options = ("--http", f"127.0.0.1:{free_port()}", "--grpc", server.grpc)

@@ -26,7 +26,7 @@ from tests.http.serving import serving
 pytestmark = [pytest.mark.asyncio(loop_scope="module")]
 
 SEED = "20261121"
-EXAMPLES = "25"
+EXAMPLES = "12"
 # Small, because Schemathesis goes one beyond each of them: a list of 100,001 items takes it seconds to think of.
 LIMITS = Limits(
     initial_rebalance_delay_ms=0,

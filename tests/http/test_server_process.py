@@ -82,6 +82,7 @@ async def until_parked(client: httpx.AsyncClient, calls: int) -> None:
                 return
 
 
+@pytest.mark.slow
 async def test_what_was_acknowledged_is_there_after_kill_9(processes: Processes, tmp_path: Path) -> None:
     server = Server(processes, tmp_path)
     body = {"offsets": [{"topic": "documents", "partition": 0, "offset": 12}]}
@@ -105,6 +106,7 @@ def test_a_taken_port_is_told_in_one_line_and_nothing_is_created(processes: Proc
     assert not (tmp_path / "new.db").exists()
 
 
+@pytest.mark.slow
 def test_a_store_that_is_in_use_is_told(processes: Processes, tmp_path: Path) -> None:
     Server(processes, tmp_path)
     second = Server(processes, tmp_path, wait=False)

@@ -90,8 +90,8 @@ async def test_a_group_that_waits_for_its_leader_has_an_age(observed: Observed) 
 async def test_an_expired_member_shows_how_late_that_was(observed: Observed) -> None:
     await observed.coordinator.call(a_join(session_timeout_ms=NOW.min_session_timeout_ms))
 
-    await observed.until_value(1, "rota_expiry_lateness_seconds_count")
-    assert observed.value("rota_journal_events_total", kind="member_expired") == 1
+    await observed.until_value(1, "rota_journal_events_total", kind="member_expired")
+    assert observed.value("rota_expiry_lateness_seconds_count") == 1
     assert 0 <= observed.value("rota_expiry_lateness_seconds_sum") < 1
 
 

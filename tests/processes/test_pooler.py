@@ -52,6 +52,7 @@ def take_owner(servers: list[Server]) -> Server:
     return servers.pop([server.url for server in servers].index(address))
 
 
+@pytest.mark.slow
 def test_what_a_killed_and_a_stopped_replica_owned_goes_to_the_others_as_it_was(
     processes: Processes, store: str
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_second_server_on_the_same_file_refuses_and_the_first_goes_on(server: 
     assert httpx.get(f"{server.url}/readyz", trust_env=False).is_success
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_said_so(server: Server, processes: Processes, tmp_path: Path) -> None:
     server.start_and_wait()
 

@@ -110,6 +110,7 @@ def test_with_a_redis_no_heartbeat_fails_when_a_worker_is_killed(
     assert {ask(url, f"groups/{group}").json()["generation_id"] for group in beats} == {1}
 
 
+@pytest.mark.slow
 def test_workers_end_when_their_supervisor_is_killed(processes: Processes, store: str) -> None:
     serving = serve(processes, store, free_port(), "--workers", "2")
     workers = [psutil.Process(pid) for pid in started(serving, 2)]
@@ -120,6 +121,7 @@ def test_workers_end_when_their_supervisor_is_killed(processes: Processes, store
     assert alive == []
 
 
+@pytest.mark.slow
 def test_the_workers_share_http_and_grpc_and_nobody_else_gets_in(
     processes: Processes, store: str, valkey_server: ValkeyServer
 ) -> None:

@@ -125,6 +125,7 @@ def test_events_are_told_as_they_happen_and_those_missed_are_told_later(sidecars
     assert tokens[1:3] == [None, None]
 
 
+@pytest.mark.slow
 def test_a_worker_tells_its_assignments_and_gives_them_up_in_order(sidecars: Sidecars) -> None:
     topic = sidecars.group
     put = sidecars.processes.rota("topics", "put", topic, "-p", "4", env={"ROTA_URL": sidecars.server_url})

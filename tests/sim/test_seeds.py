@@ -11,7 +11,7 @@ from rota.testing.profiles import PROFILES
 from rota.testing.sim import Tally, replay_command, run_seed, run_seeds
 
 CHUNK = 512
-SEEDS = int(os.environ.get("ROTA_SIM_SEEDS", "2048"))
+SEEDS = int(os.environ.get("ROTA_SIM_SEEDS", "1024"))
 FIRST = int(os.environ.get("ROTA_SIM_FIRST", "0"))
 REGRESSIONS = Path(__file__).parent / "regression_seeds.txt"
 

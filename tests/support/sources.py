@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -50,12 +51,12 @@ class Source:
         return f"{self.path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
 
 
-def sources() -> list[Source]:
-    """All modules of the package but the generated ones."""
+@cache
+def sources() -> tuple[Source, ...]:
+    """All modules of the package but the generated ones. Whoever looks at them does not change them."""
     paths = [path for path in sorted(PACKAGE.rglob("*.py")) if path.relative_to(PACKAGE).parts[0] != "v1"]
-    return [
-        Source(path, text, ast.parse(text, str(path))) for path in paths for text in [path.read_text(encoding="utf-8")]
-    ]
+    texts = {path: path.read_text(encoding="utf-8") for path in paths}
+    return tuple(Source(path, text, ast.parse(text, str(path))) for path, text in texts.items())
 
 
 def pure_sources() -> list[Source]:

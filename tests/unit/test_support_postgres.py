@@ -26,6 +26,7 @@ def test_postgres_answers_on_its_dsn_and_syncs_to_disk(server: PostgresServer) -
     assert server.execute("SHOW fsync") == "on"
 
 
+@pytest.mark.slow
 def test_committed_rows_survive_kill9_every_time(server: PostgresServer) -> None:
     server.execute("CREATE TABLE acknowledged (round int)")
 
