@@ -30,6 +30,8 @@ ON CONFLICT (shard) DO UPDATE SET words = counts.words + $2, documents = counts.
 PROGRESS = "SELECT rota.committed_offset('default', $1, $2, $3)"
 COMMIT = "SELECT rota.commit_offsets('default', $1, $2, $3, $4, $5, $6)"
 REFUSED = {"RT001", "RT002", "RT003", "RT004", "40001", "40P01"}
+CUT_OFF = {"25P03", "08003", "08006", "57P01"}
+"""Postgres ended the connection: this process had been away in the middle of a transaction."""
 
 
 class Counter:
@@ -43,10 +45,12 @@ class Counter:
         while not shard.stopping.is_set():
             try:
                 found = await self._count_some(shard)
+            except asyncpg.InterfaceError:
+                found = 0  # The connection was ended while it was not in use; the pool opens another one.
             except asyncpg.PostgresError as error:
                 # The generation is over, and nothing of this was committed. If the shard is still ours in the next
                 # one, we go on with the new token; if not, this task is about to be cancelled.
-                if error.sqlstate not in REFUSED:
+                if error.sqlstate not in REFUSED | CUT_OFF:
                     raise
                 found = 0
             if not found:
@@ -69,8 +73,10 @@ async def main() -> None:
     """Work until the process is told to end."""
     url = os.environ.get("ROTA_URL", "http://localhost:8080")
     session_timeout_ms = int(os.environ.get("ROTA_SESSION_TIMEOUT_MS", "10000"))
+    # A worker that is paused in a transaction must not hold its rows for longer than it holds its shards.
+    patience = {"idle_in_transaction_session_timeout": str(session_timeout_ms)}
     async with (
-        asyncpg.create_pool(os.environ["DATABASE"], min_size=1, max_size=SHARDS) as database,
+        asyncpg.create_pool(os.environ["DATABASE"], min_size=1, max_size=SHARDS, server_settings=patience) as database,
         rota.connect(url) as client,
     ):
         topics = {TOPIC: SHARDS}
