@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
 
+from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.server.bootstrap import Services, open_services
 from rota.server.settings import Address, Settings
@@ -15,7 +17,9 @@ from rota.storage import upgrade
 from tests.console.conftest import Site
 
 SHARDS = 8
-GROUPS = [f"indexers-{number}" for number in range(6)]
+NAMES = (f"indexers-{number}" for number in itertools.count())
+GROUPS = list({shard_of("default", name, SHARDS): name for name in itertools.islice(NAMES, 100)}.values())
+"""One of each shard, so that each replica owns some."""
 _DEADLINE_S = 30.0
 
 
@@ -59,7 +63,7 @@ async def test_any_replica_shows_every_group_and_acts_on_it(postgres_dsn: str) -
             assert acted.status_code == httpx.codes.SEE_OTHER, acted.text
             assert "a rebalance was asked for: by the other" in await first.page(first.path(group))
 
-    assert "All is well: 6 groups with 6 members" in overview
+    assert f"All is well: {SHARDS} groups with {SHARDS} members" in overview
     assert f"All {SHARDS} shards are held by 2 replicas." in shards
     assert "http://one" in shards
     assert "http://two" in shards
