@@ -11,6 +11,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import pytest
 
+from tests.processes.server import Server
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Processes
@@ -37,6 +38,17 @@ def pgbouncer(postgres_server: PostgresServer) -> Iterator[PgBouncer]:
     """A pooler in transaction mode in front of this worker's Postgres: `pgbouncer.through(dsn)`."""
     with PgBouncer(postgres_server) as pooler:
         yield pooler
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server of this worker, on SQLite, for tests that keep to groups or a namespace of their own."""
+    directory = tmp_path_factory.mktemp("server")
+    processes = Processes(directory)
+    server = Server(processes, f"sqlite:///{directory / 'rota.db'}")
+    server.start_and_wait()
+    yield server
+    processes.close()
 
 
 @pytest.fixture(scope="session")

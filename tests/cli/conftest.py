@@ -6,7 +6,6 @@ import io
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ import pytest
 
 from rota.cli.main import main
 from tests.processes.server import Server
-from tests.support.processes import Processes, rota_command
+from tests.support.processes import rota_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +67,9 @@ class Rota:
         return str(member_id)
 
 
-@pytest.fixture(scope="session")
-def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    directory = tmp_path_factory.mktemp("cli")
-    processes = Processes(directory)
-    server = Server(processes, f"sqlite:///{directory / 'rota.db'}")
-    server.start_and_wait()
-    yield server
-    processes.close()
-
-
 @pytest.fixture
-def rota(_server: Server) -> Rota:
-    return Rota(_server.url, _server.store_url, f"test-{uuid.uuid4().hex[:8]}")
+def rota(shared_server: Server) -> Rota:
+    return Rota(shared_server.url, shared_server.store_url, f"test-{uuid.uuid4().hex[:8]}")
 
 
 def _exit_code(ended: SystemExit) -> int:

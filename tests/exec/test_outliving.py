@@ -172,13 +172,13 @@ class Lane:
 
 @pytest.mark.parametrize(("lanes", "rounds"), [(5, 10), TORTURE])
 async def test_all_is_dead_before_the_next_term_is_granted(
-    server: Server, wrappers: Wrappers, tmp_path: Path, lanes: int, rounds: int
+    shared_server: Server, wrappers: Wrappers, tmp_path: Path, lanes: int, rounds: int
 ) -> None:
     seed = int(os.environ.get("ROTA_SEED") or random.SystemRandom().randrange(2**32))
     print(f"ROTA_SEED={seed}")
     async with AsyncExitStack() as stack:
         running = [
-            Lane(wrappers.of(f"{n}"), server.port, tmp_path / f"log-{n}", random.Random(seed + n), stack)
+            Lane(wrappers.of(f"{n}"), shared_server.port, tmp_path / f"log-{n}", random.Random(seed + n), stack)
             for n in range(lanes)
         ]
         async with asyncio.TaskGroup() as tasks:
@@ -187,7 +187,7 @@ async def test_all_is_dead_before_the_next_term_is_granted(
 
     slack_ms: list[float] = []
     for lane in running:
-        slack_ms += slacks_ms(lane.log, await changes_of_leader(server.url, lane.wrappers.group_id))
+        slack_ms += slacks_ms(lane.log, await changes_of_leader(shared_server.url, lane.wrappers.group_id))
     slack_ms.sort()
     least_ms, median_ms = slack_ms[0], slack_ms[len(slack_ms) // 2]
     print(f"{len(slack_ms)} terms: all was dead at least {least_ms:.0f} ms before the next (median {median_ms:.0f} ms)")
