@@ -5,8 +5,8 @@ PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 # What follows the command: make run ARGS='--http 127.0.0.1:9000', make test ARGS='-k heartbeat'.
 ARGS ?=
-# Test processes side by side; each starts its own Postgres and Valkey once a test of it asks for one.
-JOBS ?= 2
+# Test processes side by side, more than two cores since many tests wait; each starts a Postgres and a Valkey of its own.
+JOBS ?= 3
 SEEDS ?= 10000
 # How long `make torture` takes, about.
 MINUTES ?= 10

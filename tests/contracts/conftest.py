@@ -106,7 +106,7 @@ def pooled_url(pgbouncer: PgBouncer, postgres_url: str) -> str:
     return pgbouncer.through(postgres_url)
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "pgbouncer"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", pytest.param("pgbouncer", marks=pytest.mark.slow)])
 def backing(request: pytest.FixtureRequest) -> Backing:
     make: dict[str, Callable[[], Backing]] = {
         "memory": MemoryBacking,

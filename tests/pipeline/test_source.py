@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.slow
 def test_it_is_found_by_name_and_reads_in_parallel(spark: SparkSession, postgres_url: str) -> None:
     heads = open_journal(postgres_url).heads()
 
@@ -66,6 +67,7 @@ def test_a_stream_that_is_stopped_and_started_gives_every_line_once(
     assert all(end["incarnation"] == heads.incarnation for end in ends)
 
 
+@pytest.mark.slow
 def test_a_line_that_is_missing_fails_the_job_and_leaves_no_trace(
     spark: SparkSession, tmp_path: Path, lake_folder: Path
 ) -> None:
@@ -80,6 +82,7 @@ def test_a_line_that_is_missing_fails_the_job_and_leaves_no_trace(
     assert lake.bronze.uris() == []
 
 
+@pytest.mark.slow
 def test_another_journal_is_not_mixed_into_the_tables(spark: SparkSession, tmp_path: Path, lake_folder: Path) -> None:
     first = sqlite_store(tmp_path / "first.db", simulated(1))
     other = sqlite_store(tmp_path / "other.db", simulated(2), incarnation="2" * 32)

@@ -10,8 +10,8 @@ import pytest
 from rota.testing.profiles import PROFILES
 from rota.testing.sim import Tally, replay_command, run_seed, run_seeds
 
-CHUNK = 512
-SEEDS = int(os.environ.get("ROTA_SIM_SEEDS", "1024"))
+CHUNK = 256
+SEEDS = int(os.environ.get("ROTA_SIM_SEEDS", "256"))
 FIRST = int(os.environ.get("ROTA_SIM_FIRST", "0"))
 REGRESSIONS = Path(__file__).parent / "regression_seeds.txt"
 
