@@ -16,14 +16,15 @@ Row = tuple[str, ...]
 
 
 def http_rows() -> dict[str, list[Row]]:
-    """Method and path, summary and what may be refused, by tag."""
+    """Method and path, summary, whether a caller is asked who it is, and what may be refused, by tag."""
     from rota.api.http.openapi import dump_openapi
 
     document = json.loads(dump_openapi())
     rows: dict[str, list[Row]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            row = (f"`{method.upper()} {path}`", operation["summary"], _statuses(operation))
+            asked = "who may" if operation["security"] else "anybody"
+            row = (f"`{method.upper()} {path}`", operation["summary"], asked, _statuses(operation))
             rows.setdefault(operation["tags"][0], []).append(row)
     return rows
 

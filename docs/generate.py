@@ -199,12 +199,14 @@ def http() -> str:
     tables = (
         part
         for tag, rows in http_rows().items()
-        for part in (f"## {tag.capitalize()}", table(("route", "what it does", "statuses"), rows))
+        for part in (f"## {tag.capitalize()}", table(("route", "what it does", "for", "statuses"), rows))
     )
     opening = (
         "Bodies and answers are JSON; bytes are base64, times end with `_ms`. Refusals are problem documents whose "
         "`code` is one of the [errors](errors.md). Every answer carries `revision` and `epoch`. A server describes "
-        "itself at `/docs` and `/openapi.json`; the document for the default limits is `docs/reference/openapi.json`."
+        "itself at `/docs` and `/openapi.json`; the document for the default limits is `docs/reference/openapi.json`. "
+        "Where a server has [rules](../how-to/security.md), a caller shows a token or a certificate, as the document's "
+        "security schemes say; what is for anybody asks for neither."
     )
     joining = "## A request\n\nThe body of a join, for one:\n\n```json\n" + example_of("groupsJoin") + "\n```"
     return page("HTTP", opening, *tables, joining)

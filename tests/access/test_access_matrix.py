@@ -195,6 +195,19 @@ def test_every_kind_of_caller_has_its_credentials(world: tuple[Service, dict[str
     assert set(world[1]) == set(CALLERS)
 
 
+def test_the_document_asks_for_a_proof_exactly_where_the_server_does(world: tuple[Service, dict[str, Any]]) -> None:
+    document = world[0].api.openapi()
+    proofs: list[dict[str, list[str]]] = [{name: []} for name in document["components"]["securitySchemes"]]
+
+    described = {(path, method): said for path, item in document["paths"].items() for method, said in item.items()}
+    asked = {(method.upper(), path): said["security"] for (path, method), said in described.items()}
+
+    expected = {(m, path.replace(":path", "")): [] if a is OPEN else proofs for (m, path), a in OF_ROUTES.items()}
+    assert len(proofs) == 2
+    assert asked == {route: expected[route] for route in asked}
+    assert {route for route, needed in expected.items() if needed} <= set(asked)
+
+
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("kind", CALLERS)
 async def test_who_gets_in_over_http(world: tuple[Service, dict[str, Any]], kind: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,12 @@ BODY_ROUTES = [route for route in ROUTES.values() if route.carrier is Carrier.BO
 @pytest.fixture
 def document(api: HttpApi) -> dict[str, Any]:
     return api.openapi()
+
+
+def dumped() -> dict[str, Any]:
+    """The document as it is committed: that of a server with rules."""
+    written: dict[str, Any] = json.loads(dump_openapi())
+    return written
 
 
 def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
@@ -65,6 +72,15 @@ async def test_every_operation_has_a_name_a_tag_and_a_summary(document: dict[str
         assert described["summary"]
         assert set(described["tags"]) <= tags
         assert "500" in described["responses"]
+
+
+async def test_a_server_without_rules_asks_nobody_for_a_proof(document: dict[str, Any]) -> None:
+    asked = [described["security"] for _, _, described in operations(document) if described["security"]]
+
+    assert asked
+    assert all({} in proofs for proofs in asked)
+    assert document["components"]["securitySchemes"] == dumped()["components"]["securitySchemes"]
+    assert not any({} in described["security"] for _, _, described in operations(dumped()))
 
 
 async def test_every_example_fits_its_schema(document: dict[str, Any]) -> None:

@@ -63,7 +63,7 @@ class HttpApi:
         self._short_roads = self._calls_of_members()
         self._streams = EventStreams(coordinator, limits, metrics, self.draining, ping_seconds)
         self._document: Rendered | None = None
-        self.fastapi = _fastapi(limits)
+        self.fastapi = _fastapi(limits, guarded=guard is not None)
         for path, by_method in self._routes().items():
             self.fastapi.router.add_route(path, _dispatch(by_method), methods=list(by_method), include_in_schema=False)
 
@@ -178,7 +178,7 @@ def _dispatch(by_method: dict[str, Handler]) -> Callable[[HttpRequest], Awaitabl
     return dispatch
 
 
-def _fastapi(limits: Limits) -> FastAPI:
+def _fastapi(limits: Limits, *, guarded: bool) -> FastAPI:
     app = FastAPI(title="Rota", redoc_url=None, redirect_slashes=False, openapi_url=DOCUMENT_PATH)
     # FastAPI's own would write the document anew for each caller.
     app.router.routes = [route for route in app.router.routes if getattr(route, "path", "") != DOCUMENT_PATH]
@@ -186,7 +186,7 @@ def _fastapi(limits: Limits) -> FastAPI:
 
     def openapi() -> dict[str, Any]:
         if not document:
-            document.update(build_openapi(limits))
+            document.update(build_openapi(limits, guarded=guarded))
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -27,14 +27,17 @@ The generation is the fencing token. Errors are RFC 9457 problem documents whose
 Bytes are standard base64, times are integers that end in `_ms`. Calls with `wait_ms` may park for that long."""
 
 
-def build_openapi(limits: Limits) -> Json:
-    """The whole document for a server with these limits."""
+def build_openapi(limits: Limits, *, guarded: bool = True) -> Json:
+    """The whole document for a server with these limits. `guarded`: it asks callers who they are."""
     paths: dict[str, Json] = defaultdict(dict)
     for operation in OPERATIONS:
         route = ROUTES[type(operation.request)]
         paths[route.path][route.method.lower()] = _operation(operation, route, limits)
     for path, methods in special_paths(limits).items():
         paths[path] |= methods
+    for described in (described for methods in paths.values() for described in methods.values()):
+        # Whoever adds a route that anybody may call says so there.
+        described.setdefault("security", parts.security(guarded=guarded))
     request_shapes = [route.shape for route in ROUTES.values() if route.carrier is Carrier.BODY]
     return {
         "openapi": "3.1.0",
@@ -48,6 +51,7 @@ def build_openapi(limits: Limits) -> Json:
         "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "paths": dict(paths),
         "components": {
+            "securitySchemes": parts.SECURITY_SCHEMES,
             "schemas": parts.component_schemas(limits, (*request_shapes, HEARTBEAT_BATCH), SPECIAL_SHAPES),
         },
     }

@@ -28,6 +28,19 @@ COORDINATOR_ERRORS = (
 )
 """Every call to a coordinator may have these."""
 
+SECURITY_SCHEMES: Json = {
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "bearerFormat": "rota_… or JWT",
+        "description": "What `rota token create` prints, or a JWT of an issuer that the server believes.",
+    },
+    "certificate": {
+        "type": "mutualTLS",
+        "description": "A client's certificate that the server's authority signed. Its SPIFFE id or common name calls.",
+    },
+}
+
 _NUMBER: Json = {"type": "integer", "minimum": 0, "maximum": MAX_SAFE_INTEGER}
 REVISION: Json = {
     "revision": {**_NUMBER, "description": "The shard's last journal entry that this answer reflects."},
@@ -54,6 +67,12 @@ _PATH_PARAMETERS: dict[str, Json] = {
         "schema": {"type": "string", "minLength": 1, "maxLength": 512, "pattern": "^[ -~]+$"},
     },
 }
+
+
+def security(*, guarded: bool) -> list[Json]:
+    """How a caller says who it is: one of these. Where nobody is asked, it may also say nothing."""
+    proofs: list[Json] = [{name: []} for name in SECURITY_SCHEMES]
+    return proofs if guarded else [*proofs, {}]
 
 
 def path_parameters(names: Iterable[str]) -> list[Json]:

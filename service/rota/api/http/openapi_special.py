@@ -30,6 +30,9 @@ _GROUP_PARAMETERS = ("namespace", "group_id")
 _REFUSALS = (ErrorCode.UNAUTHENTICATED, ErrorCode.GROUP_AUTHORIZATION_FAILED)
 _UNAVAILABLE = (ErrorCode.COORDINATOR_NOT_AVAILABLE,)
 
+_OPEN: Json = {"security": []}
+"""Anybody may: it tells nothing of anybody's groups."""
+
 _EVENT_EXAMPLE = {
     "revision": 42,
     "epoch": 3,
@@ -152,7 +155,8 @@ def _probe(operation_id: str, summary: str, status: str, *, ready: bool) -> Json
     content = {"application/json": {"schema": schema, "example": {"status": status}}}
     errors = parts.error_responses(_UNAVAILABLE, reads_body=False)
     kept = {code: errors[code] for code in (["500", "503"] if ready else ["500"])}
-    return _described(operation_id, SERVER, summary, [], {"200": {"description": "Yes.", "content": content}, **kept})
+    responses = {"200": {"description": "Yes.", "content": content}, **kept}
+    return _described(operation_id, SERVER, summary, [], responses) | _OPEN
 
 
 def _fence_keys() -> Json:
@@ -165,7 +169,8 @@ def _fence_keys() -> Json:
     content = {"application/jwk-set+json": {"schema": schema, "example": {"keys": [key]}}}
     errors = parts.error_responses((), reads_body=False)
     responses = {"200": {"description": "A JWK set; empty without keys.", "content": content}, "500": errors["500"]}
-    return _described("fenceKeys", FENCES, "The public keys that fencing tokens are checked with.", [], responses)
+    summary = "The public keys that fencing tokens are checked with."
+    return _described("fenceKeys", FENCES, summary, [], responses) | _OPEN
 
 
 def _metrics() -> Json:
