@@ -120,6 +120,11 @@ class _Wires:
             if peer.replica_id in self._fleet.up:
                 self._fleet.up[peer.replica_id].nudge()
 
+    async def tell_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
+        for peer in peers:
+            if peer.replica_id in self._fleet.up:
+                self._fleet.up[peer.replica_id].hear_of_topics(namespaces)
+
     async def close(self) -> None:
         """Nothing to let go of."""
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pytest
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
+    Heartbeat,
+    HeartbeatReply,
     JoinGroup,
     JoinReply,
     PutTopic,
@@ -17,11 +20,12 @@ from rota.protocol.messages import (
     SyncReply,
 )
 from rota.protocol.messages import Protocol as Listed
+from rota.runtime import assigning
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.memory import MemoryTables
 from rota.types import Generation, ProtocolType, ServerSide, TopicFacts, registry
 from tests.runtime.conftest import NOW, FaultyStore, until
-from tests.runtime.test_routing import RunningReplica, a_replica, settled
+from tests.runtime.test_routing import RunningReplica, a_group_of, a_replica, settled
 
 
 def a_thin_join(
@@ -90,6 +94,32 @@ async def test_topics_of_all_replicas_are_assigned(tables: MemoryTables) -> None
 
     assert reply.error is ErrorCode.NONE
     assert len(json.loads(reply.assignment)["topics"]) == 12
+
+
+async def test_a_group_is_assigned_what_another_replica_has_registered_without_being_looked_at_again(
+    tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assigning, "LOOK_AGAIN_S", 3_600.0)
+    async with a_replica(tables, "r1") as one, a_replica(tables, "r2") as two:
+        await settled([one, two])
+        group_id = a_group_of(one)
+        joined = (await one.routed.call(a_thin_join(group_id, b'{"topics": ["t"]}'))).reply
+        assert isinstance(joined, JoinReply)
+        before = await synced(one, group_id, joined)
+        topic_elsewhere = a_group_of(two)
+        await two.routed.call(PutTopic("default", topic_elsewhere, 1, ()))
+        rejoined = a_thin_join(group_id, json.dumps({"topics": [topic_elsewhere]}).encode())
+        again = (await one.routed.call(replace(rejoined, member_id=joined.member_id))).reply
+        assert isinstance(again, JoinReply)
+        first = await synced(one, group_id, again)
+        await two.routed.call(PutTopic("default", topic_elsewhere, 2, ()))
+
+        beat = Heartbeat("default", group_id, again.member_id, again.generation_id, wait_ms=30_000)
+        told = (await one.routed.call(beat)).reply
+
+    assert isinstance(told, HeartbeatReply)
+    assert told.generation_id == again.generation_id + 1
+    assert [json.loads(reply.assignment)["topics"] for reply in (before, first)] == [{}, {topic_elsewhere: [0]}]
 
 
 async def test_a_strategy_that_breaks_fails_its_own_group_only(store: FaultyStore, breaking: None) -> None:

@@ -1,13 +1,15 @@
-"""Waiting for a topic to change: a call parks while the topic is the one that the caller knows."""
+"""Waiting for a topic, or for any of a namespace, to change: a call parks while it is what the caller knows."""
 
 from __future__ import annotations
 
 import asyncio
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import DeleteTopic, GetTopic, PutTopic, TopicReply
+from rota.protocol.messages import DeleteTopic, GetTopic, ListTopics, ListTopicsReply, PutTopic, TopicReply
 from rota.runtime.coordinator import LocalCoordinator
+from rota.storage.memory import MemoryTables
 from tests.runtime.conftest import FaultyStore, until
+from tests.runtime.test_routing import RunningReplica, a_replica, settled
 
 
 async def put(coordinator: LocalCoordinator, partitions: int, *attributes: tuple[str, str]) -> TopicReply:
@@ -88,3 +90,76 @@ async def test_nobody_is_left_waiting_when_the_server_stops(coordinator: LocalCo
 
     assert (await waiting).version in ("", first.version)
     assert not any(host.watchers for host in coordinator._ownership.hosts.values())
+
+
+# --- all topics of a namespace ----------------------------------------------------------------------
+
+
+async def listed(replica: LocalCoordinator | RunningReplica, version: str = "", wait_ms: int = 0) -> ListTopicsReply:
+    coordinator = replica.routed if isinstance(replica, RunningReplica) else replica
+    reply = (await coordinator.call(ListTopics("default", "", 2, version, wait_ms))).reply
+    assert isinstance(reply, ListTopicsReply)
+    return reply
+
+
+async def waiting_for_news(replica: LocalCoordinator | RunningReplica) -> asyncio.Task[ListTopicsReply]:
+    """A call that has looked at the topics and waits for others."""
+    version = (await listed(replica)).version
+    task = asyncio.create_task(listed(replica, version, wait_ms=20_000))
+    news = (replica.local if isinstance(replica, RunningReplica) else replica).topic_news
+    await until(lambda: "default" in news._waiting)
+    return task
+
+
+async def test_a_change_beyond_the_page_that_is_asked_for_is_told_and_one_of_another_namespace_is_not(
+    coordinator: LocalCoordinator,
+) -> None:
+    for name in "abc":
+        await coordinator.call(PutTopic("default", name, 1, ()))
+    waiting = await waiting_for_news(coordinator)
+
+    await coordinator.call(PutTopic("elsewhere", "c", 2, ()))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    told_of_elsewhere = waiting.done()
+    await coordinator.call(PutTopic("default", "c", 2, ()))
+    told = await waiting
+
+    assert not told_of_elsewhere
+    assert ([topic.topic for topic in told.topics], told.more) == (["a", "b"], True)
+
+
+async def test_topics_are_known_by_the_same_version_for_as_long_as_they_are_the_same(
+    coordinator: LocalCoordinator,
+) -> None:
+    empty = (await listed(coordinator)).version
+    await put(coordinator, 4)
+    four = (await listed(coordinator)).version
+    await put(coordinator, 4)
+    still_four = (await listed(coordinator, four, wait_ms=10)).version
+    await coordinator.call(DeleteTopic("default", "words"))
+
+    assert len({empty, four, ""}) == 3
+    assert still_four == four
+    assert (await listed(coordinator)).version == empty
+
+
+async def test_who_waits_is_told_what_another_replica_has_changed(tables: MemoryTables) -> None:
+    async with a_replica(tables, "r1") as one, a_replica(tables, "r2") as two:
+        await settled([one, two])
+        waiting = [await waiting_for_news(one), await waiting_for_news(two)]
+
+        await one.routed.call(PutTopic("default", "words", 4, ()))
+
+        told = [await each for each in waiting]
+
+    assert [[topic.partitions for topic in each.topics] for each in told] == [[4], [4]]
+    assert told[0].version == told[1].version
+
+
+async def test_nobody_waits_for_topics_at_a_server_that_stops(coordinator: LocalCoordinator) -> None:
+    waiting = await waiting_for_news(coordinator)
+
+    await coordinator.drain()
+
+    assert (await waiting).topics == ()

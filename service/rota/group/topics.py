@@ -37,9 +37,12 @@ def version_of(topic: TopicRow) -> str:
 
 def list_topics(topics: Iterable[TopicRow], request: ListTopics) -> ListTopicsReply:
     """One page of the namespace's topics in these shards, ordered by name."""
-    found = sorted(
-        (t for t in topics if t.namespace == request.namespace and t.topic > request.after),
-        key=lambda topic: topic.topic,
-    )
-    page = found[: request.limit]
-    return ListTopicsReply(topics=tuple(topic_reply(topic) for topic in page), more=len(found) > len(page))
+    known = [topic for topic in topics if topic.namespace == request.namespace]
+    found = sorted((topic for topic in known if topic.topic > request.after), key=lambda topic: topic.topic)
+    page = tuple(topic_reply(topic) for topic in found[: request.limit])
+    return ListTopicsReply(topics=page, more=len(found) > len(page), version=version_of_all(map(version_of, known)))
+
+
+def version_of_all(versions: Iterable[str]) -> str:
+    """The version of topics by those of its parts: of single topics, or of what several shards have. Empty is none."""
+    return f"{sum(int(version or '0', 16) for version in versions) % 2**64:016x}"

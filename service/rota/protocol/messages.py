@@ -505,9 +505,13 @@ class TopicReply:
 
 @dataclass(frozen=True, slots=True)
 class ListTopics:
+    """With `wait_ms`, parks while the namespace's topics, those of other pages included, are as `version` says."""
+
     namespace: str
     after: str = ""
     limit: int = 1_000
+    version: str = ""
+    wait_ms: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,6 +520,8 @@ class ListTopicsReply:
     detail: str = ""
     topics: tuple[TopicReply, ...] = field(default=())
     more: bool = False
+    version: str = ""
+    """Another one for each other content of the namespace, of which this may be a page."""
 
 
 Request = (

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
+from rota.group.records import TopicChanged
 from rota.group.state import Group
+from rota.group.topics import version_of_all
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import MAX_WAIT_MS, Limits
@@ -46,6 +48,7 @@ from rota.runtime.sessions import SharedSessions
 from rota.runtime.subscriptions import Listener, Subscriptions
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.timer_task import TimerTask
+from rota.runtime.topic_news import TopicNews
 from rota.runtime.watch import watch_group
 
 Asked = TypeVar("Asked", GetLeader, GetTopic)
@@ -94,6 +97,9 @@ class LocalCoordinator:
         """Does what groups leave to the server. Whoever can ask peers, too, has it ask there."""
         self.when_draining: Callable[[], None] = lambda: None
         """Called as no new call is taken any more. Whoever asks peers, too, ends what waits there."""
+        self.topic_news = TopicNews()
+        self.when_topics_change: Callable[[set[str]], None] = lambda _: None
+        """Called with the namespaces of which this replica has changed topics. Whoever knows peers tells them."""
         self._ownership = Ownership(
             store,
             self._clock,
@@ -150,6 +156,7 @@ class LocalCoordinator:
         await self._ownership.stop_rounds()
         self._draining = True
         self.when_draining()
+        self.topic_news.end_waits()
         # At once, and not when the last connection has ended: until then nobody else may answer for these groups.
         await self._ownership.release_all(DRAINING)
 
@@ -195,6 +202,8 @@ class LocalCoordinator:
                 return await self._verify_and_sign(request)
             case ListGroups():
                 return await self._list_groups(request)
+            case ListTopics() if request.wait_ms:
+                return await self.topic_news.list_when_changed(request, self._list_topics)
             case ListTopics():
                 return await self._list_topics(request)
             case _:
@@ -298,6 +307,12 @@ class LocalCoordinator:
             for shard_id, host in sorted(self._ownership.hosts.items())
         ]
 
+    def hear_of_topics(self, namespaces: Iterable[str]) -> None:
+        """Topics of these namespaces have changed, here or at a peer: who waits for that is told."""
+        for namespace in namespaces:
+            self.topic_news.tell(namespace)
+            self.assigning.look_again(namespace)
+
     def groups(self) -> Iterator[Group]:
         """Every group in memory here, for who counts them."""
         for host in self._ownership.hosts.values():
@@ -321,6 +336,10 @@ class LocalCoordinator:
         if self._sessions:
             self._sessions.on_events(shard_id, events)
         self._subscriptions.tell(events)
+        changed = {event.namespace for event in events if event.kind == TopicChanged.kind}
+        if changed:
+            self.hear_of_topics(changed)
+            self.when_topics_change(changed)
 
     async def _submit(self, request: Request) -> Answer:
         name = getattr(request, "group_id", "") or getattr(request, "topic", "")
@@ -452,7 +471,8 @@ def merge_topics(replies: Sequence[ListTopicsReply], limit: int) -> ListTopicsRe
     """One page of several shards' pages."""
     topics = sorted((t for reply in replies for t in reply.topics), key=lambda topic: topic.topic)
     more = len(topics) > limit or any(reply.more for reply in replies)
-    return ListTopicsReply(topics=tuple(topics[:limit]), more=more)
+    version = version_of_all(reply.version for reply in replies)
+    return ListTopicsReply(topics=tuple(topics[:limit]), more=more, version=version)
 
 
 async def _answered(host: ShardHost, request: Request) -> Answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Protocol
 
 from rota.protocol.errors import ErrorCode
@@ -52,6 +53,9 @@ class Peers(Protocol):
     async def tell_released(self, peers: Sequence[Replica]) -> None:
         """Let these know that shards have become free. Best effort: leases run out anyway."""
 
+    async def tell_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
+        """Let these know that topics of namespaces have changed. Best effort: who needs to know looks now and then."""
+
     async def close(self) -> None: ...
 
 
@@ -66,17 +70,23 @@ class RoutedCoordinator:
         self.local = local
         local.assigning.ask = self.call
         local.when_draining = self._end_waits
+        local.when_topics_change = self._tell_of_topics
         self.shard_count = local.shard_count
         self.replica_id = local.replica_id
         self._peers = peers
         self._forward = forward
         self._ending: set[asyncio.Task[None]] = set()
+        self._untold: set[str] = set()
+        """Namespaces of which the peers have not been told yet that topics have changed."""
+        self._telling: asyncio.Task[None] | None = None
         self._waiting: set[asyncio.Timeout] = set()
 
     # --- requests --------------------------------------------------------------------------------
 
     async def call(self, request: Request) -> Answer:
         """Answer a request wherever its shard lives; see `rota.runtime.ports.Coordinator`."""
+        if isinstance(request, ListTopics) and request.wait_ms:
+            return await self.local.topic_news.list_when_changed(request, self._list)
         if isinstance(request, ListGroups | ListTopics):
             return await self._list(request)
         asked_s = _now_s()
@@ -155,6 +165,8 @@ class RoutedCoordinator:
     async def stop(self) -> None:
         await asyncio.gather(*self._ending, return_exceptions=True)
         await self.local.stop()
+        if self._telling is not None:
+            await self._telling
 
     # --- inside ------------------------------------------------------------------------------------
 
@@ -221,7 +233,9 @@ class RoutedCoordinator:
             return False
 
     async def _list(self, request: ListGroups | ListTopics) -> Answer:
-        """Every replica lists its own shards; a page is complete only if all of them answered."""
+        """Every replica lists its own shards, as they are now; a page is complete only if all of them answered."""
+        if isinstance(request, ListTopics):
+            request = replace(request, version="", wait_ms=0)
         peers = self.local.peers() if self._forward else []
         answers = [await self.local.call(request)]
         for peer in peers:
@@ -233,6 +247,17 @@ class RoutedCoordinator:
         replies = [answer.reply for answer in answers]
         failed = next((reply for reply in replies if reply.error is not ErrorCode.NONE), None)
         return Answer(failed or _merged(request, replies))
+
+    def _tell_of_topics(self, namespaces: set[str]) -> None:
+        self._untold |= namespaces
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell_peers())
+
+    async def _tell_peers(self) -> None:
+        """One message at a time; what changes meanwhile goes into the next."""
+        while self._untold and (peers := self.local.peers()):
+            namespaces, self._untold = self._untold, set()
+            await self._peers.tell_topics_changed(peers, sorted(namespaces))
 
     def _shard_of(self, request: Request) -> int:
         name = getattr(request, "group_id", "") or getattr(request, "topic", "")

@@ -62,5 +62,8 @@ class CountedPeers:
     async def tell_released(self, peers: Sequence[Replica]) -> None:
         await self._peers.tell_released(peers)
 
+    async def tell_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
+        await self._peers.tell_topics_changed(peers, namespaces)
+
     async def close(self) -> None:
         await self._peers.close()

@@ -357,23 +357,29 @@ class DeleteTopicResponse(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[int] = ..., attributes: _Optional[_Mapping[str, str]] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
-    __slots__ = ("namespace", "page_token", "page_size")
+    __slots__ = ("namespace", "page_token", "page_size", "version", "wait_ms")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     page_token: str
     page_size: int
-    def __init__(self, namespace: _Optional[str] = ..., page_token: _Optional[str] = ..., page_size: _Optional[int] = ...) -> None: ...
+    version: str
+    wait_ms: int
+    def __init__(self, namespace: _Optional[str] = ..., page_token: _Optional[str] = ..., page_size: _Optional[int] = ..., version: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class ListTopicsResponse(_message.Message):
-    __slots__ = ("topics", "next_page_token", "revision", "epoch")
+    __slots__ = ("topics", "next_page_token", "version", "revision", "epoch")
     TOPICS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     topics: _containers.RepeatedCompositeFieldContainer[Topic]
     next_page_token: str
+    version: str
     revision: int
     epoch: int
-    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...

@@ -187,7 +187,10 @@ LEADER_REPLY = _reply(
 )
 TOPIC_REPLY = _reply(TopicReply, *_TOPIC_ENTRIES, title="TopicReply")
 LIST_TOPICS_REPLY = _reply(
-    ListTopicsReply, Entry("topics", _list_of(_reply(TopicReply, *_TOPIC_ENTRIES))), title="ListTopicsReply"
+    ListTopicsReply,
+    Entry("topics", _list_of(_reply(TopicReply, *_TOPIC_ENTRIES))),
+    Entry("version", _TEXT, "", "Of all topics, other pages included: hand it to `topicsList` to wait for a change."),
+    title="ListTopicsReply",
 )
 
 SHAPES: dict[type, Record] = {

@@ -251,7 +251,14 @@ LIST_GROUPS = Record(
         *_PAGE,
     ),
 )
-LIST_TOPICS = Record(ListTopics, _PAGE)
+LIST_TOPICS = Record(
+    ListTopics,
+    (
+        *_PAGE,
+        Entry("version", Text(64), "", "Wait until the namespace's topics are others than these."),
+        Entry("wait_ms", Wait(), 0, _WAIT_DOC),
+    ),
+)
 
 PUT_TOPIC = Record(
     PutTopic,

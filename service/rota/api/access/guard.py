@@ -161,7 +161,8 @@ class GuardedCoordinator:
         identity, shown = self.guard.current(), list[Any]()
         page: Any = request
         while True:
-            answer = await self.unguarded.call(page)
+            with self.guard.meters.parking(page):
+                answer = await self.unguarded.call(page)
             reply: Any = answer.reply
             if reply.error is not ErrorCode.NONE:
                 return answer
@@ -169,7 +170,7 @@ class GuardedCoordinator:
             shown += [thing for thing in things if identity.may_see(_resource(request.namespace, thing))]
             if not reply.more or len(shown) >= request.limit:
                 break
-            page = replace(page, after=_name(things[-1]))
+            page = _page_after(page, _name(things[-1]))
         more, listed = reply.more or len(shown) > request.limit, tuple(shown[: request.limit])
         named = {"groups": listed} if isinstance(reply, ListReply) else {"topics": listed}
         return replace(answer, reply=replace(reply, more=more, **named))
@@ -186,6 +187,11 @@ class GuardedCoordinator:
             close = getattr(events, "aclose", None)
             if close is not None:
                 await close()
+
+
+def _page_after(page: ListGroups | ListTopics, last: str) -> ListGroups | ListTopics:
+    """The next page; what was waited for need not be waited for again."""
+    return replace(page, after=last, wait_ms=0) if isinstance(page, ListTopics) else replace(page, after=last)
 
 
 def _name(thing: ListedGroup | TopicReply) -> str:

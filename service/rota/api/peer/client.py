@@ -16,6 +16,7 @@ from rota.api.peer.methods import (
     HEARTBEATS,
     RELEASED,
     TLS_CHANNEL_OPTIONS,
+    TOPICS_CHANGED,
     WATCH,
     pack_document,
     unpack_event,
@@ -91,7 +92,13 @@ class GrpcPeers:
     async def tell_released(self, peers: Sequence[Replica]) -> None:
         async with asyncio.TaskGroup() as group:
             for peer in peers:
-                group.create_task(self._tell(peer))
+                group.create_task(self._tell(self._link(peer).released, b"{}"))
+
+    async def tell_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
+        data = pack_document({"namespaces": list(namespaces)})
+        async with asyncio.TaskGroup() as group:
+            for peer in peers:
+                group.create_task(self._tell(self._link(peer).topics_changed, data))
 
     async def close(self) -> None:
         links, self._links = self._links, {}
@@ -99,9 +106,9 @@ class GrpcPeers:
             await link.heartbeats.close()
             await link.channel.close()
 
-    async def _tell(self, peer: Replica) -> None:
+    async def _tell(self, rpc: _Unary, data: bytes) -> None:
         with suppress(grpc.aio.AioRpcError):
-            await self._link(peer).released(b"{}", timeout=TELL_S, metadata=self._metadata)
+            await rpc(data, timeout=TELL_S, metadata=self._metadata)
 
     def _link(self, peer: Replica) -> _Link:
         version, credentials = self._credentials() if self._credentials is not None else (None, None)
@@ -130,6 +137,7 @@ class _Link:
             self.channel = grpc.aio.secure_channel(address, credentials, options=TLS_CHANNEL_OPTIONS)
         self.call: _Unary = self.channel.unary_unary(CALL)
         self.released: _Unary = self.channel.unary_unary(RELEASED)
+        self.topics_changed: _Unary = self.channel.unary_unary(TOPICS_CHANGED)
         self.watch: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self.channel.unary_stream(WATCH)
         heartbeats: _Unary = self.channel.unary_unary(HEARTBEATS)
 

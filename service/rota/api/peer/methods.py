@@ -14,6 +14,7 @@ CALL = f"/{SERVICE}/Call"
 HEARTBEATS = f"/{SERVICE}/Heartbeats"
 WATCH = f"/{SERVICE}/Watch"
 RELEASED = f"/{SERVICE}/Released"
+TOPICS_CHANGED = f"/{SERVICE}/TopicsChanged"
 
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 """A request of 8 MiB, as JSON with base64, and room to spare."""

@@ -15,6 +15,7 @@ from rota.api.peer.methods import (
     RELEASED,
     SERVER_OPTIONS,
     SERVICE,
+    TOPICS_CHANGED,
     WATCH,
     pack_event,
     unpack_document,
@@ -66,6 +67,7 @@ class PeerServer:
             CALL.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._call),
             HEARTBEATS.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._heartbeats),
             RELEASED.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._released),
+            TOPICS_CHANGED.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._topics_changed),
             WATCH.rpartition("/")[2]: grpc.unary_stream_rpc_method_handler(self._watch),
         }
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
@@ -96,6 +98,10 @@ class PeerServer:
 
     async def _released(self, _data: bytes, _context: Any) -> bytes:
         self._local.nudge()
+        return b"{}"
+
+    async def _topics_changed(self, data: bytes, _context: Any) -> bytes:
+        self._local.hear_of_topics(unpack_document(data)["namespaces"])
         return b"{}"
 
     async def _watch(self, data: bytes, _context: Any) -> AsyncIterator[bytes]:

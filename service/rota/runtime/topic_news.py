@@ -1,0 +1,66 @@
+"""Waiting for the topics of a namespace to change, wherever their shards live."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import MAX_WAIT_MS
+from rota.protocol.messages import ListTopics, ListTopicsReply
+from rota.runtime.ports import Answer
+
+
+class TopicNews:
+    """Wakes who waits, when this replica has made a change durable or a peer says that it has.
+
+    That there is news is all that travels: who is woken lists the topics again. Where a peer's word is lost, a wait
+    ends when its time is over, with what there is then.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._is_over = False
+
+    def tell(self, namespace: str) -> None:
+        """A topic was put or deleted."""
+        for event in self._waiting.get(namespace, ()):
+            event.set()
+
+    def end_waits(self) -> None:
+        """Answer all who wait, and nobody waits from now on: this replica stops."""
+        self._is_over = True
+        for namespace in self._waiting:
+            self.tell(namespace)
+
+    async def list_when_changed(self, request: ListTopics, ask: Callable[[ListTopics], Awaitable[Answer]]) -> Answer:
+        """What `ask` answers, as soon as these are not the topics that the caller knows, or the wait is over."""
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        give_up_at = loop.time() + min(request.wait_ms or 0, MAX_WAIT_MS) / 1000
+        waiting = self._waiting.setdefault(request.namespace, set())
+        waiting.add(woken)
+        try:
+            while True:
+                # Before the topics are looked at: what happens meanwhile is not missed.
+                woken.clear()
+                answer = await ask(request)
+                if self._is_over or _is_news(answer, request) or not await _is_set(woken, give_up_at):
+                    return answer
+        finally:
+            waiting.discard(woken)
+            if not waiting:
+                self._waiting.pop(request.namespace, None)
+
+
+def _is_news(answer: Answer, request: ListTopics) -> bool:
+    reply = answer.reply
+    assert isinstance(reply, ListTopicsReply)
+    return reply.error is not ErrorCode.NONE or reply.version != request.version
+
+
+async def _is_set(event: asyncio.Event, until: float) -> bool:
+    try:
+        async with asyncio.timeout_at(until):
+            return await event.wait()
+    except TimeoutError:
+        return False
