@@ -30,7 +30,8 @@ LED_BY_MEMBERS, LED_BY_THE_SERVER = "", "server:"
 
 @pytest.fixture
 async def coordinator(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LocalCoordinator]:
-    monkeypatch.setattr(assigning, "LOOK_AGAIN_S", 0.2)
+    # Told, or never.
+    monkeypatch.setattr(assigning, "LOOK_AGAIN_S", 3_600.0)
     clock = SystemClock()
     store = MemoryStore(clock.monotonic_ms)
     await store.open(4)
@@ -39,7 +40,7 @@ async def coordinator(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LocalCoo
         yield coordinator
 
 
-@pytest.fixture(params=["http", "grpc+stream"])
+@pytest.fixture(params=["http", "grpc", "grpc+stream"])
 async def client(request: pytest.FixtureRequest, coordinator: LocalCoordinator) -> AsyncIterator[Client]:
     async with AsyncExitStack() as stack:
         if request.param == "http":
@@ -49,7 +50,7 @@ async def client(request: pytest.FixtureRequest, coordinator: LocalCoordinator) 
             server = GrpcServer(coordinator, coordinator.limits)
             await server.start("127.0.0.1")
             stack.push_async_callback(server.stop, 0.2)
-            url = f"grpc+stream://{server.address}"
+            url = f"{request.param}://{server.address}"
         async with rota.connect(url) as client:
             yield client
         await coordinator.drain()
@@ -68,7 +69,7 @@ def consumers(client: Client, count: int, topics: str | re.Pattern[str], strateg
             *("g", topics, strategy),
             rack_id="abc"[index],
             capacity=index + 1,
-            topics_refresh_ms=200,
+            topics_refresh_ms=3_600_000,
             session_timeout_ms=SESSION_MS,
         )
         for index in range(count)
@@ -132,7 +133,7 @@ async def test_members_of_the_sdk_and_members_that_leave_all_to_the_server_share
     await client.put_topic("t", 6)
     said = {"server:sticky": json.dumps({"topics": ["t"]}).encode()}
     thin: Member[bytes] = client.member("g", protocol_type="consumer", protocols=said, assign=_never)
-    async with client.consumer("g", "t", ("sticky", "server:sticky"), topics_refresh_ms=200) as rich:
+    async with client.consumer("g", "t", ("sticky", "server:sticky")) as rich:
         await until(lambda: sizes([rich]) == [6])
         async with thin:
 

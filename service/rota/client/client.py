@@ -21,6 +21,7 @@ from rota.client.member import Member
 from rota.client.pulse import Pulse
 from rota.client.roles import Assign, OpaqueRole, Role, Share
 from rota.client.topics import Topics, TopicSelection
+from rota.client.topics_watch import TopicsWatch
 from rota.client.transports.addresses import transport_to
 from rota.client.transports.port import Transport
 from rota.client.worker_pool import Work, WorkerPool
@@ -178,7 +179,8 @@ class Client(Administration):
             max_processing_interval_ms: Give the share up when for so long nothing was committed or stored, nor
                 `progress` called, though heartbeats go on. The member joins again with the next progress.
             auto_commit_ms: Commit what was stored as often as this, and when partitions are revoked.
-            topics_refresh_ms: How often to look for new topics and partitions, where they are not given as a mapping.
+            topics_refresh_ms: How often to look for new topics and partitions, where nobody tells of them: the group's
+                leader is told by the coordinator of what is registered there, and asks what is a function.
             group_instance_id: As in `member`.
             rack_id: Where this member is, for strategies that heed racks.
             capacity: How much this member carries, against others, for `weighted`.
@@ -189,6 +191,8 @@ class Client(Administration):
         """
         selection = TopicSelection.of(topics)
         counts = partitions_per_topic or (topics if isinstance(topics, Mapping) else self._registered_facts)
+        is_registered = selection.pattern is not None or counts == self._registered_facts
+        watch = TopicsWatch(self._transport, self.namespace, longest_pause_ms=topics_refresh_ms)
         strategies = (strategy,) if isinstance(strategy, str) else tuple(strategy)
         role = TopicRole(strategies, selection.names, counts, rack_id, capacity)
         return Consumer(
@@ -199,6 +203,7 @@ class Client(Administration):
             registered=self._registered_topics,
             listeners=Listeners(on_assigned, on_revoked, on_lost),
             options=ConsumerSettings(auto_commit_ms, max_processing_interval_ms, topics_refresh_ms),
+            watch=watch if is_registered else None,
             leave_on_close=leave_on_close,
             pulse=self._pulse,
         )

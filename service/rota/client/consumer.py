@@ -16,11 +16,14 @@ from rota.client.events import Assigned
 from rota.client.member import Member
 from rota.client.pulse import Pulse
 from rota.client.topics import Topics, TopicSelection
+from rota.client.topics_watch import TopicsWatch
 from rota.client.transports.port import Transport
 from rota.membership import MembershipSettings
+from rota.membership import events as core
 from rota.membership.watchdog import ProcessingWatchdog
 from rota.protocol.messages import DescribeGroup, DescribeReply, OffsetToCommit, TopicPartitions
 from rota.types import TopicFacts
+from rota.types.registry import SERVER_PREFIX
 
 _log = logging.getLogger(__name__)
 
@@ -54,10 +57,11 @@ class Consumer(Member[Partitions]):
         registered: Callable[[], Awaitable[Iterable[str]]],
         listeners: Listeners[Partitions],
         options: ConsumerSettings,
+        watch: TopicsWatch | None = None,
         leave_on_close: bool | None = None,
         pulse: Pulse | None = None,
     ) -> None:
-        """`registered` asks for the topics that there are."""
+        """`registered` asks for the topics that there are; `watch` tells when these are others, if they matter."""
         own_listeners: Listeners[Partitions] = Listeners(self._start, self._stop, self._abandon)
         super().__init__(
             transport, settings, role=role, listeners=own_listeners, leave_on_close=leave_on_close, pulse=pulse
@@ -69,6 +73,8 @@ class Consumer(Member[Partitions]):
         self._options = options
         self._stored: dict[TopicPartition, OffsetToCommit] = {}
         self._watchdog = ProcessingWatchdog(options.max_processing_interval_ms)
+        self._watch = watch
+        self._look_now = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         if self._selection.pattern is not None:
@@ -77,6 +83,8 @@ class Consumer(Member[Partitions]):
         await super().__aenter__()
         if self._selection.pattern is not None or not isinstance(self._topic_role.counts, Mapping):
             self._in_background(self._refresh_topics())
+        if self._watch is not None:
+            self._in_background(self._watch_topics(self._watch))
         if self._topic_role.is_cooperative:
             self._in_background(self._look_for_rest())
         if self._options.auto_commit_ms is not None:
@@ -236,15 +244,56 @@ class Consumer(Member[Partitions]):
             self.rejoin("its subscription changed")
 
     async def _refresh_topics(self) -> None:
+        """Look when there is news, and now and then where nobody would tell."""
+        has_looked = False
         while True:
-            # Not all members at the same moment.
-            await asyncio.sleep(self._options.topics_refresh_ms * (0.75 + 0.5 * self._jitter()) / 1000)
+            if not await self._is_told_to_look() and has_looked and self._is_watching():
+                continue
             try:
                 self._take_topics(await self._select())
                 await self._follow_topics()
+                has_looked = True
             except Exception as error:
                 # The user's own counts may raise, too. Next time, then.
                 _log.warning("group %s: its topics could not be looked up: %r", self.group_id, error)
+                has_looked = False
+
+    async def _is_told_to_look(self) -> bool:
+        """False after a while; not for all members at the same moment."""
+        try:
+            async with asyncio.timeout(self._options.topics_refresh_ms * (0.75 + 0.5 * self._jitter()) / 1000):
+                await self._look_now.wait()
+        except TimeoutError:
+            return False
+        self._look_now.clear()
+        return True
+
+    async def _watch_topics(self, watch: TopicsWatch) -> None:
+        """While this member leads: what changes for the others, they learn by the rebalance."""
+        while not self._machine.is_final:
+            if self._deals_topics():
+                async with asyncio.TaskGroup() as tasks:
+                    watching = tasks.create_task(watch.follow(self._look_now.set))
+                    while self._deals_topics():
+                        await self._changed.wait()
+                    watching.cancel()
+            else:
+                await self._changed.wait()
+
+    def _is_watching(self) -> bool:
+        return self._watch is not None and self._watch.is_live and self._deals_topics()
+
+    def _deals_topics(self) -> bool:
+        """Whether the group waits for this member to notice what becomes of topics."""
+        if self._machine.is_final or not self.is_leader:
+            return False
+        return self._selection.pattern is not None or not self._machine.protocol_name.startswith(SERVER_PREFIX)
+
+    def _on_event(self, event: core.Event) -> None:
+        if isinstance(event, core.RebalanceStarted) and self._selection.pattern is not None:
+            # It may be for a topic that matches, and then all should ask for it at once.
+            self._look_now.set()
+        super()._on_event(event)
 
     async def _look_for_rest(self) -> None:
         """As the leader, call for what was withheld and not given up, as its claimant has started anew meanwhile.

@@ -175,7 +175,8 @@ class Client:
             max_processing_interval_ms: Give the share up when for so long nothing was committed or stored, nor
                 `progress` called, though heartbeats go on. The member joins again with the next progress.
             auto_commit_ms: Commit what was stored as often as this, and when partitions are revoked.
-            topics_refresh_ms: How often to look for new topics and partitions, where they are not given as a mapping.
+            topics_refresh_ms: How often to look for new topics and partitions, where nobody tells of them: the group's
+                leader is told by the coordinator of what is registered there, and asks what is a function.
             group_instance_id: As in `member`.
             rack_id: Where this member is, for strategies that heed racks.
             capacity: How much this member carries, against others, for `weighted`.

@@ -1,0 +1,85 @@
+"""Being told that the registered topics have changed, instead of asking now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from rota.client.calls import Caller, patience_ms
+from rota.client.errors import CoordinatorError
+from rota.client.transports.port import Transport
+from rota.membership.backoff import Backoff
+from rota.protocol.messages import ListTopics, ListTopicsReply
+
+WAIT_MS = 20_000
+LINGER_S = 0.05
+"""After word of a change, for others of the same moment."""
+PAUSE_S = 0.5
+"""Between two changes: who registers many topics one by one must not cause a rebalance for each."""
+_AT_ONCE_S = 1.0
+"""What is answered sooner without news has not been waited for: a server that stops, or one of an older release."""
+_FIRST_PAUSE_MS = 200
+
+_log = logging.getLogger(__name__)
+
+
+class TopicsWatch:
+    """One parked call at a time. Between two runs of `follow` it remembers what it last knew."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        namespace: str,
+        *,
+        longest_pause_ms: int = 10_000,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """`longest_pause_ms`: where the watch fails again and again."""
+        # It fails at the first error: whoever relies on it goes back to looking now and then.
+        self._caller = Caller(transport, patience_ms=0, jitter=jitter)
+        self._namespace = namespace
+        self._jitter = jitter
+        self._backoff = Backoff(_FIRST_PAUSE_MS, longest_pause_ms)
+        self._version = ""
+        self._not_before = 0.0
+        """Also for the next run of `follow`: a change is often what ends the one and begins the other."""
+        self.is_live = False
+        """Whether changes are told while `follow` runs: nobody has to look for them then."""
+
+    async def follow(self, on_news: Callable[[], None]) -> None:
+        """Until it is cancelled, call `on_news` soon after each change; and at first, unless all is as it was last."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(max(0.0, self._not_before - loop.time()))
+            pause_s = await self._wait_once(on_news)
+            self._not_before = loop.time() + pause_s
+
+    async def _wait_once(self, on_news: Callable[[], None]) -> float:
+        """One call, and how many seconds to leave the coordinator alone after it."""
+        loop = asyncio.get_running_loop()
+        asked_at, request = loop.time(), ListTopics(self._namespace, "", 1, self._version, WAIT_MS)
+        try:
+            version = (await self._caller.ask(request, ListTopicsReply)).version
+        except CoordinatorError as error:
+            _log.debug("the topics of %s cannot be watched: %s", self._namespace, error)
+            self.is_live = False
+            return max(self._pause_s(), patience_ms(error.code, error.retry_after_ms) / 1000)
+        # A server that cannot wait knows no version either.
+        self.is_live = bool(version)
+        if version and version != self._version:
+            self._version = version
+            self._backoff.reset()
+            self._not_before = loop.time() + PAUSE_S
+            await asyncio.sleep(LINGER_S)
+            on_news()
+            return PAUSE_S
+        if not version or loop.time() - asked_at < _AT_ONCE_S:
+            return self._pause_s()
+        self._backoff.reset()
+        return 0.0
+
+    def _pause_s(self) -> float:
+        """Never nothing, however the dice fall: calls without an end in between are a busy loop."""
+        return (_FIRST_PAUSE_MS + self._backoff.next_ms(self._jitter())) / 1000

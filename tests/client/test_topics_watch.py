@@ -1,0 +1,206 @@
+"""The member that leads is told of changed topics on one parked call; without it, all look now and then."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+
+import pytest
+
+from rota.client import Client, Consumer, CoordinatorUnreachable
+from rota.client.transports import Answer
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import ListTopics, ListTopicsReply, Request, refuse
+from rota.runtime.coordinator import LocalCoordinator
+from rota.wire.replies import Received
+from tests.client.stage import Cable, a_coordinator
+from tests.client.virtual_time import in_virtual_time
+
+A_MOMENT_S = 0.2
+HOUR_MS = 3_600_000
+REST_S = 200.0
+WAITS_AT_REST = 11
+"""Of 20 seconds each."""
+
+
+class Line(Cable):
+    """A cable whose watches of topics may be answered by somebody else."""
+
+    def __init__(self, coordinator: LocalCoordinator) -> None:
+        super().__init__(coordinator)
+        self.answer_watch: Callable[[ListTopics], Answer] | None = None
+        self.waits = 0
+        self.parked = 0
+
+    async def send(self, request: Request, *, timeout_ms: int) -> Answer:
+        if not (isinstance(request, ListTopics) and request.wait_ms):
+            return await super().send(request, timeout_ms=timeout_ms)
+        self.waits += 1
+        if self.answer_watch is not None:
+            return self.answer_watch(request)
+        self.parked += 1
+        try:
+            return await super().send(request, timeout_ms=timeout_ms)
+        finally:
+            self.parked -= 1
+
+
+Group = tuple[Client, list[Line], list[Consumer]]
+
+
+async def a_group(
+    stack: AsyncExitStack,
+    topics: str | re.Pattern[str] = "t",
+    strategy: str = "range",
+    *,
+    refresh_ms: int = HOUR_MS,
+    answer_watch: Callable[[ListTopics], Answer] | None = None,
+) -> Group:
+    """Two members on a line each, the first of which leads, and a topic of two partitions."""
+    coordinator = await stack.enter_async_context(a_coordinator())
+    lines = [Line(coordinator) for _ in range(3)]
+    admin, *clients = (Client(line) for line in lines)
+    await admin.put_topic("t", 2)
+    members = []
+    for client, line in zip(clients, lines[1:], strict=True):
+        line.answer_watch = answer_watch
+        member = client.consumer("g", topics, strategy, topics_refresh_ms=refresh_ms)
+        members.append(await stack.enter_async_context(member))
+        await member.wait_assigned()
+    await within(30, lambda: sizes(members) == [1, 1])
+    await asyncio.sleep(10)
+    return admin, lines[1:], members
+
+
+async def within(seconds: float, is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(seconds):
+        while not is_so():  # noqa: ASYNC110 — what members hold has no event on the outside
+            await asyncio.sleep(0.01)
+
+
+def sizes(members: Sequence[Consumer]) -> list[int]:
+    return [len(member.assignment or ()) for member in members]
+
+
+@in_virtual_time
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:sticky"])
+async def test_growth_is_dealt_within_a_moment(strategy: str) -> None:
+    async with AsyncExitStack() as stack:
+        admin, _, members = await a_group(stack, strategy=strategy)
+        await admin.put_topic("t", 6)
+        await within(A_MOMENT_S, lambda: sizes(members) == [3, 3])
+
+
+@in_virtual_time
+@pytest.mark.parametrize("strategy", ["range", "server:range"])
+async def test_all_ask_at_once_for_a_new_topic_that_matches(strategy: str) -> None:
+    async with AsyncExitStack() as stack:
+        admin, _, members = await a_group(stack, re.compile("[tu]"), strategy)
+        await admin.put_topic("u", 4)
+        await within(2 * A_MOMENT_S, lambda: sizes(members) == [3, 3])
+        assert {member.subscription for member in members} == {("t", "u")}
+
+
+@in_virtual_time
+async def test_at_rest_the_leader_has_one_call_parked_and_nobody_else_asks_anything() -> None:
+    async with AsyncExitStack() as stack:
+        _, lines, members = await a_group(stack, refresh_ms=1_000)
+        assert [member.is_leader for member in members] == [True, False]
+        before = [line.requests.copy() for line in lines]
+        await asyncio.sleep(REST_S)
+        asked = [lists(line.requests[len(known) :]) for line, known in zip(lines, before, strict=True)]
+        assert all(request.wait_ms for request in asked[0])
+        assert len(asked[0]) <= WAITS_AT_REST
+        assert asked[1] == []
+        assert [line.parked for line in lines] == [1, 0]
+
+
+def lists(requests: Sequence[Request]) -> list[ListTopics]:
+    return [request for request in requests if isinstance(request, ListTopics)]
+
+
+@in_virtual_time
+async def test_the_next_leader_watches_and_the_former_one_hangs_up() -> None:
+    async with AsyncExitStack() as stack:
+        admin, lines, members = await a_group(stack)
+        await members[0].__aexit__(None, None, None)
+        await within(10, lambda: [line.parked for line in lines] == [0, 1])
+        await admin.put_topic("t", 7)
+        await within(A_MOMENT_S, lambda: sizes(members[1:]) == [7])
+        stack.pop_all().push_async_callback(members[1].__aexit__, None, None, None)
+
+
+@in_virtual_time
+async def test_many_changes_one_by_one_are_few_rebalances() -> None:
+    async with AsyncExitStack() as stack:
+        admin, _, members = await a_group(stack)
+        generation_id = members[0].generation_id
+        for partitions in range(3, 103):
+            await admin.put_topic("t", partitions)
+            await asyncio.sleep(0.01)
+        await within(1, lambda: sum(sizes(members)) == 102)
+        assert members[0].generation_id - generation_id <= 4
+
+
+def unreachable(_: ListTopics) -> Answer:
+    raise CoordinatorUnreachable("a proxy that lets nobody wait")
+
+
+def forbidden(request: ListTopics) -> Answer:
+    return Received(refuse(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, "no"))
+
+
+def of_an_older_release(_: ListTopics) -> Answer:
+    return Received(ListTopicsReply())
+
+
+def at_once(_: ListTopics) -> Answer:
+    return Received(ListTopicsReply(version="the same"))
+
+
+def always_another() -> Iterator[str]:
+    number = 0
+    while True:
+        yield f"v{(number := number + 1)}"
+
+
+@in_virtual_time
+@pytest.mark.parametrize("answer", [unreachable, forbidden, of_an_older_release])
+async def test_where_the_watch_fails_members_look_now_and_then(answer: Callable[[ListTopics], Answer]) -> None:
+    async with AsyncExitStack() as stack:
+        admin, _, members = await a_group(stack, refresh_ms=2_000, answer_watch=answer)
+        await admin.put_topic("t", 6)
+        await within(3, lambda: sizes(members) == [3, 3])
+
+
+@in_virtual_time
+@pytest.mark.parametrize("answer", [unreachable, forbidden, of_an_older_release, at_once])
+async def test_a_watch_that_is_answered_at_once_is_no_busy_loop(answer: Callable[[ListTopics], Answer]) -> None:
+    async with AsyncExitStack() as stack:
+        _, lines, _ = await a_group(stack, refresh_ms=10_000, answer_watch=answer)
+        before = lines[0].waits
+        await asyncio.sleep(REST_S)
+        assert 1 <= lines[0].waits - before <= REST_S / 1.5
+
+
+@in_virtual_time
+async def test_topics_that_change_without_end_are_looked_at_twice_a_second_at_most() -> None:
+    versions = always_another()
+    async with AsyncExitStack() as stack:
+        _, lines, _ = await a_group(stack, answer_watch=lambda _: Received(ListTopicsReply(version=next(versions))))
+        before = lines[0].waits
+        await asyncio.sleep(10)
+        assert lines[0].waits - before <= 20
+
+
+@in_virtual_time
+async def test_a_watch_that_failed_is_taken_up_again() -> None:
+    async with AsyncExitStack() as stack:
+        admin, lines, members = await a_group(stack, answer_watch=unreachable)
+        lines[0].answer_watch = None
+        await within(3_600, lambda: lines[0].parked == 1)
+        await asyncio.sleep(1)
+        await admin.put_topic("t", 6)
+        await within(A_MOMENT_S, lambda: sizes(members) == [3, 3])
