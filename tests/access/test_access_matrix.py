@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,9 +13,10 @@ import pytest
 import pytest_asyncio
 
 from rota.access.actions import ROLES, Action
+from rota.api.grpc.inquiries import ACCESS
 from rota.api.http.operations import OPERATIONS
 from rota.protocol import messages as m
-from rota.v1 import admin_pb2, coordinator_pb2
+from rota.v1 import access_pb2, admin_pb2, coordinator_pb2
 from rota.v1 import coordinator_pb2 as pb
 from rota.wire.routes import MEMBER_PATH, PREFIX, ROUTES, encode_request
 from rota.wire.rpcs import ADMIN, COORDINATOR, REMOVE_MEMBERS, RPCS
@@ -23,10 +25,15 @@ from tests.access.issuers import service_account
 from tests.grpc.clients import SessionClient
 
 _GROUP, _TOPIC = PREFIX + "/groups/{group_id}", PREFIX + "/topics/{topic}"
+PROTO = Path(__file__).parents[2] / "proto" / "rota" / "v1"
+MODULES = (coordinator_pb2, admin_pb2, access_pb2)
 OPEN = None
 """Anybody may: it tells nothing of anybody's groups, and probes, browsers and checkers of tokens need it."""
 
-OF_ROUTES: dict[tuple[str, str], Action | None] = {
+WHOEVER = "whoever"
+"""Anybody may who shows nothing that proves nothing: the answer is about whom they are taken for."""
+
+OF_ROUTES: dict[tuple[str, str], str | None] = {
     ("POST", _GROUP + "/join"): Action.JOIN,
     ("POST", _GROUP + "/sync"): Action.JOIN,
     ("POST", _GROUP + "/heartbeat"): Action.JOIN,
@@ -49,6 +56,8 @@ OF_ROUTES: dict[tuple[str, str], Action | None] = {
     ("GET", PREFIX + "/topics"): Action.DESCRIBE,
     ("GET", "/v1/events"): Action.JOURNAL,
     ("GET", "/metrics"): Action.METRICS,
+    ("GET", "/v1/whoami"): WHOEVER,
+    ("GET", "/v1/can-i"): WHOEVER,
     ("GET", "/healthz"): OPEN,
     ("GET", "/readyz"): OPEN,
     ("GET", "/.well-known/jwks.json"): OPEN,
@@ -56,7 +65,7 @@ OF_ROUTES: dict[tuple[str, str], Action | None] = {
     ("GET", "/docs"): OPEN,
     ("GET", "/docs/oauth2-redirect"): OPEN,
 }
-OF_RPCS: dict[str, Action | None] = {
+OF_RPCS: dict[str, str | None] = {
     f"/{COORDINATOR}/JoinGroup": Action.JOIN,
     f"/{COORDINATOR}/SyncGroup": Action.JOIN,
     f"/{COORDINATOR}/Heartbeat": Action.JOIN,
@@ -79,6 +88,8 @@ OF_RPCS: dict[str, Action | None] = {
     f"/{ADMIN}/GetTopic": Action.DESCRIBE,
     f"/{ADMIN}/DeleteTopic": Action.ADMINISTER,
     f"/{ADMIN}/ListTopics": Action.DESCRIBE,
+    f"/{ACCESS}/WhoAmI": WHOEVER,
+    f"/{ACCESS}/CanI": WHOEVER,
     "/grpc.health.v1.Health/Check": OPEN,
 }
 
@@ -87,19 +98,22 @@ MEMBER, EVERYTHING, NOTHING = ROLES["member"], ROLES["admin"], frozenset[Action]
 
 @dataclass(frozen=True)
 class Caller:
-    """What a kind of caller may do in the namespace, and whether it has proven who it is at all."""
+    """What a kind of caller may do in the namespace, and whether it has proven who it is, or tried to at all."""
 
     may: frozenset[Action]
     is_proven: bool = True
+    is_silent: bool = False
 
-    def expected(self, action: Action | None) -> str:
+    def expected(self, action: str | None) -> str:
         if action is OPEN or action in self.may:
+            return "in"
+        if action == WHOEVER and (self.is_proven or self.is_silent):
             return "in"
         return "forbidden" if self.is_proven else "unauthenticated"
 
 
 CALLERS = {
-    "anonymous": Caller(NOTHING, is_proven=False),
+    "anonymous": Caller(NOTHING, is_proven=False, is_silent=True),
     "no bearer": Caller(NOTHING, is_proven=False),
     "two headers": Caller(NOTHING, is_proven=False),
     "garbage": Caller(NOTHING, is_proven=False),
@@ -185,7 +199,11 @@ def test_every_route_has_its_row(world: tuple[Service, dict[str, Any]]) -> None:
 
 
 def test_every_rpc_has_its_row() -> None:
-    services = [s for module in (coordinator_pb2, admin_pb2) for s in module.DESCRIPTOR.services_by_name.values()]
+    """Also those of a file of the contract that is new."""
+    assert {module.__name__.rpartition(".")[2] for module in MODULES} == {
+        f"{file.stem}_pb2" for file in PROTO.glob("*.proto")
+    }
+    services = [s for module in MODULES for s in module.DESCRIPTOR.services_by_name.values()]
     rpcs = {f"/{service.full_name}/{method.name}" for service in services for method in service.methods}
 
     assert rpcs | {"/grpc.health.v1.Health/Check"} == set(OF_RPCS)
@@ -202,7 +220,8 @@ def test_the_document_asks_for_a_proof_exactly_where_the_server_does(world: tupl
     described = {(path, method): said for path, item in document["paths"].items() for method, said in item.items()}
     asked = {(method.upper(), path): said["security"] for (path, method), said in described.items()}
 
-    expected = {(m, path.replace(":path", "")): [] if a is OPEN else proofs for (m, path), a in OF_ROUTES.items()}
+    security = {OPEN: [], WHOEVER: [*proofs, {}]}
+    expected = {(m, path.replace(":path", "")): security.get(a, proofs) for (m, path), a in OF_ROUTES.items()}
     assert len(proofs) == 2
     assert asked == {route: expected[route] for route in asked}
     assert {route for route, needed in expected.items() if needed} <= set(asked)
@@ -233,7 +252,7 @@ CERTIFICATES: dict[str, tuple[dict[str, str], Caller]] = {
     "certificate of another team": ({"uri": "spiffe://corp/ns/team-b/sa/worker"}, Caller(NOTHING)),
     "certificate with a name alone": ({"common_name": "ops-console"}, Caller(EVERYTHING)),
     "certificate without rules": ({"common_name": "somebody"}, Caller(NOTHING)),
-    "certificate that names nobody": ({}, Caller(NOTHING, is_proven=False)),
+    "certificate that names nobody": ({}, Caller(NOTHING, is_proven=False, is_silent=True)),
 }
 
 
@@ -330,10 +349,14 @@ def targets_by_route() -> dict[tuple[str, str], tuple[str, str, Any, Any]]:
         route, target = ROUTES[type(request)], encode_request(request)
         targets[(route.method, route.path)] = (target.method, target.path, target.query, target.body)
     here = {"namespace": NAMESPACE, "group_id": GROUP}
+    queries: dict[str, dict[str, Any]] = {
+        "/v1/events": {"shard": 0},
+        "/v1/can-i": {"action": "join", **here},
+    }
     by_hand = [path for path in OF_ROUTES if path not in targets]
     for method, path in by_hand:
         filled = path.replace(":path", "").format(**here, member_id="nobody")
-        targets[(method, path)] = (method, filled, {"shard": 0} if path == "/v1/events" else {}, None)
+        targets[(method, path)] = (method, filled, queries.get(path, {}), None)
     assert MEMBER_PATH.format(**here, member_id="nobody") in [target[1] for target in targets.values()]
     return targets
 
@@ -352,5 +375,7 @@ def messages_by_rpc() -> dict[str, bytes]:
         f"/{COORDINATOR}/HeartbeatMany": pb.HeartbeatManyRequest(groups=[group]).SerializeToString(),
         f"/{COORDINATOR}/FindCoordinator": pb.FindCoordinatorRequest(**place).SerializeToString(),
         f"/{ADMIN}/WatchGroup": admin_pb2.WatchGroupRequest(**place).SerializeToString(),
+        f"/{ACCESS}/WhoAmI": b"",
+        f"/{ACCESS}/CanI": access_pb2.CanIRequest(action="join", **place).SerializeToString(),
         "/grpc.health.v1.Health/Check": b"",
     }

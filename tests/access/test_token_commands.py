@@ -120,6 +120,42 @@ def test_can_i_names_the_rule_that_decides(rota: Rota, access_file: Path) -> Non
     assert "no rule allows it" in json.loads(nothing.out)["detail"]
 
 
+def test_without_as_it_is_a_server_that_is_asked_and_it_knows_who_asks(
+    processes: Processes, tmp_path: Path, access_file: Path, rota: Rota
+) -> None:
+    tokens = str(tmp_path / "tokens.json")
+    token = rota("token", "create", "viewer", "--file", tokens, "--expires-in", "90d").out.strip()
+    options = ("--access-file", str(access_file), "--access-tokens-file", tokens)
+    server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}", *options)
+    server.start_and_wait()
+
+    def ask(*arguments: str, token: str = token) -> Done:
+        return rota("auth", *arguments, "--url", server.url, ROTA_TOKEN=token, ROTA_ACCESS_FILE=str(access_file))
+
+    allowed = ask("can-i", "describe", "team-a/billing", "-o", "json")
+    denied = ask("can-i", "join", "team-a/ledger-1", "-o", "json")
+    who = json.loads(ask("whoami", "-o", "json").out)
+    mistyped = ask("whoami", token=token[:-1])
+
+    assert (allowed.exit_code, json.loads(allowed.out)["rule"]) == (0, "viewers of everything")
+    assert (denied.exit_code, json.loads(denied.out)["rule"]) == (4, "frozen for the audit")
+    assert (who["subject"], len(who["rules"])) == ("token:viewer", 2)
+    assert "in 89d" in ask("whoami").out
+    assert ask("whoami", "-o", "name").out == "token:viewer\n"
+    assert (mistyped.exit_code, "checksum" in mistyped.err) == (4, True)
+    assert ask("can-i", "metrics", "server").exit_code == 4
+    assert ask("can-i", "describe", "team-a/billing", "--as", "anonymous").exit_code == 2
+
+
+def test_an_access_file_is_asked_of_somebody(rota: Rota, access_file: Path) -> None:
+    nobody = rota("auth", "can-i", "join", "team-a/billing", "--access-file", str(access_file))
+    nothing = rota("auth", "can-i", "join", "team-a/billing", "--as", "token:ci")
+
+    assert (nobody.exit_code, nothing.exit_code) == (2, 2)
+    assert "with --as of whom" in nobody.err
+    assert "a server says it only of who asks" in nothing.err
+
+
 def test_a_wrong_access_file_is_found_before_a_server_is_told_to_use_it(rota: Rota, tmp_path: Path) -> None:
     file = tmp_path / "access.toml"
     file.write_text('[[rules]]\nname = "r"\nsubjects = ["*"]\nactions = ["fly"]\n')

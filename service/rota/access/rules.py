@@ -81,7 +81,7 @@ class Decision:
 def decide(rules: Sequence[Rule], caller: Subject, action: Action, resource: Resource) -> Decision:
     """May the caller do this? The detail names the rule, or says that there is none."""
     asked = f"{caller.subject} may {{}}{action} {resource}"
-    about = [rule for rule in _rules_for(rules, caller) if rule.is_about(action, resource)]
+    about = [rule for rule in rules_for(rules, caller) if rule.is_about(action, resource)]
     for rule in about:
         if rule.effect is Effect.DENY:
             return Decision(False, rule.name, f"{asked.format('not ')}: rule {rule.name!r} denies it")
@@ -90,7 +90,8 @@ def decide(rules: Sequence[Rule], caller: Subject, action: Action, resource: Res
     return Decision(False, "", f"{asked.format('not ')}: no rule allows it")
 
 
-def _rules_for(rules: Iterable[Rule], caller: Subject) -> list[Rule]:
+def rules_for(rules: Iterable[Rule], caller: Subject) -> list[Rule]:
+    """Those that speak of the caller, and what its credential itself allows."""
     names = caller.names()
     return [*(rule for rule in rules if _is_for(rule, caller, names)), *caller.grants]
 

@@ -1,17 +1,20 @@
-"""`rota auth`: what an access file says of somebody, before a server is told to go by it."""
+"""`rota auth`: what an access file says of somebody, before a server goes by it, and what a server says of who asks."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rota.cli.calls import Server
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.options import OutputFormat, shared
+from rota.cli.options import OutputFormat, Shared, Url, shared
 from rota.cli.output import Output, print_item, tell
+from rota.cli.times import until
 
 if TYPE_CHECKING:
+    from rota.access.actions import Action
     from rota.access.document import AccessDocument
 
 app = typer.Typer(no_args_is_help=True, help="Rules: who may do what, and which rule says so.")
@@ -29,36 +32,54 @@ def can_i(
     ],
     what: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="A group; `server` for the server itself.")],
     subject: Annotated[
-        str, typer.Option("--as", help="Who: token:ci, user:alice, sa:team-a/worker, spiffe://…, cn:…, anonymous.")
-    ],
-    access_file: AccessFile,
+        str | None,
+        typer.Option("--as", help="Of whom to ask a file: token:ci, user:alice, sa:team-a/worker, cn:…, anonymous."),
+    ] = None,
+    access_file: Annotated[
+        Path | None, typer.Option("--access-file", envvar="ROTA_ACCESS_FILE", help="Ask this file, with --as.")
+    ] = None,
     of_group: Annotated[
         list[str] | None, typer.Option("--of", help="A group of people it belongs to, as its issuer says; repeatable.")
     ] = None,
     topic: Annotated[bool, typer.Option("--topic", help="NAME is a topic's, not a group's.")] = False,
+    url: Url = None,
     output: OutputFormat = None,
 ) -> None:
-    """Say whether the rules allow it, and which rule decides; ends with 4 where they do not."""
-    from rota.access.actions import Action, Kind, Resource
-    from rota.access.caller import Caller
-    from rota.access.rules import decide
+    """Say whether the rules allow it, and which rule decides; ends with 4 where they do not.
+
+    Of you by the server, which knows you by your token or certificate; with --as of anybody by an access file.
+    """
+    from rota.access.actions import Action
 
     if action not in Action.__members__.values():
         raise CommandFailed(f"{action!r} is no action; there are {', '.join(Action)}", Exit.USAGE)
-    namespace, slash, name = what.partition("/")
-    if what == "server":
-        resource = Resource(Kind.SERVER)
-    elif slash and namespace and name:
-        resource = Resource(Kind.TOPIC if topic else Kind.GROUP, namespace, name)
+    place = _place(what, is_topic=topic)
+    options = shared(context, url=url, output=output)
+    if subject is None:
+        if of_group or _is_typed(context, "access_file"):
+            raise CommandFailed("say with --as of whom to ask the access file", Exit.USAGE)
+        item = _ask(options, {"action": action, **place})
+    elif access_file is None or url is not None:
+        raise CommandFailed("--as asks an access file (--access-file): a server says it only of who asks", Exit.USAGE)
     else:
-        raise CommandFailed("say NAMESPACE/NAME, or server", Exit.USAGE)
-    caller = Caller(subject, "assumed", tuple(of_group or ()))
-    decision = decide(_read(access_file).rules, caller, Action(action), resource)
-    item = {"allowed": decision.allowed, "rule": decision.rule, "detail": decision.detail}
-    chosen = shared(context, output=output).output
-    print_item(item, Output.TABLE if chosen is Output.NAME else chosen, name="rule")
-    if not decision.allowed:
+        item = _look_up(access_file, subject, of_group or [], Action(action), place)
+    print_item(item, Output.TABLE if options.output is Output.NAME else options.output, name="rule")
+    if not item["allowed"]:
         raise typer.Exit(Exit.AUTH)
+
+
+@app.command("whoami")
+def whoami(context: typer.Context, url: Url = None, output: OutputFormat = None) -> None:
+    """Say who you are to the server, and the rules that speak of you; ends with 4 where your token proves nothing."""
+    options = shared(context, url=url, output=output)
+    with Server(options) as server:
+        told = server.exchange("GET", "/v1/whoami")
+    if options.output is Output.TABLE:
+        expires_at_ms = told.pop("expires_at_ms")
+        told["groups"] = ", ".join(told["groups"])
+        told["rules"] = ", ".join(rule["name"] for rule in told["rules"])
+        told["expires"] = expires_at_ms and until(expires_at_ms)
+    print_item(told, options.output, name="subject")
 
 
 @app.command("check")
@@ -66,6 +87,38 @@ def check(access_file: AccessFile) -> None:
     """Read an access file as a server would, and say what is wrong with it; ends with 1 if anything is."""
     document = _read(access_file)
     tell(f"{len(document.rules)} rules, {len(document.quotas)} quotas, {len(document.issuers)} issuers")
+
+
+def _place(what: str, *, is_topic: bool) -> dict[str, str]:
+    """Where it would be done, as a server is asked; nothing for the server itself."""
+    namespace, slash, name = what.partition("/")
+    if what == "server":
+        return {}
+    if not (slash and namespace and name):
+        raise CommandFailed("say NAMESPACE/NAME, or server", Exit.USAGE)
+    return {"namespace": namespace, "topic" if is_topic else "group_id": name}
+
+
+def _is_typed(context: typer.Context, parameter: str) -> bool:
+    """Whether it stands on the command line, and not only in the environment."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _ask(options: Shared, question: dict[str, str]) -> dict[str, Any]:
+    with Server(options) as server:
+        return server.exchange("GET", "/v1/can-i", tuple(question.items()))
+
+
+def _look_up(path: Path, subject: str, groups: list[str], action: Action, place: dict[str, str]) -> dict[str, Any]:
+    from rota.access.actions import Kind, Resource
+    from rota.access.caller import Caller
+    from rota.access.rules import decide
+
+    kind = Kind.TOPIC if "topic" in place else Kind.GROUP if place else Kind.SERVER
+    resource = Resource(kind, place.get("namespace", ""), place.get("topic") or place.get("group_id", ""))
+    decision = decide(_read(path).rules, Caller(subject, "assumed", tuple(groups)), action, resource)
+    return {"allowed": decision.allowed, "rule": decision.rule, "detail": decision.detail}
 
 
 def _read(path: Path) -> AccessDocument:

@@ -48,12 +48,12 @@ class Calls:
     def behaviours(self) -> dict[str, Behaviour]:
         """By the rpc's path."""
         by_path: dict[str, Behaviour] = {
-            rpc.path: partial(self._carry_out, partial(self._call, rpc), rpc.name)
+            rpc.path: partial(self.carry_out, partial(self._call, rpc), rpc.name)
             for rpc in (*RPCS.values(), REMOVE_MEMBERS)
         }
         by_hand = {"HeartbeatMany": self._heartbeat_many, "FindCoordinator": self._find_coordinator}
         for name, work in by_hand.items():
-            by_path[f"/{COORDINATOR}/{name}"] = partial(self._carry_out, work, name)
+            by_path[f"/{COORDINATOR}/{name}"] = partial(self.carry_out, work, name)
         by_path[RPCS[Heartbeat].path] = self._heartbeat
         return by_path
 
@@ -76,11 +76,10 @@ class Calls:
         for error in reply.errors:
             self.metrics.heartbeat_answered(error.error)
 
-    # --- the rpcs ----------------------------------------------------------------------------------
-
-    async def _carry_out(
+    async def carry_out(
         self, work: Callable[[bytes, Context], Awaitable[bytes]], operation: str, data: bytes, context: Context
     ) -> bytes:
+        """Do the work of an rpc, and answer or abort with what came of it."""
         if tracing.spans is not None:
             tracing.adopt(tracing.spans, context.invocation_metadata() or ())
         outcome = await outcome_of(work(data, context), operation)
@@ -89,6 +88,8 @@ class Calls:
             await abort(context, outcome)
         self.metrics.request_answered(operation, ErrorCode.NONE)
         return outcome
+
+    # --- the rpcs ----------------------------------------------------------------------------------
 
     async def _call(self, rpc: Rpc, data: bytes, context: Context) -> bytes:
         request = rpc.parse_request(data, self.limits)

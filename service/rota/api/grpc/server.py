@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection
 from rota.api.access.guard import guard_of, unguarded
 from rota.api.grpc.calls import Calls, Context
 from rota.api.grpc.credentials import credentials_of
+from rota.api.grpc.inquiries import ACCESS, Inquiries
 from rota.api.grpc.ports import StreamedCoordinator
 from rota.api.grpc.roster import Roster
 from rota.api.grpc.session import Session
@@ -23,7 +24,7 @@ from rota.api.grpc.watching import Watching
 from rota.observability.metrics import Metrics
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Request
-from rota.v1 import admin_pb2, coordinator_pb2
+from rota.v1 import access_pb2, admin_pb2, coordinator_pb2
 from rota.wire.rpcs import ADMIN, COORDINATOR
 
 READINESS_INTERVAL_S = 0.1
@@ -33,7 +34,7 @@ SLACK_BYTES = 1024 * 1024
 RENEWAL_S = 5.0
 """So long before its caller's token runs out a stream is sent elsewhere; calls that are parked on it are answered."""
 
-_SERVICES = ("", COORDINATOR, ADMIN)
+_SERVICES = ("", COORDINATOR, ADMIN, ACCESS)
 
 
 class CannotBind(Exception):
@@ -83,7 +84,7 @@ class GrpcServer:
         self._server = grpc.aio.server(options=server_options(limits, shares_port=shares_port))
         self._server.add_generic_rpc_handlers(tuple(self._handlers()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = [d.full_name for module in (coordinator_pb2, admin_pb2) for d in _services_of(module)]
+        names = [d.full_name for module in (coordinator_pb2, admin_pb2, access_pb2) for d in _services_of(module)]
         reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
         self._readiness: asyncio.Task[None] | None = None
         self.address = ""
@@ -127,8 +128,13 @@ class GrpcServer:
 
     def _handlers(self) -> list[grpc.GenericRpcHandler]:
         """Handlers take bytes: gRPC would answer what it cannot parse itself with INTERNAL."""
-        by_service: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {COORDINATOR: {}, ADMIN: {}}
-        for path, behaviour in self._calls.behaviours().items():
+        by_service: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {
+            COORDINATOR: {},
+            ADMIN: {},
+            ACCESS: {},
+        }
+        inquiries = Inquiries(self._calls, self._guard)
+        for path, behaviour in (self._calls.behaviours() | inquiries.behaviours()).items():
             _, service, name = path.split("/")
             by_service[service][name] = grpc.unary_unary_rpc_method_handler(self._entered(behaviour))
         watch, session = self._entered(self._watching.watch), self._entered(self._session)

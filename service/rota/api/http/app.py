@@ -56,10 +56,7 @@ class HttpApi:
         self._guard = guard = guard_of(coordinator)
         self.draining = Draining()
         self._heartbeats = HeartbeatEndpoint(coordinator, limits, metrics)
-        admit_to_metrics = guard.admit_to_metrics if guard is not None else _admit_everybody
-        self._handlers = Handlers(
-            coordinator, limits, metrics, self.draining, self._heartbeats, fence_keys, admit_to_metrics
-        )
+        self._handlers = Handlers(coordinator, limits, metrics, self.draining, self._heartbeats, fence_keys, guard)
         self._short_roads = self._calls_of_members()
         self._streams = EventStreams(coordinator, limits, metrics, self.draining, ping_seconds)
         self._document: Rendered | None = None
@@ -121,6 +118,8 @@ class HttpApi:
         routes[_GROUP + "/coordinator"]["GET"] = self._answering(self._handlers.locate, "coordinatorFind")
         routes[_GROUP + "/events"]["GET"] = self._open_stream
         routes["/v1/events"]["GET"] = self._answering(self._handlers.read_journal, "journalRead")
+        routes["/v1/whoami"]["GET"] = self._answering(self._handlers.who_am_i, "whoAmI")
+        routes["/v1/can-i"]["GET"] = self._answering(self._handlers.can_i, "canI")
         routes["/healthz"]["GET"] = self._answering(self._handlers.healthz, "healthz")
         routes["/readyz"]["GET"] = self._answering(self._handlers.readyz, "readyz")
         routes[DOCUMENT_PATH]["GET"] = self._answering(self._publish_document, "openapi")
@@ -163,10 +162,6 @@ def create_app(
     also says who may do the rest; without one everybody may do everything.
     """
     return HttpApi(coordinator, limits or Limits(), metrics or Metrics(), ping_seconds, fence_keys)
-
-
-def _admit_everybody() -> None:
-    return
 
 
 def _dispatch(by_method: dict[str, Handler]) -> Callable[[HttpRequest], Awaitable[Any]]:

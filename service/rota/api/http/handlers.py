@@ -10,6 +10,8 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.types import Receive, Scope
 
+from rota.api.access.guard import Guard
+from rota.api.access.inquiry import CAN_I_QUERY, CAN_I_REPLY, WHO_AM_I_REPLY, answer_to, known_caller
 from rota.api.http.bodies import check_framing, receive_body
 from rota.api.http.draining import Draining
 from rota.api.http.heartbeats import HeartbeatEndpoint
@@ -44,7 +46,7 @@ class Handlers:
     draining: Draining
     heartbeats: HeartbeatEndpoint
     fence_keys: FenceKeys
-    admit_to_metrics: Callable[[], None]
+    guard: Guard | None
 
     async def call(self, http: HttpRequest, route: Route, operation: str) -> Rendered:
         """Any request of the protocol: decode it as its route says, call, encode."""
@@ -95,6 +97,13 @@ class Handlers:
             {"events": [EVENT.encode(event) for event in events], "revision": revision, "epoch": epoch}
         )
 
+    async def who_am_i(self, _http: HttpRequest) -> Rendered:
+        return render_document(WHO_AM_I_REPLY.encode(known_caller(self.guard)))
+
+    async def can_i(self, http: HttpRequest) -> Rendered:
+        question = CAN_I_QUERY.decode(CAN_I_QUERY.from_query(http.query_params.multi_items()), self.limits)
+        return render_document(CAN_I_REPLY.encode(answer_to(question, self.guard)))
+
     async def publish_keys(self, _http: HttpRequest) -> Rendered:
         """The public halves, for whoever checks fencing tokens."""
         return Rendered(200, JWKS_HEADERS, json.dumps(self.fence_keys()).encode())
@@ -113,5 +122,6 @@ class Handlers:
         return render_document({"status": "ready"})
 
     async def scrape(self, _http: HttpRequest) -> Rendered:
-        self.admit_to_metrics()
+        if self.guard is not None:
+            self.guard.admit_to_metrics()
         return Rendered(200, ((b"content-type", METRICS_MEDIA_TYPE.encode()),), self.metrics.exposition())

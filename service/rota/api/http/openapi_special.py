@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from rota.api.access.inquiry import CAN_I_QUERY, CAN_I_REPLY, WHO_AM_I_REPLY
 from rota.api.http import openapi_parts as parts
-from rota.api.http.operations import EVENTS, FENCES, GROUPS, SERVER
+from rota.api.http.operations import ACCESS, EVENTS, FENCES, GROUPS, SERVER
 from rota.api.http.shapes import (
     COORDINATOR,
     EVENT,
@@ -23,7 +24,7 @@ from rota.wire.routes import PREFIX
 
 Json = dict[str, Any]
 
-SPECIAL_SHAPES = (COORDINATOR, EVENT, HEARTBEAT_BATCH_REPLY, JOURNAL_REPLY)
+SPECIAL_SHAPES = (COORDINATOR, EVENT, HEARTBEAT_BATCH_REPLY, JOURNAL_REPLY, WHO_AM_I_REPLY, CAN_I_REPLY)
 
 _GROUP = PREFIX + "/groups/{group_id}"
 _GROUP_PARAMETERS = ("namespace", "group_id")
@@ -32,6 +33,8 @@ _UNAVAILABLE = (ErrorCode.COORDINATOR_NOT_AVAILABLE,)
 
 _OPEN: Json = {"security": []}
 """Anybody may: it tells nothing of anybody's groups."""
+_WHOEVER: Json = {"security": parts.security(guarded=False)}
+"""Anybody may ask, but it is about what they show."""
 
 _EVENT_EXAMPLE = {
     "revision": 42,
@@ -59,6 +62,8 @@ def special_paths(limits: Limits) -> dict[str, Json]:
         _GROUP + "/coordinator": {"get": _find_coordinator()},
         _GROUP + "/events": {"get": _watch(limits)},
         "/v1/events": {"get": _read_journal(limits)},
+        "/v1/whoami": {"get": _who_am_i()},
+        "/v1/can-i": {"get": _can_i(limits)},
         "/.well-known/jwks.json": {"get": _fence_keys()},
         "/healthz": {"get": _probe("healthz", "The process is up.", "ok", ready=False)},
         "/readyz": {
@@ -150,11 +155,46 @@ def _read_journal(limits: Limits) -> Json:
     )
 
 
+def _who_am_i() -> Json:
+    rule = {
+        "name": "scope of ci",
+        "effect": "allow",
+        "actions": ["describe"],
+        "namespaces": ["default"],
+        "groups": ["index*"],
+        "topics": [],
+    }
+    example = {
+        "subject": "token:ci",
+        "method": "token",
+        "groups": [],
+        "expires_at_ms": 1_767_225_600_000,
+        "guarded": True,
+        "rules": [rule],
+    }
+    errors = _kept(parts.error_responses(_REFUSALS, reads_body=False), "401", "500")
+    summary = "Who calls, by what proof, and the rules that speak of them."
+    return _described("whoAmI", ACCESS, summary, [], _json(WHO_AM_I_REPLY.title, example) | errors) | _WHOEVER
+
+
+def _can_i(limits: Limits) -> Json:
+    detail = "token:ci may not join group default/indexers: no rule allows it"
+    example = {"allowed": False, "rule": "", "detail": detail}
+    errors = parts.error_responses((*_REFUSALS, ErrorCode.INVALID_GROUP_ID), reads_body=False)
+    responses = _json(CAN_I_REPLY.title, example) | _kept(errors, "400", "401", "500")
+    summary = "Whether the rules let the caller do this, and which one decides."
+    return _described("canI", ACCESS, summary, parts.query_parameters(CAN_I_QUERY, limits), responses) | _WHOEVER
+
+
+def _kept(responses: Json, *statuses: str) -> Json:
+    return {status: responses[status] for status in statuses}
+
+
 def _probe(operation_id: str, summary: str, status: str, *, ready: bool) -> Json:
     schema = {"type": "object", "required": ["status"], "properties": {"status": {"const": status}}}
     content = {"application/json": {"schema": schema, "example": {"status": status}}}
     errors = parts.error_responses(_UNAVAILABLE, reads_body=False)
-    kept = {code: errors[code] for code in (["500", "503"] if ready else ["500"])}
+    kept = _kept(errors, *(("500", "503") if ready else ("500",)))
     responses = {"200": {"description": "Yes.", "content": content}, **kept}
     return _described(operation_id, SERVER, summary, [], responses) | _OPEN
 
@@ -176,6 +216,6 @@ def _fence_keys() -> Json:
 def _metrics() -> Json:
     content = {METRICS_MEDIA_TYPE: {"schema": {"type": "string"}}}
     errors = parts.error_responses(_REFUSALS, reads_body=False)
-    kept = {code: errors[code] for code in ("401", "403", "500")}
+    kept = _kept(errors, "401", "403", "500")
     responses = {"200": {"description": "Prometheus' text format.", "content": content}, **kept}
     return _described("metrics", SERVER, "Metrics for Prometheus.", [], responses)

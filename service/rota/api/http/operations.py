@@ -16,6 +16,7 @@ FENCES = "fences"
 GROUPS = "groups"
 TOPICS = "topics"
 EVENTS = "events"
+ACCESS = "access"
 SERVER = "server"
 
 TAGS = {
@@ -25,6 +26,7 @@ TAGS = {
     GROUPS: "Look at groups and administer them.",
     TOPICS: "Named things with a number of partitions.",
     EVENTS: "The journal: what happened, why, and who caused it.",
+    ACCESS: "Who one is to this server, and what its rules let one do.",
     SERVER: "Is the process up, can it take part, how is it doing.",
 }
 

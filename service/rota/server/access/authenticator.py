@@ -93,7 +93,7 @@ class ServerAuthenticator:
         record, refusal = self._look_up(presented)
         if record is None or refusal:
             raise Refused(refusal)
-        caller = Caller(record.subject, "token", grants=record.grants)
+        caller = Caller(record.subject, "token", grants=record.grants, expires_at_ms=record.expires_at_ms)
         return Identity(caller, self.policy, still_refused=lambda: self._look_up(presented)[1])
 
     def _look_up(self, presented: Presented) -> tuple[TokenRecord | None, str]:

@@ -1,0 +1,60 @@
+"""The service `Access`: what callers ask about themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rota.api.access.guard import Guard
+from rota.api.access.inquiry import (
+    CAN_I_QUERY,
+    CAN_I_REPLY,
+    WHO_AM_I_REPLY,
+    answer_to,
+    known_caller,
+)
+from rota.api.grpc.calls import Behaviour, Calls, Context, dump
+from rota.v1.access_pb2 import CanIRequest, CanIResponse, WhoAmIRequest, WhoAmIResponse
+from rota.wire.protobuf import Shape, parse
+from rota.wire.records import Record
+
+ACCESS = "rota.v1.Access"
+
+
+def _twin(record: Record, message: Any) -> Shape:
+    return Shape(record, message.DESCRIPTOR)
+
+
+_CALLER = _twin(WHO_AM_I_REPLY, WhoAmIResponse)
+_QUESTION = _twin(CAN_I_QUERY, CanIRequest)
+_DECISION = _twin(CAN_I_REPLY, CanIResponse)
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiries:
+    """The behaviours of `Access`."""
+
+    calls: Calls
+    guard: Guard | None
+
+    def behaviours(self) -> dict[str, Behaviour]:
+        """By the rpc's path."""
+        works: dict[str, Callable[[bytes, Context], Awaitable[bytes]]] = {
+            "WhoAmI": self._who_am_i,
+            "CanI": self._can_i,
+        }
+        return {f"/{ACCESS}/{name}": partial(self.calls.carry_out, work, name) for name, work in works.items()}
+
+    async def _who_am_i(self, data: bytes, _context: Context) -> bytes:
+        parse(WhoAmIRequest, data)
+        response = WhoAmIResponse()
+        _CALLER.fill(response, known_caller(self.guard))
+        return dump(response)
+
+    async def _can_i(self, data: bytes, _context: Context) -> bytes:
+        question = CAN_I_QUERY.decode(_QUESTION.document(parse(CanIRequest, data)), self.calls.limits)
+        response = CanIResponse()
+        _DECISION.fill(response, answer_to(question, self.guard))
+        return dump(response)

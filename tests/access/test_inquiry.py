@@ -1,0 +1,166 @@
+"""What callers hear about themselves, over HTTP and gRPC alike: who they are, what they may do, which rule says so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+import pytest_asyncio
+from google.protobuf.json_format import MessageToDict
+
+from rota.api.grpc.inquiries import ACCESS
+from rota.api.http.app import create_app
+from rota.v1 import access_pb2 as pb
+from tests.access.guarded import GROUP, NAMESPACE, TOPIC, Secrets, Service, a_guarded_service, bearer
+from tests.http.serving import serving
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+FROZEN = """
+[[rules]]
+name = "frozen for the audit"
+subjects = ["*"]
+actions = ["join"]
+namespaces = ["team-a"]
+groups = ["ledger*"]
+effect = "deny"
+
+[[rules]]
+name = "who has no name may look"
+subjects = ["anonymous"]
+actions = ["viewer"]
+namespaces = ["lobby"]
+"""
+ASKED: list[tuple[dict[str, str], bool, str]] = [
+    ({"action": "join", "namespace": NAMESPACE, "group_id": GROUP}, True, "scope of ci"),
+    ({"action": "join", "namespace": NAMESPACE, "group_id": "ledger-1"}, False, "frozen for the audit"),
+    ({"action": "join", "namespace": "team-b", "group_id": GROUP}, False, ""),
+    ({"action": "describe", "namespace": NAMESPACE, "topic": TOPIC}, True, "scope of ci"),
+    ({"action": "administer", "namespace": NAMESPACE, "topic": TOPIC}, False, ""),
+    ({"action": "describe", "namespace": NAMESPACE}, True, "scope of ci"),
+    ({"action": "metrics"}, False, ""),
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    async with a_guarded_service(Secrets(tmp_path_factory.mktemp("secrets")), FROZEN) as service:
+        yield service
+
+
+async def over_http(service: Service, path: str, token: str, query: dict[str, str] | None = None) -> Any:
+    response = await service.http.get(path, params=query, headers=bearer(token) if token else {})
+    return response.json()
+
+
+async def over_grpc(service: Service, name: str, token: str, request: Any, response: Any) -> Any:
+    call: Any = service.channel.unary_unary(f"/{ACCESS}/{name}")
+    metadata = tuple(bearer(token).items()) if token else ()
+    answer = response.FromString(await call(request.SerializeToString(), metadata=metadata))
+    always = {"always_print_fields_with_no_presence": True}
+    return MessageToDict(answer, preserving_proto_field_name=True, **always)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("asked", "allowed", "rule"), ASKED)
+async def test_a_caller_hears_whether_it_may_and_which_rule_decides(
+    service: Service, asked: dict[str, str], allowed: bool, rule: str
+) -> None:
+    token = service.secrets.a_token("ci")
+
+    told = await over_http(service, "/v1/can-i", token, asked)
+
+    assert (told["allowed"], told["rule"]) == (allowed, rule)
+    assert told["detail"].startswith(f"token:ci may {'' if allowed else 'not '}{asked['action']} ")
+    assert told == await over_grpc(service, "CanI", token, pb.CanIRequest(**asked), pb.CanIResponse)
+
+
+async def test_what_is_answered_is_what_is_done(service: Service) -> None:
+    headers = bearer(service.secrets.a_token("ci"))
+    asked = {"action": "join", "namespace": NAMESPACE, "group_id": "ledger-1"}
+
+    told = (await service.http.get("/v1/can-i", params=asked, headers=headers)).json()
+    heartbeat = {"member_id": "nobody", "generation_id": 1}
+    path = f"/v1/namespaces/{NAMESPACE}/groups/ledger-1/heartbeat"
+    refused = await service.http.post(path, json=heartbeat, headers=headers)
+
+    assert refused.status_code == httpx.codes.FORBIDDEN
+    assert refused.json()["detail"] == told["detail"]
+
+
+async def test_a_caller_hears_who_it_is_and_the_rules_that_speak_of_it(service: Service) -> None:
+    at_ms = int(time.time() * 1000) + 3_600_000
+    token = service.secrets.a_token("nightly", expires_at_ms=at_ms)
+
+    told = await over_http(service, "/v1/whoami", token)
+
+    assert (told["subject"], told["method"], told["expires_at_ms"]) == ("token:nightly", "token", at_ms)
+    assert [(rule["name"], rule["effect"]) for rule in told["rules"]] == [
+        ("frozen for the audit", "deny"),
+        ("scope of nightly", "allow"),
+    ]
+    assert told["rules"][1]["actions"] == ["describe", "join", "commit"]
+    assert "subjects" not in told["rules"][0]
+    same = await over_grpc(service, "WhoAmI", token, pb.WhoAmIRequest(), pb.WhoAmIResponse)
+    assert {**same, "expires_at_ms": int(same["expires_at_ms"])} == told
+
+
+async def test_groups_of_people_count_as_the_issuer_says(service: Service) -> None:
+    token = service.secrets.oidc.token(sub="alice", groups=["admins"])
+
+    told = await over_http(service, "/v1/whoami", token)
+
+    assert (told["subject"], told["groups"]) == ("user:alice", ["admins"])
+    assert {rule["name"] for rule in told["rules"]} == {"admins", "frozen for the audit"}
+    assert (await over_http(service, "/v1/can-i", token, {"action": "journal"}))["rule"] == "admins"
+
+
+async def test_who_shows_nothing_is_anonymous_and_hears_what_that_is_worth(service: Service) -> None:
+    told = await over_http(service, "/v1/whoami", "")
+
+    asked = {"action": "describe", "namespace": "lobby", "group_id": GROUP}
+    assert (told["subject"], [rule["name"] for rule in told["rules"]]) == ("anonymous", ["who has no name may look"])
+    assert (await over_http(service, "/v1/can-i", "", asked))["allowed"] is True
+    assert (await over_http(service, "/v1/can-i", "", {**asked, "namespace": NAMESPACE}))["allowed"] is False
+
+
+async def test_credentials_that_prove_nothing_hear_why(service: Service) -> None:
+    token = service.secrets.a_token("gone", revoked_at_ms=1)
+
+    for path in ("/v1/whoami", "/v1/can-i?action=metrics"):
+        told = await over_http(service, path, token)
+        assert (told["code"], told["detail"]) == ("UNAUTHENTICATED", "token 'gone' was revoked")
+    with pytest.raises(grpc.aio.AioRpcError, match="was revoked"):
+        await over_grpc(service, "WhoAmI", token, pb.WhoAmIRequest(), pb.WhoAmIResponse)
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        ({}, "action is missing"),
+        ({"action": "fly", "namespace": NAMESPACE}, "action must be one of describe, join"),
+        ({"action": "join"}, "all other actions about a namespace"),
+        ({"action": "metrics", "namespace": NAMESPACE}, "about the server"),
+        ({"action": "metrics", "group_id": GROUP}, "namespace is missing"),
+        ({"action": "join", "namespace": NAMESPACE, "group_id": GROUP, "topic": TOPIC}, "two questions"),
+        ({"action": "join", "namespace": "no/name"}, "namespace must be"),
+    ],
+)
+async def test_a_question_that_makes_no_sense_is_refused(
+    service: Service, asked: dict[str, str], complaint: str
+) -> None:
+    told = await over_http(service, "/v1/can-i", "", asked)
+
+    assert told["code"] == "INVALID_REQUEST"
+    assert complaint in told["detail"]
+
+
+async def test_without_rules_everybody_hears_that_they_may_do_everything(service: Service) -> None:
+    async with serving(create_app(service.coordinator)) as http:
+        who = (await http.get("/v1/whoami")).json()
+        may = (await http.get("/v1/can-i", params={"action": "administer", "namespace": "any"})).json()
+
+    assert (who["subject"], who["guarded"]) == ("anonymous", False)
+    assert may == {"allowed": True, "rule": "", "detail": "this server has no rules: everybody may do everything"}
