@@ -21,10 +21,10 @@ help: ## Show this list
 run: .venv/base.stamp ## Install and start the service in the foreground, on a SQLite store
 	$(BIN)/rota serve $(ARGS)
 
-test: .venv/dev.stamp .venv/pgbouncer.stamp .venv/operating.stamp .venv/browser.stamp ## Install and run the tests, on real Postgres and Valkey
+test: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operating.stamp .venv/browser.stamp ## Install and run the tests, on real Postgres and Valkey
 	$(PYTEST) $(ARGS)
 
-test-all: .venv/dev.stamp .venv/pgbouncer.stamp .venv/operating.stamp .venv/browser.stamp ## The tests and those that take minutes
+test-all: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operating.stamp .venv/browser.stamp ## The tests and those that take minutes
 	$(PYTEST) -m "not torture" $(ARGS)
 
 coverage: .venv/dev.stamp ## Branches of the core that its own quick tests reach; fails below 95 %
@@ -33,7 +33,7 @@ coverage: .venv/dev.stamp ## Branches of the core that its own quick tests reach
 sim: .venv/dev.stamp ## Simulate SEEDS=10000 faulty worlds, or replay one with SEED=4711
 	$(BIN)/python -m rota.testing.sim $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)
 
-torture: .venv/dev.stamp .venv/pgbouncer.stamp .venv/operating.stamp ## Faults and kills for about MINUTES=10, and a table of what came out
+torture: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operating.stamp ## Faults and kills for about MINUTES=10, and a table of what came out
 	ROTA_MINUTES=$(MINUTES) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -p tests.support.torture -m torture $(ARGS)
 
 bench: .venv/dev.stamp ## Measure, beside the floor and the peers, in one run
@@ -73,6 +73,11 @@ $(BIN)/python:
 # What the tests need beyond wheels.
 .venv/pgbouncer.stamp: tests/support/debian_package.py | .venv/dev.stamp
 	$(BIN)/python -m tests.support.debian_package pgbouncer
+	@touch $@
+
+# What the tests cut networks with.
+.venv/network.stamp: tests/support/debian_package.py | .venv/dev.stamp
+	$(BIN)/python -m tests.support.debian_package ip nft
 	@touch $@
 
 # What the tests of charts, alerts and proxies run.

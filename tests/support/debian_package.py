@@ -14,12 +14,14 @@ from pathlib import Path
 
 _UNPACKED = Path(sys.prefix) / "debian"
 _PACKAGES = {
+    "ip": ("iproute2",),
+    "nft": ("nftables",),
     "promtool": ("prometheus",),
     "haproxy": ("haproxy", "libopentracing1"),
     "chromium-headless-shell": ("chromium-headless-shell", "fonts-dejavu-core"),
 }
 """Where a program comes in a package of another name, or in more than it names itself."""
-_DEEP = {"chromium-headless-shell"}
+_DEEP = {"chromium-headless-shell", "iproute2", "nftables"}
 """Packages whose libraries need libraries: apt works out all that this machine lacks."""
 
 
@@ -80,7 +82,9 @@ def _options_of_own_lists(directory: Path) -> list[str]:
 
 
 def _unpacked(name: str) -> Path | None:
-    return next(_UNPACKED.glob(f"usr/*bin/{name}"), None)
+    # Links of a package lead to where it would be installed.
+    found = (path for folder in ("usr/*bin", "bin", "sbin") for path in _UNPACKED.glob(f"{folder}/{name}"))
+    return next((path for path in found if path.exists()), None)
 
 
 def _installed(name: str) -> Path | None:

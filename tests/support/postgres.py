@@ -21,13 +21,13 @@ from tests.support.directories import (
     remove_server_directory,
     server_user,
 )
+from tests.support.places import THIS_MACHINE, Place
 from tests.support.ports import free_port
 from tests.support.processes import Process
 
 _SETTINGS = {
     "autovacuum_naptime": "10min",
     "jit": "off",
-    "listen_addresses": "127.0.0.1",
     "max_connections": "200",
     "shared_buffers": "64MB",
     "timezone": "UTC",
@@ -46,15 +46,20 @@ class PostgresServer:
     """One cluster in a directory of its own, with its port fixed for life so that a DSN stays good across restarts.
 
     `durable=False` turns fsync off. Committed data then still survives `kill9`, since the kernel holds what was
-    written, but not a loss of power: good for everything but measuring. `settings` are added to the command line.
+    written, but not a loss of power: good for everything but measuring. `settings` are added to the command line. Who
+    has it run in another `place` makes 127.0.0.1 lead there.
     """
 
-    def __init__(self, *, durable: bool = True, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *, durable: bool = True, settings: Mapping[str, str] | None = None, place: Place = THIS_MACHINE
+    ) -> None:
         self.port = free_port()
+        self._place = place
         self._directory = make_server_directory("postgres")
         self._settings = {
             **_SETTINGS,
             "fsync": "on" if durable else "off",
+            "listen_addresses": place.address,
             "port": str(self.port),
             "unix_socket_directories": str(self._directory),
             **(settings or {}),
@@ -93,6 +98,7 @@ class PostgresServer:
             self._directory / "postgres.log",
             env=_environment(self._directory),
             user=server_user(),
+            place=self._place,
         )
         self._process.wait_until(self._accepts_connections, "a Postgres that accepts connections")
 
@@ -177,6 +183,8 @@ def _initialised_cluster() -> Path:
     options = ["-A", "trust", "--no-sync", "--no-locale", "--encoding=UTF8", "--no-instructions"]
     command: list[str | Path] = [binary("initdb"), "-D", directory / "data", "-U", "postgres", *options]
     _run(command, _environment(directory), user=server_user())
+    with (directory / "data" / "pg_hba.conf").open("a") as rules:
+        rules.write("host all all samenet trust\n")  # In a place of its own a server is reached from others.
     return directory / "data"
 
 

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.support import reaper
+from tests.support.places import THIS_MACHINE, Place
 
 START_DEADLINE_SECONDS = 60.0
 _POLL_SECONDS = 0.01
@@ -32,8 +33,8 @@ class ProcessFailed(AssertionError):
 class Process:
     """One operating system process whose output goes to a file, and that never outlives the test run.
 
-    `user` drops to that uid and gid, for servers that refuse to run as root. Every wait has a deadline and looks at
-    what the process shows, and ends at once when the process does.
+    `user` drops to that uid and gid, for servers that refuse to run as root. It inherits the open files `descriptors`.
+    Every wait has a deadline and looks at what the process shows, and ends at once when the process does.
     """
 
     def __init__(
@@ -44,8 +45,13 @@ class Process:
         env: Mapping[str, str] | None = None,
         user: int | None = None,
         cwd: Path | None = None,
+        place: Place = THIS_MACHINE,
+        descriptors: Sequence[int] = (),
     ) -> None:
-        self.command = [str(part) for part in command]
+        entrance = place.entrance(user)
+        if entrance:
+            user = None  # Only who starts us may pass there, and becomes that user then.
+        self.command = [*entrance, *(str(part) for part in command)]
         self.output_file = output_file
         self._read_from = output_file.stat().st_size if output_file.exists() else 0
         with output_file.open("ab") as output:
@@ -60,6 +66,7 @@ class Process:
                 user=user,
                 group=user,
                 extra_groups=None if user is None else [],
+                pass_fds=descriptors,
             )
         reaper.remember("process", self.pid)
 
@@ -169,16 +176,28 @@ class Processes:
         self._directory = directory
         self._started: list[Process] = []
 
-    def start(self, *command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Process:
+    def start(
+        self,
+        *command: str | Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        place: Place = THIS_MACHINE,
+    ) -> Process:
         """Start a command; `env` is added to the environment of the tests."""
         output_file = self._directory / f"{len(self._started)}-{Path(command[0]).name}.log"
-        process = Process(command, output_file, env={**os.environ, **(env or {})}, cwd=cwd)
+        process = Process(command, output_file, env={**os.environ, **(env or {})}, cwd=cwd, place=place)
         self._started.append(process)
         return process
 
-    def rota(self, *arguments: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Process:
+    def rota(
+        self,
+        *arguments: str | Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        place: Place = THIS_MACHINE,
+    ) -> Process:
         """Start `rota ARGUMENTS` of the environment that runs the tests."""
-        return self.start(rota_command(), *arguments, env=env, cwd=cwd)
+        return self.start(rota_command(), *arguments, env=env, cwd=cwd, place=place)
 
     def outputs(self) -> list[tuple[str, str]]:
         """Command and end of the output of each process, for the report of a failed test."""

@@ -14,6 +14,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.support.directories import make_server_directory, remove_server_directory
+from tests.support.places import THIS_MACHINE, Place
 from tests.support.ports import free_port
 from tests.support.processes import Process
 
@@ -21,14 +22,17 @@ from tests.support.processes import Process
 class ValkeyServer:
     """One server without persistence on a port of its own, fixed for life so that a URL stays good across restarts.
 
-    `options` are added to the command line, for instance `["--maxmemory", "2mb"]`.
+    `options` are added to the command line, for instance `["--maxmemory", "2mb"]`. Who has it run in another `place`
+    makes 127.0.0.1 lead there.
     """
 
-    def __init__(self, *, options: Sequence[str] = ()) -> None:
+    def __init__(self, *, options: Sequence[str] = (), place: Place = THIS_MACHINE) -> None:
         self.port = free_port()
+        self._place = place
         self._directory = make_server_directory("valkey")
         self._options = [
-            *("--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self._directory), "--daemonize", "no"),
+            *("--bind", place.address, "--protected-mode", "no", "--port", str(self.port)),
+            *("--dir", str(self._directory), "--daemonize", "no"),
             # DEBUG SLEEP and the like, for tests of a server that stalls.
             *("--save", "", "--appendonly", "no", "--enable-debug-command", "local"),
             *options,
@@ -57,7 +61,7 @@ class ValkeyServer:
 
     def start(self) -> None:
         """Start with nothing in it, and return once it answers."""
-        self._process = Process([_binary(), *self._options], self._directory / "valkey.log")
+        self._process = Process([_binary(), *self._options], self._directory / "valkey.log", place=self._place)
         self._process.wait_until(self._answers, "a Valkey that answers")
 
     def stop(self) -> None:
