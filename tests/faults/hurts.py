@@ -6,12 +6,15 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from tests.support.cluster import NAMES, Cluster, ReplicaProcess
-from tests.support.cluster_network import POSTGRES, REDIS, Network
+from tests.support.cluster_network import ProxiedNetwork
+from tests.support.cluster_wiring import POSTGRES, REDIS, Network
+from tests.support.namespaced_network import CLIENTS, NamespacedNetwork
 from tests.support.postgres import StopMode
 
+N = TypeVar("N", bound=Network)
 Hurt: TypeAlias = Callable[[Cluster, random.Random], AbstractAsyncContextManager[None]]
 
 
@@ -20,12 +23,17 @@ def _cut_all_from_redis(network: Network) -> None:
         network.cut(name, REDIS)
 
 
+def _cut_from_its_peers(network: Network) -> None:
+    for other in ("r2", "r3"):
+        network.cut("r1", other)
+
+
 def _cut_all_from_each_other(network: Network) -> None:
     for one, other in (("r1", "r2"), ("r1", "r3"), ("r2", "r3")):
         network.cut(one, other)
 
 
-def slow_down(network: Network) -> None:
+def slow_down(network: ProxiedNetwork) -> None:
     """Postgres for everybody, and two of the replicas to each other."""
     for name in NAMES:
         network.delay(name, POSTGRES, 0.02)
@@ -42,6 +50,40 @@ CUTS: dict[str, Callable[[Network], None]] = {
     "all from Redis": _cut_all_from_redis,
     "one from everything but its clients": lambda network: network.isolate("r1"),
 }
+
+
+def _cut_what_all_tell_redis(network: Network) -> None:
+    for name in NAMES:
+        network.cut_one_way(name, REDIS)
+
+
+def _refuse_to_its_peers(network: NamespacedNetwork) -> None:
+    for other in ("r2", "r3"):
+        network.refuse("r1", other)
+
+
+def _lose_of_clients(network: NamespacedNetwork) -> None:
+    for name in NAMES:
+        network.lose(CLIENTS, name, 20)
+
+
+def _lose_between_replicas_and_stores(network: NamespacedNetwork) -> None:
+    for name in NAMES:
+        network.lose(name, POSTGRES, 10)
+        network.lose(name, REDIS, 10)
+
+
+PACKETS: dict[str, Callable[[NamespacedNetwork], None]] = {
+    **CUTS,
+    "one from the other replicas": _cut_from_its_peers,
+    "what one sends to Postgres": lambda network: network.cut_one_way("r1", POSTGRES),
+    "what all send to Redis": _cut_what_all_tell_redis,
+    "one refused by Postgres": lambda network: network.refuse("r1", POSTGRES),
+    "one refused by the other replicas": _refuse_to_its_peers,
+    "a fifth of what clients and replicas send": _lose_of_clients,
+    "a tenth of what replicas and their stores send": _lose_between_replicas_and_stores,
+}
+"""What needs packets, and what proxies can do as well."""
 
 
 @asynccontextmanager
@@ -96,17 +138,17 @@ async def redis_paused(cluster: Cluster, _: random.Random) -> AsyncIterator[None
     cluster.valkey.process.resume()
 
 
-def on_the_network(change: Callable[[Network], None]) -> Hurt:
+def on_the_network(network: N, change: Callable[[N], None]) -> Hurt:
     @asynccontextmanager
-    async def changed(cluster: Cluster, _: random.Random) -> AsyncIterator[None]:
-        change(cluster.network)
+    async def changed(_cluster: Cluster, _: random.Random) -> AsyncIterator[None]:
+        change(network)
         yield
-        cluster.network.heal()
+        network.heal()
 
     return changed
 
 
-HURTS: dict[str, Hurt] = {
+_OF_PROCESSES: dict[str, Hurt] = {
     "a replica killed": killed,
     "a replica stopped in order": stopped_in_order,
     "a replica paused": paused,
@@ -114,9 +156,16 @@ HURTS: dict[str, Hurt] = {
     "Redis flushed": redis_flushed,
     "Redis killed": redis_killed,
     "Redis paused": redis_paused,
-    "Postgres and peers slow": on_the_network(slow_down),
-    **{f"cut: {name}": on_the_network(cut) for name, cut in CUTS.items()},
 }
+
+
+def hurts_of(network: ProxiedNetwork | NamespacedNetwork) -> dict[str, Hurt]:
+    """All that can be done to a cluster on that network."""
+    if isinstance(network, NamespacedNetwork):
+        packets = {f"packets: {name}": on_the_network(network, change) for name, change in PACKETS.items()}
+        return _OF_PROCESSES | packets
+    cuts = {f"cut: {name}": on_the_network(network, cut) for name, cut in CUTS.items()}
+    return _OF_PROCESSES | cuts | {"Postgres and peers slow": on_the_network(network, slow_down)}
 
 
 def _one_of(cluster: Cluster, chance: random.Random) -> ReplicaProcess:

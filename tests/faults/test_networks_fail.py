@@ -10,6 +10,8 @@ from tests.faults.hurts import CUTS, slow_down
 from tests.faults.load import SESSION_MS, Load
 from tests.faults.verdict import judge
 from tests.support.cluster import Cluster
+from tests.support.cluster_network import ProxiedNetwork
+from tests.support.processes import Processes
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -36,14 +38,18 @@ async def test_nobody_is_evicted_and_nothing_lost_when_a_link_is_cut(cluster: Cl
     cluster.verify()
 
 
-async def test_nobody_is_evicted_and_nothing_lost_when_postgres_and_peers_are_slow(cluster: Cluster, seed: int) -> None:
-    load = Load(cluster.urls, cluster.shard_count, seed)
-    async with load.running():
-        await load.until_all_hold()
-        quiet_since_ms = load.record.clock.now_ms()
-        slow_down(cluster.network)
-        await load.until_facts(2 * FACTS)
-        cluster.network.heal()
-        await load.until_facts(FACTS)
+async def test_nobody_is_evicted_and_nothing_lost_when_postgres_and_peers_are_slow(
+    processes: Processes, seed: int
+) -> None:
+    network = ProxiedNetwork()
+    async with Cluster(processes, network=network) as cluster:
+        load = Load(cluster.urls, cluster.shard_count, seed)
+        async with load.running():
+            await load.until_all_hold()
+            quiet_since_ms = load.record.clock.now_ms()
+            slow_down(network)
+            await load.until_facts(2 * FACTS)
+            network.heal()
+            await load.until_facts(FACTS)
 
-    (await judge(load, cluster, quiet_since_ms=quiet_since_ms)).assert_clean()
+        (await judge(load, cluster, quiet_since_ms=quiet_since_ms)).assert_clean()

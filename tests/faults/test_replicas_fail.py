@@ -6,20 +6,14 @@ import asyncio
 
 import pytest
 
-from rota.client import HttpTransport
-from rota.client.errors import CoordinatorUnreachable
-from rota.protocol.ids import shard_of
-from rota.protocol.messages import CommitOffsets, DescribeGroup, OffsetToCommit, Request
-from tests.faults.load import NAMESPACE, TOPIC, Crowd, Load
-from tests.faults.record import Record, RecordingTransport
+from tests.faults.asking import a_commit, a_question, ask, groups_on
+from tests.faults.load import Crowd, Load
 from tests.faults.verdict import judge
 from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.processes
 
 FACTS = 100
-OWN_GROUPS = [f"own-{number}" for number in range(40)]
-"""Groups without members, of which each shard has some."""
 
 
 @pytest.mark.slow
@@ -65,12 +59,12 @@ async def test_an_owner_that_was_paused_beyond_its_lease_writes_nothing_and_clai
         await load.until_facts(FACTS)
         paused = cluster.replicas["r1"]
         owned, before = cluster.shards_of("r1"), cluster.epochs()
-        groups = [group for group in OWN_GROUPS if shard_of(NAMESPACE, group, cluster.shard_count) in owned]
-        await _ask(load.record, paused.url, [_a_commit(group, 1) for group in groups])
+        groups = groups_on(owned, cluster.shard_count)
+        await ask(load.record, paused.url, [a_commit(group, 1) for group in groups])
         paused.process.pause()
         # These wait in its sockets until it goes on, and then they are the first thing that it sees.
         asked = asyncio.create_task(
-            _ask(load.record, paused.url, [each for g in groups for each in (_a_commit(g, 2), _a_question(g))])
+            ask(load.record, paused.url, [each for g in groups for each in (a_commit(g, 2), a_question(g))])
         )
         await cluster.until_moved("r1")
         taken = cluster.epochs()
@@ -85,28 +79,3 @@ async def test_an_owner_that_was_paused_beyond_its_lease_writes_nothing_and_clai
         assert epoch == 0 or epoch >= taken[shard_id], f"shard {shard_id}: answered as of epoch {epoch}"
     (await judge(load, cluster)).assert_clean()
     cluster.verify()
-
-
-async def _ask(record: Record, url: str, requests: list[Request]) -> list[tuple[int, int]]:
-    """Send all at once, to this replica; the shard and the epoch of each answer."""
-    transport = RecordingTransport(HttpTransport([url]), "somebody", record)
-    try:
-        return await asyncio.gather(*(_ask_one(transport, record, request) for request in requests))
-    finally:
-        await transport.close()
-
-
-async def _ask_one(transport: RecordingTransport, record: Record, request: Request) -> tuple[int, int]:
-    shard_id = shard_of(request.namespace, getattr(request, "group_id", ""), record.shard_count)
-    try:
-        return shard_id, (await transport.send(request, timeout_ms=20_000)).epoch
-    except CoordinatorUnreachable:
-        return shard_id, 0
-
-
-def _a_commit(group_id: str, offset: int) -> CommitOffsets:
-    return CommitOffsets(NAMESPACE, group_id, -1, (OffsetToCommit(TOPIC, 0, offset),))
-
-
-def _a_question(group_id: str) -> DescribeGroup:
-    return DescribeGroup(NAMESPACE, group_id)

@@ -16,6 +16,7 @@ from rota.membership.events import AssignmentFailed
 from rota.protocol.messages import OffsetToCommit
 from tests.faults.load import spread
 from tests.support.cluster import Cluster
+from tests.support.cluster_wiring import DirectNetwork
 from tests.support.processes import Processes
 
 pytestmark = [
@@ -108,7 +109,7 @@ def agree(generations: set[int]) -> bool:
 @pytest.mark.parametrize("scheme", ["http", "grpc", "grpc+stream"])
 async def test_200_members_notice_nothing_of_a_rolling_restart(processes: Processes, scheme: str) -> None:
     async with AsyncExitStack() as stack:
-        cluster = await stack.enter_async_context(Cluster(processes, lease_ms=LEASE_MS, direct=True))
+        cluster = await stack.enter_async_context(Cluster(processes, lease_ms=LEASE_MS, network=DirectNetwork()))
         urls = cluster.urls if scheme == "http" else [f"{scheme}://{at}" for at in cluster.grpc_addresses]
         # Some begin at each replica, as behind a load balancer.
         orders = [urls[n % len(urls) :] + urls[: n % len(urls)] for n in range(GROUPS)]

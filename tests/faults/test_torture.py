@@ -9,10 +9,13 @@ from time import monotonic
 
 import pytest
 
-from tests.faults.hurts import HURTS
+from tests.faults.hurts import Hurt, hurts_of
 from tests.faults.load import SESSION_MS, Crowd, Load
 from tests.faults.verdict import Verdict, judge
 from tests.support.cluster import Cluster
+from tests.support.cluster_network import ProxiedNetwork
+from tests.support.namespaced_network import NamespacedNetwork
+from tests.support.namespaces import why_not
 from tests.support.processes import Processes
 from tests.support.torture import Row, add_row, rounds
 
@@ -38,8 +41,9 @@ async def test_nothing_is_lost_and_nobody_evicted_whatever_happens_to_a_cluster(
     faults: Counter[str] = Counter()
     verdicts: list[Verdict] = []
     for number in rounds(None):
-        async with Cluster(processes) as cluster:
-            verdict = await _hurt_again_and_again(cluster, chance, seed + number, faults)
+        network = _network(number)
+        async with Cluster(processes, network=network) as cluster:
+            verdict = await _hurt_again_and_again(cluster, hurts_of(network), chance, seed + number, faults)
             verdicts.append(verdict)
             if not verdict.violations:
                 await asyncio.to_thread(cluster.verify)
@@ -50,14 +54,24 @@ async def test_nothing_is_lost_and_nobody_evicted_whatever_happens_to_a_cluster(
     verdicts[-1].assert_clean()
 
 
-async def _hurt_again_and_again(cluster: Cluster, chance: random.Random, seed: int, faults: Counter[str]) -> Verdict:
+def _network(number: int) -> ProxiedNetwork | NamespacedNetwork:
+    """Packets and proxies in turn, where this machine lets us at packets."""
+    if reason := why_not():
+        print(f"no network namespaces here, links are cut by proxies only: {reason}")
+        return ProxiedNetwork()
+    return ProxiedNetwork() if number % 2 else NamespacedNetwork()
+
+
+async def _hurt_again_and_again(
+    cluster: Cluster, hurts: dict[str, Hurt], chance: random.Random, seed: int, faults: Counter[str]
+) -> Verdict:
     """Up to the first thing that is wrong."""
     load = Load(cluster.urls, cluster.shard_count, seed, Crowd(churn_s=CHURN_S))
     async with load.running():
         for _ in range(FAULTS_OF_A_CLUSTER):
-            name = chance.choice(sorted(HURTS))
+            name = chance.choice(sorted(hurts))
             faults[name] += 1
-            async with HURTS[name](cluster, chance):
+            async with hurts[name](cluster, chance):
                 await asyncio.sleep(chance.uniform(0, LONGEST_S))
                 await load.until_facts(FACTS)
             await cluster.until_settled()

@@ -9,7 +9,9 @@ from types import TracebackType
 from typing import Self
 
 from rota.runtime.placement import preferred_owner
-from tests.support.cluster_network import Network
+from tests.support.cluster_network import ProxiedNetwork
+from tests.support.cluster_wiring import POSTGRES, REDIS, Network, Ports, ReplicaPorts
+from tests.support.places import THIS_MACHINE, Place
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Process, Processes
@@ -22,7 +24,7 @@ SHARD_COUNT = 24
 """So many that each of three replicas is due some."""
 DEADLINE_S = 60.0
 _POLL_S = 0.02
-_HOST = "127.0.0.1"
+_HOST = THIS_MACHINE.address
 _NOW_MS = "extract(epoch FROM clock_timestamp()) * 1000"
 _LEASES = f"SELECT shard_id, address, epoch FROM rota.shards WHERE lease_until_ms > {_NOW_MS} ORDER BY shard_id"
 _REGISTERED = f"SELECT replica_id, address FROM rota.replicas WHERE seen_until_ms > {_NOW_MS}"
@@ -31,14 +33,24 @@ _REGISTERED = f"SELECT replica_id, address FROM rota.replicas WHERE seen_until_m
 class ReplicaProcess:
     """One `rota serve`, whose addresses stay the same across restarts."""
 
-    def __init__(self, name: str, processes: Processes, options: tuple[str, ...], env: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        processes: Processes,
+        ports: ReplicaPorts,
+        options: tuple[str, ...],
+        env: Mapping[str, str],
+        place: Place,
+    ) -> None:
         self.name = name
-        self.port = free_port()
-        self.url = f"http://{_HOST}:{self.port}"
-        self.grpc_address = f"{_HOST}:{free_port()}"
+        self.port = ports.http
+        self.url = f"http://{_HOST}:{ports.http}"
+        self.grpc_address = f"{_HOST}:{ports.grpc}"
         self._processes = processes
-        self._options = (*options, "--http", f"{_HOST}:{self.port}", "--grpc", self.grpc_address)
+        listening = {"--http": ports.http, "--grpc": ports.grpc, "--peer": ports.peer}
+        self._options = (*options, *(f"{option}={place.address}:{port}" for option, port in listening.items()))
         self._env = env
+        self._place = place
         self._process: Process | None = None
 
     @property
@@ -52,7 +64,7 @@ class ReplicaProcess:
 
     def start(self) -> None:
         """Start without waiting for anything."""
-        self._process = self._processes.rota("serve", *self._options, env=self._env)
+        self._process = self._processes.rota("serve", *self._options, env=self._env, place=self._place)
 
     async def until_ready(self) -> None:
         """Return once it has what is due to it."""
@@ -77,28 +89,32 @@ class Cluster:
         shard_count: int = SHARD_COUNT,
         names: tuple[str, ...] = NAMES,
         postgres_settings: Mapping[str, str] | None = None,
-        direct: bool = False,
+        network: Network | None = None,
     ) -> None:
-        """With `direct` there is nothing between the parts that could be cut, nor slow a great load down."""
+        """On a network of proxies where no other is given. A network is of one cluster."""
         self._processes = processes
-        self._direct = direct
         self._stack = ExitStack()
         self.lease_ms = lease_ms
         self.shard_count = shard_count
-        self.postgres = PostgresServer(durable=False, settings=postgres_settings)
-        self.valkey = ValkeyServer()
-        self._peer_ports = {name: free_port() for name in names}
-        self.network = Network(self._peer_ports, postgres_port=self.postgres.port, redis_port=self.valkey.port)
+        self.network: Network = network or ProxiedNetwork()
+        self.postgres = PostgresServer(durable=False, settings=postgres_settings, place=self.network.place(POSTGRES))
+        self.valkey = ValkeyServer(place=self.network.place(REDIS))
+        self._places = {name: self.network.place(name) for name in names}
+        self._ports = Ports(
+            self.postgres.port,
+            self.valkey.port,
+            {name: ReplicaPorts(free_port(), free_port(), free_port()) for name in names},
+        )
         self.replicas: dict[str, ReplicaProcess] = {}
 
     async def __aenter__(self) -> Self:
         try:
-            for part in (self.postgres, self.valkey, self.network):
+            for part in (self.network.up(self._ports), self.postgres, self.valkey):
                 self._stack.enter_context(part)
             self.dsn = self.postgres.create_database("rota")
             upgrade = self._processes.rota("db", "upgrade", "--store", self.dsn)
-            assert await asyncio.to_thread(upgrade.wait_for_exit) == 0
-            self.replicas = {name: self._replica(name) for name in self._peer_ports}
+            assert await asyncio.to_thread(upgrade.wait_for_exit) == 0, upgrade.output()
+            self.replicas = {name: self._replica(name) for name in self._places}
             for replica in self.replicas.values():
                 replica.start()
             await self.until_settled()
@@ -190,19 +206,15 @@ class Cluster:
 
     def _replica(self, name: str) -> ReplicaProcess:
         wiring = self.network.wiring(name)
-        postgres_port, redis_port = wiring.postgres_port, wiring.redis_port
-        proxy = {"grpc_proxy": f"http://{_HOST}:{wiring.peers_proxy_port}", "no_grpc_proxy": ""}
-        if self._direct:
-            postgres_port, redis_port, proxy = self.postgres.port, self.valkey.port, {}
         options = (
-            *("--store", self.dsn.replace(f":{self.postgres.port}/", f":{postgres_port}/")),
-            *("--redis", f"redis://{_HOST}:{redis_port}/0"),
-            *("--peer", f"{_HOST}:{self._peer_ports[name]}"),
+            *("--store", self.dsn.replace(f"{_HOST}:{self.postgres.port}/", f"{wiring.postgres}/")),
+            *("--redis", f"redis://{wiring.redis}/0"),
             *("--shard-count", str(self.shard_count), "--lease-ms", str(self.lease_ms)),
+            *wiring.options,
         )
         env = {
             "ROTA_LIMITS__INITIAL_REBALANCE_DELAY_MS": "20",
             "ROTA_LOG_FORMAT": "text",
-            **proxy,
+            **wiring.env,
         }
-        return ReplicaProcess(name, self._processes, options, env)
+        return ReplicaProcess(name, self._processes, self._ports.replicas[name], options, env, self._places[name])

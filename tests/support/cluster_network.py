@@ -9,40 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias, TypeVar
+
+from tests.support.cluster_wiring import POSTGRES, REDIS, Ports, Wiring
+from tests.support.places import THIS_MACHINE, Place
 
 T = TypeVar("T")
 
-POSTGRES = "postgres"
-REDIS = "redis"
-_HOST = "127.0.0.1"
+_HOST = THIS_MACHINE.address
 _PIECE = 65_536
 
 Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Wiring:
-    """Where one replica finds the others: ports of this machine."""
+class ProxiedNetwork:
+    """Proxies for each replica, on a thread of their own: a test that waits must not hold up the cluster."""
 
-    postgres_port: int
-    redis_port: int
-    peers_proxy_port: int
-
-
-class Network:
-    """Proxies for each replica in `peer_ports`, which are where the replicas listen for each other.
-
-    They run on a thread of their own: a test that waits must not hold up the cluster. Use as a context manager.
-    """
-
-    def __init__(self, peer_ports: Mapping[str, int], *, postgres_port: int, redis_port: int) -> None:
-        self._names = {port: name for name, port in peer_ports.items()}
-        self._postgres_port = postgres_port
-        self._redis_port = redis_port
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        """Of the replicas, by the port where they listen for each other."""
         self._wirings: dict[str, Wiring] = {}
         self._cut: set[tuple[str, str]] = set()
         self._delay_s: dict[tuple[str, str], float] = {}
@@ -52,19 +39,22 @@ class Network:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        for name in self._names.values():
-            self._wirings[name] = self._run(self._wire(name))
-        return self
+    def place(self, _name: str) -> Place:
+        return THIS_MACHINE
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._run(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+    @contextmanager
+    def up(self, ports: Ports) -> Iterator[None]:
+        self._names = {each.peer: name for name, each in ports.replicas.items()}
+        self._thread.start()
+        try:
+            for name in ports.replicas:
+                self._wirings[name] = self._run(self._wire(name, ports))
+            yield
+        finally:
+            self._run(self._close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
     def wiring(self, name: str) -> Wiring:
         return self._wirings[name]
@@ -106,15 +96,16 @@ class Network:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
-    async def _wire(self, name: str) -> Wiring:
+    async def _wire(self, name: str, ports: Ports) -> Wiring:
         self._changed = asyncio.Event()
-        return Wiring(
-            await self._listen(lambda r, w: self._carry(name, POSTGRES, self._postgres_port, r, w)),
-            await self._listen(lambda r, w: self._carry(name, REDIS, self._redis_port, r, w)),
-            await self._listen(lambda r, w: self._carry_to_peer(name, r, w)),
-        )
+        postgres = await self._listen(lambda r, w: self._carry(name, POSTGRES, ports.postgres, r, w))
+        redis = await self._listen(lambda r, w: self._carry(name, REDIS, ports.redis, r, w))
+        peers = await self._listen(lambda r, w: self._carry_to_peer(name, r, w))
+        return Wiring(postgres, redis, env={"grpc_proxy": f"http://{peers}", "no_grpc_proxy": ""})
 
-    async def _listen(self, serve: Serve) -> int:
+    async def _listen(self, serve: Serve) -> str:
+        """Returns where."""
+
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.create_task(self._serve(serve, reader, writer))
             self._links[task] = None
@@ -123,7 +114,7 @@ class Network:
         server = await asyncio.start_server(accept, _HOST, 0)
         self._servers.append(server)
         port: int = server.sockets[0].getsockname()[1]
-        return port
+        return f"{_HOST}:{port}"
 
     async def _serve(self, serve: Serve, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
