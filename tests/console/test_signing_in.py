@@ -18,7 +18,9 @@ from rota.console.app import GROUP_PATH
 from rota.protocol.limits import Limits
 from rota.server.access.token_files import write_tokens
 from rota.server.bootstrap import Services, open_services
+from rota.server.proxies import TrustedProxies, parse_networks
 from rota.server.settings import Address, Settings
+from tests.access.guarded import bearer
 from tests.console.conftest import HOST, Site
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -159,6 +161,42 @@ async def test_the_token_is_kept_where_no_script_and_no_other_site_gets_at_it(do
     cookie = answer.headers["set-cookie"]
     assert {"HttpOnly", "Path=/", "SameSite=strict"} <= set(cookie.split("; "))
     assert doors.tokens["viewer"] not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("peer", "said", "is_for_tls_only"),
+    [
+        ("10.1.2.3", ["https"], True),
+        ("::ffff:10.1.2.3", ["https"], True),
+        ("2001:db8::7", ["HTTPS"], True),
+        ("10.1.2.3", ["http"], False),
+        ("10.1.2.3", [], False),
+        ("10.1.2.3", ["https", "http"], False),
+        ("10.1.2.3", ["javascript"], False),
+        ("192.0.2.9", ["https"], False),
+        ("testclient", ["https"], False),
+    ],
+)
+async def test_the_cookie_is_for_tls_only_where_a_trusted_proxy_says_that_the_browser_came_by_it(
+    doors: Doors, peer: str, said: list[str], is_for_tls_only: bool
+) -> None:
+    trusting = TrustedProxies(doors.services.api, parse_networks("10.0.0.0/8, 2001:db8::/32"))
+    headers = [*SAME_ORIGIN.items(), *(("x-forwarded-proto", scheme) for scheme in said)]
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(trusting, client=(peer, 4711)), base_url=HOST) as http:
+        answer = await http.post("/signin", data={"token": doors.tokens["viewer"]}, headers=headers)
+        page = await http.get(url_of(GROUP_PATH), headers={**bearer(doors.tokens["viewer"]), **dict(headers)})
+
+    assert ("Secure" in answer.headers["set-cookie"].split("; ")) is is_for_tls_only
+    assert (f"--url {HOST.replace('http:', 'https:')}" in page.text) is is_for_tls_only
+
+
+async def test_without_a_proxy_to_trust_the_header_counts_for_nothing(doors: Doors) -> None:
+    async with doors.browser() as browser:
+        fields = {"token": doors.tokens["viewer"]}
+        answer = await browser.post("/signin", data=fields, headers={"x-forwarded-proto": "https"})
+
+    assert "Secure" not in answer.headers["set-cookie"].split("; ")
 
 
 async def test_the_cookie_counts_for_pages_and_not_for_the_api(doors: Doors) -> None:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from rota.access.document import read_document
+from rota.server.proxies import parse_networks
 from tests.access.certificates import Authority, Certificate
 from tests.deploy.kubelet import Pod
 from tests.deploy.kubernetes import CERTIFICATES, EVERYTHING, JOB, MINIMAL, NAMESPACE, Manifest, find, render
@@ -67,6 +68,13 @@ def test_kubelets_and_prometheus_speak_tls_where_servers_do() -> None:
     assert {probe["httpGet"]["scheme"] for probe in _probes(tls)} == {"HTTPS"}
     assert _probes(strict) == [{"tcpSocket": {"port": "http"}}] * 3
     assert find(strict, "ServiceMonitor")["spec"]["endpoints"][0]["scheme"] == "https"
+
+
+def test_the_ingress_that_servers_are_told_to_trust_is_one_that_they_can() -> None:
+    (server,) = find(render(EVERYTHING), "Deployment")["spec"]["template"]["spec"]["containers"]
+    (told,) = (one["value"] for one in server["env"] if one["name"] == "ROTA_TRUSTED_PROXIES")
+
+    assert [str(network) for network in parse_networks(told)] == ["10.0.0.0/8", "2001:db8::7/128"]
 
 
 @pytest.mark.slow

@@ -53,6 +53,8 @@ def test_without_any_setting_the_documented_ones_hold(monkeypatch: pytest.Monkey
         {"redis": "localhost:6379"},
         {"redis": "redis://localhost:port"},
         {"workers": 0},
+        {"trusted_proxies": "10.0.0.1/8"},
+        {"trusted_proxies": "proxy.example"},
         {"unknown": 1},
     ],
     ids=str,

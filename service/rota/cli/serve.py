@@ -89,6 +89,14 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    trusted_proxies: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROTA_TRUSTED_PROXIES",
+            metavar="NETWORK,…",
+            help="Proxies in front where TLS ends: their X-Forwarded-Proto is believed [nobody's].",
+        ),
+    ] = None,
     peer_tls_cert_file: Annotated[
         str | None,
         typer.Option(envvar="ROTA_PEER_TLS_CERT_FILE", metavar="FILE", help="What servers of a store show each other."),

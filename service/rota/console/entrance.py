@@ -66,6 +66,7 @@ class Entrance:
 
 
 def keep_token(response: Response, token: str, http: Request) -> Response:
+    """Never sent in the clear where the browser came by TLS, to us or to a proxy whose word counts."""
     secure = http.url.scheme == "https"
     response.set_cookie(COOKIE, token, max_age=_SECONDS, path="/", secure=secure, httponly=True, samesite="strict")
     return response

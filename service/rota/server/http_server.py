@@ -64,7 +64,7 @@ class HttpServer(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
-            # Who trusts which proxy is a matter of security settings, not of a default.
+            # Who trusts which proxy is a matter of security settings, not of a default: `TrustedProxies`.
             proxy_headers=False,
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,

@@ -17,6 +17,7 @@ from rota.runtime.ports import StoreRefused, StoreUnavailable
 from rota.server.bootstrap import Services, open_services, open_tls
 from rota.server.http_protocol import allow_connections
 from rota.server.http_server import CannotListen, HttpServer, listen, url_of
+from rota.server.proxies import TrustedProxies
 from rota.server.settings import Settings
 from rota.server.telemetry import watch_loop_lag
 from rota.server.tls import ServerTls
@@ -62,7 +63,8 @@ async def _serve_until(
     stop: asyncio.Event, services: Services, bound: socket.socket, settings: Settings, tls: ServerTls | None
 ) -> None:
     context = tls.context() if tls is not None else None
-    server = HttpServer(services.api, bound, drain_timeout_ms=settings.drain_timeout_ms, tls=context)
+    app = TrustedProxies(services.api, settings.trusted_proxies) if settings.trusted_proxies else services.api
+    server = HttpServer(app, bound, drain_timeout_ms=settings.drain_timeout_ms, tls=context)
     async with asyncio.TaskGroup() as tasks:
         stopped = tasks.create_task(stop.wait())
         serving = tasks.create_task(server.run_until_stopped())

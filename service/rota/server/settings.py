@@ -16,6 +16,7 @@ from rota.protocol.limits import Limits
 from rota.server.access.policy import read_access_file
 from rota.server.access.token_files import read_tokens
 from rota.server.peer_secrets import read_peer_secrets
+from rota.server.proxies import Network, parse_networks
 from rota.storage import default_store_url
 
 MIN_LEASE_MS = 1_000
@@ -79,6 +80,7 @@ _TokensFile = Annotated[Path, AfterValidator(_checked_tokens_file)]
 _LivenessUrl = Annotated[str, AfterValidator(_checked_liveness_url)]
 _SecretFile = Annotated[Path, AfterValidator(_checked_secret_file)]
 _Paths = Annotated[tuple[Path, ...], BeforeValidator(_split_paths), NoDecode]
+_Networks = Annotated[tuple[Network, ...], BeforeValidator(parse_networks), NoDecode]
 _Address = Annotated[Address, BeforeValidator(Address.parse), NoDecode]
 
 
@@ -130,6 +132,10 @@ class Settings(BaseSettings):
     )
     tls_client_optional: bool = Field(
         default=False, description="Let in who shows no certificate, to show a token instead. gRPC asks for none then."
+    )
+    trusted_proxies: _Networks = Field(
+        default=(),
+        description="Addresses and networks, `A,B`, of proxies whose `X-Forwarded-Proto` is believed: TLS ends there.",
     )
     peer_tls_cert_file: Path | None = Field(
         default=None, description="Certificate chain in PEM that replicas show each other; its name is rota-peer."
