@@ -55,20 +55,23 @@ async def scalars(store: SqlStore, statement: str) -> list[Any]:
 # --- transactions -----------------------------------------------------------------------------
 
 
-async def test_limits_bind_a_transaction_and_nothing_after_it(store: SqlStore) -> None:
-    async with store._writing() as connection:
-        row = await connection.execute(
-            text(
-                "SELECT current_setting('statement_timeout'), current_setting('lock_timeout'),"
-                " current_setting('idle_in_transaction_session_timeout'), pg_backend_pid()"
-            )
-        )
-        *limits, pid = row.one()
-    async with store._connections._opened().connect() as connection:  # type: ignore[attr-defined]
-        after = (await connection.execute(text("SELECT pg_backend_pid(), current_setting('lock_timeout')"))).one()
+LIMITS = (
+    "SELECT current_setting('statement_timeout'), current_setting('lock_timeout'),"
+    " current_setting('idle_in_transaction_session_timeout'), pg_backend_pid()"
+)
 
-    assert limits == ["1s", "1s", "1s"]
-    assert tuple(after) == (pid, "0")
+
+async def test_a_transaction_has_its_own_limits_and_the_session_keeps_those_of_a_write(postgres_url: str) -> None:
+    store = SqlStore(postgres_url, write_timeout_ms=1_000, read_timeout_ms=7_000)
+    await store.open(SHARD_COUNT)
+    async with store._reading() as connection:
+        *reading, pid = (await connection.execute(text(LIMITS))).one()
+    async with store._connections.appending() as connection:
+        *appending, same_pid = (await connection.execute(text(LIMITS))).one()
+    await store.close()
+
+    assert (reading, appending) == (["7s"] * 3, ["1s"] * 3)
+    assert pid == same_pid, "another connection tells nothing of this one"
 
 
 async def test_a_database_that_answers_before_it_is_durable_is_told_to_wait(
@@ -79,7 +82,10 @@ async def test_a_database_that_answers_before_it_is_durable_is_told_to_wait(
     store = SqlStore(postgres_url)
     await store.open(SHARD_COUNT)
 
-    assert await scalars(store, "SELECT current_setting('synchronous_commit')") == ["on"]
+    setting = "SELECT current_setting('synchronous_commit')"
+    async with store._connections.appending() as connection:
+        assert await connection.scalar(text(setting)) == "on"
+    assert await scalars(store, setting) == ["on"]
     await store.close()
 
 

@@ -212,7 +212,7 @@ async def _write_and_follow(dsn: str) -> tuple[set[int], int]:
 
 async def _write(dsn: str, writer: int) -> int:
     """In one transaction after the other, of different lengths: a row with a serial number, and a line of a shard."""
-    store = SqlStore(dsn, prepared_statements=True)
+    store = SqlStore(dsn)
     await store.open(SHARDS)
     connection = await asyncpg.connect(dsn)
     for number in range(1, WRITES + 1):

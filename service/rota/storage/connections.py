@@ -16,6 +16,7 @@ from rota.storage.append_postgres import PostgresAppender
 from rota.storage.engine import (
     SqliteThreads,
     is_behind_pooler,
+    postgres_connection,
     postgres_engine,
     postgres_transaction,
     sqlite_engine,
@@ -45,6 +46,9 @@ class Connections(Protocol):
 
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A transaction that is committed and durable when the block has ended without an exception."""
+
+    def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """As `writing`, for the appender alone: where that runs a single statement, it needs no BEGIN and COMMIT."""
 
     def reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A transaction in which every statement sees the same snapshot."""
@@ -81,6 +85,9 @@ class SqliteConnections:
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
         return self._writers.begin()
 
+    def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        return self.writing()
+
     def reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
         return self._readers.begin()
 
@@ -94,26 +101,24 @@ class PostgresConnections:
     dialect = "postgresql"
     appender: Appender = PostgresAppender()
 
-    def __init__(
-        self, dsn: str, *, write_timeout_ms: int, read_timeout_ms: int, prepared_statements: bool | None
-    ) -> None:
+    def __init__(self, dsn: str, *, write_timeout_ms: int, read_timeout_ms: int) -> None:
         self._dsn = dsn
         self._write_timeout_ms = write_timeout_ms
         self._read_timeout_ms = read_timeout_ms
-        self._prepared_statements = prepared_statements
+        self._is_direct = False
         self._engine: AsyncEngine | None = None
 
     async def open(self) -> None:
-        prepare = self._prepared_statements
+        self._is_direct = await self._find_out_whether_direct()
         self._engine = postgres_engine(
             self._dsn,
             connections=_POSTGRES_CONNECTIONS,
             pool_timeout_ms=self._write_timeout_ms,
-            prepared_statements=await self._is_direct() if prepare is None else prepare,
+            session_timeout_ms=self._write_timeout_ms if self._is_direct else None,
             explicit_transactions=True,
         )
 
-    async def _is_direct(self) -> bool:
+    async def _find_out_whether_direct(self) -> bool:
         probe = postgres_engine(self._dsn, explicit_transactions=True)
         async with postgres_transaction(probe, self._write_timeout_ms) as connection:
             return not await is_behind_pooler(connection)
@@ -127,6 +132,9 @@ class PostgresConnections:
         # Said, because a pooler may hand us a session whose last user had set it otherwise.
         mode = "ISOLATION LEVEL READ COMMITTED READ WRITE"
         return postgres_transaction(self._opened(), self._write_timeout_ms, mode=mode)
+
+    def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        return postgres_connection(self._opened()) if self._is_direct else self.writing()
 
     def reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
         mode = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -149,16 +157,9 @@ class PostgresConnections:
             _log.debug("made the journal's partitions %s", created)
 
 
-def connections_to(
-    location: StoreLocation, *, write_timeout_ms: int, read_timeout_ms: int, prepared_statements: bool | None
-) -> Connections:
+def connections_to(location: StoreLocation, *, write_timeout_ms: int, read_timeout_ms: int) -> Connections:
     match location:
         case SqliteLocation(path):
             return SqliteConnections(path, write_timeout_ms=write_timeout_ms)
         case PostgresLocation(dsn):
-            return PostgresConnections(
-                dsn,
-                write_timeout_ms=write_timeout_ms,
-                read_timeout_ms=read_timeout_ms,
-                prepared_statements=prepared_statements,
-            )
+            return PostgresConnections(dsn, write_timeout_ms=write_timeout_ms, read_timeout_ms=read_timeout_ms)

@@ -87,32 +87,42 @@ def postgres_engine(
     *,
     connections: int = 0,
     pool_timeout_ms: int = 0,
-    prepared_statements: bool = False,
+    session_timeout_ms: int | None = None,
     explicit_transactions: bool = False,
 ) -> AsyncEngine:
     """An engine on Postgres; with `connections=0` each use connects anew.
 
-    Without `prepared_statements` each statement is sent unnamed, inside its transaction, which
-    is all that a pooler in transaction mode lets pass. With `explicit_transactions` nothing begins or
-    ends by itself, as `postgres_transaction` wants it.
+    With `session_timeout_ms` sessions are ours from their login to their end: statements are prepared and kept, and
+    each is limited, also outside `postgres_transaction`. Without it each statement is sent unnamed, inside its
+    transaction, which is all that a pooler in transaction mode lets pass. With `explicit_transactions` nothing begins
+    or ends by itself.
     """
     pool: dict[str, Any] = {"poolclass": NullPool}
     if connections:
-        pool = {"pool_size": connections, "max_overflow": 0, "pool_timeout": pool_timeout_ms / 1000}
-    arguments = {"async_creator_fn": _asyncpg_connect, "dsn": dsn, "named_statements": prepared_statements}
+        # The last one that was used comes first: its statements are prepared and its caches warm.
+        timeout_s = pool_timeout_ms / 1000
+        pool = {"pool_size": connections, "max_overflow": 0, "pool_timeout": timeout_s, "pool_use_lifo": True}
+    arguments = {"async_creator_fn": _asyncpg_connect, "dsn": dsn, "session_timeout_ms": session_timeout_ms}
     isolation = "AUTOCOMMIT" if explicit_transactions else "READ COMMITTED"
     return create_async_engine("postgresql+asyncpg://", connect_args=arguments, isolation_level=isolation, **pool)
 
 
-async def _asyncpg_connect(dsn: str, named_statements: bool) -> Any:
+async def _asyncpg_connect(dsn: str, session_timeout_ms: int | None) -> Any:
     try:
         import asyncpg
     except ModuleNotFoundError as error:
         raise StoreRefused("a store on Postgres needs the extra: pip install 'rota[postgres]'") from error
     # asyncpg reads the DSN itself: several hosts, sslmode and target_session_attrs mean what libpq says.
-    # Without a cache of its own it names no statement, and parses each before it is bound.
-    cache = {} if named_statements else {"statement_cache_size": 0}
-    return await asyncpg.connect(dsn, timeout=_CONNECT_TIMEOUT_S, server_settings={"application_name": "rota"}, **cache)
+    settings = {"application_name": "rota"}
+    if session_timeout_ms is None:
+        # Without a cache of its own it names no statement, and parses each before it is bound.
+        unnamed = {"statement_cache_size": 0}
+        return await asyncpg.connect(dsn, timeout=_CONNECT_TIMEOUT_S, server_settings=settings, **unnamed)
+    settings |= {"default_transaction_isolation": "read committed", "default_transaction_read_only": "off"}
+    settings |= {name: str(session_timeout_ms) for name in _TIMEOUTS}
+    connection = await asyncpg.connect(dsn, timeout=_CONNECT_TIMEOUT_S, server_settings=settings)
+    await connection.execute(_durable(of_transaction=False))
+    return connection
 
 
 async def driver_of(connection: AsyncConnection) -> Any:
@@ -139,17 +149,26 @@ async def postgres_transaction(
     Its limits travel with its BEGIN and bind nothing after it. A statement that its sender gave up on must not
     land much later, and a sender that was paused in mid-transaction must not keep its row locks from
     the next owner of the shard. A database that is set to answer before it is durable is told to wait.
+    """
+    limits = "".join(f"SET LOCAL {setting} = {timeout_ms};" for setting in _TIMEOUTS)
+    async with postgres_connection(engine) as connection:
+        driver = await driver_of(connection)
+        await driver.execute(f"BEGIN {mode};{limits}{_durable(of_transaction=True)}")
+        yield connection
+        ended = await driver.execute("COMMIT")
+        assert ended == "COMMIT", "a statement of this transaction had failed, and nobody said so"
+
+
+@asynccontextmanager
+async def postgres_connection(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A connection on which each statement is a transaction: committed, and durable, once it is answered.
 
     Whatever else happens, a cancellation included, the connection is thrown away: nobody gets it half-used.
     """
-    limits = "".join(f"SET LOCAL {setting} = {timeout_ms};" for setting in _TIMEOUTS)
     async with engine.connect() as connection:
         driver = await driver_of(connection)
         try:
-            await driver.execute(f"BEGIN {mode};{limits}{_DURABLE}")
             yield connection
-            ended = await driver.execute("COMMIT")
-            assert ended == "COMMIT", "a statement of this transaction had failed, and nobody said so"
         except BaseException:
             driver.terminate()
             await connection.invalidate()
@@ -157,7 +176,12 @@ async def postgres_transaction(
 
 
 _TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
-_DURABLE = "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'"
+
+
+def _durable(*, of_transaction: bool) -> str:
+    """Each commit of this transaction, or of this session, waits for the disk at least."""
+    setting = "coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')"
+    return f"SELECT set_config('synchronous_commit', {setting}, {str(of_transaction).lower()})"
 
 
 def single_engine(location: StoreLocation, *, writes: bool) -> AsyncEngine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -31,27 +31,16 @@ class SqlStore:
 
     A write (lease or append) that takes more than `write_timeout_ms` raises `StoreUnavailable`, and
     Postgres gives up its statements after that time, too: keep it below the lease.
-    `prepared_statements` is for Postgres: None finds out whether a pooler is in between, which would lose them.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        write_timeout_ms: int = 3_000,
-        read_timeout_ms: int = 30_000,
-        prepared_statements: bool | None = None,
-    ) -> None:
+    def __init__(self, url: str, *, write_timeout_ms: int = 3_000, read_timeout_ms: int = 30_000) -> None:
         self.location = parse_store_url(url)
         self.incarnation = ""
         """Random id of this journal, known once the store is open: its sequence numbers mean nothing in another."""
         self._write_timeout_s = write_timeout_ms / 1000
         self._read_timeout_s = read_timeout_ms / 1000
         self._connections = connections_to(
-            self.location,
-            write_timeout_ms=write_timeout_ms,
-            read_timeout_ms=read_timeout_ms,
-            prepared_statements=prepared_statements,
+            self.location, write_timeout_ms=write_timeout_ms, read_timeout_ms=read_timeout_ms
         )
         self._replicas = Replicas(self._connections.dialect)
         self._leases = Leases(self._connections.dialect)
@@ -139,7 +128,7 @@ class SqlStore:
         check_batches(batches)
         if not batches:
             return []
-        async with self._writing() as connection:
+        async with self._writing(self._connections.appending()) as connection:
             written = await self._connections.appender.append(connection, batches)
         return [batch.shard_id for batch in batches if batch.shard_id not in written]
 
@@ -185,14 +174,16 @@ class SqlStore:
     # --- transactions -------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _writing(self) -> AsyncIterator[AsyncConnection]:
+    async def _writing(
+        self, transaction: AbstractAsyncContextManager[AsyncConnection] | None = None
+    ) -> AsyncIterator[AsyncConnection]:
         """A transaction with a deadline. When the block has ended without an exception, what it wrote is durable.
 
         A cancelled or late one leaves a connection in an unknown state; SQLAlchemy then closes it
         instead of handing it to the next caller.
         """
         with store_errors():
-            async with asyncio.timeout(self._write_timeout_s), self._connections.writing() as connection:
+            async with asyncio.timeout(self._write_timeout_s), transaction or self._connections.writing() as connection:
                 yield connection
 
     @asynccontextmanager
