@@ -211,7 +211,7 @@ def test_the_notes_say_where_it_is_and_warn_of_what_is_missing() -> None:
     assert "WARNING: with 1 replica(s)" in _notes(CHART / "ci" / "bare-values.yaml")
     assert "existingSecret keeps it out" in _notes(CHART / "ci" / "own-secrets-values.yaml")
     assert "tokens travel in plain text" in _notes(JOB)
-    assert "kubelets show no certificate" in _notes(CERTIFICATES)
+    assert "clients must show certificates" in _notes(CERTIFICATES)
     assert f"https://{RELEASE}.{NAMESPACE}:8080" in _notes(CERTIFICATES)
     assert "NOTE" not in _notes(EVERYTHING)
 

@@ -66,8 +66,31 @@ def test_kubelets_and_prometheus_speak_tls_where_servers_do() -> None:
         {"httpGet": {"path": path, "port": "http"}} for path in ("/healthz", "/readyz", "/healthz")
     ]
     assert {probe["httpGet"]["scheme"] for probe in _probes(tls)} == {"HTTPS"}
-    assert _probes(strict) == [{"tcpSocket": {"port": "http"}}] * 3
+    assert _probes(strict) == [
+        {"httpGet": {"path": path, "port": "probes"}} for path in ("/healthz", "/readyz", "/healthz")
+    ]
     assert find(strict, "ServiceMonitor")["spec"]["endpoints"][0]["scheme"] == "https"
+
+
+@pytest.mark.parametrize(
+    ("case", "chosen", "asked", "port"),
+    [
+        (MINIMAL, "auto", "httpGet", "http"),
+        (MINIMAL, "own", "httpGet", "probes"),
+        (CERTIFICATES, "auto", "httpGet", "probes"),
+        (CERTIFICATES, "api", "tcpSocket", "http"),
+    ],
+)
+def test_probes_have_a_port_of_their_own_where_it_is_wanted(case: Path, chosen: str, asked: str, port: str) -> None:
+    manifests = render(case, values={"server": {"probes": chosen}, "networkPolicy": {"enabled": True}})
+    (server,) = find(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
+    let_in = [rule["ports"] for rule in find(manifests, "NetworkPolicy")["spec"]["ingress"]]
+
+    assert {probe[asked]["port"] for probe in _probes(manifests)} == {port}
+    is_own = port == "probes"
+    assert ({"name": "probes", "containerPort": 8081} in server["ports"]) is is_own
+    assert ({"name": "ROTA_PROBES", "value": "0.0.0.0:8081"} in server["env"]) is is_own
+    assert ([{"port": "probes", "protocol": "TCP"}] in let_in) is is_own
 
 
 def test_the_ingress_that_servers_are_told_to_trust_is_one_that_they_can() -> None:
@@ -119,6 +142,32 @@ def test_the_rendered_release_asks_for_certificates_and_heeds_its_rules(
     test = Pod(find(manifests, "Pod"), processes, tmp_path, name="rota-test", secrets=secrets, elsewhere=address)
     assert test.run("lists").wait_for_exit() == 0
     assert [process.terminate() for process in running] == [0, 0]
+
+
+@pytest.mark.slow
+def test_kubelets_hear_whether_a_server_is_ready_that_wants_to_see_certificates(
+    processes: Processes, postgres_dsn: str, tmp_path: Path
+) -> None:
+    authority, peers = Authority(tmp_path), Authority(tmp_path, "peers")
+    server = _as_secret(authority, authority.issue("rota"))
+    secrets = {
+        "rota": {"url": postgres_dsn},
+        "rota-tls": server,
+        "rota-peers": _as_secret(peers, peers.issue("rota-peer")),
+        "rota-clients": {"ca.crt": server["ca.crt"]},
+    }
+    template = find(render(CERTIFICATES), "Deployment")["spec"]["template"]
+    pod = Pod(template, processes, tmp_path, name="rota-0", secrets=secrets)
+    assert pod.run("upgrade").wait_for_exit() == 0
+
+    running = pod.run("rota", ROTA_DRAIN_DELAY_MS="0")
+    for kind in ("startup", "readiness", "liveness"):
+        running.wait_for_url(pod.probe("rota", kind))
+
+    base = f"https://127.0.0.1:{pod.port(8080)}"
+    assert _status(f"{base}/readyz", authority.client_context()) == 0
+    assert _status(f"{base}/readyz", authority.client_context(authority.issue("ops", common_name="ops"))) == 200
+    assert running.terminate() == 0
 
 
 def _as_secret(authority: Authority, issued: Certificate) -> dict[str, str]:

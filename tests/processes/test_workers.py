@@ -133,21 +133,25 @@ def test_workers_end_when_their_supervisor_is_killed(processes: Processes, store
 
 
 @pytest.mark.slow
-def test_the_workers_share_http_and_grpc_and_nobody_else_gets_in(
+def test_the_workers_share_http_grpc_and_probes_and_nobody_else_gets_in(
     processes: Processes, store: str, valkey_server: ValkeyServer
 ) -> None:
-    http, grpc = free_port(), free_port()
-    options = ("--workers", "2", "--grpc", f"127.0.0.1:{grpc}", "--redis", valkey_server.url)
-    serving = serve(processes, store, http, *options)
+    http, grpc, probes = free_port(), free_port(), free_port()
+    options = ("--workers", "2", "--grpc", f"127.0.0.1:{grpc}", "--probes", f"127.0.0.1:{probes}")
+    serving = serve(processes, store, http, *options, "--redis", valkey_server.url)
     started(serving, 2)
+    asked = [httpx.get(f"http://127.0.0.1:{probes}/readyz", trust_env=False).status_code for _ in range(10)]
+    assert set(asked) == {httpx.codes.OK}
     assert serving.output().count(f"url=grpc://127.0.0.1:{grpc}") == 2
 
     alone = serve(processes, store, http)
     same_http = serve(processes, store, http, "--workers", "2")
     same_grpc = serve(processes, store, free_port(), "--workers", "2", "--grpc", f"127.0.0.1:{grpc}")
+    same_probes = serve(processes, store, free_port(), "--workers", "2", "--probes", f"127.0.0.1:{probes}")
 
     assert_refuses(alone, f"cannot listen on http://127.0.0.1:{http}: Address already in use")
     assert_refuses(same_http, f"cannot listen on http://127.0.0.1:{http}: Address already in use")
+    assert_refuses(same_probes, f"cannot listen on http://127.0.0.1:{probes}: Address already in use")
     assert_refuses(same_grpc, f"cannot listen on grpc://127.0.0.1:{grpc}: .*Address already in use")
     assert serving.terminate() == 0
 

@@ -185,10 +185,22 @@ resources: {{- toYaml .root.Values.resources | nindent 2 }}
 {{ ternary "https" "http" (ne .Values.tls.existingSecret "") }}
 {{- end }}
 
+{{/* Whether clients must show certificates: empty if not. */}}
+{{- define "rota.strict" -}}
+{{- with .Values.tls.clientCa }}{{ if and .existingSecret (not .optional) }}yes{{ end }}{{ end }}
+{{- end }}
+
+{{/* Whether probes have a port of their own: empty if not. */}}
+{{- define "rota.ownProbes" -}}
+{{- if or (eq .Values.server.probes "own") (and (eq .Values.server.probes "auto") (include "rota.strict" .)) }}yes{{ end }}
+{{- end }}
+
 {{/* What a kubelet asks a server. It shows no certificate: where it has to, it can see no more than an open port. */}}
 {{- define "rota.probe" -}}
 {{- with .root.Values.tls }}
-{{- if and .clientCa.existingSecret (not .clientCa.optional) -}}
+{{- if include "rota.ownProbes" $.root -}}
+httpGet: {path: {{ $.path }}, port: probes}
+{{- else if include "rota.strict" $.root -}}
 tcpSocket: {port: http}
 {{- else -}}
 httpGet: {path: {{ $.path }}, port: http{{ if .existingSecret }}, scheme: HTTPS{{ end }}}

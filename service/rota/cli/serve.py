@@ -22,6 +22,14 @@ def serve(
     grpc: Annotated[
         str | None, typer.Option(envvar="ROTA_GRPC", metavar="HOST:PORT", help="Where gRPC listens too [nowhere].")
     ] = None,
+    probes: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROTA_PROBES",
+            metavar="HOST:PORT",
+            help="Where plain HTTP answers probes alone, for kubelets without certificates [nowhere].",
+        ),
+    ] = None,
     redis: Annotated[
         str | None,
         typer.Option(envvar="ROTA_REDIS", metavar="URL", help="Where servers tell each other whom they heard."),

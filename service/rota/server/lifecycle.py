@@ -9,9 +9,11 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
 from typing import Any
 
+from rota.api.http.probes import ProbesOnly
 from rota.observability.logs import configure_logging
 from rota.runtime.ports import StoreRefused, StoreUnavailable
 from rota.server.bootstrap import Services, open_services, open_tls
@@ -50,24 +52,41 @@ async def serve(settings: Settings, *, stop: asyncio.Event | None = None) -> Non
     """Serve until `stop` is set or a signal sets it, then drain; raises `ServerFailed`."""
     stop = stop or asyncio.Event()
     try:
-        with Signals(stop), listen(settings.http, shared=settings.workers > 1) as bound:
+        with Signals(stop), ExitStack() as sockets:
+            shared = settings.workers > 1
+            bound = sockets.enter_context(listen(settings.http, shared=shared))
+            probed = sockets.enter_context(listen(settings.probes, shared=shared)) if settings.probes else None
             tls = open_tls(settings)
             url = url_of(bound, "https" if tls else "http")
             async with open_services(settings, url, tls) as services:
-                await _serve_until(stop, services, bound, settings, tls)
+                servers = _servers(services, settings, tls, bound, probed)
+                _log.info("listening", extra={"url": url, "replica_id": services.coordinator.replica_id})
+                if services.grpc is not None:
+                    _log.info("listening", extra={"url": f"{'grpcs' if tls else 'grpc'}://{services.grpc.address}"})
+                await _serve_until(stop, services, servers, settings)
     except (CannotListen, StoreRefused, StoreUnavailable) as error:
         raise ServerFailed(str(error)) from error
 
 
-async def _serve_until(
-    stop: asyncio.Event, services: Services, bound: socket.socket, settings: Settings, tls: ServerTls | None
-) -> None:
+def _servers(
+    services: Services, settings: Settings, tls: ServerTls | None, bound: socket.socket, probed: socket.socket | None
+) -> list[HttpServer]:
+    """The API's, and that of the probes where they have a place of their own."""
     context = tls.context() if tls is not None else None
     app = TrustedProxies(services.api, settings.trusted_proxies) if settings.trusted_proxies else services.api
-    server = HttpServer(app, bound, drain_timeout_ms=settings.drain_timeout_ms, tls=context)
+    servers = [HttpServer(app, bound, drain_timeout_ms=settings.drain_timeout_ms, tls=context)]
+    if probed is not None:
+        servers.append(HttpServer(ProbesOnly(services.api), probed, drain_timeout_ms=settings.drain_timeout_ms))
+        _log.info("listening for probes", extra={"url": url_of(probed)})
+    return servers
+
+
+async def _serve_until(
+    stop: asyncio.Event, services: Services, servers: Sequence[HttpServer], settings: Settings
+) -> None:
     async with asyncio.TaskGroup() as tasks:
         stopped = tasks.create_task(stop.wait())
-        serving = tasks.create_task(server.run_until_stopped())
+        serving = [tasks.create_task(server.run_until_stopped()) for server in servers]
         # A server whose timers or commits have ended would look alive and do nothing.
         running = tasks.create_task(services.coordinator.watch_over())
         upkeep = [
@@ -75,19 +94,16 @@ async def _serve_until(
             tasks.create_task(_maintain(services)),
             tasks.create_task(_tell_ready(services)),
         ]
-        _log.info(
-            "listening",
-            extra={"url": url_of(bound, "https" if tls else "http"), "replica_id": services.coordinator.replica_id},
-        )
-        if services.grpc is not None:
-            _log.info("listening", extra={"url": f"{'grpcs' if tls else 'grpc'}://{services.grpc.address}"})
-        await asyncio.wait((stopped, serving, running), return_when=asyncio.FIRST_COMPLETED)
-        if not serving.done():
+        await asyncio.wait((stopped, running, *serving), return_when=asyncio.FIRST_COMPLETED)
+        if not any(task.done() for task in serving):
             await _drain(services, settings)
+        servers[0].stop()
+        if services.grpc is not None:
+            await services.grpc.stop(settings.drain_timeout_ms / 1000)
+        # One after the other: probes are answered until the API has said its last.
+        for server, ended in zip(servers, serving, strict=True):
             server.stop()
-            if services.grpc is not None:
-                await services.grpc.stop(settings.drain_timeout_ms / 1000)
-            await serving
+            await ended
         for task in (*upkeep, stopped, running):
             task.cancel()
     if not stop.is_set():

@@ -96,6 +96,10 @@ class Settings(BaseSettings):
     grpc: _Address | None = Field(
         default=None, description="Where gRPC listens too: `HOST:PORT`. Needs `pip install 'rota[grpc]'`."
     )
+    probes: _Address | None = Field(
+        default=None,
+        description="Where `/healthz` and `/readyz`, and nothing else, are answered in plain HTTP too: `HOST:PORT`.",
+    )
     redis: _LivenessUrl | None = Field(
         default=None, description="Where replicas tell each other whom they heard: `redis://…`, `rediss://…` (TLS)."
     )

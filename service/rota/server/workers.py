@@ -42,10 +42,15 @@ async def supervise(settings: Settings) -> None:
     """Keep the workers running until a signal comes; raises `ServerFailed`."""
     stop = asyncio.Event()
     try:
-        with Signals(stop), _kept_port("http", settings.http) as http, _kept_grpc_port(settings.grpc) as grpc:
+        with (
+            Signals(stop),
+            _kept_port("http", settings.http) as http,
+            _kept_if_wanted("grpc", settings.grpc) as grpc,
+            _kept_if_wanted("http", settings.probes) as probes,
+        ):
             # What every worker would stumble over is said once.
             await _check_store(settings)
-            await _keep_all(settings.model_copy(update={"http": http, "grpc": grpc}), stop)
+            await _keep_all(settings.model_copy(update={"http": http, "grpc": grpc, "probes": probes}), stop)
     except (CannotListen, StoreRefused, StoreUnavailable) as error:
         raise ServerFailed(str(error)) from error
 
@@ -104,8 +109,8 @@ def _bound(address: Address, *options: int) -> socket.socket:
     return bound
 
 
-def _kept_grpc_port(address: Address | None) -> contextlib.AbstractContextManager[Address | None]:
-    return contextlib.nullcontext() if address is None else _kept_port("grpc", address)
+def _kept_if_wanted(scheme: str, address: Address | None) -> contextlib.AbstractContextManager[Address | None]:
+    return contextlib.nullcontext() if address is None else _kept_port(scheme, address)
 
 
 class _Worker:

@@ -1,0 +1,24 @@
+"""What may be asked in the clear by whoever cannot show what the API asks for, such as a kubelet."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rota.api.http.rendered import render_problem
+from rota.protocol.errors import ErrorCode
+
+PROBES = frozenset({"/healthz", "/readyz"})
+
+
+class ProbesOnly:
+    """The API's probes and nothing else of it: they tell of nobody's groups. Metrics are not for everybody."""
+
+    def __init__(self, api: ASGIApp) -> None:
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in PROBES:
+            detail = f"only {' and '.join(sorted(PROBES))} are answered here"
+            await render_problem(ErrorCode.INVALID_REQUEST, detail, http_status=404).send(send)
+            return
+        await self._api(scope, receive, send)
