@@ -68,7 +68,7 @@ class ScriptedCoordinator:
         return [event for event in self.journal if event.seq > after_seq][:limit]
 
     def locate(self, namespace: str, group_id: str) -> ShardOwner:
-        return ShardOwner(2, "replica-1", "http://10.0.0.7:8080", EPOCH, 4_200, REVISION)
+        return ShardOwner(2, "replica-1", "http://10.0.0.7:8080", EPOCH, 4_200, REVISION, "replica-0")
 
     def ready(self) -> tuple[bool, str]:
         return self.is_ready

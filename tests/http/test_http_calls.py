@@ -193,6 +193,7 @@ async def test_the_coordinator_of_a_group_can_be_found(client: httpx.AsyncClient
         "epoch": EPOCH,
         "lease_left_ms": 4_200,
         "revision": REVISION,
+        "told_by": "replica-0",
     }
 
 

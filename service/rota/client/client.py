@@ -55,8 +55,9 @@ def connect(
     `pip install 'rota[grpc]'`.
 
     Args:
-        url: Where the coordinator is; several addresses, of one scheme, are tried in turn. Over HTTP a member's calls
-            go straight to that one of them which owns its group.
+        url: Where the coordinator is; several addresses, of one scheme, are tried in turn. A member's calls go straight
+            to that one of them which owns its group, on a stream for each where they go over streams. With
+            `leave_after_ms` they stay on one stream.
         namespace: The tenant whose groups and topics are meant.
         client_id: A name for people; member ids begin with it. By default the name of this machine.
         headers: Sent with every request.

@@ -252,9 +252,10 @@ class LocalCoordinator:
         host = self._ownership.hosts.get(shard_id)
         if host is None:
             known = self._ownership.peer_of(shard_id) and self._ownership.directory.get(shard_id)
-            return known or ShardOwner(shard_id, "", "", 0, 0)
+            return replace(known or ShardOwner(shard_id, "", "", 0, 0), told_by=self.replica_id)
         left_ms = host.lease_until_ms - self._clock.monotonic_ms()
-        return ShardOwner(shard_id, self.replica_id, self._address, host.claim.epoch, left_ms, host.durable_seq)
+        mine, end = (shard_id, self.replica_id, self._address, host.claim.epoch), host.durable_seq
+        return ShardOwner(*mine, left_ms, end, told_by=self.replica_id)
 
     def reached_by_peers_at(self, peer_address: str) -> None:
         """Where other replicas reach this one; before `start`, as the port is known only once it is bound."""
@@ -487,7 +488,7 @@ async def _answered(host: ShardHost, request: Request) -> Answer:
 
 
 def _recorded(request: Heartbeat | HeartbeatMany, known: Sequence[bool]) -> Reply:
-    """Nobody here knows the group's state or generation: the client is told its own."""
+    """Nobody here knows the group's state, so none is told, nor its generation: the client is told its own."""
     if isinstance(request, Heartbeat):
         return HeartbeatReply(generation_id=request.generation_id)
     unknown = ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -68,6 +68,8 @@ class ShardOwner:
     epoch: int
     lease_left_ms: int
     last_seq: int = 0
+    told_by: str = ""
+    """The replica that says so, where one was asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -415,20 +415,22 @@ class FindCoordinatorRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ...) -> None: ...
 
 class FindCoordinatorResponse(_message.Message):
-    __slots__ = ("shard_id", "replica_id", "address", "lease_left_ms", "revision", "epoch")
+    __slots__ = ("shard_id", "replica_id", "address", "lease_left_ms", "told_by", "revision", "epoch")
     SHARD_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LEASE_LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOLD_BY_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     shard_id: int
     replica_id: str
     address: str
     lease_left_ms: int
+    told_by: str
     revision: int
     epoch: int
-    def __init__(self, shard_id: _Optional[int] = ..., replica_id: _Optional[str] = ..., address: _Optional[str] = ..., lease_left_ms: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, shard_id: _Optional[int] = ..., replica_id: _Optional[str] = ..., address: _Optional[str] = ..., lease_left_ms: _Optional[int] = ..., told_by: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
     __slots__ = ("call", "options", "join", "sync", "heartbeat", "leave", "commit", "cancel")

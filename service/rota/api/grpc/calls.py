@@ -136,6 +136,7 @@ class Calls:
                 replica_id=owner.replica_id,
                 address=owner.address,
                 lease_left_ms=owner.lease_left_ms,
+                told_by=owner.told_by,
                 revision=owner.last_seq,
                 epoch=owner.epoch,
             )

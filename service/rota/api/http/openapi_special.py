@@ -115,6 +115,7 @@ def _find_coordinator() -> Json:
         "epoch": 3,
         "lease_left_ms": 4_200,
         "revision": 42,
+        "told_by": "rota-1",
     }
     codes = (ErrorCode.INVALID_GROUP_ID, *parts.COORDINATOR_ERRORS)
     return _described(

@@ -53,6 +53,7 @@ COORDINATOR = Record(
         Entry("epoch", _NUMBER, doc="Counts the owners that the shard has had."),
         Entry("lease_left_ms", Integer(-MAX_SAFE_INTEGER), doc="0 or less: the lease is over, nobody owns the shard."),
         Entry("revision", _NUMBER, doc="The end of the shard's journal.", attribute="last_seq"),
+        Entry("told_by", _TEXT, "", "The replica that answers: the owner itself where that is the same."),
     ),
     complete=True,
     title="Coordinator",

@@ -10,6 +10,8 @@ from typing import Any
 import grpc
 
 from rota.client.errors import CoordinatorUnreachable, error_for
+from rota.client.transports.grpc_owners import GrpcOwnerSearch
+from rota.client.transports.owners import Owners
 from rota.client.transports.port import GroupEvent
 from rota.client.transports.rpc import ELSEWHERE, Channels, problem_in, received_of, was_not_sent
 from rota.credentials import Credentials
@@ -33,39 +35,42 @@ class GrpcTransport:
         credentials: Credentials | None = None,
     ) -> None:
         self.channels = Channels(urls, headers, credentials)
+        self.owners = Owners(GrpcOwnerSearch(self.channels).find, are_of_use=len(urls) > 1)
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
         """As `Transport.send`."""
         rpc = rpc_of(request)
         try:
-            message = rpc.write_request(request)
+            data = rpc.write_request(request).SerializeToString()
         except (TypeError, ValueError) as error:
             # A number too large for its field, or text that is no Unicode: no server could read it either.
             return Received(refuse(request, ErrorCode.INVALID_REQUEST, str(error)))
+        addresses = self.channels.in_order(self.owners.address_of(request))
+        for url in addresses[:-1]:
+            with suppress(_NotSent):
+                return await self._ask(request, data, url, timeout_ms)
         try:
-            answer = await self._exchange(rpc.path, message.SerializeToString(), timeout_ms / 1000)
-        except grpc.aio.AioRpcError as error:
-            if problem_in(error) is None:
-                self.channels.go_elsewhere()
-            received = received_of(request, error)
-        else:
-            received = _read(rpc, answer)
-        if received.reply.error in ELSEWHERE:
-            self.channels.go_elsewhere()
-        return received
+            return await self._ask(request, data, addresses[-1], timeout_ms)
+        except _NotSent as not_sent:
+            return received_of(request, not_sent.error)
+
+    def avoid(self, request: Request, url: str) -> None:
+        """The next call like this one goes to another address."""
+        self.owners.forget(request)
+        self.channels.leave(url)
 
     async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
         """As `Transport.watch`."""
         request = WatchGroupRequest(namespace=namespace, group_id=group_id, after_revision=after_revision)
-        method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self.channels.current().unary_stream(
-            f"/{ADMIN}/WatchGroup"
-        )
+        url = self.channels.url
+        path = f"/{ADMIN}/WatchGroup"
+        method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self.channels.to(url).unary_stream(path)
         stream = method(request.SerializeToString(), metadata=self.channels.metadata)
         try:
             async for data in stream:
                 yield _group_event(WatchGroupResponse.FromString(data))
         except grpc.aio.AioRpcError as error:
-            self.channels.go_elsewhere()
+            self.channels.leave(url)
             problem = problem_in(error)
             if problem is None:
                 raise CoordinatorUnreachable(error.details() or error.code().name) from error
@@ -75,27 +80,28 @@ class GrpcTransport:
             stream.cancel()
 
     async def close(self) -> None:
+        await self.owners.close()
         await self.channels.close()
 
-    async def _exchange(self, path: str, data: bytes, timeout_s: float) -> bytes:
-        """One request, at the first address that can be connected to."""
-        for _ in self.channels.urls[1:]:
-            with suppress(_NotSent):
-                return await self._call(path, data, timeout_s)
-            self.channels.go_elsewhere()
+    async def _ask(self, request: Request, data: bytes, url: str, timeout_ms: int) -> Received:
+        """At one address; raises `_NotSent` if it cannot be connected to."""
+        rpc = rpc_of(request)
+        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self.channels.to(url).unary_unary(rpc.path)
         try:
-            return await self._call(path, data, timeout_s)
-        except _NotSent as not_sent:
-            raise not_sent.error from None
-
-    async def _call(self, path: str, data: bytes, timeout_s: float) -> bytes:
-        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self.channels.current().unary_unary(path)
-        try:
-            return await method(data, timeout=timeout_s, metadata=self.channels.metadata)
+            answer = await method(data, timeout=timeout_ms / 1000, metadata=self.channels.metadata)
         except grpc.aio.AioRpcError as error:
+            if problem_in(error) is None:
+                self.avoid(request, url)
             if was_not_sent(error):
                 raise _NotSent(error) from None
-            raise
+            received = received_of(request, error)
+        else:
+            received = _read(rpc, answer)
+        if received.reply.error in ELSEWHERE:
+            self.avoid(request, url)
+        # Who does not forward knows whom to go to.
+        self.owners.answered(request, received, url)
+        return received
 
 
 class _NotSent(Exception):

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from rota.client.errors import CoordinatorUnreachable, error_for
+from rota.client.transports.http_owners import HttpOwnerSearch
 from rota.client.transports.owners import Owners
 from rota.client.transports.port import GroupEvent
 from rota.client.transports.sse import ServerSentEvent, events_of
@@ -69,7 +70,8 @@ class HttpTransport:
             auth=_Shown(shown) if shown.has_token else None,
             verify=_system_context() if (own := shown.ssl_context()) is True else own,
         )
-        self._owners = Owners(self._http, self._base_urls, anywhere=direct)
+        search = HttpOwnerSearch(self._http, self._base_urls, anywhere=direct)
+        self._owners = Owners(search.find, are_of_use=direct or len(self._base_urls) > 1)
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
         """As `Transport.send`."""
@@ -82,8 +84,8 @@ class HttpTransport:
         received = _decode(request, response)
         if received.reply.error in _ELSEWHERE:
             self._avoid(request, by)
-        else:
-            self._owners.answered(request, received, by)
+        # Who does not forward knows whom to go to.
+        self._owners.answered(request, received, by)
         return received
 
     async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:

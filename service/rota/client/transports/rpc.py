@@ -70,14 +70,21 @@ class Channels:
     def url(self) -> str:
         return self.urls[self._current]
 
-    def current(self) -> grpc.aio.Channel:
-        channel = self._channels.get(self.url)
+    def to(self, url: str) -> grpc.aio.Channel:
+        channel = self._channels.get(url)
         if channel is None:
-            channel = self._channels[self.url] = _open(self.url, self._credentials)
+            channel = self._channels[url] = _open(url, self._credentials)
         return channel
 
-    def go_elsewhere(self) -> None:
-        self._current = (self._current + 1) % len(self.urls)
+    def in_order(self, first: str | None) -> list[str]:
+        """Where to send something, in the order in which to try: the one that is known to be best, then as listed."""
+        listed = self.urls[self._current :] + self.urls[: self._current]
+        return listed if first is None else [first, *(url for url in listed if url != first)]
+
+    def leave(self, url: str) -> None:
+        """The next call goes to another address than this one."""
+        if url == self.url:
+            self._current = (self._current + 1) % len(self.urls)
 
     async def close(self) -> None:
         channels, self._channels = self._channels, {}

@@ -1,10 +1,12 @@
-"""gRPC with all members of a client on one session stream: told of rebalances without asking."""
+"""gRPC with the members of a client on session streams: told of rebalances without asking."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
+
+import grpc
 
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.grpc import GrpcTransport
@@ -44,10 +46,11 @@ _FIELDS: dict[type[Request], tuple[str, str]] = {
 
 
 class StreamTransport:
-    """Membership calls go over one stream, all else as single rpcs.
+    """Membership calls go over streams, all else as single rpcs: one stream for each address that members speak to.
 
-    A heartbeat that waits is answered the moment the server pushes news of its member. When the stream breaks, the
-    calls on it fail, and the next one opens another stream at the next address.
+    Those are the owners of their groups where several addresses were given, otherwise one until it fails. A heartbeat
+    that waits is answered the moment the server pushes news of its member. When a stream breaks, the calls on it fail,
+    and the next one opens another stream elsewhere.
     """
 
     def __init__(
@@ -58,10 +61,15 @@ class StreamTransport:
         leave_after_ms: int | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """`leave_after_ms`: members leave this long after the stream is lost, far before their sessions are over."""
+        """`leave_after_ms`: members leave this long after the stream is lost, far before their sessions are over.
+
+        Then there is one stream for all of them: a member that went on to another one would be taken along when the
+        one that it came from is lost.
+        """
         self._unary = GrpcTransport(urls, headers=headers, credentials=credentials)
+        self._channels, self._owners = self._unary.channels, self._unary.owners
         self._leave_after_ms = leave_after_ms
-        self._stream: _Stream | None = None
+        self._streams: dict[str, _Stream] = {}
         self._former: set[asyncio.Task[None]] = set()
         self._session_ms: dict[tuple[str, str, str], int] = {}
 
@@ -69,37 +77,44 @@ class StreamTransport:
         """As `Transport.send`."""
         if not _is_for_the_stream(request):
             return await self._unary.send(request, timeout_ms=timeout_ms)
+        tried: list[str] = []
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                return await self._send_over_a_stream(request)
-        except TimeoutError as error:
-            if self._stream is not None:
-                # It may be the server, or all that is between us: what else is open here would wait in vain.
-                self._leave(self._stream, at_once=True)
-            raise CoordinatorUnreachable(f"no answer within {timeout_ms} ms") from error
+                return await self._send_over_a_stream(request, tried)
+        except TimeoutError:
+            # It may be the server, or all that is between us: what else is open there would wait in vain.
+            self._give_up(request, tried[-1])
+            raise CoordinatorUnreachable(f"no answer within {timeout_ms} ms") from None
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
         """As `Transport.watch`."""
         return self._unary.watch(namespace, group_id, after_revision)
 
     async def close(self) -> None:
-        if self._stream is not None:
-            self._leave(self._stream, at_once=True)
+        for url in tuple(self._streams):
+            self._end(url, at_once=True)
         await asyncio.gather(*self._former)
         await self._unary.close()
 
-    async def _send_over_a_stream(self, request: Request) -> Received:
+    async def _send_over_a_stream(self, request: Request, tried: list[str]) -> Received:
         """At the first address that can be connected to: where nothing was sent, nothing is lost."""
-        for _ in self._unary.channels.urls[1:]:
+        self._end_unusable()
+        *others, last = self._channels.in_order(self._owner_of(request))
+        for url in others:
+            tried.append(url)
             try:
-                return await self._send(request)
+                return await self._send(request, url)
             except CoordinatorUnreachable as error:
                 if error.was_sent:
                     raise
-        return await self._send(request)
+        tried.append(last)
+        return await self._send(request, last)
 
-    async def _send(self, request: Request) -> Received:
-        stream = self._current()
+    async def _send(self, request: Request, url: str) -> Received:
+        stream = self._streams.get(url)
+        if stream is None:
+            channel, metadata = self._channels.to(url), self._channels.metadata
+            stream = self._streams[url] = _Stream(channel, metadata, self._leave_after_ms)
         try:
             if isinstance(request, Heartbeat):
                 received = await stream.heartbeat(request, self._wait_ms(request))
@@ -107,24 +122,42 @@ class StreamTransport:
                 received = await stream.call(request)
                 self._note(request, received)
         except CoordinatorUnreachable:
-            self._leave(stream, at_once=True)
+            if self._streams.get(url) is stream:
+                self._give_up(request, url)
             raise
-        if received.reply.error in ELSEWHERE and len(self._unary.channels.urls) > 1:
-            self._leave(stream)
+        if received.reply.error in ELSEWHERE:
+            self._go_elsewhere(request, url)
+        if self._leave_after_ms is None:
+            # Who does not forward knows whom to go to.
+            self._owners.answered(request, received, url)
         return received
 
-    def _current(self) -> _Stream:
-        if self._stream is not None and not self._stream.is_usable:
-            self._leave(self._stream)
-        if self._stream is None:
-            self._stream = _Stream(self._unary, self._leave_after_ms)
-        return self._stream
+    def _owner_of(self, request: Request) -> str | None:
+        return self._owners.address_of(request) if self._leave_after_ms is None else None
 
-    def _leave(self, stream: _Stream, *, at_once: bool = False) -> None:
-        """The next call opens another stream, elsewhere. This one may still bring what is open on it."""
-        if self._stream is stream:
-            self._stream = None
-            self._unary.channels.go_elsewhere()
+    def _end_unusable(self) -> None:
+        for url, stream in tuple(self._streams.items()):
+            if not stream.is_usable:
+                self._owners.forget_all_at(url)
+                self._channels.leave(url)
+                self._end(url)
+
+    def _go_elsewhere(self, request: Request, url: str) -> None:
+        """Whoever is there cannot help with this; what others have open with it goes on, unless all went there."""
+        is_owner = self._owner_of(request) == url
+        self._unary.avoid(request, url)
+        if not is_owner and len(self._channels.urls) > 1:
+            self._end(url)
+
+    def _give_up(self, request: Request, url: str) -> None:
+        self._owners.forget_all_at(url)
+        self._unary.avoid(request, url)
+        self._end(url, at_once=True)
+
+    def _end(self, url: str, *, at_once: bool = False) -> None:
+        """The next call opens another stream. This one may still bring what is open on it."""
+        stream = self._streams.pop(url, None)
+        if stream is not None:
             task = asyncio.create_task(stream.finish(0.0 if at_once else LAST_ANSWERS_S))
             self._former.add(task)
             task.add_done_callback(self._former.discard)
@@ -146,10 +179,11 @@ class StreamTransport:
 class _Stream:
     """A session stream with the heartbeats that wait on it."""
 
-    def __init__(self, unary: GrpcTransport, leave_after_ms: int | None) -> None:
-        channels = unary.channels
+    def __init__(
+        self, channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...], leave_after_ms: int | None
+    ) -> None:
         self._beats = WaitingBeats(self._flush)
-        self._session = SessionStream(channels.current(), channels.metadata, self._on_news, leave_after_ms)
+        self._session = SessionStream(channel, metadata, self._on_news, leave_after_ms)
         self._flushes: set[asyncio.Task[None]] = set()
 
     @property
