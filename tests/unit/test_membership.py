@@ -502,6 +502,17 @@ def test_who_does_not_stop_its_work_in_time_is_lost_at_the_rebalance_timeout() -
     assert bench.now_ms > settled_at_ms + REBALANCE_MS - 2 * POLL_MS
 
 
+def test_who_is_only_known_to_live_is_lost_when_a_join_phase_could_have_gone_on_without_it() -> None:
+    """Who answers for an owner that it cannot reach does not know what that owner does meanwhile."""
+    bench = a_stable_follower()
+    settled_at_ms = bench.sent_at_ms
+    while bench.now_ms < settled_at_ms + REBALANCE_MS - 2 * POLL_MS:
+        assert bench.answered(HeartbeatReply(generation_id=1)) == []
+    assert bench.membership.deadline_ms == settled_at_ms + REBALANCE_MS - MARGIN_MS
+    bench.answered(BEATING)
+    assert bench.membership.deadline_ms == bench.sent_at_ms + SESSION_MS - MARGIN_MS
+
+
 def test_a_join_repeated_after_silence_counts_from_the_first_try() -> None:
     bench = a_newcomer()
     bench.answered(MEMBER_ID_REQUIRED)

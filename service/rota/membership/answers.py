@@ -174,7 +174,7 @@ def _take_heartbeat(standing: Standing, request: Heartbeat, reply: HeartbeatRepl
     standing.heartbeat_at_ms = at.sent_at_ms + _heartbeat_spacing_ms(standing, request)
     match reply.error:
         case ErrorCode.NONE:
-            _heartbeat_accepted(standing, reply.generation_id, at)
+            _heartbeat_accepted(standing, reply, at)
             return []
         case ErrorCode.REBALANCE_IN_PROGRESS:
             standing.deadline.renewed(at.sent_at_ms)
@@ -191,16 +191,13 @@ def _heartbeat_spacing_ms(standing: Standing, request: Heartbeat) -> int:
     return interval_ms
 
 
-def _heartbeat_accepted(standing: Standing, generation_id: int, at: Moment) -> None:
-    standing.deadline.renewed(at.sent_at_ms)
-    if standing.has_synced:
-        # Else the coordinator still waits for our sync, as long as for a join, however alive we are.
-        standing.deadline.settled(at.sent_at_ms)
+def _heartbeat_accepted(standing: Standing, reply: HeartbeatReply, at: Moment) -> None:
+    standing.was_heard(reply, at.sent_at_ms)
     standing.pace.at_once(at.now_ms)
     if standing.state is State.STABLE:
         standing.pace.reset()
-    if generation_id > standing.generation_id and standing.state is not State.REVOKING:
-        standing.see_resync(generation_id)
+    if reply.generation_id > standing.generation_id and standing.state is not State.REVOKING:
+        standing.see_resync(reply.generation_id)
         standing.assignments = ()
         standing.state = State.SYNCING
 

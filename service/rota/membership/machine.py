@@ -254,9 +254,7 @@ class Membership:
         if not standing.awaits(request):
             return
         if reply.error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
-            standing.deadline.renewed(sent_at_ms)
-        if reply.error is ErrorCode.NONE and standing.has_synced:
-            standing.deadline.settled(sent_at_ms)
+            standing.was_heard(reply, sent_at_ms)
 
     def on_time(self, now_ms: int) -> list[Event]:
         """Time has passed. At the deadline what is held is lost, whether or not anybody can be reached."""

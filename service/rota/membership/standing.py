@@ -10,7 +10,15 @@ from rota.membership.requests import MembershipRequest
 from rota.membership.settings import MembershipSettings
 from rota.membership.states import FINAL, IN_GENERATION, JOINS, LATER, UNKNOWN, State
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import NO_GENERATION, CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, SyncGroup
+from rota.protocol.messages import (
+    NO_GENERATION,
+    CommitOffsets,
+    Heartbeat,
+    HeartbeatReply,
+    JoinGroup,
+    LeaveGroup,
+    SyncGroup,
+)
 
 
 class Standing:
@@ -77,6 +85,16 @@ class Standing:
         """The group's leader changed the assignment: we are in the next generation without having joined it."""
         if generation_id > self.generation_id:
             self.generation_id = self.phase.seen_generation_id = generation_id
+
+    def was_heard(self, reply: HeartbeatReply, sent_at_ms: int) -> None:
+        """A heartbeat renewed the session.
+
+        Who answers for an owner that it cannot reach tells no state of the group: that owner may be in a join phase.
+        Until we have synced, an owner waits for our sync as long as for a join, however alive we are.
+        """
+        self.deadline.renewed(sent_at_ms)
+        if reply.error is ErrorCode.NONE and reply.state and self.has_synced:
+            self.deadline.settled(sent_at_ms)
 
     def pause(self, now_ms: int, jitter: float) -> None:
         hurries = self.state in IN_GENERATION or self.assignment is not None
