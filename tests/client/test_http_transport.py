@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -213,6 +214,24 @@ async def test_an_owner_that_is_gone_is_passed_over_within_the_call() -> None:
     await asyncio.sleep(1)
     assert [await replicas.asked(transport) for _ in range(3)] == [0, 0, 0]
     assert replicas.searched == [0, 0]
+
+
+@in_virtual_time
+async def test_an_owner_that_is_found_while_another_replica_is_silent_is_gone_to_next() -> None:
+    replicas = Replicas(3)
+    replicas.hand_over_to(2)
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/join"):
+            await asyncio.Event().wait()
+        return replicas.answer(request)
+
+    transport = HttpTransport(replicas.addresses, inner=httpx.MockTransport(answer))
+    unanswered = asyncio.create_task(transport.send(replace(JOIN, group_id="g"), timeout_ms=1_000))
+    assert await replicas.asked(transport) == 0
+    with pytest.raises(CoordinatorUnreachable, match="within 1000 ms"):
+        await unanswered
+    assert await replicas.asked(transport) == 2
 
 
 async def test_an_address_that_was_not_given_is_gone_to_only_if_that_was_said() -> None:

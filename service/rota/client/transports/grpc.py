@@ -56,7 +56,7 @@ class GrpcTransport:
 
     def avoid(self, request: Request, url: str) -> None:
         """The next call like this one goes to another address."""
-        self.owners.forget(request)
+        self.owners.forget(request, url)
         self.channels.leave(url)
 
     async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:

@@ -75,13 +75,14 @@ class HttpTransport:
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
         """As `Transport.send`."""
+        tried: list[str] = []
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                response, by = await self._exchange(request, timeout_ms / 1000)
+                response = await self._exchange(request, timeout_ms / 1000, tried)
         except TimeoutError as error:
-            self._avoid(request, self._addresses(request)[0])
+            self._avoid(request, tried[-1])
             raise CoordinatorUnreachable(f"no answer within {timeout_ms} ms") from error
-        received = _decode(request, response)
+        received, by = _decode(request, response), tried[-1]
         if received.reply.error in _ELSEWHERE:
             self._avoid(request, by)
         # Who does not forward knows whom to go to.
@@ -111,13 +112,14 @@ class HttpTransport:
         await self._owners.close()
         await self._http.aclose()
 
-    async def _exchange(self, request: Request, timeout_s: float) -> tuple[httpx.Response, str]:
-        """One request, at the first address that can be connected to, and which that was."""
+    async def _exchange(self, request: Request, timeout_s: float, tried: list[str]) -> httpx.Response:
+        """One request, at the first address that can be connected to: the last that is added to `tried`."""
         target = encode_request(request)
         problems: list[str] = []
         for address in self._addresses(request):
+            tried.append(address)
             try:
-                return await self._request(address, target, timeout_s), address
+                return await self._request(address, target, timeout_s)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 problems.append(f"{address}: {_describe(error)}")
                 self._avoid(request, address)
@@ -146,7 +148,7 @@ class HttpTransport:
 
     def _avoid(self, request: Request, address: str) -> None:
         """The next call goes to another address than this one."""
-        self._owners.forget(request)
+        self._owners.forget(request, address)
         if address == self._base_urls[self._current]:
             self._go_elsewhere()
 

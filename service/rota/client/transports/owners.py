@@ -63,14 +63,14 @@ class Owners:
             return
         known = self._known.get(group)
         if known is not None and received.epoch not in (0, known.epoch):
-            self.forget(request)
+            self._lose(group)
         elif known is None and received.reply.error not in _NOBODY:
             self._look_up(group, by)
 
-    def forget(self, request: Request) -> None:
-        """It failed, or is not the owner any more."""
+    def forget(self, request: Request, address: str) -> None:
+        """A call failed there. An owner elsewhere, who was found while it waited, is not to blame."""
         group = _group_of(request)
-        if group is not None and group in self._known:
+        if group is not None and group in self._known and self._known[group].address == address:
             self._lose(group)
 
     def forget_all_at(self, address: str) -> None:
