@@ -27,9 +27,7 @@ def heartbeat(result: Result, group: Group, request: Heartbeat, call: int) -> No
         _refuse(result, group, request, error, call)
         return
     member = group.members[request.member_id]
-    if member.session_deadline_ms is not None:
-        member.note_heard(result.now_ms)
-        result.renew_session(group, member)
+    result.hear(group, member)
     if group.state is PREPARING_REBALANCE:
         detail = group.rebalance_reason
         reply = HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS, detail, group.generation_id, group.state.value)
@@ -55,9 +53,8 @@ def heartbeat_many(result: Result, group: Group, request: HeartbeatMany, call: i
             or (instance_id is not None and static_members.get(instance_id) != member_id)
         ):
             errors.append(_refuse_one(result, group, beat))
-        elif member.session_deadline_ms is not None:
-            member.note_heard(result.now_ms)
-            result.renew_session(group, member)
+        else:
+            result.hear(group, member)
     if group.state is PREPARING_REBALANCE:
         refused = {error.member_id for error in errors}
         told = (beat.member_id for beat in request.members if beat.member_id not in refused)
@@ -70,9 +67,7 @@ def unpark_heartbeat(result: Result, group: Group, member: Member, *, answer: bo
     """The group did not move in the call's time. An answered wait shows that the member was there until now."""
     call, member.heartbeat_call = member.heartbeat_call, None
     if answer and call is not None:
-        if member.session_deadline_ms is not None:
-            member.note_heard(result.now_ms)
-            result.renew_session(group, member)
+        result.hear(group, member)
         result.reply(call, _alive(group))
 
 

@@ -54,9 +54,8 @@ def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: i
     if accepted:
         result.record(group, OffsetsCommitted(request.member_id, accepted))
     member = group.members.get(request.member_id)
-    if member is not None and member.session_deadline_ms is not None:
-        member.note_heard(result.now_ms)
-        result.renew_session(group, member)
+    if member is not None:
+        result.hear(group, member)
     result.reply(call, CommitReply(partitions=answers))
 
 

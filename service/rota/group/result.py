@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from rota.group.apply import apply
+from rota.group.gaps import GapCount
 from rota.group.records import Entry, Record
 from rota.group.state import Group, Member
 from rota.protocol.messages import Reply
@@ -62,6 +63,22 @@ class Result:
 
     def set_timer(self, kind: TimerKind, group: Group, member_id: str, at_ms: int) -> None:
         self.timers.append(Timer(kind, group.namespace, group.group_id, member_id, at_ms))
+
+    def hear(self, group: Group, member: Member) -> None:
+        """The member shows that it lives: count the gap since it last did, and start its session timer afresh.
+
+        While a call of its is parked, that call shows it. This is the hottest path of all, so it is written out.
+        """
+        deadline_ms = member.session_deadline_ms
+        if deadline_ms is None:
+            return
+        now_ms, timeout_ms = self.now_ms, member.image.session_timeout_ms
+        if member.gaps is None:
+            member.gaps = GapCount(now_ms)
+        member.gaps.add(now_ms - deadline_ms + timeout_ms)
+        self.set_session_deadline(group, member, now_ms + timeout_ms)
+        if self.heard is not None:
+            self.heard[member] = group
 
     def renew_session(self, group: Group, member: Member) -> None:
         """Start the member's session timer afresh.

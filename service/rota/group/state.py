@@ -116,13 +116,6 @@ class Member:
     def member_id(self) -> str:
         return self.image.member_id
 
-    def note_heard(self, now_ms: int) -> None:
-        """Count the gap since it was last heard; its session runs, and has not been renewed yet."""
-        assert self.session_deadline_ms is not None
-        if self.gaps is None:
-            self.gaps = GapCount(now_ms)
-        self.gaps.add(now_ms - self.session_deadline_ms + self.image.session_timeout_ms)
-
 
 class Group:
     """One group. See the module's docstring for which fields are facts and which are soft."""
