@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.pipeline.events import Line
-from rota.pipeline.facts.churn import least_moves
+from rota.pipeline.facts.churn import Holding
 from rota.pipeline.fold import fold_lines
 from rota.pipeline.tables import GOLD
 from tests.pipeline import oracle
@@ -115,4 +115,4 @@ def test_least_moves_are_those_of_the_best_even_assignment(
         if max((tried.count(m) for m in after), default=0) - min((tried.count(m) for m in after), default=0) <= 1
     )
 
-    assert least_moves(before, after) == best
+    assert Holding(after).least_moves_from(Holding(before)) == best

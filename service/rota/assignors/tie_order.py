@@ -7,6 +7,7 @@ that the two can be compared case by case.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 
 def tie_order(member_ids: Sequence[str]) -> list[int]:
@@ -18,6 +19,8 @@ def tie_order(member_ids: Sequence[str]) -> list[int]:
     return sorted(range(len(member_ids)), key=lambda position: (buckets[position], member_ids[position]))
 
 
+# The same members are hashed in every rebalance; more of them than that are a matter of milliseconds.
+@lru_cache(maxsize=4096)
 def _java_hash(text: str) -> int:
     """`String.hashCode()` as an unsigned number: over UTF-16 units."""
     units = text.encode("utf-16-be", "surrogatepass")

@@ -7,16 +7,16 @@ fleet that had used it from the beginning. Cooperative strategies take a second 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from rota.assignors import MemberSubscription, Shares, TopicPartition, assign
+from rota.assignors import MemberSubscription, assign, strategy
 from rota.pipeline.bronze import told
 from rota.pipeline.events import Line, ddl, lines_of
-from rota.pipeline.facts.churn import Churn, churn
+from rota.pipeline.facts.churn import AnyShares, Holding
 from rota.pipeline.facts.fact import Event, Row, row, us
 from rota.pipeline.facts.units import Decoder, decode_shares, load_decoder
 from rota.pipeline.facts.view import GroupView
@@ -31,12 +31,15 @@ if TYPE_CHECKING:
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky")
 ACTUAL = "(actual)"
 COOPERATIVE = frozenset({"cooperative-sticky"})
+_TELLING = "kind <> 'offsets_committed' AND kind <> 'session_stats' AND group_id <> ''"
+"""The lines from which members and assignments are known: few of all."""
 _MOST_ROUNDS = 3
+_NOTHING = Holding({})
 
 
 def advise(spark: SparkSession, lake: Lake, *, strategies: Sequence[str] = STRATEGIES, decoder: str = "") -> int:
     """Replay every assignment that is in bronze, into the table `advisor`; returns how many rows it has."""
-    lines = sliced(spark, lake, 0, lake.bronze.batch).where("kind <> 'offsets_committed' AND group_id <> ''")
+    lines = sliced(spark, lake, 0, lake.bronze.batch).where(_TELLING)
     table = lake.gold("advisor")
     run = _replayer(str(table.path.parent), tuple(strategies), decoder)
     written = [Written(*each) for each in by_group(lines).mapInArrow(run, ddl(WRITTEN)).collect()]
@@ -78,7 +81,7 @@ class GroupReplay:
         self, namespace: str, group_id: str, strategies: Sequence[str], decoder: Decoder | None = None
     ) -> None:
         self._view = _Subscriptions(namespace, group_id)
-        self._worlds: dict[str, dict[str, list[str]]] = {name: {} for name in (ACTUAL, *strategies)}
+        self._worlds: dict[str, Holding] = dict.fromkeys((ACTUAL, *strategies), _NOTHING)
         self._decoder = decoder
 
     def add(self, line: Line) -> Iterator[Row]:
@@ -91,7 +94,7 @@ class GroupReplay:
         elif event.kind == "member_fenced":
             self._rename(event.payload["member_id"], event.payload["new_member_id"])
         elif event.kind == "group_emptied":
-            self._worlds = {name: {} for name in self._worlds}
+            self._worlds = dict.fromkeys(self._worlds, _NOTHING)
         self._view.take(event)
 
     def _assigned(self, event: Event) -> Iterator[Row]:
@@ -101,38 +104,49 @@ class GroupReplay:
             return
         actual = {member: [] for member in view.members} | actual
         counts = _counts(actual)
+        # Only those strategies that look at what members hold need subscriptions of their own.
+        forgetful = self._subscriptions(counts, {})
         for name, before in self._worlds.items():
-            after, rounds, revoked = (actual, 1, 0) if name == ACTUAL else self._deal(name, before, counts)
-            found = churn(before, after)
+            if name == ACTUAL:
+                after, rounds, revoked = Holding(actual), 1, 0
+            elif not strategy(name).remembers:
+                after, rounds, revoked = Holding(assign(name, counts, forgetful)), 1, 0
+            else:
+                after, rounds, revoked = self._deal(name, before, counts)
             self._worlds[name] = after
-            yield self._row(event, name, found, rounds, revoked or found.revoked)
+            yield self._row(event, name, before, rounds, revoked or after.revoked_from(before))
 
-    def _deal(self, name: str, before: dict[str, list[str]], counts: dict[str, int]) -> tuple[Any, int, int]:
-        """What this strategy makes of the members: their shares, how many rounds it took, what was given up."""
+    def _deal(self, name: str, before: Holding, counts: Mapping[str, int]) -> tuple[Holding, int, int]:
+        """What this strategy makes of the members, in how many rounds, and how much was given up in all of these."""
         owned, rounds, revoked = before, 0, 0
         while True:
             rounds += 1
-            shares = assign(name, counts, [self._subscription(m, owned.get(m, []), counts) for m in self._view.members])
-            after = _named(shares)
-            revoked += churn(owned, after).revoked
-            settled = name not in COOPERATIVE or all(set(owned.get(m, ())) <= set(after[m]) for m in after)
-            if settled or rounds == _MOST_ROUNDS:
+            after = Holding(assign(name, counts, self._subscriptions(counts, owned.shares)))
+            if name not in COOPERATIVE:
+                return after, rounds, 0
+            now_revoked = after.revoked_from(owned)
+            revoked += now_revoked
+            if not now_revoked or rounds == _MOST_ROUNDS:
                 return after, rounds, revoked
             owned = after
 
-    def _subscription(self, member_id: str, owned: list[str], counts: dict[str, int]) -> MemberSubscription:
+    def _subscriptions(self, counts: Mapping[str, int], owned: AnyShares) -> list[MemberSubscription]:
         """Everybody may get everything that the group has: the real subscriptions decide only who is there."""
-        instance_id = self._view.members[member_id]["group_instance_id"]
-        held = [TopicPartition(topic, int(number)) for topic, _, number in (unit.rpartition("/") for unit in owned)]
-        return MemberSubscription(member_id, instance_id, tuple(counts), held, self._view.generation_id)
+        topics, generation_id = tuple(counts), self._view.generation_id
+        return [
+            MemberSubscription(member_id, image["group_instance_id"], topics, owned.get(member_id, ()), generation_id)
+            for member_id, image in self._view.members.items()
+        ]
 
     def _rename(self, old_id: str, new_id: str) -> None:
         self._worlds = {
-            name: {(new_id if member == old_id else member): share for member, share in shares.items()}
-            for name, shares in self._worlds.items()
+            name: Holding({(new_id if member == old_id else member): share for member, share in held.shares.items()})
+            for name, held in self._worlds.items()
         }
 
-    def _row(self, event: Event, name: str, found: Churn, rounds: int, revoked: int) -> Row:
+    def _row(self, event: Event, name: str, before: Holding, rounds: int, revoked: int) -> Row:
+        after = self._worlds[name]
+        units, moves = sum(map(len, after.shares.values())), len(after.moved_from(before))
         cooperative = name in COOPERATIVE or (name == ACTUAL and self._view.state["protocol_name"] in COOPERATIVE)
         return row(
             ADVISOR,
@@ -140,14 +154,14 @@ class GroupReplay:
             generation_id=event.payload["generation_id"],
             at=us(event.at_ms),
             assignor=name,
-            members=found.members,
-            units=found.units,
-            moves=found.moves,
-            least_moves=found.least_moves,
+            members=len(after.shares),
+            units=units,
+            moves=moves,
+            least_moves=after.least_moves_from(before),
             revoked=revoked,
             rounds=rounds,
-            paused_units=found.moves if cooperative else found.units,
-            imbalance=found.imbalance,
+            paused_units=moves if cooperative else units,
+            imbalance=after.imbalance,
         )
 
 
@@ -161,7 +175,3 @@ def _counts(shares: dict[str, list[str]]) -> dict[str, int]:
             return {"units": len(set(units))}
         counts[topic] = max(counts.get(topic, 0), int(number) + 1)
     return counts
-
-
-def _named(shares: Shares) -> dict[str, list[str]]:
-    return {member: [f"{topic}/{partition}" for topic, partition in share] for member, share in shares.items()}

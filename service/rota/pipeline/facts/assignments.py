@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 
-from rota.pipeline.facts.churn import Churn, churn
+from rota.pipeline.facts.churn import Churn, Holding, churn
 from rota.pipeline.facts.fact import Event, Fact, Row, State, row, us
 from rota.pipeline.facts.units import Decoder, Shares, decode_shares
 from rota.pipeline.facts.view import GroupView
@@ -38,7 +38,7 @@ class Assignments(Fact):
         shares = decode_shares(payload["assignments"], view.state["protocol_type"], self._decoder)
         # Members that the leader left out hold nothing, but they are there.
         after: Shares | None = None if shares is None else {m: [] for m in view.members} | shares
-        found = None if after is None else churn(self.state["shares"], after)
+        found = None if after is None else churn(Holding(self.state["shares"]), Holding(after))
         measured = _UNREADABLE if found is None else asdict(found)
         self.state["shares"] = {} if after is None else {m: units for m, units in after.items() if units}
         return row(
