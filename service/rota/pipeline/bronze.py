@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rota.pipeline.breakpoints import breakpoint_at
 from rota.pipeline.events import BRONZE, EVENTS, ddl
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JOB = "ingest"
+
+COMMITS = "offsets_committed"
+"""The kind that most lines are of."""
 
 Tell = Callable[[int, int], None]
 """Hears how many lines of how many have been read."""
@@ -67,7 +71,7 @@ class Ingest:
         lake.write_plan(JOB, batch, {"start": start.encode(), "end": end.encode()})
         reader = spark.read.format("rota").options(**self.source)
         lines = reader.option("from", str(start)).option("to", str(end)).load()
-        written = lines.mapInArrow(_writer(str(lake.bronze.path.parent), batch), ddl(WRITTEN)).collect()
+        written = lines.mapInArrow(lines_writer(str(lake.bronze.path.parent), batch), ddl(WRITTEN)).collect()
         breakpoint_at("bronze: before the commit")
         lake.bronze.commit([Written(*row) for row in written], batch)
         breakpoint_at("bronze: after the commit")
@@ -81,18 +85,51 @@ def behind_pruned(done: Position, heads: Heads) -> Position:
     return Position(done.incarnation, shards)
 
 
-def _writer(folder: str, batch: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def lines_writer(folder: str, batch: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What each task does: its lines into one file, whose name and size it tells."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = TableWriter(folder, {"events": BRONZE}, f"{batch:06}")
+        # Most lines tell of committed offsets. Apart from the others, their row groups are skipped by their statistics
+        # where nobody asks for them.
+        commits, others = _RowGroups(writer), _RowGroups(writer)
         for lines in batches:
             numbers = pa.array([batch] * lines.num_rows, pa.int32())
             arrays = [lines.column(name).cast(EVENTS.field(name).type) for name in EVENTS.names]
-            writer.write("events", pa.RecordBatch.from_arrays([*arrays, numbers], schema=BRONZE))
+            whole = pa.RecordBatch.from_arrays([*arrays, numbers], schema=BRONZE)
+            are_commits = pc.equal(whole.column("kind"), COMMITS)
+            commits.add(whole.filter(are_commits))
+            others.add(whole.filter(pc.invert(are_commits)))
+        commits.flush()
+        others.flush()
         yield told(writer.close())
 
     return write
+
+
+class _RowGroups:
+    """Gathers lines until they are worth a row group."""
+
+    _ROWS = 100_000
+
+    def __init__(self, writer: TableWriter) -> None:
+        self._writer = writer
+        self._gathered: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def add(self, lines: pa.RecordBatch) -> None:
+        self._gathered.append(lines)
+        self._rows += lines.num_rows
+        if self._rows >= self._ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._rows:
+            whole = pa.Table.from_batches(self._gathered).combine_chunks()
+            for batch in whole.to_batches():
+                self._writer.write("events", batch)
+        self._gathered.clear()
+        self._rows = 0
 
 
 def told(written: list[Written]) -> pa.RecordBatch:
