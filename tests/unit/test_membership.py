@@ -89,6 +89,15 @@ def test_a_join_parks_for_at_most_a_third_of_either_timeout() -> None:
     assert hasty.wait_ms == 1_000
 
 
+def test_a_join_with_a_member_id_that_nobody_answers_is_given_up_in_time_for_another_within_the_session() -> None:
+    bench = a_newcomer()
+    bench.answered(MEMBER_ID_REQUIRED)
+    planned = bench.membership.next_request(bench.now_ms)
+    assert planned is not None
+    assert isinstance(planned.request, JoinGroup)
+    assert planned.timeout_ms <= 2 * SESSION_MS // 3
+
+
 def test_an_unknown_member_id_is_forgotten_and_the_member_joins_as_new() -> None:
     bench = a_newcomer()
     bench.answered(MEMBER_ID_REQUIRED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rota.membership.requests import MembershipRequest, Planned, RequestFactory
 from rota.membership.standing import Standing
 from rota.membership.states import State
-from rota.protocol.messages import Heartbeat, SyncGroup
+from rota.protocol.messages import Heartbeat, LeaveGroup, SyncGroup
 
 
 class Plan:
@@ -44,11 +44,16 @@ class Plan:
         return self._requests.heartbeat(standing.member_id, standing.generation_id, wait_ms=0)
 
     def _call(self, request: MembershipRequest, now_ms: int) -> Planned:
-        settings = self._standing.settings
         parked_ms = getattr(request, "wait_ms", None) or 0
-        # What is held hangs on this call's answer, as on a heartbeat's.
-        grace_ms = settings.answer_grace_ms if self._standing.assignment is None else settings.heartbeat_grace_ms
-        return Planned(request, max(now_ms, self._standing.pace.not_before_ms), parked_ms + grace_ms)
+        return Planned(request, max(now_ms, self._standing.pace.not_before_ms), parked_ms + self._grace_ms(request))
+
+    def _grace_ms(self, request: MembershipRequest) -> int:
+        standing, settings = self._standing, self._standing.settings
+        if standing.assignment is not None:
+            return settings.heartbeat_grace_ms  # What is held hangs on this call's answer, as on a heartbeat's.
+        if standing.member_id and not isinstance(request, LeaveGroup):
+            return settings.seat_grace_ms
+        return settings.answer_grace_ms
 
     def _heartbeat(self, now_ms: int, due_ms: int, wait_ms: int) -> Planned:
         standing = self._standing

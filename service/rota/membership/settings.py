@@ -9,6 +9,7 @@ from rota.protocol.messages import Protocol
 
 _MAX_HEARTBEAT_INTERVAL_MS = 3_000
 _MAX_ANSWER_GRACE_MS = 5_000
+_MIN_SEAT_GRACE_MS = 1_000
 _MIN_MARGIN_MS = 50
 
 
@@ -53,6 +54,11 @@ class MembershipSettings:
     def heartbeat_grace_ms(self) -> int:
         """The same for a heartbeat: short enough that one lost answer leaves time for another try."""
         return min(self.session_timeout_ms // 3, _MAX_ANSWER_GRACE_MS)
+
+    @property
+    def seat_grace_ms(self) -> int:
+        """The same for a join or sync of who has a member id: the session that comes with it must leave time, too."""
+        return max(_MIN_SEAT_GRACE_MS, self.heartbeat_grace_ms)
 
     @property
     def heartbeat_backoff_cap_ms(self) -> int:
