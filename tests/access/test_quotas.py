@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.access.quotas import Bucket, Meter, Quota, Stored, quota_of
+from rota.access.quotas import Bucket, Meter, Quota, Stored, Taken, quota_of
 from rota.protocol import messages as m
 from rota.protocol.limits import Limits
 
@@ -26,6 +26,25 @@ def test_a_bucket_gives_its_burst_then_its_rate() -> None:
     assert [bucket.take(1, 0) for _ in range(21)] == [True] * 20 + [False]
     assert [bucket.take(1, 100) for _ in range(2)] == [True, False]
     assert [bucket.take(1, 60_000) for _ in range(21)] == [True] * 20 + [False]
+
+
+def test_what_is_taken_of_a_bucket_comes_back_at_its_rate() -> None:
+    bucket = Bucket(10, 0)
+    for _ in range(5):
+        bucket.take(1, 0)
+
+    assert [bucket.taken(now_ms) for now_ms in (0, 200, 500, 60_000)] == [5, 3, 0, 0]
+    bucket.take(50, 60_000)
+    assert bucket.taken(60_000) == 50
+
+
+def test_a_meter_tells_what_its_namespace_takes_by_now() -> None:
+    meter = a_meter(requests_per_s=5, bytes_per_s=100)
+    meter.parked = 2
+    meter.refusal_of(a_join(size=49), 0)
+
+    assert meter.taken(0) == Taken(parked=2, requests=1, bytes=50)
+    assert a_meter(max_groups=1).taken(0) == Taken()
 
 
 def test_one_request_larger_than_the_bucket_goes_through_and_the_next_ones_wait_for_it() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import httpx
 import pytest
@@ -12,28 +10,24 @@ import pytest_asyncio
 from starlette.routing import Route
 
 from rota.access.actions import ROLES
-from rota.access.rules import Rule
-from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
-from rota.console.app import GROUP_PATH
-from rota.protocol.limits import Limits
-from rota.server.access.token_files import write_tokens
-from rota.server.bootstrap import Services, open_services
+from rota.console.app import GROUP_PATH, TOKEN_PATH
 from rota.server.proxies import TrustedProxies, parse_networks
-from rota.server.settings import Address, Settings
 from tests.access.guarded import bearer
-from tests.console.conftest import HOST, Site
+from tests.console.conftest import HOST
+from tests.console.doors import GROUP, NAMESPACE, ROLES_HERE, SAME_ORIGIN, Doors, guarded
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-NAMESPACE, GROUP = "team-a", "indexers"
-ROLES_HERE = ("viewer", "member", "operator", "admin")
-SAME_ORIGIN = {"sec-fetch-site": "same-origin"}
 FORM = {"typed": GROUP, "note": "new machines"}
-DESCRIBE, ADMINISTER, METRICS, NOTHING = "describe", "administer", "metrics", ""
+DESCRIBE, ADMINISTER, METRICS, TOKENS, NOTHING = "describe", "administer", "metrics", "tokens", ""
 PAGES = {
     ("GET", "/"): DESCRIBE,
     ("GET", "/groups"): DESCRIBE,
     ("GET", "/shards"): METRICS,
+    ("GET", "/quotas"): DESCRIBE,
+    ("GET", "/tokens"): TOKENS,
+    ("GET", f"{TOKEN_PATH}/revoke"): TOKENS,
+    ("POST", f"{TOKEN_PATH}/revoke"): TOKENS,
     ("GET", GROUP_PATH): DESCRIBE,
     ("GET", f"{GROUP_PATH}/leader"): DESCRIBE,
     ("GET", f"{GROUP_PATH}/timeline"): DESCRIBE,
@@ -50,63 +44,14 @@ PAGES = {
 PASSED = {200, 303, 422}
 
 
-class Doors:
-    """A guarded service with a token for each role."""
-
-    def __init__(self, services: Services, http: httpx.AsyncClient, tokens: dict[str, str]) -> None:
-        self.services = services
-        self.http = http
-        self.tokens = tokens
-
-    @asynccontextmanager
-    async def browser(self, role: str = "") -> AsyncIterator[httpx.AsyncClient]:
-        """A browser, signed in where a role is named."""
-        transport = httpx.ASGITransport(self.services.api)
-        async with httpx.AsyncClient(
-            transport=transport, base_url=HOST, trust_env=False, headers=SAME_ORIGIN
-        ) as browser:
-            if role:
-                answer = await browser.post("/signin", data={"token": self.tokens[role], "next": "/groups"})
-                assert answer.headers["location"] == "/groups", answer.text
-            yield browser
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def doors(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Doors]:
-    folder = tmp_path_factory.mktemp("guarded")
-    tokens = _tokens(folder / "tokens.json")
-    (folder / "access.toml").write_text("")
-    settings = Settings(
-        store=f"sqlite:///{folder / 'rota.db'}",
-        http=Address("127.0.0.1", 0),
-        shard_count=4,
-        limits=Limits(initial_rebalance_delay_ms=0),
-        access_file=folder / "access.toml",
-        access_tokens_file=folder / "tokens.json",
-    )
-    async with open_services(settings, HOST) as services:
-        await services.coordinator.wait_until_ready()
-        headers = {"authorization": f"Bearer {tokens['operator']}"}
-        transport = httpx.ASGITransport(services.api)
-        async with httpx.AsyncClient(transport=transport, base_url=HOST, trust_env=False, headers=headers) as http:
-            await Site(http, NAMESPACE).stable(GROUP)
-            yield Doors(services, http, tokens)
+    async with guarded(tmp_path_factory.mktemp("guarded")) as doors:
+        yield doors
 
 
-def _tokens(file: Path) -> dict[str, str]:
-    minted = {role: mint(bytes([number]) * RANDOM_BYTES) for number, role in enumerate(ROLES_HERE, 1)}
-    records = []
-    for role, text in minted.items():
-        namespaces = ("*",) if role == "admin" else (NAMESPACE,)
-        scope = Rule(f"scope of {role}", (f"token:{role}",), ROLES[role], namespaces)
-        presented = parse(text)
-        records.append(TokenRecord(presented.token_id, role, presented.digest, (scope,)))
-    write_tokens(file, records)
-    return minted
-
-
-def url_of(path: str) -> str:
-    return path.format(namespace=NAMESPACE, group_id=GROUP, action="rebalance", name="console.css")
+def url_of(path: str, token_id: str = "") -> str:
+    return path.format(namespace=NAMESPACE, group_id=GROUP, action="rebalance", name="console.css", token_id=token_id)
 
 
 async def test_every_route_of_the_console_is_in_the_table(doors: Doors) -> None:
@@ -124,10 +69,13 @@ async def test_who_gets_in_where(doors: Doors, role: str) -> None:
     # The stream does not end, and signing out comes last: what is after it would be nobody's.
     asked = [place for place in PAGES if not place[1].endswith("/live")]
 
+    number = [*("", *ROLES_HERE)].index(role)
+    token_id, _ = await doors.store(f"of-{role}", number)
+
     got = {}
     async with doors.browser(role) as browser:
         for method, path in sorted(asked, key=lambda place: place[1] == "/signout"):
-            url = url_of(path) + (f"?namespace={NAMESPACE}" if path == "/groups" else "")
+            url = url_of(path, token_id) + (f"?namespace={NAMESPACE}" if path == "/groups" else "")
             answer = await browser.request(method, url, data=FORM if method == "POST" else None)
             got[(method, path)] = answer.status_code
 

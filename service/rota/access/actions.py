@@ -25,6 +25,8 @@ class Action(StrEnum):
     """Read whole shards of the journal: those of every namespace."""
     METRICS = "metrics"
     """Scrape the server's metrics."""
+    TOKENS = "tokens"
+    """See whose API tokens the store has, and revoke them."""
 
 
 ROLES: Mapping[str, frozenset[Action]] = MappingProxyType(
@@ -110,6 +112,9 @@ WATCH = _DESCRIBE_GROUP
 LOCATE = _DESCRIBE_GROUP
 READ_JOURNAL = Need(Action.JOURNAL, Kind.SERVER)
 SCRAPE = Need(Action.METRICS, Kind.SERVER)
+KEEP_TOKENS = Need(Action.TOKENS, Kind.SERVER)
+SEE_QUOTA = _DESCRIBE_GROUP
+"""Of any group of the namespace: what it takes of its quota is about all of them."""
 
 
 def need_of(request: m.Request) -> Need:

@@ -46,6 +46,15 @@ class Stored:
     instances: frozenset[tuple[str, str]] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a namespace takes at one replica: parked calls, and of each rate what `BURST_S` seconds allow."""
+
+    parked: int = 0
+    requests: int = 0
+    bytes: int = 0
+
+
 class Bucket:
     """A token bucket: fills by `per_s`, holds `BURST_S` seconds' worth, and may be overdrawn by one request."""
 
@@ -65,6 +74,11 @@ class Bucket:
             return False
         self._level -= amount
         return True
+
+    def taken(self, now_ms: int) -> int:
+        """How much of what it holds when it is full is taken now."""
+        filled = self._level + max(0, now_ms - self._at_ms) * self._per_s / 1000
+        return round(self._capacity - min(self._capacity, filled))
 
 
 class Recent:
@@ -108,6 +122,11 @@ class Meter:
         """Take in what the store has now."""
         self._stored = stored
         self._joined.clear()
+
+    def taken(self, now_ms: int) -> Taken:
+        """What it holds and has spent here by now."""
+        requests, octets = (bucket.taken(now_ms) if bucket else 0 for bucket in (self._requests, self._bytes))
+        return Taken(self.parked, requests, octets)
 
     def refusal_of(self, request: m.Request, now_ms: int) -> str:
         """Why the request is too much; empty where it is not. What is let through is counted."""

@@ -56,6 +56,13 @@ class TokenRecord:
         return f"token:{self.name}"
 
 
+def state_of(record: TokenRecord, now_ms: int) -> str:
+    """`good`, `expired` or `revoked`."""
+    if record.revoked_at_ms is not None:
+        return "revoked"
+    return "expired" if record.expires_at_ms is not None and record.expires_at_ms <= now_ms else "good"
+
+
 def mint(random: bytes) -> str:
     """A new token, of `RANDOM_BYTES` random bytes. To be shown once."""
     if len(random) != RANDOM_BYTES:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rota.access.tokens import TokenRecord, state_of
 from rota.cli.exits import CommandFailed, Exit, store_failures
 from rota.cli.options import OutputFormat, Store, shared, store_url
 from rota.cli.output import Output, print_items, tell
-from rota.cli.times import ago
+from rota.cli.times import ago, until
 
 if TYPE_CHECKING:
-    from rota.access.tokens import TokenRecord
     from rota.server.access.token_vault import TokenVault
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -60,7 +60,7 @@ def create(
     """
     import secrets
 
-    from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
+    from rota.access.tokens import RANDOM_BYTES, mint, parse
 
     if not _NAME.fullmatch(name):
         raise CommandFailed("a token's name is 1 to 100 of A-Z a-z 0-9 . _ - :", Exit.USAGE)
@@ -87,9 +87,11 @@ def list_tokens(context: typer.Context, store: Store = None, file: File = None, 
     items = [_item(record) for record in _run(_vault(store, file).read())]
     if chosen is Output.TABLE:
         for item in items:
+            expires_at_ms = item.pop("expires_at_ms")
             item["created"] = ago(item.pop("created_at_ms"))
+            item["expires"] = expires_at_ms and until(expires_at_ms) if item["state"] == "good" else None
             item["scope"] = "; ".join(item["scope"])
-    columns = ("token_id", "name", "state", "created", "scope", "note")
+    columns = ("token_id", "name", "state", "created", "expires", "scope", "note")
     print_items(items, chosen, columns=columns, name="token_id")
 
 
@@ -107,7 +109,7 @@ def forget(token: Token, store: Store = None, file: File = None) -> None:
     """Remove tokens that are revoked or have expired from the list. Others must be revoked first."""
     vault = _vault(store, file)
     for record in _found(vault, token):
-        if _state(record) == "good":
+        if state_of(record, _now_ms()) == "good":
             raise CommandFailed(f"token {record.token_id} ({record.name}) is good; revoke it first", Exit.CONFLICT)
         _run(vault.forget(record.token_id))
         tell(f"token {record.token_id} ({record.name}) is forgotten")
@@ -156,18 +158,12 @@ def _item(record: TokenRecord) -> dict[str, Any]:
     return {
         "token_id": record.token_id,
         "name": record.name,
-        "state": _state(record),
+        "state": state_of(record, _now_ms()),
         "created_at_ms": record.created_at_ms,
         "expires_at_ms": record.expires_at_ms,
         "scope": scope,
         "note": record.note,
     }
-
-
-def _state(record: TokenRecord) -> str:
-    if record.revoked_at_ms is not None:
-        return "revoked"
-    return "expired" if record.expires_at_ms is not None and record.expires_at_ms <= _now_ms() else "good"
 
 
 def _milliseconds(text: str) -> int:

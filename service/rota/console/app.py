@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -17,7 +16,7 @@ from rota.api.http.draining import Draining
 from rota.api.http.streams import PING_SECONDS, EventStream
 from rota.api.ports import ServedCoordinator
 from rota.console.actions import ACTIONS, Form, act, action_named, action_page
-from rota.console.browsing import PAGE_HEADERS, check_origin
+from rota.console.browsing import PAGE_HEADERS, check_origin, fields_of
 from rota.console.desk import Desk
 from rota.console.entrance import Entrance, forget_token, keep_token, note, place_to_go
 from rota.console.group import as_lines, group_page, leader_page, timeline_page
@@ -25,7 +24,9 @@ from rota.console.listing import list_page
 from rota.console.overview import overview
 from rota.console.owners import shards_page
 from rota.console.ports import ConsoleStore
+from rota.console.quotas import quotas_page
 from rota.console.rendering import query, render, segment, static_file
+from rota.console.tokens import revoke, revoke_page, tokens_page
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.runtime.ports import StoreUnavailable
@@ -34,7 +35,7 @@ from rota.wire.routes import decode_path
 from rota.wire.status import STATUS
 
 GROUP_PATH = "/groups/{namespace}/{group_id}"
-_FORM_MAX_BYTES = 16_384
+TOKEN_PATH = "/tokens/{token_id}"
 _FOR_EVER = "public, max-age=31536000, immutable"
 _OPERATION = "console"
 
@@ -65,6 +66,9 @@ class Console:
             "/": self._overview,
             "/groups": self._list,
             "/shards": self._shards,
+            "/quotas": self._quotas,
+            "/tokens": self._tokens,
+            f"{TOKEN_PATH}/revoke": self._ask_to_revoke,
             GROUP_PATH: self._group,
             f"{GROUP_PATH}/leader": self._leader,
             f"{GROUP_PATH}/timeline": self._timeline,
@@ -74,6 +78,7 @@ class Console:
             "/signin": self._sign_in_page,
         }
         sent: dict[str, Show] = {
+            f"{TOKEN_PATH}/revoke": self._revoke,
             f"{GROUP_PATH}/act/{{action}}": self._act,
             "/signin": self._sign_in,
             "/signout": self._sign_out,
@@ -113,6 +118,14 @@ class Console:
         self._entrance.check_server()
         return self._page(http, "shards.html", await shards_page(self._desk))
 
+    async def _quotas(self, http: Request) -> Response:
+        return self._page(http, "quotas.html", await quotas_page(self._desk, self._entrance.guard))
+
+    async def _tokens(self, http: Request) -> Response:
+        self._entrance.check_tokens()
+        done = "The token is revoked." if http.query_params.get("done") == "revoke" else ""
+        return self._page(http, "tokens.html", {**await tokens_page(self._desk), "done": done})
+
     async def _group(self, http: Request) -> Response:
         done = ACTIONS.get(http.query_params.get("done", ""))
         values = await group_page(self._desk, *_named(http), _base_url(http))
@@ -149,7 +162,7 @@ class Console:
     async def _act(self, http: Request) -> Response:
         action = action_named(http.path_params["action"])
         namespace, group_id = _named(http)
-        form = Form.of(await _fields(http))
+        form = Form.of(await fields_of(http))
         complaint = form.complaint(group_id)
         if not complaint:
             note(form.note)
@@ -165,6 +178,21 @@ class Console:
         values = await action_page(self._desk, namespace, group_id, action, form, _base_url(http), complaint)
         return self._page(http, "action.html", values, status=422)
 
+    async def _ask_to_revoke(self, http: Request) -> Response:
+        self._entrance.check_tokens()
+        return self._page(http, "revoke.html", await revoke_page(self._desk, http.path_params["token_id"], Form()))
+
+    async def _revoke(self, http: Request) -> Response:
+        self._entrance.check_tokens()
+        token_id, form = http.path_params["token_id"], Form.of(await fields_of(http))
+        complaint = await revoke(self._desk, token_id, form)
+        if complaint:
+            values = await revoke_page(self._desk, token_id, form, complaint)
+            return self._page(http, "revoke.html", values, status=422)
+        told = {"subject": self._entrance.who, "token_id": token_id, "note": form.note}
+        _log.info("an administrator revoked a token", extra=told)
+        return _seen_other("/tokens" + query(done="revoke"))
+
     # --- signing in --------------------------------------------------------------------------------
 
     async def _sign_in_page(self, http: Request) -> Response:
@@ -172,7 +200,7 @@ class Console:
         return self._page(http, "signin.html", {"next": where, "complaint": ""})
 
     async def _sign_in(self, http: Request) -> Response:
-        fields = await _fields(http)
+        fields = await fields_of(http)
         token, where = fields.get("token", "").strip(), place_to_go(fields.get("next", "/"))
         complaint = await self._entrance.refusal_of(token)
         if complaint:
@@ -217,18 +245,6 @@ def _after(namespace: str, group_id: str, action: str) -> str:
 def _base_url(http: Request) -> str:
     """As the browser knows us."""
     return str(http.base_url).rstrip("/")
-
-
-async def _fields(http: Request) -> dict[str, str]:
-    body = b""
-    async for chunk in http.stream():
-        body += chunk
-        if len(body) > _FORM_MAX_BYTES:
-            raise RejectedRequest(ErrorCode.PAYLOAD_TOO_LARGE, f"a form has at most {_FORM_MAX_BYTES} bytes")
-    try:
-        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=20))
-    except ValueError as error:
-        raise RejectedRequest(ErrorCode.INVALID_REQUEST, "this is no form") from error
 
 
 def _seen_other(url: str) -> Response:

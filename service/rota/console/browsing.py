@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from starlette.requests import Request
 
 from rota.protocol.errors import ErrorCode, RejectedRequest
 
+_FORM_MAX_BYTES = 16_384
 PAGE_HEADERS = {
     # Nothing inline, nothing from elsewhere: what somebody smuggles into a page does not run.
     "content-security-policy": (
@@ -20,6 +21,19 @@ PAGE_HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
+
+
+async def fields_of(request: Request) -> dict[str, str]:
+    """What a form brings; raises `RejectedRequest` for more than forms of ours have."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _FORM_MAX_BYTES:
+            raise RejectedRequest(ErrorCode.PAYLOAD_TOO_LARGE, f"a form has at most {_FORM_MAX_BYTES} bytes")
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=20))
+    except ValueError as error:
+        raise RejectedRequest(ErrorCode.INVALID_REQUEST, "this is no form") from error
 
 
 def check_origin(request: Request) -> None:

@@ -1,7 +1,8 @@
 """The one seam between pages and the service: every page and action asks here, and here asks the coordinator first.
 
 So whoever guards the coordinator guards the console. What is read from the store directly is a group's journal, after
-the coordinator has described that group to the same caller, and what says nothing of any group.
+the coordinator has described that group to the same caller, and what says nothing of any group; of tokens and quotas
+the page has asked the guard before.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from rota.access.quotas import Stored
+from rota.access.tokens import TokenRecord
 from rota.api.ports import ServedCoordinator
 from rota.console.ports import ConsoleStore
 from rota.observability.generations import Event
@@ -126,6 +129,16 @@ class Desk:
 
     def owner_of(self, namespace: str, group_id: str) -> ShardOwner:
         return self._coordinator.locate(namespace, group_id)
+
+    async def stored(self, namespace: str) -> Stored:
+        return await self._store.read_stored(namespace)
+
+    async def tokens(self) -> list[TokenRecord]:
+        """All of the store's. Who may see them is for the page to ask first."""
+        return await self._store.read_tokens()
+
+    async def revoke_token(self, token_id: str) -> None:
+        await self._store.revoke_token(token_id, self.now_ms())
 
     async def changes(self, namespace: str, group_id: str) -> AsyncIterator[JournalEvent]:
         """One `changed` for each line from now on that changes something which a page shows."""

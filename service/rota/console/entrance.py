@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rota.access.actions import SCRAPE
+from rota.access.actions import KEEP_TOKENS, SCRAPE
 from rota.api.access.guard import Guard
 from rota.api.access.identity import NOTE, Credentials
-from rota.protocol.errors import RejectedRequest
+from rota.protocol.errors import ErrorCode, RejectedRequest
 
 COOKIE = "rota_console"
 TOKEN_MAX_CHARS = 8_192
@@ -63,6 +63,13 @@ class Entrance:
         """Raises `RejectedRequest`."""
         if self.guard is not None:
             self.guard.admit_to_server(SCRAPE)
+
+    def check_tokens(self) -> None:
+        """Raises `RejectedRequest`, also where tokens count for nothing: then anybody could revoke them."""
+        if self.guard is None:
+            detail = "this server asks nobody who they are, so it shows no tokens"
+            raise RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, detail)
+        self.guard.admit_to_server(KEEP_TOKENS)
 
 
 def keep_token(response: Response, token: str, http: Request) -> Response:

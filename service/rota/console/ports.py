@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from rota.access.quotas import Stored
+from rota.access.tokens import TokenRecord
 from rota.runtime.ports import JournalEvent, ShardOwner
 
 
 class ConsoleStore(Protocol):
-    """Read only; every method raises `StoreUnavailable` when the store cannot answer."""
+    """Every method raises `StoreUnavailable` when the store cannot answer. Only tokens are written."""
 
     async def namespaces(self) -> list[str]:
         """The namespaces that have groups, ordered by name."""
@@ -21,3 +23,12 @@ class ConsoleStore(Protocol):
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
     ) -> list[JournalEvent]:
         """Journal lines with `seq > after_seq` in order, of one group where it is named."""
+
+    async def read_stored(self, namespace: str) -> Stored:
+        """What a namespace has, as quotas count it."""
+
+    async def read_tokens(self) -> list[TokenRecord]:
+        """Every API token that the store keeps, as a record without its secret."""
+
+    async def revoke_token(self, token_id: str, at_ms: int) -> bool:
+        """Refuse a token from now on; False if there is none of that id that is not revoked."""

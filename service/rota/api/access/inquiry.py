@@ -16,7 +16,7 @@ from rota.protocol.limits import Limits
 from rota.wire.fields import Boolean, Integer, Schema, Text, invalid
 from rota.wire.records import Entry, ListOf, Record
 
-_OF_THE_SERVER = frozenset({Action.JOURNAL, Action.METRICS})
+_OF_THE_SERVER = frozenset({Action.JOURNAL, Action.METRICS, Action.TOKENS})
 _NO_RULES = Decision(allowed=True, rule="", detail="this server has no rules: everybody may do everything")
 
 
@@ -57,7 +57,8 @@ class Question:
     def resource(self) -> Resource:
         """What the action would be done to; raises `RejectedRequest` where the question makes no sense."""
         if (self.action in _OF_THE_SERVER) is (self.namespace is not None):
-            raise invalid("journal and metrics are about the server, all other actions about a namespace")
+            of_server = ", ".join(sorted(_OF_THE_SERVER))
+            raise invalid(f"{of_server} are about the server, all other actions about a namespace")
         if self.group_id is not None and self.topic is not None:
             raise invalid("group_id and topic are two questions")
         if self.namespace is None:
@@ -148,9 +149,7 @@ WHO_AM_I_REPLY = Record(
 CAN_I_QUERY = Record(
     Question,
     (
-        Entry(
-            "action", _ActionName(), doc="`journal` and `metrics` are about the server, the others about a namespace."
-        ),
+        Entry("action", _ActionName(), doc="`journal`, `metrics`, `tokens` of the server; the others of a namespace."),
         Entry("namespace", Text(check=check_namespace, pattern=NAMESPACE_PATTERN), None, "The tenant."),
         Entry(
             "group_id",

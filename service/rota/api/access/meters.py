@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rota.access.quotas import Meter, Stored, may_park, quota_of
+from rota.access.quotas import Meter, Stored, Taken, may_park, quota_of
 from rota.api.access.identity import Policy
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Request
@@ -55,6 +55,11 @@ class Meters:
         """How many calls of a namespace are parked here, as far as anybody counts them."""
         meter = self._by_namespace.get(namespace)
         return meter.parked if meter is not None else 0
+
+    def taken(self, namespace: str) -> Taken:
+        """What a namespace takes here, as far as anybody counts it."""
+        meter = self._by_namespace.get(namespace)
+        return meter.taken(int(self._clock() * 1000)) if meter is not None else Taken()
 
     def to_look_at(self) -> list[str]:
         """Namespaces whose quota is about what the store has."""

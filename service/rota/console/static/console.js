@@ -56,7 +56,7 @@ async function copy(button) {
 // --- keys ---------------------------------------------------------------------------------------------
 
 let last = "";
-const goes = { o: "/", g: "/groups", s: "/shards" };
+const goes = { o: "/", g: "/groups", s: "/shards", q: "/quotas", t: "/tokens" };
 
 function step(by) {
   const links = [...document.querySelectorAll(".row-link")];

@@ -1,0 +1,87 @@
+"""What namespaces take of what they may: their quotas, and how near they are to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rota.access.actions import SEE_QUOTA
+from rota.access.quotas import BURST_S, Quota, Stored, Taken, quota_of
+from rota.access.rules import ANY
+from rota.api.access.guard import Guard
+from rota.console.desk import Desk
+from rota.protocol.errors import RejectedRequest
+
+_NAMESPACES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How much of one thing is taken, of how much. `told` says what the limit is, where it is not `most` itself."""
+
+    name: str
+    used: int
+    most: int
+    told: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceUse:
+    """A namespace against its quota, which is its own or that of all others; without `uses` it has none."""
+
+    name: str
+    is_own: bool
+    uses: tuple[Use, ...]
+
+
+async def quotas_page(desk: Desk, guard: Guard | None) -> dict[str, Any]:
+    """The namespaces that the caller may look at as a whole: what one takes is about all of its groups."""
+    lines = [] if guard is None else [await _line(desk, guard, name) for name in await _visible(desk, guard)]
+    quotas = {} if guard is None else guard.authenticator.policy.document.quotas
+    return {
+        "lines": [line for line in lines if line.uses],
+        "unlimited": [line.name for line in lines if not line.uses],
+        "has_quotas": bool(quotas),
+        "columns": ("groups", "members", "parked", "requests", "bytes"),
+    }
+
+
+async def _visible(desk: Desk, guard: Guard) -> list[str]:
+    named = [name for name in guard.authenticator.policy.document.quotas if name != ANY]
+    known = sorted({*await desk.namespaces(), *named})[:_NAMESPACES]
+    visible: list[str] = []
+    refused: RejectedRequest | None = None
+    # Who may look at nothing is told so, also where there is nothing yet.
+    for name in known or ["default"]:
+        try:
+            guard.admit_to(SEE_QUOTA, name, ANY)
+        except RejectedRequest as rejected:
+            refused = rejected
+        else:
+            visible.append(name)
+    if refused is not None and not visible:
+        raise refused
+    return visible
+
+
+async def _line(desk: Desk, guard: Guard, namespace: str) -> NamespaceUse:
+    quotas = guard.authenticator.policy.document.quotas
+    quota = quota_of(quotas, namespace)
+    if quota is None:
+        return NamespaceUse(namespace, is_own=False, uses=())
+    stored = await desk.stored(namespace) if quota.counts_stored else Stored()
+    return NamespaceUse(namespace, namespace in quotas, tuple(_uses(quota, stored, guard.meters.taken(namespace))))
+
+
+def _uses(quota: Quota, stored: Stored, taken: Taken) -> Iterator[Use]:
+    if quota.max_groups is not None:
+        yield Use("groups", len(stored.groups), quota.max_groups)
+    if quota.max_members is not None:
+        yield Use("members", stored.members, quota.max_members)
+    if quota.max_parked is not None:
+        yield Use("parked", taken.parked, quota.max_parked)
+    if quota.requests_per_s is not None:
+        yield Use("requests", taken.requests, quota.requests_per_s * BURST_S, f"{quota.requests_per_s:,} a second")
+    if quota.bytes_per_s is not None:
+        yield Use("bytes", taken.bytes, quota.bytes_per_s * BURST_S, f"{quota.bytes_per_s:,} a second")
