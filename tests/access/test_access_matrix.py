@@ -15,6 +15,7 @@ import pytest_asyncio
 from rota.access.actions import ROLES, Action
 from rota.api.grpc.inquiries import ACCESS
 from rota.api.http.operations import OPERATIONS
+from rota.api.http.probes import PROBES, ProbesOnly
 from rota.protocol import messages as m
 from rota.v1 import access_pb2, admin_pb2, coordinator_pb2
 from rota.v1 import coordinator_pb2 as pb
@@ -245,6 +246,25 @@ async def test_who_gets_in_over_grpc(world: tuple[Service, dict[str, Any]], kind
     found = {rpc: await over_grpc(service.channel, rpc, headers[kind]) for rpc in OF_RPCS}
 
     assert found == {rpc: CALLERS[kind].expected(action) for rpc, action in OF_RPCS.items()}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_where_only_probes_are_answered_not_even_an_administrator_gets_more(
+    world: tuple[Service, dict[str, Any]],
+) -> None:
+    service, headers = world
+    statuses = {}
+    transport = httpx.ASGITransport(ProbesOnly(service.api))
+
+    async with httpx.AsyncClient(transport=transport, base_url="http://rota.test", trust_env=False) as http:
+        for route, (method, path, query, body) in targets_by_route().items():
+            answer = await http.request(
+                method, path, params=query, json=body, headers=headers["token of an administrator"]
+            )
+            statuses[route] = answer.status_code
+
+    assert {path for (_, path), status in statuses.items() if status != httpx.codes.NOT_FOUND} == PROBES
+    assert set(statuses) == set(OF_ROUTES)
 
 
 CERTIFICATES: dict[str, tuple[dict[str, str], Caller]] = {
