@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import HeartbeatMany, HeartbeatManyReply, MemberHeartbeat
+from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatManyReply, HeartbeatReply, MemberHeartbeat
 from rota.runtime.routing import RoutedCoordinator
 from tests.client.virtual_time import in_virtual_time
 from tests.liveness.stage import GROUP, SESSION_S, TOLD_S, Fleet, Worker, a_worker, members, owner_and_other
@@ -44,6 +44,22 @@ async def test_a_member_that_only_another_replica_hears_is_not_expired() -> None
 
         assert answers == OK
         assert await members(owner) == [worker.member_id]
+
+
+@in_virtual_time
+async def test_who_answers_for_an_owner_that_it_cannot_reach_tells_no_state_of_the_group() -> None:
+    """A member takes a state for the word of somebody who would know of a rebalance."""
+    fleet = Fleet()
+    async with owner_and_other(fleet) as (owner, other):
+        worker = await a_worker(owner)
+        beat = Heartbeat(*GROUP, worker.member_id, worker.generation_id)
+
+        forwarded = (await other.call(beat)).reply
+        fleet.is_cut = True
+        recorded = (await other.call(beat)).reply
+
+        assert forwarded == HeartbeatReply(generation_id=worker.generation_id, state="Stable")
+        assert recorded == HeartbeatReply(generation_id=worker.generation_id, state="")
 
 
 @in_virtual_time
