@@ -9,7 +9,21 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-from rota.group import apply, describe, expiry, harvest, heartbeat, join, leave, offsets, rebalance, shard, state, sync
+from rota.group import (
+    apply,
+    describe,
+    expiry,
+    harvest,
+    heartbeat,
+    join,
+    leave,
+    offsets,
+    rebalance,
+    shard,
+    shard_state,
+    state,
+    sync,
+)
 from rota.group.membership_checks import check_member
 from rota.group.records import AssignmentSynced, GenerationCompleted, MemberLeft
 from rota.group.result import Result
@@ -163,7 +177,7 @@ def generation_not_persisted(patch: Patch) -> None:
             group.dirty = False
         original(group, changes)
 
-    patch(shard, "group_rows", group_rows)
+    patch(shard_state, "group_rows", group_rows)
 
 
 @mutant

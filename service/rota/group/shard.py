@@ -1,37 +1,32 @@
 """A shard: the groups and topics of one slice, and the one door through which commands and time reach them.
 
-`handle` and `on_timer` decide and fold; `rows` says which rows of the store have to follow;
-`load` builds a shard from rows, `replay` from a journal. All of it is deterministic.
+`handle` and `on_timer` decide and fold, into the state that `shard_state.py` keeps. All of it is deterministic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rota.group.apply import apply
 from rota.group.assigning import ask_for_assignment
 from rota.group.assignment_job import AssignmentJob, assignment_job, finish_job, is_current
 from rota.group.audit import audit
 from rota.group.describe import describe_group, get_leader, list_groups, verify_fence
 from rota.group.expiry import on_timer, session_is_over
 from rota.group.forcing import force_rebalance
-from rota.group.harvest import group_rows, tombstone_row
 from rota.group.heartbeat import heartbeat, heartbeat_many, unpark_heartbeat
 from rota.group.join import check_join, join_group, turn_away, unpark_join
 from rota.group.leave import leave_group
 from rota.group.offsets import commit_offsets, delete_offsets, expired_offsets, fetch_offsets
 from rota.group.records import (
-    Administered,
     Entry,
     GroupDeleted,
     OffsetsDeleted,
-    ShardAcquired,
-    ShardReleased,
     TopicChanged,
 )
 from rota.group.result import Result, Timer, TimerKind
-from rota.group.rows import GroupRow, RowChanges, ShardImage, SideCommit, TopicRow
+from rota.group.rows import ShardImage, SideCommit
 from rota.group.session_stats import due_gaps, report_gaps
+from rota.group.shard_state import ShardState
 from rota.group.side_door import take_in
 from rota.group.state import (
     COMPLETING_REBALANCE,
@@ -40,7 +35,6 @@ from rota.group.state import (
     PREPARING_REBALANCE,
     STABLE,
     Group,
-    GroupState,
     Member,
 )
 from rota.group.sync import sync_group, unpark_sync
@@ -87,26 +81,18 @@ MemberName = tuple[str, str, str]
 """Namespace, group id, member id."""
 
 
-class Shard:
-    """All groups and topics of one slice, in memory.
+class Shard(ShardState):
+    """The state with what may be asked of it.
 
     A `call` is the runtime's number for a request that waits for its reply; a parked one is released
     by the result of a later command or timer, exactly once.
     """
 
     def __init__(self, shard_id: int, limits: Limits) -> None:
-        self.shard_id = shard_id
+        super().__init__(shard_id)
         self.limits = limits
-        self.groups: dict[tuple[str, str], Group] = {}
-        self.tombstones: dict[tuple[str, str], int] = {}
-        """Generations of deleted groups, by (namespace, group_id)."""
-        self.topics: dict[tuple[str, str], TopicRow] = {}
         self.heard: dict[Member, Group] | None = None
         """Whose session began or stopped since somebody last took this; None where nobody takes it."""
-        self._dirty_groups: dict[tuple[str, str], None] = {}
-        self._buried: list[Group] = []
-        self._dirty_topics: dict[tuple[str, str], None] = {}
-        self._taken_in: dict[int, SideCommit] = {}
 
     # --- commands -----------------------------------------------------------------------------
 
@@ -260,27 +246,6 @@ class Shard:
 
     # --- folding ------------------------------------------------------------------------------
 
-    def replay(self, entry: Entry) -> None:
-        """Fold one line of the journal, as the live shard did when it decided it."""
-        record = entry.record
-        if isinstance(record, ShardAcquired):
-            self.forget_unsettled()
-        elif isinstance(record, TopicChanged):
-            self._apply_topic(entry.namespace, record)
-        elif isinstance(record, GroupDeleted):
-            self._bury(entry.namespace, entry.group_id, record)
-        elif not isinstance(record, ShardReleased | Administered):
-            apply(self._adopt(entry.namespace, entry.group_id), record, entry.at_ms)
-            self._dirty_groups[(entry.namespace, entry.group_id)] = None
-
-    def forget_unsettled(self) -> None:
-        """Fall back to what the store knows, as a new owner does: join phases under way never were."""
-        for group in list(self.groups.values()):
-            if group.settled is None:
-                del self.groups[group.key]
-            else:
-                group.forget_unsettled()
-
     @classmethod
     def load(cls, image: ShardImage, limits: Limits, now_ms: int) -> tuple[Shard, Result]:
         """A shard as the store knows it. Nobody is parked, and every session starts afresh.
@@ -289,69 +254,11 @@ class Shard:
         left, the runtime shortens it. The result holds the timers to set.
         """
         shard = cls(image.shard_id, limits)
-        for row in image.groups:
-            shard._load_group(row)
-        for member_row in sorted(image.members, key=lambda row: row.position):
-            group = shard.groups[(member_row.namespace, member_row.group_id)]
-            group.next_position = member_row.position
-            member = group.admit(member_row.image)
-            member.settled = member_row.image
-            member.assignment = member_row.assignment
-        for offset in image.offsets:
-            # A user's transaction may have left one behind while its group was being deleted.
-            owner = shard.groups.get((offset.namespace, offset.group_id))
-            if owner is not None:
-                owner.offsets[(offset.topic, offset.partition)] = offset
-        for topic in image.topics:
-            shard.topics[(topic.namespace, topic.topic)] = topic
+        shard.fill(image)
         result = Result(now_ms)
         for group in shard.groups.values():
-            if group.settled is not None:
-                group.resume_leader(group.settled)
             _resume(result, group)
         return shard, result
-
-    def rows(self) -> RowChanges:
-        """The rows that changed since this was last asked: they go into the transaction of their records."""
-        changes = RowChanges()
-        for group in self._buried:
-            group.dirty = False
-            group_rows(group, changes)
-        for key in self._dirty_groups:
-            live = self.groups.get(key)
-            if live is not None:
-                group_rows(live, changes)
-            if key in self.tombstones and (live is None or live.settled is None):
-                changes.groups.append(tombstone_row(key, self.tombstones[key]))
-        self._buried.clear()
-        for commit in self._taken_in.values():
-            changes.side_commits_taken.append(commit.side_id)
-            if (commit.namespace, commit.group_id) not in self.groups:
-                changes.offsets_deleted.append((commit.namespace, commit.group_id, commit.topic, commit.partition))
-        self._taken_in.clear()
-        for key in self._dirty_topics:
-            topic = self.topics.get(key)
-            if topic is None:
-                changes.topics_deleted.append(key)
-            else:
-                changes.topics.append(topic)
-        self._dirty_groups.clear()
-        self._dirty_topics.clear()
-        return changes
-
-    def image(self, last_seq: int = 0) -> ShardImage:
-        """All rows that the store should hold for this shard."""
-        known = [group for group in self.groups.values() if group.settled is not None]
-        alive = {group.key for group in known}
-        tombstones = [tombstone_row(key, generation) for key, generation in self.tombstones.items() if key not in alive]
-        return ShardImage(
-            shard_id=self.shard_id,
-            last_seq=last_seq,
-            groups=tuple([group.settled for group in known if group.settled is not None] + tombstones),
-            members=tuple(g.member_row(m) for g in known for m in g.members.values() if m.settled is not None),
-            offsets=tuple(row for group in known for row in group.offsets.values()),
-            topics=tuple(self.topics.values()),
-        )
 
     # --- one request each ---------------------------------------------------------------------
 
@@ -489,52 +396,12 @@ class Shard:
         else:
             del self.groups[group.key]
 
-    def _bury(self, namespace: str, group_id: str, record: GroupDeleted) -> None:
-        self._buried.append(self.groups.pop((namespace, group_id)))
-        self.tombstones[(namespace, group_id)] = record.generation_id
-        self._dirty_groups[(namespace, group_id)] = None
-
     def _record_topic(self, result: Result, namespace: str, record: TopicChanged) -> None:
         self._apply_topic(namespace, record)
         result.records.append(Entry(namespace, "", 0, result.now_ms, record))
 
-    def _apply_topic(self, namespace: str, record: TopicChanged) -> None:
-        key = (namespace, record.topic)
-        if record.partitions:
-            self.topics[key] = TopicRow(namespace, record.topic, record.partitions, record.attributes)
-        else:
-            self.topics.pop(key, None)
-        self._dirty_topics[key] = None
-
-    def _adopt(self, namespace: str, group_id: str) -> Group:
-        key = (namespace, group_id)
-        group = self.groups.get(key)
-        if group is None:
-            group = self.groups[key] = Group(namespace, group_id, self.tombstones.get(key, 0))
-        return group
-
     def _group(self, request: Request) -> Group | None:
         return self.groups.get((request.namespace, getattr(request, "group_id", "")))
-
-    def _note_dirty(self, result: Result) -> None:
-        for entry in result.records:
-            if entry.group_id:
-                self._dirty_groups[(entry.namespace, entry.group_id)] = None
-
-    def _load_group(self, row: GroupRow) -> None:
-        key = (row.namespace, row.group_id)
-        if row.state == DEAD.value:
-            self.tombstones[key] = row.generation_id
-            return
-        group = self.groups[key] = Group(*key, row.generation_id)
-        group.settled = row
-        group.state = GroupState(row.state)
-        group.join_generation_id = row.join_generation_id
-        group.state_since_ms = row.state_since_ms
-        group.protocol_type = row.protocol_type
-        group.protocol_name = row.protocol_name
-        group.rebalance_reason = row.rebalance_reason
-        group.rebalance_by = row.rebalance_by
 
 
 def _heard_at_ms(member: Member) -> int | None:

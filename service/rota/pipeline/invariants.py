@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from rota.group import records as r
 from rota.group.journal import decode_entry
-from rota.group.shard import Shard
+from rota.group.shard_state import ShardState
 from rota.group.state import COMPLETING_REBALANCE, STABLE
 from rota.pipeline.events import Line
-from rota.protocol.limits import Limits
 
 
 class Finding(NamedTuple):
@@ -33,7 +32,7 @@ class GroupAudit:
     """
 
     def __init__(self, shard_id: int, *, whole: bool = True) -> None:
-        self._shard = Shard(shard_id, Limits())
+        self._shard = ShardState(shard_id)
         self._whole = whole
         self._generation_id: int | None = 0 if whole else None
         self._epoch = 0

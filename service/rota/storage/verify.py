@@ -13,8 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from rota.group.journal import decode_entry
 from rota.group.records import AssignmentSynced, Entry, GenerationCompleted, GroupEmptied
 from rota.group.rows import GroupRow, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow
-from rota.group.shard import Shard
-from rota.protocol.limits import Limits
+from rota.group.shard_state import ShardState
 from rota.runtime.ports import JournalEvent, StoreRefused
 from rota.storage.engine import single_engine
 from rota.storage.errors import UPGRADE_HINT, store_errors
@@ -66,7 +65,7 @@ class JournalFold:
     """Folds one shard's journal, line by line, and notes what should not be."""
 
     def __init__(self, shard_id: int, first_seq: int = 1) -> None:
-        self._shard = Shard(shard_id, Limits())
+        self._shard = ShardState(shard_id)
         self._pruned = first_seq > 1
         self._seq = first_seq - 1
         self._epoch = 0

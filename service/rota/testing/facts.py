@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rota.group.rows import ShardImage
-from rota.group.shard import Shard
+from rota.group.shard_state import ShardState
 from rota.group.state import Group
 
 
-def facts_of(shard: Shard) -> dict[str, Any]:
+def facts_of(shard: ShardState) -> dict[str, Any]:
     """Everything that a restart must find again. Groups that hold nothing but pending ids are no facts."""
     groups = {group.group_id: _group_facts(group) for group in shard.groups.values() if _is_fact(group)}
     return {
@@ -33,7 +33,7 @@ def _is_fact(group: Group) -> bool:
     return bool(group.settled is not None or group.members)
 
 
-def _lives(shard: Shard, key: tuple[str, str]) -> bool:
+def _lives(shard: ShardState, key: tuple[str, str]) -> bool:
     group = shard.groups.get(key)
     return group is not None and group.settled is not None
 

@@ -12,7 +12,7 @@ from rota.group.records import (
     OffsetsDeleted,
     RebalanceStarted,
 )
-from rota.group.shard import Shard
+from rota.group.shard_state import ShardState
 from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
@@ -36,14 +36,14 @@ _TAKEOVERS = {
 }
 
 
-def note_takeover(history: History, folded: Shard) -> None:
+def note_takeover(history: History, folded: ShardState) -> None:
     """A shard changes its owner: in which states are its groups?"""
     for group in folded.groups.values():
         if group.state in _TAKEOVERS:
             history.sometimes[_TAKEOVERS[group.state]] += 1
 
 
-def note_landing(history: History, folded: Shard, entry: Entry) -> None:
+def note_landing(history: History, folded: ShardState, entry: Entry) -> None:
     """A journal line is about to be taken in; `folded` stands before it."""
     key = (entry.namespace, entry.group_id)
     group, record = folded.groups.get(key), entry.record

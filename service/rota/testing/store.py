@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from rota.group.journal import decode_entry, encode_entry
 from rota.group.records import Entry
 from rota.group.rows import RowChanges
-from rota.group.shard import Shard
-from rota.protocol.limits import Limits
+from rota.group.shard_state import ShardState
 from rota.runtime.ports import JournalEvent, ShardBatch
 from rota.storage.memory import MemoryTables
 from rota.testing.facts import facts_of
@@ -62,14 +61,14 @@ class Tables(MemoryTables):
 class SimulatedStore:
     """One database for all replicas. It keeps W, and a shard folded from W to compare the live ones with (S14)."""
 
-    def __init__(self, scheduler: Scheduler, rng: Random, profile: Profile, limits: Limits, history: History) -> None:
+    def __init__(self, scheduler: Scheduler, rng: Random, profile: Profile, history: History) -> None:
         self._scheduler = scheduler
         self._rng = rng
         self._profile = profile
         self._history = history
         self.tables = Tables(lambda: scheduler.now_ms)
         self.tables.open(profile.shards)
-        self.folded = {shard_id: Shard(shard_id, limits) for shard_id in range(profile.shards)}
+        self.folded = {shard_id: ShardState(shard_id) for shard_id in range(profile.shards)}
         self.loaded_facts: dict[tuple[int, int], Any] = {}
         """What an owner found when it loaded the shard, by shard and epoch, until its first line lands."""
         self.faulty = True

@@ -47,7 +47,7 @@ class World:
             group_max_size=2 if full else 100,
             offsets_retention_ms=5_000,
         )
-        self.store = SimulatedStore(self.scheduler, self.rng, self.profile, self.limits, self.history)
+        self.store = SimulatedStore(self.scheduler, self.rng, self.profile, self.history)
         self.network = Network(self)
         self.troublesome = True
         self.working = not self.chance(0.2)

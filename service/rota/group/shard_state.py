@@ -1,0 +1,158 @@
+"""What a shard knows: its groups and topics, folded from rows or journal lines, and which rows have to follow.
+
+Nothing is decided here. Who only follows a journal, as `rota db verify` does, needs no more than this.
+"""
+
+from __future__ import annotations
+
+from rota.group.apply import apply
+from rota.group.harvest import group_rows, tombstone_row
+from rota.group.records import Administered, Entry, GroupDeleted, ShardAcquired, ShardReleased, TopicChanged
+from rota.group.result import Result
+from rota.group.rows import GroupRow, RowChanges, ShardImage, SideCommit, TopicRow
+from rota.group.state import DEAD, Group, GroupState
+
+
+class ShardState:
+    """All groups and topics of one slice, in memory."""
+
+    def __init__(self, shard_id: int) -> None:
+        self.shard_id = shard_id
+        self.groups: dict[tuple[str, str], Group] = {}
+        self.tombstones: dict[tuple[str, str], int] = {}
+        """Generations of deleted groups, by (namespace, group_id)."""
+        self.topics: dict[tuple[str, str], TopicRow] = {}
+        self._dirty_groups: dict[tuple[str, str], None] = {}
+        self._buried: list[Group] = []
+        self._dirty_topics: dict[tuple[str, str], None] = {}
+        self._taken_in: dict[int, SideCommit] = {}
+
+    # --- folding ------------------------------------------------------------------------------
+
+    def fill(self, image: ShardImage) -> None:
+        """Take over all rows of the store, into a state that is empty."""
+        for row in image.groups:
+            self._fill_group(row)
+        for member_row in sorted(image.members, key=lambda row: row.position):
+            group = self.groups[(member_row.namespace, member_row.group_id)]
+            group.next_position = member_row.position
+            member = group.admit(member_row.image)
+            member.settled = member_row.image
+            member.assignment = member_row.assignment
+        for offset in image.offsets:
+            # A user's transaction may have left one behind while its group was being deleted.
+            owner = self.groups.get((offset.namespace, offset.group_id))
+            if owner is not None:
+                owner.offsets[(offset.topic, offset.partition)] = offset
+        for topic in image.topics:
+            self.topics[(topic.namespace, topic.topic)] = topic
+        for group in self.groups.values():
+            if group.settled is not None:
+                group.resume_leader(group.settled)
+
+    def replay(self, entry: Entry) -> None:
+        """Fold one line of the journal, as the live shard did when it decided it."""
+        record = entry.record
+        if isinstance(record, ShardAcquired):
+            self.forget_unsettled()
+        elif isinstance(record, TopicChanged):
+            self._apply_topic(entry.namespace, record)
+        elif isinstance(record, GroupDeleted):
+            self._bury(entry.namespace, entry.group_id, record)
+        elif not isinstance(record, ShardReleased | Administered):
+            apply(self._adopt(entry.namespace, entry.group_id), record, entry.at_ms)
+            self._dirty_groups[(entry.namespace, entry.group_id)] = None
+
+    def forget_unsettled(self) -> None:
+        """Fall back to what the store knows, as a new owner does: join phases under way never were."""
+        for group in list(self.groups.values()):
+            if group.settled is None:
+                del self.groups[group.key]
+            else:
+                group.forget_unsettled()
+
+    # --- rows ---------------------------------------------------------------------------------
+
+    def rows(self) -> RowChanges:
+        """The rows that changed since this was last asked: they go into the transaction of their records."""
+        changes = RowChanges()
+        for group in self._buried:
+            group.dirty = False
+            group_rows(group, changes)
+        for key in self._dirty_groups:
+            live = self.groups.get(key)
+            if live is not None:
+                group_rows(live, changes)
+            if key in self.tombstones and (live is None or live.settled is None):
+                changes.groups.append(tombstone_row(key, self.tombstones[key]))
+        self._buried.clear()
+        for commit in self._taken_in.values():
+            changes.side_commits_taken.append(commit.side_id)
+            if (commit.namespace, commit.group_id) not in self.groups:
+                changes.offsets_deleted.append((commit.namespace, commit.group_id, commit.topic, commit.partition))
+        self._taken_in.clear()
+        for key in self._dirty_topics:
+            topic = self.topics.get(key)
+            if topic is None:
+                changes.topics_deleted.append(key)
+            else:
+                changes.topics.append(topic)
+        self._dirty_groups.clear()
+        self._dirty_topics.clear()
+        return changes
+
+    def image(self, last_seq: int = 0) -> ShardImage:
+        """All rows that the store should hold for this shard."""
+        known = [group for group in self.groups.values() if group.settled is not None]
+        alive = {group.key for group in known}
+        tombstones = [tombstone_row(key, generation) for key, generation in self.tombstones.items() if key not in alive]
+        return ShardImage(
+            shard_id=self.shard_id,
+            last_seq=last_seq,
+            groups=tuple([group.settled for group in known if group.settled is not None] + tombstones),
+            members=tuple(g.member_row(m) for g in known for m in g.members.values() if m.settled is not None),
+            offsets=tuple(row for group in known for row in group.offsets.values()),
+            topics=tuple(self.topics.values()),
+        )
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _bury(self, namespace: str, group_id: str, record: GroupDeleted) -> None:
+        self._buried.append(self.groups.pop((namespace, group_id)))
+        self.tombstones[(namespace, group_id)] = record.generation_id
+        self._dirty_groups[(namespace, group_id)] = None
+
+    def _apply_topic(self, namespace: str, record: TopicChanged) -> None:
+        key = (namespace, record.topic)
+        if record.partitions:
+            self.topics[key] = TopicRow(namespace, record.topic, record.partitions, record.attributes)
+        else:
+            self.topics.pop(key, None)
+        self._dirty_topics[key] = None
+
+    def _adopt(self, namespace: str, group_id: str) -> Group:
+        key = (namespace, group_id)
+        group = self.groups.get(key)
+        if group is None:
+            group = self.groups[key] = Group(namespace, group_id, self.tombstones.get(key, 0))
+        return group
+
+    def _note_dirty(self, result: Result) -> None:
+        for entry in result.records:
+            if entry.group_id:
+                self._dirty_groups[(entry.namespace, entry.group_id)] = None
+
+    def _fill_group(self, row: GroupRow) -> None:
+        key = (row.namespace, row.group_id)
+        if row.state == DEAD.value:
+            self.tombstones[key] = row.generation_id
+            return
+        group = self.groups[key] = Group(*key, row.generation_id)
+        group.settled = row
+        group.state = GroupState(row.state)
+        group.join_generation_id = row.join_generation_id
+        group.state_since_ms = row.state_since_ms
+        group.protocol_type = row.protocol_type
+        group.protocol_name = row.protocol_name
+        group.rebalance_reason = row.rebalance_reason
+        group.rebalance_by = row.rebalance_by
