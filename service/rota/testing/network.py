@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import CommitOffsets, JoinGroup, Reply, Request
+from rota.protocol.messages import CommitOffsets, JoinGroup, JoinReply, Reply, Request, SyncGroup
 from rota.testing.history import Call
 from rota.testing.scheduler import Process
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rota.testing.world import World
 
 MAX_HOPS = 3
+_AT_THE_WORST_MOMENT = 0.05
 
 
 class Client(Process):
@@ -93,6 +94,8 @@ class Network:
         self.faulty = True
         self.cut_to: dict[str, int] = {}
         self.cut_from: dict[str, int] = {}
+        self._assigned: dict[str, Call] = {}
+        """The last sync of each leader, by member id."""
 
     def call(self, client: Client, request: Request, timeout_ms: int, done: Callable[[Reply | None], None]) -> Exchange:
         """Send a request; `done` gets the reply, or None where none came in time."""
@@ -112,6 +115,8 @@ class Network:
     def carry_back(self, delivery: Delivery, reply: Reply, hint: str | None, revision: int, epoch: int) -> None:
         exchange = delivery.exchange
         assert exchange is not None
+        if isinstance(reply, JoinReply) and reply.member_id == reply.leader_id:
+            self._repeat_assignment(delivery.replica_id, reply.member_id)
         if not self._lost(delivery.replica_id, exchange.client.name):
             delay_ms = self._delay_ms()
             self._world.scheduler.after(delay_ms, exchange.client, self._arrive, delivery, reply, hint, revision, epoch)
@@ -129,17 +134,22 @@ class Network:
             replica_id = world.replica_ids[exchange.client.tried % len(world.replica_ids)]
         delivery = exchange.delivery = Delivery(exchange, exchange.call, replica_id)
         exchange.hops += 1
+        request = exchange.call.request
+        if isinstance(request, SyncGroup) and request.assignments:
+            self._assigned[request.member_id] = exchange.call
         if not self._lost(exchange.client.name, replica_id):
             world.scheduler.after(self._delay_ms(), None, self._deliver, delivery)
-        if (
-            self.faulty
-            and world.profile.loss
-            and _may_repeat(exchange.call.request)
-            and world.chance(world.profile.loss)
-        ):
+        if self.faulty and world.profile.loss and _may_repeat(request) and world.chance(world.profile.loss):
             twin = Delivery(None, exchange.call, replica_id)
             world.scheduler.after(self._delay_ms() + int(world.rng.random() * 300), None, self._deliver, twin)
             world.sometimes("request delivered twice")
+
+    def _repeat_assignment(self, replica_id: str, member_id: str) -> None:
+        """What a leader assigned to its last generation comes again at the worst moment: when the next one waits."""
+        world, call = self._world, self._assigned.pop(member_id, None)
+        if call is not None and self.faulty and world.profile.loss and world.chance(_AT_THE_WORST_MOMENT):
+            world.scheduler.after(self._delay_ms(), None, self._deliver, Delivery(None, call, replica_id))
+            world.sometimes("a leader's sync delivered again in its next generation")
 
     def _deliver(self, delivery: Delivery) -> None:
         replica = self._world.replicas.get(delivery.replica_id)
