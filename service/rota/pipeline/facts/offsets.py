@@ -24,7 +24,8 @@ class Offsets(Fact):
         match event.kind:
             case "offsets_committed":
                 for topic, partition, offset, *_ in event.payload["offsets"]:
-                    yield from self._commit(topic, partition, offset, event.at_ms, view)
+                    if (closed := self._commit(topic, partition, offset, event.at_ms)) is not None:
+                        yield _row(topic, partition, closed, view)
             case "offsets_deleted":
                 for topic, partition in event.payload["partitions"]:
                     yield from self._forget(topic, partition, view)
@@ -37,21 +38,24 @@ class Offsets(Fact):
             for partition, hour in partitions.items():
                 yield _row(topic, int(partition), hour, view)
 
-    def _commit(self, topic: str, partition: int, offset: int, at_ms: int, view: GroupView) -> Iterator[Row]:
+    def _commit(self, topic: str, partition: int, offset: int, at_ms: int) -> dict[str, Any] | None:
+        """Count a commit; returns the hour that is over by it."""
         # JSON's keys are text, so they are text from the beginning.
         partitions, key = self.state.setdefault(topic, {}), str(partition)
         hour = partitions.get(key)
         hour_ms = at_ms - at_ms % HOUR_MS
-        since_ms, former = (at_ms, offset) if hour is None else (hour["last_ms"], hour["last"])
-        if hour is None or hour["hour_ms"] != hour_ms:
-            if hour is not None:
-                yield _row(topic, partition, hour, view)
-            hour = {"hour_ms": hour_ms, "first": offset, "first_ms": at_ms, "n": 0, "stall": 0, "back": 0}
+        if hour is not None and hour["hour_ms"] == hour_ms:
+            closed, since_ms, former = None, hour["last_ms"], hour["last"]
+        else:
+            closed, hour = hour, {"hour_ms": hour_ms, "first": offset, "first_ms": at_ms, "n": 0, "stall": 0, "back": 0}
+            since_ms, former = (at_ms, offset) if closed is None else (closed["last_ms"], closed["last"])
             partitions[key] = hour
         hour["n"] += 1
-        hour["back"] += offset < former
-        hour["stall"] = max(hour["stall"], apart_ms(since_ms, at_ms))
+        if offset < former:
+            hour["back"] += 1
+        hour["stall"] = max(hour["stall"], at_ms - since_ms)
         hour["last"], hour["last_ms"] = offset, at_ms
+        return closed
 
     def _forget(self, topic: str, partition: int, view: GroupView) -> Iterator[Row]:
         hour = self.state.get(topic, {}).pop(str(partition), None)
