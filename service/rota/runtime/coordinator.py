@@ -7,11 +7,10 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from functools import partial
 
 from rota.group.records import TopicChanged
 from rota.group.state import Group
-from rota.group.topics import version_of_all
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import MAX_WAIT_MS, Limits
@@ -28,14 +27,12 @@ from rota.protocol.messages import (
     HeartbeatManyReply,
     HeartbeatReply,
     JoinGroup,
-    LeaderReply,
     ListGroups,
     ListReply,
     ListTopics,
     ListTopicsReply,
     Reply,
     Request,
-    TopicReply,
     VerifyFence,
     refuse,
 )
@@ -43,18 +40,17 @@ from rota.runtime.assigning import ServerAssigner
 from rota.runtime.clock import Clock, SystemClock
 from rota.runtime.host import ShardHost
 from rota.runtime.ownership import Notify, Ownership
+from rota.runtime.pages import merge_groups, merge_topics
 from rota.runtime.ports import Answer, JournalEvent, Liveness, Replica, ShardOwner, ShardStore, StoreUnavailable
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.subscriptions import Listener, Subscriptions
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.timer_task import TimerTask
 from rota.runtime.topic_news import TopicNews
+from rota.runtime.upkeep import Upkeep
+from rota.runtime.waiting import ask_until, is_news, leads
 from rota.runtime.watch import watch_group
 
-Asked = TypeVar("Asked", GetLeader, GetTopic)
-
-SWEEP_INTERVAL_S = 60.0
-TAKE_IN_INTERVAL_S = 2.0
 Sign = Callable[[VerifyFence, FenceReply], FenceReply]
 """Adds a signed token to the answer that a fence holds."""
 DRAINING = "this replica is stopping; ask again, another one takes over"
@@ -128,12 +124,11 @@ class LocalCoordinator:
 
     async def start(self) -> None:
         """Start serving. Shards answer as they are loaded; `ready()` says when all are."""
-        runners = [self._ownership.run(), self._ownership.committer.run(), self._timers.run(), self._sweep()]
+        upkeep = Upkeep(self._ownership, self._clock, has_side_door=self._store.has_side_door)
+        runners = [self._ownership.run(), self._ownership.committer.run(), self._timers.run(), upkeep.run()]
         runners.append(self.assigning.run())
         if self._sessions:
             runners.append(self._sessions.run())
-        if self._store.has_side_door:
-            runners.append(self._take_in())
         self._tasks = [asyncio.create_task(runner) for runner in runners]
 
     async def wait_until_ready(self) -> None:
@@ -377,41 +372,19 @@ class LocalCoordinator:
     async def _get_leader(self, request: GetLeader) -> Answer:
         """Wait until a generation above `after_generation` has a leader, or the wait is over."""
         key = (request.namespace, request.group_id)
-        return await self._wait_until(request, request.wait_ms, self._host(*key), key, _leads)
+        ask, until_ms = partial(self._submit, request), self._waits_until_ms(request)
+        return await ask_until(ask, partial(leads, request), self._host(*key), key, until_ms, self._clock)
 
     async def _wait_for_topic(self, request: GetTopic) -> Answer:
         """Wait until the topic is not the one that the caller knows, or the wait is over."""
+        host = self._host(request.namespace, request.topic)
         # Journal lines of topics name no group.
         key = (request.namespace, "")
-        return await self._wait_until(
-            request, request.wait_ms, self._host(request.namespace, request.topic), key, _is_news
-        )
+        ask, until_ms = partial(self._submit, request), self._waits_until_ms(request)
+        return await ask_until(ask, partial(is_news, request), host, key, until_ms, self._clock)
 
-    async def _wait_until(
-        self,
-        request: Asked,
-        wait_ms: int | None,
-        host: ShardHost | None,
-        key: tuple[str, str],
-        enough: Callable[[Answer, Asked], bool],
-    ) -> Answer:
-        """Ask again after each of the journal's lines about `key`, until the answer is enough or the wait is over."""
-        deadline_ms = self._clock.monotonic_ms() + min(wait_ms or 0, MAX_WAIT_MS)
-        changes: asyncio.Queue[JournalEvent | None] = asyncio.Queue()
-        if host is not None:
-            host.watchers.setdefault(key, set()).add(changes)
-        try:
-            while True:
-                answer = await self._submit(request)
-                left_ms = deadline_ms - self._clock.monotonic_ms()
-                if enough(answer, request) or left_ms <= 0 or not await _next_change(changes, left_ms):
-                    return answer
-        finally:
-            if host is not None:
-                watchers = host.watchers.get(key, set())
-                watchers.discard(changes)
-                if not watchers:
-                    host.watchers.pop(key, None)
+    def _waits_until_ms(self, request: GetLeader | GetTopic) -> int:
+        return self._clock.monotonic_ms() + min(request.wait_ms or 0, MAX_WAIT_MS)
 
     async def _verify_and_sign(self, request: VerifyFence) -> Answer:
         """Only who has just been found to be in the generation gets a token."""
@@ -439,42 +412,6 @@ class LocalCoordinator:
         """Every shard's part of a listing, each as durable as any other answer."""
         return [(await _answered(host, request)).reply for host in list(self._ownership.hosts.values())]
 
-    async def _take_in(self) -> None:
-        """Bring what users' own transactions commit into the journal now and then, also while nobody asks for it."""
-        while True:
-            await asyncio.sleep(TAKE_IN_INTERVAL_S)
-            committer = self._ownership.committer
-            await asyncio.gather(*(committer.take_in(host) for host in self._ownership.hosts.values()))
-
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_INTERVAL_S)
-            for host in list(self._ownership.hosts.values()):
-                await self._sweep_shard(host)
-
-    async def _sweep_shard(self, host: ShardHost) -> None:
-        began_ms = self._clock.now_ms()
-        if not self._store.has_side_door:
-            host.sweep()
-            await asyncio.sleep(0)
-        elif await self._ownership.committer.take_in(host):
-            host.sweep(began_ms)
-
-
-def merge_groups(replies: Sequence[ListReply], limit: int) -> ListReply:
-    """One page of several shards' pages."""
-    groups = sorted((g for reply in replies for g in reply.groups), key=lambda group: group.group_id)
-    more = len(groups) > limit or any(reply.more for reply in replies)
-    return ListReply(groups=tuple(groups[:limit]), more=more)
-
-
-def merge_topics(replies: Sequence[ListTopicsReply], limit: int) -> ListTopicsReply:
-    """One page of several shards' pages."""
-    topics = sorted((t for reply in replies for t in reply.topics), key=lambda topic: topic.topic)
-    more = len(topics) > limit or any(reply.more for reply in replies)
-    version = version_of_all(reply.version for reply in replies)
-    return ListTopicsReply(topics=tuple(topics[:limit]), more=more, version=version)
-
 
 async def _answered(host: ShardHost, request: Request) -> Answer:
     call = host.submit(request)
@@ -498,29 +435,6 @@ def _recorded(request: Heartbeat | HeartbeatMany, known: Sequence[bool]) -> Repl
 
 def _ok(reply: Reply) -> bool:
     return reply.error is ErrorCode.NONE
-
-
-def _leads(answer: Answer, request: GetLeader) -> bool:
-    reply = answer.reply
-    assert isinstance(reply, LeaderReply)
-    unusable = reply.error not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
-    return unusable or (bool(reply.leader_id) and reply.generation_id > request.after_generation)
-
-
-def _is_news(answer: Answer, request: GetTopic) -> bool:
-    reply = answer.reply
-    assert isinstance(reply, TopicReply)
-    unusable = reply.error not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC)
-    return unusable or reply.version != request.version
-
-
-async def _next_change(changes: asyncio.Queue[JournalEvent | None], wait_ms: int) -> bool:
-    """False when the time is over or the shard was dropped."""
-    try:
-        async with asyncio.timeout(wait_ms / 1000):
-            return await changes.get() is not None
-    except TimeoutError:
-        return False
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:

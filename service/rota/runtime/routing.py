@@ -21,8 +21,9 @@ from rota.protocol.messages import (
     Request,
     refuse,
 )
-from rota.runtime.coordinator import DRAINING, LocalCoordinator, merge_groups, merge_topics
+from rota.runtime.coordinator import DRAINING, LocalCoordinator
 from rota.runtime.following import Follower
+from rota.runtime.pages import merge_groups, merge_topics
 from rota.runtime.ports import Answer, JournalEvent, Replica, ShardOwner
 from rota.runtime.subscriptions import Listener
 

@@ -1,0 +1,48 @@
+"""What a replica does for its shards now and then, whether or not anybody asks."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rota.runtime.clock import Clock
+from rota.runtime.host import ShardHost
+from rota.runtime.ownership import Ownership
+
+SWEEP_INTERVAL_S = 60.0
+TAKE_IN_INTERVAL_S = 2.0
+
+
+class Upkeep:
+    """Run `run()` as a task that somebody awaits."""
+
+    def __init__(self, ownership: Ownership, clock: Clock, *, has_side_door: bool) -> None:
+        self._ownership = ownership
+        self._clock = clock
+        self._has_side_door = has_side_door
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_sweeping())
+            if self._has_side_door:
+                tasks.create_task(self._keep_taking_in())
+
+    async def _keep_taking_in(self) -> None:
+        """Bring what users' own transactions commit into the journal, also while nobody asks for it."""
+        while True:
+            await asyncio.sleep(TAKE_IN_INTERVAL_S)
+            committer = self._ownership.committer
+            await asyncio.gather(*(committer.take_in(host) for host in self._ownership.hosts.values()))
+
+    async def _keep_sweeping(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_INTERVAL_S)
+            for host in list(self._ownership.hosts.values()):
+                await self._sweep(host)
+
+    async def _sweep(self, host: ShardHost) -> None:
+        began_ms = self._clock.now_ms()
+        if not self._has_side_door:
+            host.sweep()
+            await asyncio.sleep(0)
+        elif await self._ownership.committer.take_in(host):
+            host.sweep(began_ms)
