@@ -80,10 +80,13 @@ PACKETS: dict[str, Callable[[NamespacedNetwork], None]] = {
     "what all send to Redis": _cut_what_all_tell_redis,
     "one refused by Postgres": lambda network: network.refuse("r1", POSTGRES),
     "one refused by the other replicas": _refuse_to_its_peers,
+}
+"""What proxies can do, and what needs packets: whole links."""
+LOSSES: dict[str, Callable[[NamespacedNetwork], None]] = {
     "a fifth of what clients and replicas send": _lose_of_clients,
     "a tenth of what replicas and their stores send": _lose_between_replicas_and_stores,
 }
-"""What needs packets, and what proxies can do as well."""
+"""So many packets, at random. Any call may take longer than a lease, though few do."""
 
 
 @asynccontextmanager
@@ -162,7 +165,7 @@ _OF_PROCESSES: dict[str, Hurt] = {
 def hurts_of(network: ProxiedNetwork | NamespacedNetwork) -> dict[str, Hurt]:
     """All that can be done to a cluster on that network."""
     if isinstance(network, NamespacedNetwork):
-        packets = {f"packets: {name}": on_the_network(network, change) for name, change in PACKETS.items()}
+        packets = {f"packets: {name}": on_the_network(network, hurt) for name, hurt in (PACKETS | LOSSES).items()}
         return _OF_PROCESSES | packets
     cuts = {f"cut: {name}": on_the_network(network, cut) for name, cut in CUTS.items()}
     return _OF_PROCESSES | cuts | {"Postgres and peers slow": on_the_network(network, slow_down)}

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.faults.asking import a_commit, a_question, ask, groups_on
-from tests.faults.hurts import PACKETS
+from tests.faults.hurts import LOSSES, PACKETS
 from tests.faults.load import SESSION_MS, Crowd, Load
 from tests.faults.verdict import judge
 from tests.support.cluster import Cluster
@@ -19,7 +19,7 @@ from tests.support.processes import Processes
 
 pytestmark = pytest.mark.processes
 
-FACTS = 100
+FACTS = 60
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ async def test_an_owner_cut_from_postgres_beyond_its_lease_writes_nothing_and_cl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hurt", PACKETS)
-async def test_nobody_is_evicted_and_nothing_lost_when_packets_are(
+async def test_nobody_is_evicted_and_nothing_lost_when_a_link_loses_all_packets(
     cluster: Cluster, network: NamespacedNetwork, seed: int, hurt: str
 ) -> None:
     load = Load(cluster.urls, cluster.shard_count, seed)
@@ -86,4 +86,25 @@ async def test_nobody_is_evicted_and_nothing_lost_when_packets_are(
     verdict = await judge(load, cluster, quiet_since_ms=quiet_since_ms)
     verdict.assert_clean()
     assert verdict.gave_up == 0
+    cluster.verify()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hurt", LOSSES)
+async def test_nobody_is_evicted_and_nothing_lost_when_some_packets_are(
+    cluster: Cluster, network: NamespacedNetwork, seed: int, hurt: str
+) -> None:
+    load = Load(cluster.urls, cluster.shard_count, seed)
+    async with load.running():
+        await load.until_all_hold()
+        LOSSES[hurt](network)
+        await asyncio.sleep(1.2 * SESSION_MS / 1_000)
+        await load.until_facts(FACTS)
+        hit = network.hit()
+        network.heal()
+        await cluster.until_settled()
+        await load.until_facts(FACTS)
+
+    assert hit > 0
+    (await judge(load, cluster)).assert_clean()
     cluster.verify()
