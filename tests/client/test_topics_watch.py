@@ -12,7 +12,7 @@ import pytest
 from rota.client import Client, Consumer, CoordinatorUnreachable
 from rota.client.transports import Answer
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import ListTopics, ListTopicsReply, Request, refuse
+from rota.protocol.messages import ListTopics, ListTopicsReply, Request, SyncGroup, refuse
 from rota.runtime.coordinator import LocalCoordinator
 from rota.wire.replies import Received
 from tests.client.stage import Cable, a_coordinator
@@ -33,8 +33,12 @@ class Line(Cable):
         self.answer_watch: Callable[[ListTopics], Answer] | None = None
         self.waits = 0
         self.parked = 0
+        self.syncs_may_go = asyncio.Event()
+        self.syncs_may_go.set()
 
     async def send(self, request: Request, *, timeout_ms: int) -> Answer:
+        if isinstance(request, SyncGroup):
+            await self.syncs_may_go.wait()
         if not (isinstance(request, ListTopics) and request.wait_ms):
             return await super().send(request, timeout_ms=timeout_ms)
         self.waits += 1
@@ -130,6 +134,20 @@ async def test_the_next_leader_watches_and_the_former_one_hangs_up() -> None:
         await admin.put_topic("t", 7)
         await within(A_MOMENT_S, lambda: sizes(members[1:]) == [7])
         stack.pop_all().push_async_callback(members[1].__aexit__, None, None, None)
+
+
+@in_virtual_time
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:sticky"])
+async def test_growth_after_the_leader_has_counted_and_before_it_has_synced_is_dealt_then(strategy: str) -> None:
+    async with AsyncExitStack() as stack:
+        admin, lines, members = await a_group(stack, strategy=strategy)
+        lines[0].syncs_may_go.clear()
+        members[0].rejoin("so that there is a rebalance")
+        await asyncio.sleep(1)
+        await admin.put_topic("t", 6)
+        await asyncio.sleep(1)
+        lines[0].syncs_may_go.set()
+        await within(2 * A_MOMENT_S, lambda: sizes(members) == [3, 3])
 
 
 @in_virtual_time

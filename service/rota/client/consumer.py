@@ -18,7 +18,7 @@ from rota.client.pulse import Pulse
 from rota.client.topics import Topics, TopicSelection
 from rota.client.topics_watch import TopicsWatch
 from rota.client.transports.port import Transport
-from rota.membership import MembershipSettings
+from rota.membership import MembershipSettings, State
 from rota.membership import events as core
 from rota.membership.watchdog import ProcessingWatchdog
 from rota.protocol.messages import DescribeGroup, DescribeReply, OffsetToCommit, TopicPartitions
@@ -75,6 +75,8 @@ class Consumer(Member[Partitions]):
         self._watchdog = ProcessingWatchdog(options.max_processing_interval_ms)
         self._watch = watch
         self._look_now = asyncio.Event()
+        self._has_looked = False
+        """Whether what was last heard of topics has been dealt, or will be."""
 
     async def __aenter__(self) -> Self:
         if self._selection.pattern is not None:
@@ -245,18 +247,16 @@ class Consumer(Member[Partitions]):
 
     async def _refresh_topics(self) -> None:
         """Look when there is news, and now and then where nobody would tell."""
-        has_looked = False
         while True:
-            if not await self._is_told_to_look() and has_looked and self._is_watching():
+            if not await self._is_told_to_look() and self._has_looked and self._is_watching():
                 continue
+            self._has_looked = False
             try:
                 self._take_topics(await self._select())
-                await self._follow_topics()
-                has_looked = True
+                self._has_looked = await self._follow_topics()
             except Exception as error:
                 # The user's own counts may raise, too. Next time, then.
                 _log.warning("group %s: its topics could not be looked up: %r", self.group_id, error)
-                has_looked = False
 
     async def _is_told_to_look(self) -> bool:
         """False after a while; not for all members at the same moment."""
@@ -290,10 +290,14 @@ class Consumer(Member[Partitions]):
         return self._selection.pattern is not None or not self._machine.protocol_name.startswith(SERVER_PREFIX)
 
     def _on_event(self, event: core.Event) -> None:
-        if isinstance(event, core.RebalanceStarted) and self._selection.pattern is not None:
-            # It may be for a topic that matches, and then all should ask for it at once.
-            self._look_now.set()
         super()._on_event(event)
+        match event:
+            case core.RebalanceStarted() if self._selection.pattern is not None:
+                # It may be for a topic that matches, and then all should ask for it at once.
+                self._look_now.set()
+            case core.Assigned(is_leader=True) if not self._has_looked:
+                # Word of a change came while the group was between two generations.
+                self._look_now.set()
 
     async def _look_for_rest(self) -> None:
         """As the leader, call for what was withheld and not given up, as its claimant has started anew meanwhile.
@@ -327,17 +331,22 @@ class Consumer(Member[Partitions]):
         topics, given = read_group(group.members)
         return _partitions(await self._topic_role.count(topics)) - len(given)
 
-    async def _follow_topics(self) -> None:
-        """As the leader, deal again when topics have changed: at once if that takes nothing from anybody."""
+    async def _follow_topics(self) -> bool:
+        """As the leader, deal again when topics have changed: at once if that takes nothing from anybody.
+
+        False where that has to wait for the generation that comes.
+        """
+        if self._machine.protocol_name.startswith(SERVER_PREFIX):
+            return True
         dealt = self._dealt_now()
         if dealt is None:
-            return
+            return False
         topics = await self._topic_role.count(sorted({*dealt.topics, *self._topic_role.topics}))
         if dealt.is_about(topics):
-            return
+            return True
         again, encoded = await self._topic_role.again(dealt, topics)
         if dealt is not self._dealt_now():
-            return
+            return False
         # Of cooperative members some may still be giving up what they were not dealt: they all have to be asked.
         at_once = not self._topic_role.is_cooperative and again.keeps_all_of(dealt)
         if again.shares == dealt.shares or (at_once and self._machine.resync(encoded)):
@@ -345,12 +354,14 @@ class Consumer(Member[Partitions]):
             self._wake.set()
         else:
             self.rejoin("the topics changed")
+        return True
 
     def _dealt_now(self) -> Dealt | None:
         """What this member dealt, if the group works by that: not where it lost the lead, or the server deals."""
         dealt = self._topic_role.dealt
         is_current = dealt is not None and dealt.generation.protocol_name == self._machine.protocol_name
-        return dealt if is_current and self.is_leader and self.assignment is not None else None
+        is_settled = self._machine.state is State.STABLE and self.assignment is not None
+        return dealt if is_current and is_settled and self.is_leader else None
 
 
 def _partitions(topics: Mapping[str, TopicFacts]) -> int:
