@@ -216,16 +216,19 @@ def _tables(effort: Effort, spark: SparkSession, folder: Path, dsn: str, lines: 
         Ingest(journal, {"url": dsn}).run(spark, lake)
     with _timed() as fold_s:
         rows = refresh(spark, lake).rows
-    generations, advised = rows["assignments"], []
+    generations, advised, cpu = rows["assignments"], [], []
     for _ in range(effort.repeats):
+        cpu_s = _cpu_s(os.getpid())
         with _timed() as advise_s:
             advise(spark, lake)
         advised.append(generations / advise_s())
+        cpu.append((_cpu_s(os.getpid()) - cpu_s) / generations * 1000)
     resident_mb = sum(p.memory_info().rss for p in psutil.Process().children(recursive=True)) / 2**20
     return [
         Figure("pipeline", "ingest: journal to Delta", "lines/s", (lines / ingest_s(),)),
         Figure("pipeline", "fold of 1M lines", "s", (fold_s() / lines * 1e6,)),
         Figure("pipeline", "advisor, all strategies", "generations/s", tuple(advised), aim=5_000),
+        Figure("pipeline", "advisor, CPU of 1,000 generations", "s", tuple(cpu)),
         Figure("pipeline", f"memory of all processes after {lines:,} lines", "MiB", (resident_mb,)),
     ]
 
