@@ -73,7 +73,7 @@ class Session:
         self._calls = calls
         self._roster = roster
         self._context = context
-        self._reading = asyncio.create_task(outcome_of(self._read(requests), OPERATION))
+        self._reading = asyncio.create_task(self._read(requests))
         self._reading.add_done_callback(lambda _: self._wake.set())
         self._heartbeats = HeartbeatReader(calls.limits)
         self._groups: set[GroupKey] = set()
@@ -134,7 +134,11 @@ class Session:
 
     # --- reading ------------------------------------------------------------------------------------
 
-    async def _read(self, requests: AsyncIterator[bytes]) -> None:
+    async def _read(self, requests: AsyncIterator[bytes]) -> Failure | None:
+        """Begin whatever comes; returns what ended the stream, None where its client has."""
+        return await outcome_of(self._begin_all(requests), OPERATION)
+
+    async def _begin_all(self, requests: AsyncIterator[bytes]) -> None:
         async for data in requests:
             message: SessionRequest = parse(SessionRequest, data)
             if message.call < 1:
