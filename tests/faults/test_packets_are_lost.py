@@ -82,7 +82,8 @@ async def test_nobody_is_evicted_and_nothing_lost_when_a_link_loses_all_packets(
         await cluster.until_settled()
         await load.until_facts(FACTS)
 
-    assert hit > 0
+    # A replica that happens to own none of the groups has nothing to tell Redis.
+    assert hit > 0 or hurt == "one from Redis"
     verdict = await judge(load, cluster, quiet_since_ms=quiet_since_ms)
     verdict.assert_clean()
     assert verdict.gave_up == 0
