@@ -170,7 +170,7 @@ class Lane:
                 await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize(("lanes", "rounds"), [(5, 10), TORTURE])
+@pytest.mark.parametrize(("lanes", "rounds"), [pytest.param(5, 10, marks=pytest.mark.slow), TORTURE])
 async def test_all_is_dead_before_the_next_term_is_granted(
     shared_server: Server, wrappers: Wrappers, tmp_path: Path, lanes: int, rounds: int
 ) -> None:

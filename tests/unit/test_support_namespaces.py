@@ -58,6 +58,7 @@ def test_what_is_refused_is_told_so_at_once(network: NamespacedNetwork, client: 
     assert client.ping()
 
 
+@pytest.mark.slow
 def test_some_of_the_packets_are_lost_and_sent_again(network: NamespacedNetwork, client: redis.Redis) -> None:
     client.connection_pool.connection_kwargs["socket_timeout"] = 30
     network.lose(CLIENTS, REDIS, 30)

@@ -18,7 +18,7 @@ from rota.protocol import messages as m
 from rota.protocol.limits import Limits
 from tests.unit.group.driver import GROUP_ID, NAMESPACE, Core
 
-EXAMPLES = int(os.environ.get("ROTA_MACHINE_EXAMPLES", "200"))
+EXAMPLES = int(os.environ.get("ROTA_MACHINE_EXAMPLES", "100"))
 KEY = (NAMESPACE, GROUP_ID)
 TINY = Limits(
     min_session_timeout_ms=100,
