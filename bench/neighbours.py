@@ -15,6 +15,8 @@ from bench.connection import Connection
 from bench.figures import Effort, Figure, transposed
 from bench.members import Crowd
 from bench.servers import rota_server
+from rota.storage import upgrade
+from tests.support.postgres import PostgresServer
 
 QUIET_GROUPS, QUIET_MEMBERS = 10, 10
 NOISY_GROUPS, NOISY_MEMBERS = 20, 5
@@ -28,16 +30,23 @@ FLOOR = "the same without the other namespace's rebalances"
 
 def run(effort: Effort) -> list[Figure]:
     """By turns without the noise and with it, each pair one right after the other."""
-    with tempfile.TemporaryDirectory(prefix="rota-bench-") as name:
+    with tempfile.TemporaryDirectory(prefix="rota-bench-") as name, PostgresServer() as postgres:
         directory = Path(name)
-        with rota_server(directory, f"sqlite:///{directory / 'rota.db'}") as server:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                pairs = runner.run(_pairs(server.port, effort))
-    beside, alone, moved, rejoins = transposed(pairs)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            store_url = postgres.create_database("neighbours")
+            runner.run(upgrade(store_url))
+            stores = {"SQLite": f"sqlite:///{directory / 'rota.db'}", "Postgres": store_url}
+            return [figure for name, url in stores.items() for figure in _on(name, url, directory, runner, effort)]
+
+
+def _on(name: str, store_url: str, directory: Path, runner: asyncio.Runner, effort: Effort) -> list[Figure]:
+    with rota_server(directory, store_url) as server:
+        beside, alone, moved, rejoins = transposed(runner.run(_pairs(server.port, effort)))
+    p99 = f"p99 beside {REJOINS_PER_S} rejoins/s of another namespace, {name}"
     return [
-        Figure("neighbours", f"p99 beside {REJOINS_PER_S} rejoins/s of another namespace", "ms", beside, FLOOR, alone),
-        Figure("neighbours", "how far that moves the p99", "%", moved, aim=AIM_PERCENT),
-        Figure("neighbours", "rejoins of the noisy namespace", "joins/s", rejoins),
+        Figure("neighbours", p99, "ms", beside, FLOOR, alone),
+        Figure("neighbours", f"how far that moves the p99, {name}", "%", moved, aim=AIM_PERCENT),
+        Figure("neighbours", f"rejoins of the noisy namespace, {name}", "joins/s", rejoins),
     ]
 
 
