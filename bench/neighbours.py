@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -14,9 +16,10 @@ import uvloop
 from bench.connection import Connection
 from bench.figures import Effort, Figure, transposed
 from bench.members import Crowd
-from bench.servers import rota_server
+from bench.servers import ROOT, rota_server
 from rota.storage import upgrade
 from tests.support.postgres import PostgresServer
+from tests.support.processes import Process
 
 QUIET_GROUPS, QUIET_MEMBERS = 10, 10
 NOISY_GROUPS, NOISY_MEMBERS = 20, 5
@@ -25,6 +28,7 @@ CALLS_PER_S = 200
 """Of the neighbours: nine heartbeats to a commit."""
 SECONDS = 5.0
 AIM_PERCENT = 20.0
+NOISY = "noisy"
 FLOOR = "the same without the other namespace's rebalances"
 
 
@@ -41,7 +45,7 @@ def run(effort: Effort) -> list[Figure]:
 
 def _on(name: str, store_url: str, directory: Path, runner: asyncio.Runner, effort: Effort) -> list[Figure]:
     with rota_server(directory, store_url) as server:
-        beside, alone, moved, rejoins = transposed(runner.run(_pairs(server.port, effort)))
+        beside, alone, moved, rejoins = transposed(runner.run(_pairs(server.port, directory, effort)))
     p99 = f"p99 beside {REJOINS_PER_S} rejoins/s of another namespace, {name}"
     return [
         Figure("neighbours", p99, "ms", beside, FLOOR, alone),
@@ -50,16 +54,12 @@ def _on(name: str, store_url: str, directory: Path, runner: asyncio.Runner, effo
     ]
 
 
-async def _pairs(port: int, effort: Effort) -> list[tuple[float, ...]]:
+async def _pairs(port: int, directory: Path, effort: Effort) -> list[tuple[float, ...]]:
     quiet = [_crowd(port, "quiet", number) for number in range(QUIET_GROUPS)]
-    noisy = [_crowd(port, "noisy", number) for number in range(NOISY_GROUPS)]
-    for crowds, members in ((quiet, QUIET_MEMBERS), (noisy, NOISY_MEMBERS)):
-        await asyncio.gather(*(crowd.grow(members) for crowd in crowds))
+    await asyncio.gather(*(crowd.grow(QUIET_MEMBERS) for crowd in quiet))
     await asyncio.gather(*(member.enter() for crowd in quiet for member in crowd.members))
-    await asyncio.gather(*(crowd.start(crowd.members) for crowd in noisy))
-    await asyncio.gather(*(crowd.all_hold_one_generation() for crowd in noisy))
-    pairs = [await _pair(port, quiet, noisy, SECONDS * effort.scale) for _ in range(effort.repeats)]
-    await asyncio.gather(*(crowd.disperse() for crowd in (*quiet, *noisy)))
+    pairs = [await _pair(port, directory, quiet, SECONDS * effort.scale) for _ in range(effort.repeats)]
+    await asyncio.gather(*(crowd.disperse() for crowd in quiet))
     return pairs
 
 
@@ -69,18 +69,40 @@ def _crowd(port: int, namespace: str, number: int) -> Crowd:
     return crowd
 
 
-async def _pair(port: int, quiet: Sequence[Crowd], noisy: Sequence[Crowd], seconds: float) -> tuple[float, ...]:
+async def _pair(port: int, directory: Path, quiet: Sequence[Crowd], seconds: float) -> tuple[float, ...]:
     """The p99 beside the noise and without it, what that is in percent, and the noise."""
     alone = await _p99_ms(port, quiet, seconds)
-    before = sum(crowd.messages for crowd in noisy)
+    # A process of its own: in this one, it would keep waiting who is timed.
+    with Process([sys.executable, "-m", "bench.neighbours", str(port)], directory / "noise.log", cwd=ROOT) as noise:
+        await asyncio.to_thread(noise.wait_for_line, NOISY)
+        beside = await _p99_ms(port, quiet, seconds)
+        noise.send(signal.SIGTERM)
+        assert await asyncio.to_thread(noise.wait_for_exit) == 0, noise.output()
+        rejoins_per_s = float(noise.output().split()[-1])
+    return beside, alone, (beside / alone - 1) * 100, rejoins_per_s
+
+
+async def be_noisy(port: int) -> None:
+    """Rebalance groups until SIGTERM, then say how many members have rejoined a second."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    noisy = [_crowd(port, "noisy", number) for number in range(NOISY_GROUPS)]
+    await asyncio.gather(*(crowd.grow(NOISY_MEMBERS) for crowd in noisy))
+    await asyncio.gather(*(crowd.start(crowd.members) for crowd in noisy))
+    await asyncio.gather(*(crowd.all_hold_one_generation() for crowd in noisy))
+
+    print(NOISY, flush=True)
+    began, before = time.perf_counter(), sum(crowd.messages for crowd in noisy)
     noise = asyncio.create_task(_make_noise(port, noisy))
-    beside = await _p99_ms(port, quiet, seconds)
+    await stop.wait()
     # A rejoin is three messages: the heartbeat that was answered, the join and the sync.
-    rejoins = (sum(crowd.messages for crowd in noisy) - before) / 3 / seconds
+    rejoins_per_s = (sum(crowd.messages for crowd in noisy) - before) / 3 / (time.perf_counter() - began)
+
     noise.cancel()
     await asyncio.gather(noise, return_exceptions=True)
     await asyncio.gather(*(crowd.all_hold_one_generation() for crowd in noisy))
-    return beside, alone, (beside / alone - 1) * 100, rejoins
+    await asyncio.gather(*(crowd.disperse() for crowd in noisy))
+    print(rejoins_per_s, flush=True)
 
 
 async def _make_noise(port: int, noisy: Sequence[Crowd]) -> None:
@@ -120,3 +142,7 @@ async def _p99_ms(port: int, quiet: Sequence[Crowd], seconds: float) -> float:
     for connection in connections:
         connection.close()
     return quantiles(waits, n=100)[-1]
+
+
+if __name__ == "__main__":
+    uvloop.run(be_noisy(int(sys.argv[1])))
