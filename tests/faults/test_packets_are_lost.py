@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -73,14 +73,7 @@ async def test_nobody_is_evicted_and_nothing_lost_when_a_link_loses_all_packets(
     async with load.running():
         await load.until_all_hold()
         quiet_since_ms = load.record.clock.now_ms()
-        PACKETS[hurt](network)
-        # So long that who is not heard would be gone.
-        await asyncio.sleep(1.2 * SESSION_MS / 1_000)
-        await load.until_facts(FACTS)
-        hit = network.hit()
-        network.heal()
-        await cluster.until_settled()
-        await load.until_facts(FACTS)
+        hit = await outlive(PACKETS[hurt], network, cluster, load)
 
     # A replica that happens to own none of the groups has nothing to tell Redis.
     assert hit > 0 or hurt == "one from Redis"
@@ -98,14 +91,22 @@ async def test_nobody_is_evicted_and_nothing_lost_when_some_packets_are(
     load = Load(cluster.urls, cluster.shard_count, seed)
     async with load.running():
         await load.until_all_hold()
-        LOSSES[hurt](network)
-        await asyncio.sleep(1.2 * SESSION_MS / 1_000)
-        await load.until_facts(FACTS)
-        hit = network.hit()
-        network.heal()
-        await cluster.until_settled()
-        await load.until_facts(FACTS)
+        hit = await outlive(LOSSES[hurt], network, cluster, load)
 
     assert hit > 0
     (await judge(load, cluster)).assert_clean()
     cluster.verify()
+
+
+async def outlive(
+    hurt: Callable[[NamespacedNetwork], None], network: NamespacedNetwork, cluster: Cluster, load: Load
+) -> int:
+    """Hurt the network for so long that who is not heard would be gone, and heal it; how many packets that hit."""
+    hurt(network)
+    await asyncio.sleep(1.2 * SESSION_MS / 1_000)
+    await load.until_facts(FACTS)
+    hit = network.hit()
+    network.heal()
+    await cluster.until_settled()
+    await load.until_facts(FACTS)
+    return hit
