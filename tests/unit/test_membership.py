@@ -9,6 +9,7 @@ import pytest
 from rota.membership import (
     Assigned,
     AssignmentFailed,
+    Event,
     Failed,
     JoinedAsLeader,
     Left,
@@ -44,6 +45,7 @@ from tests.unit.membership_bench import (
     REBALANCE_MS,
     SESSION_MS,
     SETTINGS,
+    Bench,
     a_joined_follower,
     a_joined_leader,
     a_newcomer,
@@ -484,18 +486,39 @@ def test_an_answer_that_comes_after_a_long_sleep_does_not_revive_what_is_over() 
     assert bench.answered(BEATING, after_ms=60_000) == [Lost(1, "deadline")]
 
 
+def told_while_unanswered(bench: Bench, calls: int) -> list[Event]:
+    return [event for _ in range(calls) for event in bench.unanswered()]
+
+
 def test_unreachable_is_told_once_and_is_not_lost() -> None:
     bench = a_stable_follower()
-    first = bench.unanswered()
-    assert first == [Unreachable(bench.sent_at_ms)]
-    assert bench.unanswered() == []
+    assert bench.unanswered(after_ms=100) == []
+    silent_since_ms = bench.now_ms
+    assert told_while_unanswered(bench, calls=8) == [Unreachable(silent_since_ms)]
+    assert bench.membership.unreachable_since_ms == silent_since_ms
     assert bench.membership.holds(bench.now_ms)
     assert bench.answered(BEATING) == [Reachable()]
 
 
+def test_a_call_that_the_next_one_makes_up_for_is_nothing_to_be_told_of() -> None:
+    bench = a_stable_follower()
+    for _ in range(5):
+        assert bench.unanswered() + bench.answered(BEATING) == []
+        assert bench.membership.unreachable_since_ms is None
+
+
+def test_silence_begins_when_an_answer_is_due_however_long_its_call_was_to_park() -> None:
+    bench = a_stable_follower()
+    planned = bench.membership.next_request(bench.now_ms)
+    assert planned is not None
+    parked_ms = planned.timeout_ms - POLL_MS  # A heartbeat's grace is a third of the session, as the longest park.
+    assert bench.unanswered(planned.timeout_ms) == [Unreachable(bench.sent_at_ms + parked_ms)]
+
+
 def test_a_coordinator_that_says_it_is_not_available_counts_as_unreachable() -> None:
     bench = a_stable_follower()
-    assert bench.answered(HeartbeatReply(ErrorCode.COORDINATOR_NOT_AVAILABLE)) == [Unreachable(bench.sent_at_ms)]
+    away = HeartbeatReply(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    assert [type(event) for _ in range(8) for event in bench.answered(away)] == [Unreachable]
 
 
 def test_who_does_not_stop_its_work_in_time_is_lost_at_the_rebalance_timeout() -> None:

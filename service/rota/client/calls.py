@@ -11,7 +11,7 @@ from rota.client.errors import CoordinatorError, CoordinatorUnreachable, error_f
 from rota.client.transports.port import Transport
 from rota.membership.backoff import Backoff
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import Reply, Request
+from rota.protocol.messages import Reply, Request, parks_for_ms
 from rota.wire.status import STATUS
 
 AnyReply = TypeVar("AnyReply", bound=Reply)
@@ -55,8 +55,7 @@ class Caller:
             await asyncio.sleep(pause_s)
 
     async def _ask_once(self, request: Request, reply_type: type[AnyReply]) -> AnyReply:
-        parked_ms = getattr(request, "wait_ms", None) or 0
-        answer = await self._transport.send(request, timeout_ms=_ATTEMPT_TIMEOUT_MS + parked_ms)
+        answer = await self._transport.send(request, timeout_ms=_ATTEMPT_TIMEOUT_MS + parks_for_ms(request))
         if answer.reply.error is not ErrorCode.NONE:
             raise error_for(answer.reply.error, answer.reply.detail, answer.retry_after_ms)
         if not isinstance(answer.reply, reply_type):

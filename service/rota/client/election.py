@@ -219,7 +219,7 @@ class Election:
 
     @property
     def unreachable_since(self) -> float | None:
-        """Since when the coordinator has not answered; None while it does. Unreachable is not lost."""
+        """See `Member.unreachable_since`."""
         return self.member.unreachable_since
 
     # --- leading ------------------------------------------------------------------------------

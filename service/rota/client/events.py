@@ -50,7 +50,7 @@ class Lost(Generic[Share]):
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """The coordinator does not answer since then (monotonic seconds); what is held stays held to the deadline."""
+    """No answer since then (monotonic seconds), and a heartbeat is missed; what is held stays held to the deadline."""
 
     since: float
 

@@ -136,7 +136,7 @@ class Member(Generic[Share]):
 
     @property
     def unreachable_since(self) -> float | None:
-        """Since when the coordinator has not answered; None while it does. Unreachable is not lost."""
+        """Since when no answer came, once that cost a heartbeat; None while they come. Unreachable is not lost."""
         since_ms = self._machine.unreachable_since_ms
         return None if since_ms is None else since_ms / 1000
 

@@ -387,7 +387,7 @@ class Member(Generic[Share]):
 
     @property
     def unreachable_since(self) -> float | None:
-        """Since when the coordinator has not answered; None while it does. Unreachable is not lost."""
+        """Since when no answer came, once that cost a heartbeat; None while they come. Unreachable is not lost."""
 
     def check_deadline(self) -> None:
         """Notice at once where the deadline has passed, though the event loop had no time to say so."""
@@ -545,7 +545,7 @@ class Election:
 
     @property
     def unreachable_since(self) -> float | None:
-        """Since when the coordinator has not answered; None while it does. Unreachable is not lost."""
+        """See `Member.unreachable_since`."""
 
     def terms(self) -> Iterator[Term]:
         """Each term as it begins. The next one comes when the one before is over."""

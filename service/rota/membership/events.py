@@ -62,7 +62,7 @@ class AssignmentFailed:
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """The coordinator does not answer. What is held stays held until the deadline."""
+    """The coordinator has not answered for a heartbeat interval. What is held stays held until the deadline."""
 
     since_ms: int
 

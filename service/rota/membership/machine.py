@@ -30,7 +30,7 @@ from rota.membership.reachability import Reachability
 from rota.membership.requests import MembershipRequest, Planned
 from rota.membership.settings import MembershipSettings
 from rota.membership.standing import Standing
-from rota.membership.states import FINAL, JOINS, State
+from rota.membership.states import FINAL, JOINS, UNAVAILABLE, State
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, Heartbeat, HeartbeatReply, Protocol, Reply
 
@@ -42,7 +42,7 @@ class Membership:
         self.settings = settings
         self._standing = Standing(settings)
         self._plan = Plan(self._standing)
-        self._reachability = Reachability()
+        self._reachability = Reachability(settings.heartbeat_interval_ms)
 
     # --- where it stands ----------------------------------------------------------------------
 
@@ -81,7 +81,9 @@ class Membership:
 
     @property
     def unreachable_since_ms(self) -> int | None:
-        """Since when nobody answers; None while somebody does."""
+        """Since when nobody answers, once that is longer than a heartbeat interval; None before, and while somebody
+        does.
+        """
         return self._reachability.unreachable_since_ms
 
     @property
@@ -232,7 +234,10 @@ class Membership:
         Answers to commits are reported here, too: they renew the session or tell that it is over.
         A coordinator that asks for patience (`retry_after_ms`) is not called before.
         """
-        events = self._reachability.answer(reply.error, sent_at_ms)
+        if reply.error in UNAVAILABLE:  # That nobody coordinates the group now is as good as silence.
+            events = self._reachability.silence(request, sent_at_ms, now_ms)
+        else:
+            events = self._reachability.answer()
         if self._standing.awaits(request):
             events += take_answer(self._standing, request, reply, Moment(sent_at_ms, now_ms, jitter))
             if retry_after_ms and not isinstance(request, CommitOffsets):
@@ -243,7 +248,7 @@ class Membership:
         self, request: MembershipRequest | CommitOffsets, sent_at_ms: int, now_ms: int, jitter: float
     ) -> list[Event]:
         """No answer came: nobody knows whether the call was carried out. It is repeated after a pause."""
-        events = self._reachability.silence(sent_at_ms)
+        events = self._reachability.silence(request, sent_at_ms, now_ms)
         if self._standing.awaits(request):
             events += take_silence(self._standing, request, Moment(sent_at_ms, now_ms, jitter))
         return events + self.on_time(now_ms)

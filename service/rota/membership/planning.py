@@ -5,7 +5,7 @@ from __future__ import annotations
 from rota.membership.requests import MembershipRequest, Planned, RequestFactory
 from rota.membership.standing import Standing
 from rota.membership.states import State
-from rota.protocol.messages import Heartbeat, LeaveGroup, SyncGroup
+from rota.protocol.messages import Heartbeat, LeaveGroup, SyncGroup, parks_for_ms
 
 
 class Plan:
@@ -44,8 +44,8 @@ class Plan:
         return self._requests.heartbeat(standing.member_id, standing.generation_id, wait_ms=0)
 
     def _call(self, request: MembershipRequest, now_ms: int) -> Planned:
-        parked_ms = getattr(request, "wait_ms", None) or 0
-        return Planned(request, max(now_ms, self._standing.pace.not_before_ms), parked_ms + self._grace_ms(request))
+        send_at_ms = max(now_ms, self._standing.pace.not_before_ms)
+        return Planned(request, send_at_ms, parks_for_ms(request) + self._grace_ms(request))
 
     def _grace_ms(self, request: MembershipRequest) -> int:
         standing, settings = self._standing, self._standing.settings

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from rota.membership.events import Event, Reachable, Unreachable
-from rota.membership.states import UNAVAILABLE
-from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import Request, parks_for_ms
 
 
 class Reachability:
-    """Turns answers and silence into news of them."""
+    """Turns answers and silence into news of them.
 
-    def __init__(self) -> None:
-        self.unreachable_since_ms: int | None = None
+    A shard that changes hands, or a replica that is restarted, leaves a call or two without an answer, and the next
+    one gets it. Nobody could do anything about that, so it is news only from `patience_ms` on.
+    """
 
-    def silence(self, sent_at_ms: int) -> list[Event]:
-        """A call sent then was not answered."""
-        if self.unreachable_since_ms is not None:
+    def __init__(self, patience_ms: int) -> None:
+        self._patience_ms = patience_ms
+        self._silent_since_ms: int | None = None
+        self._is_told = False
+
+    @property
+    def unreachable_since_ms(self) -> int | None:
+        return self._silent_since_ms if self._is_told else None
+
+    def silence(self, request: Request, sent_at_ms: int, now_ms: int) -> list[Event]:
+        """A call was not answered, which is silence from when its answer was due, or it broke off."""
+        if self._silent_since_ms is None:
+            self._silent_since_ms = min(sent_at_ms + parks_for_ms(request), now_ms)
+        if self._is_told or now_ms - self._silent_since_ms < self._patience_ms:
             return []
-        self.unreachable_since_ms = sent_at_ms
-        return [Unreachable(sent_at_ms)]
+        self._is_told = True
+        return [Unreachable(self._silent_since_ms)]
 
-    def answer(self, code: ErrorCode, sent_at_ms: int) -> list[Event]:
-        """A call sent then was answered; that nobody coordinates the group now is as good as silence."""
-        if code in UNAVAILABLE:
-            return self.silence(sent_at_ms)
-        if self.unreachable_since_ms is None:
-            return []
-        self.unreachable_since_ms = None
-        return [Reachable()]
+    def answer(self) -> list[Event]:
+        was_told, self._is_told, self._silent_since_ms = self._is_told, False, None
+        return [Reachable()] if was_told else []

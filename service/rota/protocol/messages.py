@@ -585,6 +585,11 @@ REPLY_OF: dict[type, type] = {
 }
 
 
+def parks_for_ms(request: Request) -> int:
+    """For how long the coordinator may keep `request` waiting, as it asked to; 0 where it does not park."""
+    return getattr(request, "wait_ms", None) or 0
+
+
 def refuse(request: Request, error: ErrorCode, detail: str) -> Reply:
     """The reply that refuses `request` without a group having looked at it."""
     reply: Reply = REPLY_OF[type(request)](error, detail)

@@ -24,7 +24,7 @@ from rota.api.peer.methods import (
 from rota.api.peer.secret import Metadata, shown
 from rota.observability import tracing
 from rota.protocol.limits import MAX_WAIT_MS
-from rota.protocol.messages import Heartbeat, Request
+from rota.protocol.messages import Heartbeat, Request, parks_for_ms
 from rota.runtime.ports import Answer, JournalEvent, Replica
 from rota.runtime.routing import PeerUnreachable
 from rota.wire.envelopes import pack, unpack
@@ -150,7 +150,7 @@ class _Link:
 def _timeout_s(request: Request) -> float:
     """How long a peer may take: as long as the request lets it wait, and a little more."""
     answer_s = HEARTBEATS_S if isinstance(request, Heartbeat) else ANSWER_S
-    return min(getattr(request, "wait_ms", None) or 0, MAX_WAIT_MS) / 1000 + answer_s
+    return min(parks_for_ms(request), MAX_WAIT_MS) / 1000 + answer_s
 
 
 _Unary = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
