@@ -10,8 +10,9 @@ import pytest_asyncio
 from starlette.routing import Route
 
 from rota.access.actions import ROLES
+from rota.access.proxies import Proxies, parse_networks
 from rota.console.app import GROUP_PATH, TOKEN_PATH
-from rota.server.proxies import TrustedProxies, parse_networks
+from rota.server.proxies import TrustedProxies
 from tests.access.guarded import bearer
 from tests.console.conftest import HOST
 from tests.console.doors import GROUP, NAMESPACE, ROLES_HERE, SAME_ORIGIN, Doors, guarded
@@ -128,7 +129,7 @@ async def test_the_token_is_kept_where_no_script_and_no_other_site_gets_at_it(do
 async def test_the_cookie_is_for_tls_only_where_a_trusted_proxy_says_that_the_browser_came_by_it(
     doors: Doors, peer: str, said: list[str], is_for_tls_only: bool
 ) -> None:
-    trusting = TrustedProxies(doors.services.api, parse_networks("10.0.0.0/8, 2001:db8::/32"))
+    trusting = TrustedProxies(doors.services.api, Proxies(parse_networks("10.0.0.0/8, 2001:db8::/32")))
     headers = [*SAME_ORIGIN.items(), *(("x-forwarded-proto", scheme) for scheme in said)]
 
     async with httpx.AsyncClient(transport=httpx.ASGITransport(trusting, client=(peer, 4711)), base_url=HOST) as http:

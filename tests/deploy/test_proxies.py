@@ -44,6 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     process = processes.rota(
         *("serve", "--store", f"sqlite:///{folder}/rota.db", "--shard-count", "4"),
         *("--http", f"127.0.0.1:{found.http}", "--grpc", f"127.0.0.1:{found.grpc}"),
+        *("--trusted-proxies", "127.0.0.1"),
         env={"ROTA_LIMITS__INITIAL_REBALANCE_DELAY_MS": "20"},
     )
     process.wait_for_url(f"http://127.0.0.1:{found.http}/readyz")
@@ -93,6 +94,19 @@ async def test_events_pass_a_proxy_as_they_come_and_a_poll_waits_in_it(
         waited = await client.post(f"{url}/heartbeat", json={**member, "wait_ms": 1_500})
 
     assert (waited.status_code, waited.elapsed.total_seconds() >= 1.4) == (200, True)
+
+
+@pytest.mark.parametrize("name", PROXIES)
+async def test_a_proxy_says_where_a_member_is(name: str, server: Server, processes: Processes, tmp_path: Path) -> None:
+    proxy = Proxy(name, processes, tmp_path, http=server.http, grpc=server.grpc)
+    url = f"http://127.0.0.1:{proxy.http}/v1/namespaces/default/groups/told-by-{name}"
+    elsewhere = httpx.AsyncHTTPTransport(local_address="127.0.0.2", retries=20)
+
+    async with asyncio.timeout(30), httpx.AsyncClient(transport=elsewhere, timeout=30) as client:
+        await a_leader(client, url)
+        described = (await client.get(url)).json()
+
+    assert [member["host"] for member in described["members"]] == ["127.0.0.2"]
 
 
 async def test_the_time_out_of_the_sample_is_what_lets_a_poll_through(

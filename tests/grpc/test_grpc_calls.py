@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
+from rota.access.proxies import Proxies, parse_networks
 from rota.api.grpc.calls import host_of
 from rota.api.grpc.server import GrpcServer
 from rota.observability.metrics import Metrics
@@ -347,3 +348,17 @@ async def test_what_was_answered_is_counted(channel: Channel, metrics: Metrics) 
 )
 def test_the_callers_host_is_read_from_grpcs_name_for_it(peer: str, host: str) -> None:
     assert host_of(peer) == host
+
+
+@pytest.mark.parametrize(("trusted", "host"), [("127.0.0.0/8", "192.0.2.7"), ("10.0.0.0/8", "127.0.0.1")])
+async def test_a_member_is_where_a_proxy_that_is_trusted_says(
+    coordinator: LocalCoordinator, trusted: str, host: str
+) -> None:
+    server = GrpcServer(coordinator, proxies=Proxies(parse_networks(trusted)))
+    await server.start("127.0.0.1")
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        await stub(channel).JoinGroup(a_join(), metadata=(("x-forwarded-for", "made-up, 192.0.2.7"),))
+        described = await admin(channel).DescribeGroup(admin_pb2.DescribeGroupRequest(**G))
+    await server.stop(0)
+
+    assert [member.host for member in described.members] == [host]

@@ -102,7 +102,7 @@ def serve(
         typer.Option(
             envvar="ROTA_TRUSTED_PROXIES",
             metavar="NETWORK,…",
-            help="Proxies in front where TLS ends: their X-Forwarded-Proto is believed [nobody's].",
+            help="Proxies in front, whose X-Forwarded-Proto and X-Forwarded-For are believed [nobody's].",
         ),
     ] = None,
     peer_tls_cert_file: Annotated[

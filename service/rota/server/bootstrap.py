@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from rota.access.proxies import Proxies
 from rota.api.access.guard import GuardedCoordinator
 from rota.api.grpc.ports import StreamedCoordinator
 from rota.api.http.app import HttpApi, create_app
@@ -218,7 +219,13 @@ async def _grpc(
     except ImportError as error:
         raise CannotListen(f"gRPC is not installed ({error}): pip install 'rota[grpc]'") from error
 
-    server = GrpcServer(coordinator, settings.limits, metrics=metrics, shares_port=settings.workers > 1)
+    server = GrpcServer(
+        coordinator,
+        settings.limits,
+        metrics=metrics,
+        shares_port=settings.workers > 1,
+        proxies=Proxies(settings.trusted_proxies),
+    )
     try:
         credentials = tls.grpc_credentials() if tls is not None else None
         await server.start(settings.grpc.host, settings.grpc.port, credentials)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from rota.access.proxies import Proxies
 from rota.api.http.probes import ProbesOnly
 from rota.observability.logs import configure_logging
 from rota.runtime.ports import StoreRefused, StoreUnavailable
@@ -73,7 +74,8 @@ def _servers(
 ) -> list[HttpServer]:
     """The API's, and that of the probes where they have a place of their own."""
     context = tls.context() if tls is not None else None
-    app = TrustedProxies(services.api, settings.trusted_proxies) if settings.trusted_proxies else services.api
+    proxies = settings.trusted_proxies
+    app = TrustedProxies(services.api, Proxies(proxies)) if proxies else services.api
     servers = [HttpServer(app, bound, drain_timeout_ms=settings.drain_timeout_ms, tls=context)]
     if probed is not None:
         servers.append(HttpServer(ProbesOnly(services.api), probed, drain_timeout_ms=settings.drain_timeout_ms))

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from rota.access.proxies import Network, parse_networks
 from rota.liveness.urls import check_liveness_url
 from rota.observability.logs import LogFormat
 from rota.protocol.limits import Limits
 from rota.server.access.policy import read_access_file
 from rota.server.access.token_files import read_tokens
 from rota.server.peer_secrets import read_peer_secrets
-from rota.server.proxies import Network, parse_networks
 from rota.storage import default_store_url
 
 MIN_LEASE_MS = 1_000
@@ -139,7 +139,7 @@ class Settings(BaseSettings):
     )
     trusted_proxies: _Networks = Field(
         default=(),
-        description="Addresses and networks, `A,B`, of proxies whose `X-Forwarded-Proto` is believed: TLS ends there.",
+        description="Addresses and networks, `A,B`, of proxies whose `X-Forwarded-Proto` and `-For` are believed.",
     )
     peer_tls_cert_file: Path | None = Field(
         default=None, description="Certificate chain in PEM that replicas show each other; its name is rota-peer."

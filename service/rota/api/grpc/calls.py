@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import grpc
 
+from rota.access.proxies import FORWARDED_FOR, Proxies
 from rota.api.grpc.deadlines import within_deadline
 from rota.api.grpc.failures import Failure, abort, checked, outcome_of
 from rota.api.grpc.ports import StreamedCoordinator
@@ -44,6 +45,7 @@ class Calls:
     metrics: Metrics
     admit: Callable[[Request], None]
     """Raises `RejectedRequest` unless the caller may ask this; the coordinator does it, too, where there is a guard."""
+    proxies: Proxies
 
     def behaviours(self) -> dict[str, Behaviour]:
         """By the rpc's path."""
@@ -57,11 +59,11 @@ class Calls:
         by_path[RPCS[Heartbeat].path] = self._heartbeat
         return by_path
 
-    async def ask(self, rpc: Rpc, request: Request, peer: str, left_s: float | None) -> Answer:
+    async def ask(self, rpc: Rpc, request: Request, context: Context) -> Answer:
         """Ask the coordinator in the name of a caller. Raises `CallFailed`."""
-        request = within_deadline(request, left_s)
+        request = within_deadline(request, context.time_remaining())
         if isinstance(request, JoinGroup):
-            request = replace(request, host=host_of(peer))
+            request = replace(request, host=client_of(context, self.proxies))
         if not parks(request):
             return checked(await self.coordinator.call(request))
         with self.metrics.parked(rpc.name):
@@ -95,7 +97,7 @@ class Calls:
         request = rpc.parse_request(data, self.limits)
         if rpc is REMOVE_MEMBERS:
             request = replace(request, by_admin=True)
-        answer = await self.ask(rpc, request, context.peer(), context.time_remaining())
+        answer = await self.ask(rpc, request, context)
         return dump(rpc.write_answer(answer.reply, answer.revision, answer.epoch))
 
     async def _heartbeat(self, data: bytes, context: Context) -> bytes:
@@ -112,7 +114,7 @@ class Calls:
         request = parse_heartbeat(data, self.limits)
         answer = self.coordinator.try_heartbeat(request)
         if answer is None:
-            answer = await self.ask(RPCS[Heartbeat], request, context.peer(), context.time_remaining())
+            answer = await self.ask(RPCS[Heartbeat], request, context)
         reply = checked(answer).reply
         assert isinstance(reply, HeartbeatReply)
         return dump_heartbeat_reply(reply, answer.revision, answer.epoch)
@@ -146,6 +148,15 @@ class Calls:
 def dump(message: Any) -> bytes:
     dumped: bytes = message.SerializeToString()
     return dumped
+
+
+def client_of(context: Context, proxies: Proxies) -> str:
+    """The address that a call comes from: the peer's, or that which a proxy that is trusted has forwarded it for."""
+    host = host_of(context.peer())
+    if not proxies.trust(host):
+        return host
+    metadata = context.invocation_metadata() or ()
+    return proxies.client_of(host, [str(value) for key, value in metadata if key == FORWARDED_FOR])
 
 
 def host_of(peer: str) -> str:

@@ -13,6 +13,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_reflection.v1alpha import reflection
 
+from rota.access.proxies import NO_PROXIES, Proxies
 from rota.api.access.guard import guard_of, unguarded
 from rota.api.grpc.calls import Calls, Context
 from rota.api.grpc.credentials import credentials_of
@@ -70,12 +71,13 @@ class GrpcServer:
         *,
         metrics: Metrics | None = None,
         shares_port: bool = False,
+        proxies: Proxies = NO_PROXIES,
     ) -> None:
         limits = limits or Limits()
         self._coordinator = coordinator
         self._guard = guard_of(coordinator)
         admit = self._guard.admit if self._guard is not None else _admit_everybody
-        self._calls = Calls(coordinator, limits, metrics or Metrics(), admit)
+        self._calls = Calls(coordinator, limits, metrics or Metrics(), admit, proxies)
         self._roster = Roster(unguarded(coordinator))
         self._sessions: set[Session] = set()
         self._drained = asyncio.Event()

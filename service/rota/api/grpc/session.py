@@ -205,7 +205,7 @@ class Session:
         # Before anybody is seated: who is on the stream is told of the group.
         self._calls.admit(request)
         with self._under_way(request):
-            answer = await self._calls.ask(kind.rpc, request, self._context.peer(), self._context.time_remaining())
+            answer = await self._calls.ask(kind.rpc, request, self._context)
         member_id = answer.reply.member_id if isinstance(answer.reply, JoinReply) else getattr(request, "member_id", "")
         if isinstance(request, JoinGroup | SyncGroup):
             self._seat(request, member_id)

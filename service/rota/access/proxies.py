@@ -1,0 +1,60 @@
+"""Which proxies are believed, and from where a request came that passed some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any
+
+Network = IPv4Network | IPv6Network
+FORWARDED_FOR = "x-forwarded-for"
+
+
+def parse_networks(given: Any) -> Any:
+    """`10.0.0.0/8,192.0.2.7`; ValueError for what is no address and no network."""
+    return tuple(ip_network(part.strip()) for part in given.split(",") if part.strip()) if type(given) is str else given
+
+
+@dataclass(frozen=True, slots=True)
+class Proxies:
+    """The proxies that the operator names. Of anybody else, who can send any header, nothing is believed."""
+
+    networks: tuple[Network, ...] = ()
+
+    def trust(self, host: str) -> bool:
+        address = _address(host)
+        return address is not None and any(address in network for network in self.networks)
+
+    def client_of(self, host: str, forwarded_for: Sequence[str]) -> str:
+        """The nearest address that is no proxy of ours; `forwarded_for` are the header's lines, in their order.
+
+        Each proxy adds whom it was called by at the end, so what stands before the first one that is not ours may be
+        made up. The way also ends where what a proxy says is no address.
+        """
+        hops = [hop for line in forwarded_for for hop in line.split(",")]
+        while hops and self.trust(host):
+            address = _address(_without_port(hops.pop().strip()))
+            if address is None:
+                break
+            host = str(address)
+        return host
+
+
+NO_PROXIES = Proxies()
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    """The address, an IPv4 one also where a socket for both kinds shows it as IPv6. Sockets of files have none."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return None
+    return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
+
+
+def _without_port(hop: str) -> str:
+    """Some proxies add it: `192.0.2.7:4711`, `[2001:db8::7]:4711`."""
+    if hop.startswith("["):
+        return hop[1:].partition("]")[0]
+    return hop.partition(":")[0] if hop.count(":") == 1 else hop
