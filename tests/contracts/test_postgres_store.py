@@ -29,7 +29,7 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 async def store(postgres_url: str) -> AsyncIterator[SqlStore]:
-    store = SqlStore(postgres_url, write_timeout_ms=1_000)
+    store = SqlStore(postgres_url)
     await store.open(SHARD_COUNT)
     yield store
     await store.close()
@@ -97,10 +97,9 @@ async def test_an_append_that_waits_for_a_lock_is_given_up_in_time_and_does_not_
     await other.open(SHARD_COUNT)
     async with other._writing() as connection:
         await connection.execute(text("LOCK TABLE rota.group_events IN ACCESS EXCLUSIVE MODE"))
-        started = asyncio.get_running_loop().time()
         with pytest.raises(StoreUnavailable):
-            await store.append([a_batch(claim)])
-        assert asyncio.get_running_loop().time() - started < 2.5
+            async with asyncio.timeout(EVENTUALLY_S):
+                await store.append([a_batch(claim)])
         waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
         async with asyncio.timeout(EVENTUALLY_S):
             while await connection.scalar(waiting):
@@ -191,19 +190,17 @@ async def test_a_server_that_hangs_is_unavailable_in_time_and_then_has_the_appen
 ) -> None:
     url = own_server.create_database()
     await upgrade(url)
-    store = SqlStore(url, write_timeout_ms=1_000)
+    store = SqlStore(url)
     await store.open(SHARD_COUNT)
     claim = await claim_one(store)
     await store.append([a_batch(claim)])
 
     hang(own_server)
-    started = asyncio.get_running_loop().time()
     with pytest.raises(StoreUnavailable):
-        await store.append([a_batch(claim, after=1)])
-    took_s = asyncio.get_running_loop().time() - started
+        async with asyncio.timeout(EVENTUALLY_S):
+            await store.append([a_batch(claim, after=1)])
     hang(own_server, signal.SIGCONT)
 
-    assert took_s < 2.5
     again = await claim_one(store)
     assert again.last_seq in (1, 2)
     assert [event.seq for event in await store.read_events(0, 0, 9)] == list(range(1, again.last_seq + 1))

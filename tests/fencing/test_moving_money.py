@@ -20,13 +20,15 @@ AGAIN = {"40001", "40P01"}
 class Bank:
     """What the tellers did, as they know it themselves."""
 
+    is_closing: bool = False
+    """Set once the last teller is in: before, there may be more to move, and who finds nothing asks again."""
     moved: int = 0
     refused_at_commit: int = 0
     stopped: list[str] = field(default_factory=list)
 
 
 async def work(dsn: str, bank: Bank, teller: JoinReply) -> None:
-    """Move one transfer after the other until there is none, or until the fence says that it is somebody else's work.
+    """Move one transfer after the other until the bank closes, or until the fence says that it is somebody else's work.
 
     It never asks whether it still has the work. That is what makes it a zombie once it has not.
     """
@@ -38,7 +40,9 @@ async def work(dsn: str, bank: Bank, teller: JoinReply) -> None:
             try:
                 if not await move_one(connection, teller, is_fenced=True):
                     await transaction.rollback()
-                    return
+                    if bank.is_closing:
+                        return
+                    continue
                 is_committing = True
                 await transaction.commit()
                 bank.moved += 1
@@ -86,6 +90,7 @@ async def test_each_transfer_is_moved_once_whatever_zombies_do(dsn: str, coordin
                 await asyncio.sleep(0.001)
             # The one before is not told, and goes on writing beside the new one.
             teller = await replaced(coordinator, teller, f"teller-{generation}")
+        bank.is_closing = True
         tasks.create_task(work(dsn, bank, teller))
 
     async with connected(dsn) as connection:
@@ -108,7 +113,7 @@ async def test_a_zombie_that_has_done_all_but_commit_is_refused_there(dsn: str, 
         await transaction.start()
         assert await move_one(connection, zombie, is_fenced=True)
 
-        bank = Bank()
+        bank = Bank(is_closing=True)
         working = asyncio.create_task(work(dsn, bank, await replaced(coordinator, zombie)))
         try:
             await transaction.commit()

@@ -120,7 +120,7 @@ class PostgresConnections:
 
     async def _find_out_whether_direct(self) -> bool:
         probe = postgres_engine(self._dsn, explicit_transactions=True)
-        async with postgres_transaction(probe, self._write_timeout_ms) as connection:
+        async with postgres_transaction(probe, self._read_timeout_ms) as connection:
             return not await is_behind_pooler(connection)
 
     async def close(self) -> None:
