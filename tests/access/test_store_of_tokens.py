@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,18 @@ async def test_a_token_is_revoked_once_and_then_forgotten(store: tuple[str, SqlS
     assert await running.read_tokens() == []
 
 
+async def test_the_latest_use_that_a_replica_notes_of_a_token_stays(store: tuple[str, SqlStore]) -> None:
+    url, running = store
+    table = TokenTable(url)
+    await table.add(RECORD)
+    await table.add(replace(RECORD, token_id="id2"))
+
+    await running.note_token_uses({"id1": 700, "id2": 800})
+    await running.note_token_uses({"id1": 600, "id2": 900, "forgotten": 900})
+
+    assert {each.token_id: each.last_used_at_ms for each in await table.read()} == {"id1": 700, "id2": 900}
+
+
 async def test_what_a_namespace_has_is_counted_in_the_store(store: tuple[str, SqlStore]) -> None:
     _, running = store
     async with LocalCoordinator(running, shard_count=2, limits=Limits(initial_rebalance_delay_ms=0)) as coordinator:
@@ -87,12 +100,19 @@ class Table:
         self.records = list(records)
         self.is_away = False
         self.looks = 0
+        self.noted: list[Mapping[str, int]] = []
 
     async def read_tokens(self) -> list[TokenRecord]:
         self.looks += 1
         if self.is_away:
             raise StoreUnavailable("away")
         return self.records
+
+    async def note_token_uses(self, used_at_ms: Mapping[str, int]) -> None:
+        if self.is_away:
+            raise StoreUnavailable("away")
+        self.noted.append(used_at_ms)
+        self.records = [replace(each, last_used_at_ms=used_at_ms[each.token_id]) for each in self.records]
 
 
 async def test_an_unknown_token_makes_a_server_look_at_once_but_not_again_and_again() -> None:
@@ -114,5 +134,41 @@ async def test_while_the_store_is_away_known_tokens_stay() -> None:
     table.is_away = True
 
     await tokens._look()
+
+    assert tokens.record("id1") == RECORD
+
+
+async def test_a_token_in_use_is_noted_once_in_five_minutes() -> None:
+    table = Table(RECORD)
+    tokens = StoredTokens(table)
+
+    for second in range(0, 600, 2):
+        tokens.used("id1", 1_000 * second)
+        await tokens._look()
+        await tokens._note_uses()
+
+    assert [uses["id1"] for uses in table.noted] == [0, 300_000]
+
+
+async def test_what_another_replica_has_noted_is_not_noted_again() -> None:
+    table = Table(replace(RECORD, last_used_at_ms=1_000))
+    tokens = StoredTokens(table)
+    await tokens.look_again("id1")
+
+    tokens.used("id1", 60_000)
+    tokens.used("forgotten", 60_000)
+    await tokens._note_uses()
+
+    assert table.noted == []
+
+
+async def test_a_use_that_cannot_be_noted_hurts_nobody() -> None:
+    table = Table(RECORD)
+    tokens = StoredTokens(table)
+    await tokens.look_again("id1")
+    tokens.used("id1", 1_000)
+    table.is_away = True
+
+    await tokens._note_uses()
 
     assert tokens.record("id1") == RECORD

@@ -61,11 +61,22 @@ def test_a_token_is_made_used_and_revoked_while_a_server_runs_on_the_store(
     assert rota("groups", "list", "--namespace", "team-b", ROTA_TOKEN=token).exit_code == 4
     assert rota("groups", "list", "--namespace", "team-b", ROTA_TOKEN=unscoped).exit_code == 0
 
+    def used() -> dict[str, bool]:
+        listed = json.loads(rota("token", "list", "--store", store, "-o", "json").out)
+        return {each["name"]: each["last_used_at_ms"] is not None for each in listed}
+
+    rota("token", "create", "spare", "--store", store)
+    server.process.wait_until(lambda: used() == {"ci": True, "viewer": True, "spare": False}, "the tokens' last use")
+
     assert rota("token", "revoke", "ci", "--store", store).exit_code == 0
     server.process.wait_until(lambda: as_(token).exit_code == 4, "refusal of the revoked token")
     assert as_(unscoped).exit_code == 0
     listed = json.loads(rota("token", "list", "--store", store, "-o", "json").out)
-    assert [(each["name"], each["state"]) for each in listed] == [("ci", "revoked"), ("viewer", "good")]
+    assert [(each["name"], each["state"]) for each in listed] == [
+        ("ci", "revoked"),
+        ("viewer", "good"),
+        ("spare", "good"),
+    ]
     for secret in (token, unscoped):
         assert secret.split("_")[2] not in server.process.output()
         assert secret.split("_")[2].encode() not in (tmp_path / "rota.db").read_bytes()

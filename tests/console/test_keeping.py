@@ -45,6 +45,7 @@ async def test_tokens_are_listed_with_what_they_may_and_until_when_and_without_t
     soon_ms = int(time.time() * 1000) + HOUR_MS
     token_id, text = await doors.store("nightly", 1, expires_at_ms=soon_ms)
     await doors.store("gone", 2, revoked_at_ms=1)
+    await doors.services.store.note_token_uses({token_id: 1_700_000_000_000})
 
     async with doors.browser("admin") as browser:
         page = (await browser.get("/tokens")).text
@@ -52,6 +53,7 @@ async def test_tokens_are_listed_with_what_they_may_and_until_when_and_without_t
     (line,) = re.findall(rf"<tr><th scope=\"row\">nightly.*?{token_id}.*?</tr>", page, re.DOTALL)
     assert f"describe in {NAMESPACE}, groups index*" in line
     assert "in 59 min" in line or "in 1 h" in line
+    assert 'data-at="1700000000000"' in line
     assert f'href="/tokens/{token_id}/revoke"' in line
     assert page.index("nightly") < page.index(">gone ")
     assert text.split("_")[2] not in page

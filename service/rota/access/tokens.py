@@ -50,6 +50,8 @@ class TokenRecord:
     expires_at_ms: int | None = None
     revoked_at_ms: int | None = None
     note: str = ""
+    last_used_at_ms: int | None = None
+    """Give or take minutes, and only in a store: nobody writes to a file of tokens because one is used."""
 
     @property
     def subject(self) -> str:

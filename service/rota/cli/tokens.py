@@ -82,16 +82,21 @@ def create(
 
 @app.command("list")
 def list_tokens(context: typer.Context, store: Store = None, file: File = None, output: OutputFormat = None) -> None:
-    """List tokens by id and name, with what they may do and whether they are good. Shows no secrets: none are kept."""
+    """List tokens by id and name, with what they may do and whether they are good. Shows no secrets: none are kept.
+
+    When a token was last used is kept to within five minutes, of those in a store.
+    """
     chosen = shared(context, output=output).output
     items = [_item(record) for record in _run(_vault(store, file).read())]
     if chosen is Output.TABLE:
         for item in items:
             expires_at_ms = item.pop("expires_at_ms")
             item["created"] = ago(item.pop("created_at_ms"))
+            last_used_at_ms = item.pop("last_used_at_ms")
+            item["last_used"] = last_used_at_ms and ago(last_used_at_ms)
             item["expires"] = expires_at_ms and until(expires_at_ms) if item["state"] == "good" else None
             item["scope"] = "; ".join(item["scope"])
-    columns = ("token_id", "name", "state", "created", "expires", "scope", "note")
+    columns = ("token_id", "name", "state", "created", "last_used", "expires", "scope", "note")
     print_items(items, chosen, columns=columns, name="token_id")
 
 
@@ -161,6 +166,7 @@ def _item(record: TokenRecord) -> dict[str, Any]:
         "state": state_of(record, _now_ms()),
         "created_at_ms": record.created_at_ms,
         "expires_at_ms": record.expires_at_ms,
+        "last_used_at_ms": record.last_used_at_ms,
         "scope": scope,
         "note": record.note,
     }

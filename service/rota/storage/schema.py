@@ -270,6 +270,7 @@ tokens = Table(
     Column("expires_at_ms", BigInteger),
     Column("revoked_at_ms", BigInteger),
     Column("note", Text, nullable=False),
+    Column("last_used_at_ms", BigInteger, comment="give or take minutes, by the clock of a server"),
 )
 
 

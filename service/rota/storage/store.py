@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from sqlalchemy import select
@@ -22,7 +22,7 @@ from rota.storage.leases import Leases
 from rota.storage.migrate import read_status
 from rota.storage.replicas import Replicas
 from rota.storage.rows import load_image, load_side_commits, read_namespaces
-from rota.storage.tokens import add_token, forget_token, read_stored, read_tokens, revoke_token
+from rota.storage.tokens import add_token, forget_token, note_uses, read_stored, read_tokens, revoke_token
 from rota.storage.urls import parse_store_url
 
 
@@ -162,6 +162,10 @@ class SqlStore:
     async def revoke_token(self, token_id: str, at_ms: int) -> bool:
         async with self._writing() as connection:
             return await revoke_token(connection, token_id, at_ms)
+
+    async def note_token_uses(self, used_at_ms: Mapping[str, int]) -> None:
+        async with self._writing() as connection:
+            await note_uses(connection, used_at_ms)
 
     async def forget_token(self, token_id: str) -> bool:
         async with self._writing() as connection:

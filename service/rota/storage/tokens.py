@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Row, func, select, update
+from sqlalchemy import Row, bindparam, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.access.quotas import Stored
@@ -30,6 +31,14 @@ async def revoke_token(connection: AsyncConnection, token_id: str, at_ms: int) -
     """False if there is none, or if it was revoked before."""
     statement = update(tokens).where(tokens.c.token_id == token_id, tokens.c.revoked_at_ms.is_(None))
     return bool((await connection.execute(statement.values(revoked_at_ms=at_ms))).rowcount)
+
+
+async def note_uses(connection: AsyncConnection, used_at_ms: Mapping[str, int]) -> None:
+    """When tokens were used, by their ids. Replicas note the same token; the latest time stays."""
+    earlier = or_(tokens.c.last_used_at_ms.is_(None), tokens.c.last_used_at_ms < bindparam("at_ms"))
+    statement = update(tokens).where(tokens.c.token_id == bindparam("id"), earlier)
+    uses = [{"id": token_id, "at_ms": at_ms} for token_id, at_ms in used_at_ms.items()]
+    await connection.execute(statement.values(last_used_at_ms=bindparam("at_ms")), uses)
 
 
 async def forget_token(connection: AsyncConnection, token_id: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from rota.access.document import read_rule, write_rule
 from rota.access.tokens import TokenRecord
 
-_NUMBERS = ("created_at_ms", "expires_at_ms", "revoked_at_ms")
+_NUMBERS = ("created_at_ms", "expires_at_ms", "revoked_at_ms", "last_used_at_ms")
 
 
 def encode_record(record: TokenRecord) -> dict[str, Any]:
@@ -21,6 +21,7 @@ def encode_record(record: TokenRecord) -> dict[str, Any]:
         "expires_at_ms": record.expires_at_ms,
         "revoked_at_ms": record.revoked_at_ms,
         "note": record.note,
+        "last_used_at_ms": record.last_used_at_ms,
     }
 
 
@@ -38,4 +39,5 @@ def decode_record(document: Mapping[str, Any]) -> TokenRecord:
         expires_at_ms=numbers["expires_at_ms"],
         revoked_at_ms=numbers["revoked_at_ms"],
         note=str(document.get("note", "")),
+        last_used_at_ms=numbers["last_used_at_ms"],
     )

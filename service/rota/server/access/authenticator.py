@@ -33,6 +33,9 @@ class Tokens(Protocol):
 
     async def look_again(self, token_id: str) -> None: ...
 
+    def used(self, token_id: str, at_ms: int) -> None:
+        """Somebody calls with this token."""
+
 
 class Bearers(Protocol):
     """Issuers' tokens."""
@@ -97,8 +100,16 @@ class ServerAuthenticator:
         return Identity(caller, self.policy, still_refused=lambda: self._look_up(presented)[1])
 
     def _look_up(self, presented: Presented) -> tuple[TokenRecord | None, str]:
-        found = next(filter(None, (tokens.record(presented.token_id) for tokens in self._tokens)), None)
-        return found, refusal_of(found, presented, int(time.time() * 1000))
+        """The token's record and why it is not accepted. Asked for as long as the token is used, if not each time."""
+        now_ms = int(time.time() * 1000)
+        for tokens in self._tokens:
+            record = tokens.record(presented.token_id)
+            if record is not None:
+                refusal = refusal_of(record, presented, now_ms)
+                if not refusal:
+                    tokens.used(presented.token_id, now_ms)
+                return record, refusal
+        return None, refusal_of(None, presented, now_ms)
 
 
 def _key(credentials: Credentials) -> bytes | str:

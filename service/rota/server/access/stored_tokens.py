@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from typing import Protocol
 
 from rota.access.tokens import TokenRecord
@@ -15,6 +16,8 @@ LOOK_EVERY_S = 2.0
 """So long a revoked token may go on at a replica."""
 LEAST_PAUSE_S = 0.25
 """Between two looks that unknown tokens have caused: whoever makes them up must not load the store."""
+NOTE_USE_EVERY_MS = 300_000
+"""What is kept of a token's last use is no finer than this: that is one write for a token, not one for each replica."""
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +27,8 @@ class TokenTable(Protocol):
 
     async def read_tokens(self) -> list[TokenRecord]: ...
 
+    async def note_token_uses(self, used_at_ms: Mapping[str, int]) -> None: ...
+
 
 class StoredTokens:
     """The tokens of a store. While it does not answer, those that are known stay as they were."""
@@ -31,11 +36,16 @@ class StoredTokens:
     def __init__(self, table: TokenTable) -> None:
         self._table = table
         self._records: dict[str, TokenRecord] = {}
+        self._used_at_ms: dict[str, int] = {}
         self._looked_at = 0.0
         self._looking = asyncio.Lock()
 
     def record(self, token_id: str) -> TokenRecord | None:
         return self._records.get(token_id)
+
+    def used(self, token_id: str, at_ms: int) -> None:
+        """Remembered; who looks at the table every few seconds writes it there, so that no call waits for that."""
+        self._used_at_ms[token_id] = at_ms
 
     async def look_again(self, token_id: str) -> None:
         """The token is not known: perhaps it was created a moment ago."""
@@ -48,6 +58,7 @@ class StoredTokens:
         while True:
             async with self._looking:
                 await self._look()
+            await self._note_uses()
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _look(self) -> None:
@@ -56,3 +67,20 @@ class StoredTokens:
             self._records = by_id(await self._table.read_tokens())
         except StoreUnavailable as error:
             _log.warning("the tokens cannot be read, those that are known stay", extra={"why": str(error)})
+
+    async def _note_uses(self) -> None:
+        """Right after a look, which shows what other replicas have noted of the same tokens."""
+        used, self._used_at_ms = self._used_at_ms, {}
+        news = {token_id: at_ms for token_id, at_ms in used.items() if _is_news(self._records.get(token_id), at_ms)}
+        if not news:
+            return
+        try:
+            await self._table.note_token_uses(news)
+        except StoreUnavailable as error:
+            _log.warning("the last use of tokens cannot be noted", extra={"why": str(error)})
+
+
+def _is_news(record: TokenRecord | None, used_at_ms: int) -> bool:
+    if record is None:
+        return False
+    return record.last_used_at_ms is None or used_at_ms - record.last_used_at_ms >= NOTE_USE_EVERY_MS

@@ -27,6 +27,9 @@ class TokenFile:
     async def look_again(self, _token_id: str) -> None:
         """A changed file is noticed anyway."""
 
+    def used(self, _token_id: str, _at_ms: int) -> None:
+        """The file may be one that we cannot write to."""
+
 
 def by_id(records: Sequence[TokenRecord]) -> dict[str, TokenRecord]:
     return {record.token_id: record for record in records}
