@@ -22,8 +22,10 @@ MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.keepalive_time_ms", 2_000),
-    ("grpc.keepalive_timeout_ms", 2_000),
+    # A peer that is cut off is noticed, and what waits there given up, in time for clients to ask elsewhere within the
+    # shortest rebalance timeout. Three packets lost in a row are no cut: TCP has sent them again by then.
+    ("grpc.keepalive_time_ms", 1_000),
+    ("grpc.keepalive_timeout_ms", 1_500),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # A restarted peer is back at once; the default back-off grows to minutes.
