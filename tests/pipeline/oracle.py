@@ -9,15 +9,19 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
+from math import ceil
 from typing import NamedTuple
 
+from rota.group.gaps import class_end_ms
 from rota.group.journal import decode_entry
 from rota.group.shard import Shard
 from rota.pipeline.events import Line
 from rota.protocol.limits import Limits
 
 DEAD = "Dead"
+UNSETTLED = frozenset({"PreparingRebalance", "CompletingRebalance"})
+HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,41 @@ def time_in_states(steps_of_group: Iterable[Step]) -> Counter[str]:
     return +spent
 
 
+def unsettled(steps_of_group: Iterable[Step]) -> list[tuple[int, int | None]]:
+    """From when to when (ms) the group was on its way to another generation; without an end if it still is."""
+    periods: list[tuple[int, int | None]] = []
+    since_ms: int | None = None
+    for line, _, found, after in steps_of_group:
+        for seen in (found, after):
+            if since_ms is None and seen.state in UNSETTLED:
+                since_ms = line.at_ms
+            elif since_ms is not None and seen.state not in UNSETTLED:
+                periods.append((since_ms, line.at_ms))
+                since_ms = None
+    return joined_up([*periods, (since_ms, None)] if since_ms is not None else periods)
+
+
+def joined_up(periods: Iterable[tuple[int, int | None]]) -> list[tuple[int, int | None]]:
+    """Those that follow at once are one, and moments are none."""
+    whole: list[tuple[int, int | None]] = []
+    for from_ms, to_ms in periods:
+        follows = bool(whole) and whole[-1][1] == from_ms
+        whole.append((whole.pop()[0] if follows else from_ms, to_ms))
+    return [(from_ms, to_ms) for from_ms, to_ms in whole if from_ms != to_ms]
+
+
+def generations(steps_of_group: Iterable[Step]) -> list[tuple[int, int, int, str]]:
+    """Each generation's number, the members of the one before and its own, and its leader."""
+    found, before = [], 0
+    for line, _, _, after in steps_of_group:
+        if line.kind in ("generation_completed", "group_emptied"):
+            found.append((json.loads(line.payload)["generation_id"], before, len(after.members), after.leader_id))
+            before = len(after.members)
+        if line.kind == "group_deleted":
+            before = 0
+    return found
+
+
 def presences(steps_of_group: Iterable[Step]) -> Counter[tuple[str, int, int | None]]:
     """Who was a member from when to when (ms); without an end for those who still are."""
     since: dict[str, int] = {}
@@ -144,5 +183,57 @@ def fenced(lines: Iterable[Line]) -> Counter[tuple[str, str, str, int]]:
     for line in lines:
         if line.kind == "request_fenced":
             payload = json.loads(line.payload)
-            found[payload["member_id"], payload["operation"], payload["error"], line.at_ms // 3_600_000] += 1
+            found[payload["member_id"], payload["operation"], payload["error"], line.at_ms // HOUR_MS] += 1
+    return found
+
+
+def progress(lines: Iterable[Line]) -> Counter[tuple[str, int, int, int, int, int, int, int]]:
+    """For each partition and hour: commits, the first and the last offset, the longest wait (ms), and steps back."""
+    runs: dict[tuple[str, int], list[list[tuple[int, int]]]] = {}
+    for line in lines:
+        payload = json.loads(line.payload)
+        if line.kind == "offsets_committed":
+            for topic, partition, offset, *_ in payload["offsets"]:
+                runs.setdefault((topic, partition), [[]])[-1].append((line.at_ms, offset))
+        if line.kind == "offsets_deleted":
+            for topic, partition in payload["partitions"]:
+                runs.setdefault((topic, partition), [[]]).append([])
+        if line.kind == "group_deleted":
+            for run in runs.values():
+                run.append([])
+    return Counter((*key, *hour) for key, of_partition in runs.items() for run in of_partition for hour in _hours(run))
+
+
+def _hours(commits: list[tuple[int, int]]) -> Iterator[tuple[int, int, int, int, int, int]]:
+    steps_ = pairwise([*commits[:1], *commits])
+    for hour, of_hour in groupby(steps_, key=lambda step: step[1][0] // HOUR_MS):
+        taken = list(of_hour)
+        offsets = [offset for _, (_, offset) in taken]
+        waited_ms = max(0, *(at_ms - before_ms for (before_ms, _), (at_ms, _) in taken))
+        back = sum(offset < before for (_, before), (_, offset) in taken)
+        yield hour, len(taken), offsets[0], offsets[-1], waited_ms, back
+
+
+def heard(lines: Iterable[Line]) -> Counter[tuple[str, int, int, int | None, int | None, int | None]]:
+    """Of each of the journal's statistics: whose, until when (ms), how many gaps, and half, 99 % and 99.9 % of them."""
+    found: Counter[tuple[str, int, int, int | None, int | None, int | None]] = Counter()
+    for line in lines:
+        if line.kind == "session_stats":
+            for member_id, _, _, _, _, counted in json.loads(line.payload)["members"]:
+                gaps = sorted(class_end_ms(number) for number, count in counted for _ in range(count))
+                longest = [gaps[ceil(len(gaps) * share) - 1] if gaps else None for share in (0.5, 0.99, 0.999)]
+                found[member_id, line.at_ms, len(gaps), longest[0], longest[1], longest[2]] += 1
+    return found
+
+
+def owners(lines: Iterable[Line]) -> list[tuple[int, str, str, int | None]]:
+    """Who took this shard, in which epoch, from whom, and how long after that one had released it (ms)."""
+    of_shard = [line for line in lines if line.kind in ("shard_acquired", "shard_released")]
+    found, owner = [], ""
+    for before, line in pairwise([None, *of_shard]):
+        if line is not None and line.kind == "shard_acquired":
+            released = before is not None and before.kind == "shard_released"
+            gap_ms = max(0, line.at_ms - before.at_ms) if before is not None and released else None
+            found.append((line.epoch, owner, json.loads(line.payload)["replica_id"], gap_ms))
+            owner = found[-1][2]
     return found

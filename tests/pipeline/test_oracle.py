@@ -9,7 +9,7 @@ from itertools import groupby, product
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rota.pipeline.events import Line
@@ -88,6 +88,64 @@ def test_refused_requests_are_counted_by_hour(seed: int) -> None:
         assert rows == oracle.fenced(lines)
 
 
+@each_seed
+def test_rebalances_last_as_long_as_a_group_is_on_its_way(seed: int) -> None:
+    for told, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
+        rows = [row for row in told["rebalances"] if row["outcome"] != "reassigned"]
+        periods = oracle.joined_up((row["started_at"] // 1000, ms(row["ended_at"])) for row in rows)
+        assert periods == oracle.unsettled(of_group)
+
+
+@each_seed
+def test_who_came_and_went_makes_the_next_generation(seed: int) -> None:
+    for told, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
+        rows = [row for row in told["rebalances"] if row["generation_id"] and row["outcome"] != "reassigned"]
+        sizes = [(r["generation_id"], r["members_before"], r["members_after"], r["leader_id"]) for r in rows]
+        assert sizes == oracle.generations(of_group)
+        for row in rows:
+            went = row["left"] + row["expired"] + row["removed"]
+            assert row["members_before"] + row["joined"] - went == row["members_after"]
+
+
+@each_seed
+def test_offsets_went_on_by_the_hour(seed: int) -> None:
+    for lines, told in zip(groups_of(seed), facts(seed), strict=True):
+        columns = ("commits", "first_offset", "last_offset", "stall_ms", "went_back")
+        rows = Counter(
+            (row["topic"], row["partition"], row["hour"] // 3_600_000_000, *(row[name] for name in columns))
+            for row in told["offsets"]
+        )
+        assert rows == oracle.progress(lines)
+
+
+@each_seed
+def test_heartbeats_are_those_of_the_statistics(seed: int) -> None:
+    for lines, told in zip(groups_of(seed), facts(seed), strict=True):
+        columns = ("heartbeats", "p50_ms", "p99_ms", "p999_ms")
+        rows = Counter(
+            (row["member_id"], ms(row["to_at"]), *(row[name] for name in columns)) for row in told["heartbeats"]
+        )
+        assert rows == oracle.heard(lines)
+
+
+@each_seed
+def test_shards_went_from_owner_to_owner(seed: int) -> None:
+    of_shards = groupby(ordered(simulated(seed)), key=lambda line: (line.shard_id, line.group_id))
+    lines = [line for (_, group_id), of_shard in of_shards if not group_id for line in of_shard]
+    found = [row for _, fold, rows in fold_lines(lines) for row in (*rows, *fold.open_rows())]
+
+    rows = [as_dict("failovers", row.values) for row in found if row.table == "failovers"]
+
+    told = [(row["shard_id"], row["epoch"], row["from_replica"], row["to_replica"], row["gap_ms"]) for row in rows]
+    expected = [(s, *x) for s in sorted({x.shard_id for x in lines}) for x in oracle.owners(of_shard_in(lines, s))]
+    assert told == expected
+    assert len(told) > 2
+
+
+def of_shard_in(lines: list[Line], shard_id: int) -> list[Line]:
+    return [line for line in lines if line.shard_id == shard_id]
+
+
 @st.composite
 def small_changes(draw: st.DrawFn) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """Who held some units before, and who holds them after: few enough for trying everything."""
@@ -102,6 +160,7 @@ def small_changes(draw: st.DrawFn) -> tuple[dict[str, list[str]], dict[str, list
     return before, after
 
 
+@settings(max_examples=50)
 @given(change=small_changes())
 def test_least_moves_are_those_of_the_best_even_assignment(
     change: tuple[dict[str, list[str]], dict[str, list[str]]],

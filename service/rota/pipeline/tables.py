@@ -163,6 +163,7 @@ HEARTBEATS = Table(
         Column("max_gap_ms", LONG, "the longest gap"),
         Column("p50_ms", LONG, "half of the gaps were no longer (upper bound of the class)"),
         Column("p99_ms", LONG, "99 of 100 were no longer (upper bound of the class)"),
+        Column("p999_ms", LONG, "999 of 1,000 were no longer (upper bound of the class)"),
     ),
 )
 

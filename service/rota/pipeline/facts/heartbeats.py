@@ -34,4 +34,5 @@ class Heartbeats(Fact):
                 max_gap_ms=max_gap_ms,
                 p50_ms=quantile_ms(classes, 0.5),
                 p99_ms=quantile_ms(classes, 0.99),
+                p999_ms=quantile_ms(classes, 0.999),
             )

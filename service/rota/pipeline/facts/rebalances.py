@@ -66,9 +66,9 @@ class Rebalances(Fact):
                 self.state["counts"][_COUNTED[kind]] += 1
 
     def taken_over(self, event: Event, view: GroupView) -> Iterator[Row]:
+        self.state["counts"]["joined"] -= [each["settled"] for each in view.members.values()].count(False)
         opened = self.state["open"]
         if opened is not None and opened["completed_ms"] is None and view.settled != PREPARING:
-            self.state["counts"]["joined"] = 0
             yield from self._close(event.at_ms, view, "forgotten")
 
     def open_rows(self, view: GroupView) -> Iterator[Row]:
