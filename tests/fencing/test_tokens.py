@@ -12,8 +12,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
 from rota.fencing.errors import InvalidToken, StaleToken
-from rota.fencing.keys import InvalidKeys, KeyFiles, KeyRing, new_key, public_keys, read_keys
+from rota.fencing.keys import InvalidKeys, KeyRing, new_key, public_keys, read_keys
 from rota.fencing.tokens import Fence, FencingToken, sign, verify
+from rota.server.access.files import Reread
 
 NOW = 1_700_000_000
 TOKEN = FencingToken("default", "billing", 7, "writer-1", is_leader=True, issued_at=NOW, expires_at=NOW + 60)
@@ -127,30 +128,29 @@ def test_keys_rotate_without_a_token_that_nobody_can_check(tmp_path: Path) -> No
     old, new = new_key(), new_key()
     first.write_bytes(old)
     second.write_bytes(new)
-    files = KeyFiles([first, second])
-    fetched = files.ring().public
-    before = sign(TOKEN, files.ring())
+    fetched = read_keys([first, second]).public
+    before = sign(TOKEN, read_keys([first, second]))
 
     first.write_bytes(new + b"\n")
     second.write_bytes(old + b"\n")
-    after = sign(TOKEN, files.ring())
+    after = sign(TOKEN, read_keys([first, second]))
 
     assert before.split(".")[0] != after.split(".")[0]
     assert verify(after, fetched, now=NOW) == TOKEN
-    assert verify(before, files.ring().public, now=NOW) == TOKEN
+    assert verify(before, read_keys([first, second]).public, now=NOW) == TOKEN
 
 
 def test_a_file_that_is_half_written_leaves_the_keys_as_they_were(tmp_path: Path) -> None:
     path = a_key(tmp_path)
-    files = KeyFiles([path])
-    before = files.ring().signing_id
+    files = Reread([path], lambda: read_keys([path]), look_every_s=0)
+    before = files.content.signing_id
 
     path.write_bytes(b"-----BEGIN PRIVATE KEY-----\n")
-    during = files.ring().signing_id
+    during = files.content.signing_id
     path.write_bytes(new_key())
 
     assert during == before
-    assert files.ring().signing_id != before
+    assert files.content.signing_id != before
 
 
 def test_a_retired_key_may_be_left_as_its_public_half(tmp_path: Path) -> None:

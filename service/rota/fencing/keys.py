@@ -38,33 +38,12 @@ class KeyRing:
         return {"keys": [_jwk(key) for key in self.public.values()]}
 
 
-class KeyFiles:
-    """Keys in PEM files, private (PKCS #8) or public: the first signs, all are published.
+def read_keys(paths: Sequence[Path]) -> KeyRing:
+    """The keys in PEM files, private (PKCS #8) or public: the first signs, all are published. Raises `InvalidKeys`.
 
     To rotate: add the new key at the end; once everybody has fetched it, put it first; drop the old one when its last
-    token has run out. Changed files are read again by themselves, as Kubernetes changes those of a mounted secret.
+    token has run out.
     """
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        """Raises `InvalidKeys` where the files cannot be used."""
-        self._paths = tuple(paths)
-        self._seen = _versions(self._paths)
-        self._ring = read_keys(self._paths)
-
-    def ring(self) -> KeyRing:
-        """The keys as they are now. While changed files are unusable (half written, say), what they were before."""
-        seen = _versions(self._paths)
-        if seen != self._seen:
-            try:
-                self._ring = read_keys(self._paths)
-                self._seen = seen
-            except InvalidKeys:
-                return self._ring
-        return self._ring
-
-
-def read_keys(paths: Sequence[Path]) -> KeyRing:
-    """Read PEM files, one key each; raises `InvalidKeys`."""
     keys = [_read_key(path) for path in paths]
     if not keys or not isinstance(keys[0], Ed25519PrivateKey):
         raise InvalidKeys("the first key file must hold a private key, to sign with")
@@ -129,15 +108,3 @@ def _read_key(path: Path) -> Ed25519PrivateKey | Ed25519PublicKey:
     if not isinstance(key, Ed25519PrivateKey | Ed25519PublicKey):
         raise InvalidKeys(f"{path} holds another kind of key; Ed25519 is needed")
     return key
-
-
-def _versions(paths: Sequence[Path]) -> list[tuple[int, int, int] | None]:
-    return [_version(path) for path in paths]
-
-
-def _version(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size

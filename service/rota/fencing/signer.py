@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rota.fencing.keys import KeyFiles
+from rota.fencing.keys import KeyRing
 from rota.fencing.tokens import FencingToken, sign
 from rota.protocol.messages import FenceReply, VerifyFence
 
@@ -16,13 +16,14 @@ from rota.protocol.messages import FenceReply, VerifyFence
 class Signer:
     """Adds a token to an answer that says yes. It runs out after `ttl_s`; its holder asks for the next before that."""
 
-    keys: KeyFiles
+    keys: Callable[[], KeyRing]
+    """The keys as they are now."""
     ttl_s: int
     clock: Callable[[], float] = time.time
 
     def jwks(self) -> dict[str, Any]:
         """The public keys, for whoever checks tokens."""
-        return self.keys.ring().jwks()
+        return self.keys().jwks()
 
     def __call__(self, request: VerifyFence, reply: FenceReply) -> FenceReply:
         now = int(self.clock())
@@ -35,4 +36,4 @@ class Signer:
             now,
             now + self.ttl_s,
         )
-        return replace(reply, token=sign(token, self.keys.ring()))
+        return replace(reply, token=sign(token, self.keys()))

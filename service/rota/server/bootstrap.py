@@ -144,14 +144,15 @@ def _signer(settings: Settings) -> Signer | None:
     if not settings.fence_keys:
         return None
     try:
-        from rota.fencing.keys import InvalidKeys, KeyFiles
+        from rota.fencing.keys import InvalidKeys, read_keys
         from rota.fencing.signer import Signer
     except ImportError as error:
         raise CannotListen(f"signing is not installed ({error}): pip install 'rota[fencing]'") from error
     try:
-        return Signer(KeyFiles(settings.fence_keys), settings.fence_token_ttl_ms // 1_000)
+        files = Reread(settings.fence_keys, lambda: read_keys(settings.fence_keys))
     except InvalidKeys as error:
         raise CannotListen(f"fence_keys: {error}") from error
+    return Signer(lambda: files.content, settings.fence_token_ttl_ms // 1_000)
 
 
 @asynccontextmanager
