@@ -12,9 +12,9 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
 "${PYTHON:-python3}" -m venv "$work/environment"
-"$work/environment/bin/python" -m pip install --quiet --disable-pip-version-check "$rota[executor]"
+"$work/environment/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "$rota[executor]"
 "$work/environment/bin/python" -m pip uninstall --quiet --disable-pip-version-check --yes pip
 # What spark-submit runs. By another name than the package's, for a program's folder is looked at first.
 cp "$work"/environment/lib/python*/site-packages/rota/__main__.py "$work/environment/rota_main.py"
-tar --create --directory "$work/environment" --exclude __pycache__ --file - . | gzip --fast >"$archive"
+tar --create --directory "$work/environment" --exclude __pycache__ --exclude tests --file - . | gzip --fast >"$archive"
 du -h "$archive"

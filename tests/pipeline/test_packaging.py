@@ -19,6 +19,7 @@ from rota.pipeline.tables import FOLDED
 from tests.deploy.kubernetes import NEWEST, OLDEST, problems
 from tests.pipeline.journals import simulated, sqlite_store
 from tests.pipeline.test_spark import closed_rows, stored_rows
+from tests.support.processes import Processes
 
 ROOT = Path(__file__).parents[2]
 SPARK = ROOT / "deploy" / "spark"
@@ -108,17 +109,21 @@ def test_the_image_is_a_driver_an_executor_or_rota(tmp_path: Path, arguments: li
 
 
 @pytest.mark.slow
-def test_executors_of_a_cluster_run_in_the_packed_environment(tmp_path: Path, lake_folder: Path) -> None:
+def test_executors_of_a_cluster_run_in_the_packed_environment(
+    processes: Processes, tmp_path: Path, lake_folder: Path
+) -> None:
     """Two executors, each a Java of its own, as on two machines: what is not packed they do not have."""
     store = sqlite_store(tmp_path / "rota.db", simulated(1))
     archive = tmp_path / "rota-env.tar.gz"
     run([SPARK / "pack.sh", archive], tmp_path, PYTHON=str(BIN / "python"))
     options = ["--master", "local-cluster[2,1,1024]", "--archive", str(archive), "--lake", str(lake_folder)]
 
-    lines = run(
-        [BIN / "rota", "pipeline", "submit", *options, "--step", "ingest --once", "--step", "refresh"], tmp_path
-    )
-    run(["bash", "-ec", lines], tmp_path, ROTA_STORE=store, **as_a_driver(tmp_path / "spark"))
+    lines = run([BIN / "rota", "pipeline", "submit", *options, "--step", "ingest --follow"], tmp_path)
+    environment = {"ROTA_STORE": store, **as_a_driver(tmp_path / "spark")}
+    driver = processes.start("bash", "-ec", lines, env=environment, cwd=tmp_path)
+    # What it has read is folded before it says so.
+    driver.wait_for_line(r"lines, .* after the youngest", deadline_seconds=600)
+    driver.kill9()
 
     lake = Lake.open(lake_folder)
     assert lake.ingested()[1].lines == len(simulated(1))
