@@ -24,10 +24,10 @@ import httpx
 import pytest
 
 from rota.protocol.ids import shard_of
-from tests.exec.link import Link
 from tests.exec.wrappers import Wrappers, guardian_of
 from tests.processes.load import read_journal
 from tests.processes.server import SHARD_COUNT, Server
+from tests.support.link import Link
 from tests.support.processes import Process
 from tests.support.reaper import is_alive
 

@@ -9,8 +9,8 @@ import signal
 import httpx
 import pytest
 
-from tests.exec.link import Link
 from tests.sidecar.sidecars import SESSION_MS, Sidecars
+from tests.support.link import Link
 
 pytestmark = pytest.mark.processes
 
