@@ -185,6 +185,26 @@ async def test_a_server_that_is_away_is_unavailable_and_serves_again_when_it_is_
     await store.close()
 
 
+async def test_an_append_after_a_restart_of_the_server_does_not_use_the_connection_that_broke(
+    own_server: PostgresServer,
+) -> None:
+    url = own_server.create_database()
+    await upgrade(url)
+    store = SqlStore(url)
+    await store.open(SHARD_COUNT)
+    claim = await claim_one(store)
+    await store.append([a_batch(claim)])
+
+    own_server.kill9()
+    with pytest.raises(StoreUnavailable):
+        await store.ping()
+    own_server.start()
+    await store.ping()
+
+    assert await store.append([a_batch(claim, after=1)]) == []
+    await store.close()
+
+
 async def test_a_server_that_hangs_is_unavailable_in_time_and_then_has_the_append_once_or_never(
     own_server: PostgresServer,
 ) -> None:

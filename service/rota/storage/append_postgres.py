@@ -44,8 +44,7 @@ class PostgresAppender:
             if gone or change.rows:
                 shape.append((change.table.name, bool(gone), bool(change.rows)))
         statement = _statement(tuple(shape))
-        driver = await driver_of(connection)
-        return {row[0] for row in await driver.fetch(statement.sql, *statement.arguments(given))}
+        return {row[0] for row in await driver_of(connection).fetch(statement.sql, *statement.arguments(given))}
 
 
 _ENDS = given_ends("postgresql")

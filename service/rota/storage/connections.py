@@ -14,9 +14,9 @@ from rota.runtime.ports import StoreRefused
 from rota.storage.append import Appender, SqliteAppender
 from rota.storage.append_postgres import PostgresAppender
 from rota.storage.engine import (
+    KeptConnection,
     SqliteThreads,
     is_behind_pooler,
-    postgres_connection,
     postgres_engine,
     postgres_transaction,
     sqlite_engine,
@@ -105,18 +105,19 @@ class PostgresConnections:
         self._dsn = dsn
         self._write_timeout_ms = write_timeout_ms
         self._read_timeout_ms = read_timeout_ms
-        self._is_direct = False
         self._engine: AsyncEngine | None = None
+        self._appending: KeptConnection | None = None
 
     async def open(self) -> None:
-        self._is_direct = await self._find_out_whether_direct()
+        is_direct = await self._find_out_whether_direct()
         self._engine = postgres_engine(
             self._dsn,
             connections=_POSTGRES_CONNECTIONS,
             pool_timeout_ms=self._write_timeout_ms,
-            session_timeout_ms=self._write_timeout_ms if self._is_direct else None,
+            session_timeout_ms=self._write_timeout_ms if is_direct else None,
             explicit_transactions=True,
         )
+        self._appending = KeptConnection(self._engine) if is_direct else None
 
     async def _find_out_whether_direct(self) -> bool:
         probe = postgres_engine(self._dsn, explicit_transactions=True)
@@ -124,6 +125,8 @@ class PostgresConnections:
             return not await is_behind_pooler(connection)
 
     async def close(self) -> None:
+        if self._appending is not None:
+            await self._appending.close()
         if self._engine is not None:
             await self._engine.dispose()
             self._engine = None
@@ -134,7 +137,7 @@ class PostgresConnections:
         return postgres_transaction(self._opened(), self._write_timeout_ms, mode=mode)
 
     def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        return postgres_connection(self._opened()) if self._is_direct else self.writing()
+        return self._appending.use() if self._appending is not None else self.writing()
 
     def reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
         mode = "ISOLATION LEVEL REPEATABLE READ READ ONLY"

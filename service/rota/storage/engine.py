@@ -125,9 +125,10 @@ async def _asyncpg_connect(dsn: str, session_timeout_ms: int | None) -> Any:
     return connection
 
 
-async def driver_of(connection: AsyncConnection) -> Any:
+def driver_of(connection: AsyncConnection) -> Any:
     """The asyncpg connection beneath."""
-    return (await connection.get_raw_connection()).driver_connection
+    assert connection.sync_connection is not None, "the connection is not open"
+    return connection.sync_connection.connection.driver_connection
 
 
 async def is_behind_pooler(connection: AsyncConnection) -> bool:
@@ -136,7 +137,7 @@ async def is_behind_pooler(connection: AsyncConnection) -> bool:
     Who answered our login told us a process id to cancel statements with. Postgres tells its
     own; a pooler has to make one up.
     """
-    told = (await driver_of(connection)).get_server_pid()
+    told = driver_of(connection).get_server_pid()
     return bool(await connection.scalar(select(func.pg_backend_pid())) != told)
 
 
@@ -151,28 +152,58 @@ async def postgres_transaction(
     the next owner of the shard. A database that is set to answer before it is durable is told to wait.
     """
     limits = "".join(f"SET LOCAL {setting} = {timeout_ms};" for setting in _TIMEOUTS)
-    async with postgres_connection(engine) as connection:
-        driver = await driver_of(connection)
+    async with engine.connect() as connection, _thrown_away_on_error(connection):
+        driver = driver_of(connection)
         await driver.execute(f"BEGIN {mode};{limits}{_durable(of_transaction=True)}")
         yield connection
         ended = await driver.execute("COMMIT")
         assert ended == "COMMIT", "a statement of this transaction had failed, and nobody said so"
 
 
-@asynccontextmanager
-async def postgres_connection(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+class KeptConnection:
     """A connection on which each statement is a transaction: committed, and durable, once it is answered.
 
-    Whatever else happens, a cancellation included, the connection is thrown away: nobody gets it half-used.
+    It goes back to the pool only in the end, because its way there and back costs nearly as much as an append. Who
+    asks while it is in use gets another one.
     """
-    async with engine.connect() as connection:
-        driver = await driver_of(connection)
-        try:
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._kept: list[AsyncConnection] = []
+        """One, or none while it is in use."""
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[AsyncConnection]:
+        if self._kept and (driver := driver_of(self._kept[0])).is_closed():
+            await _throw_away(self._kept.pop(), driver)
+        connection = self._kept.pop() if self._kept else await self._engine.connect()
+        async with _thrown_away_on_error(connection):
             yield connection
-        except BaseException:
-            driver.terminate()
-            await connection.invalidate()
-            raise
+        if self._kept:
+            await connection.close()
+        else:
+            self._kept.append(connection)
+
+    async def close(self) -> None:
+        while self._kept:
+            await self._kept.pop().close()
+
+
+@asynccontextmanager
+async def _thrown_away_on_error(connection: AsyncConnection) -> AsyncIterator[None]:
+    """Whatever happens, a cancellation included: nobody gets a connection half-used."""
+    driver = driver_of(connection)
+    try:
+        yield
+    except BaseException:
+        await _throw_away(connection, driver)
+        raise
+
+
+async def _throw_away(connection: AsyncConnection, driver: Any) -> None:
+    driver.terminate()
+    await connection.invalidate()
+    await connection.close()
 
 
 _TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
