@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from statistics import median
 
@@ -17,7 +17,7 @@ import uvloop
 
 from bench.bare_grpc import STREAM
 from bench.figures import Effort, Figure, transposed
-from bench.servers import ROOT, Server, bare_grpc_server, rota_server
+from bench.servers import HOST, ROOT, Server, bare_grpc_server, rota_server
 from bench.stream_members import METADATA, SESSION, MemberStream, StreamCrowd
 from rota.storage import upgrade
 from tests.support.postgres import PostgresServer
@@ -103,13 +103,14 @@ async def _leaders(effort: Effort, server: Server, floor_url: str, directory: Pa
         leaves.append((await _hand_overs(f"leaves-{turn}", server, effort.times(HAND_OVERS)), floor))
         floor = await _commits_in_a_row(floor_url)
         crashed = [await _a_crash(f"crashes-{turn}-{n}", server, directory) for n in range(effort.times(CRASHES))]
-        crashes.append((median(crashed), floor))
+        led_ms, ended_ms = (median(each) for each in zip(*crashed, strict=True))
+        crashes.append((led_ms, ended_ms + floor))
     floor_name = f"{COMMITS} commits in a row, asyncpg"
     crash_ms, crash_floor = transposed(crashes)
     leave_ms, leave_floor = transposed(leaves)
     crash, leave = f"kill -9 of the leader to the next one leading, {what}", f"the leader leaves, {what}"
     return [
-        Figure("streams", crash, "ms", crash_ms, floor_name, crash_floor, CRASH_AIM_MS),
+        Figure("streams", crash, "ms", crash_ms, f"a TCP connection's end, {floor_name}", crash_floor, CRASH_AIM_MS),
         Figure("streams", leave, "ms", leave_ms, floor_name, leave_floor, HAND_OVER_AIM_MS),
     ]
 
@@ -131,10 +132,16 @@ async def _hand_overs(group_id: str, server: Server, times: int) -> float:
         return median(taken)
 
 
-async def _a_crash(group_id: str, server: Server, directory: Path) -> float:
-    """The leader is another process, whose members leave when its stream is lost."""
-    command: list[str | Path] = [sys.executable, "-m", "bench.streams", str(server.grpc_port), group_id]
-    with Process(command, directory / f"{group_id}.log", cwd=ROOT) as leader:
+async def _a_crash(group_id: str, server: Server, directory: Path) -> tuple[float, float]:
+    """Until the next one leads, and until a plain connection of the same process ends: its kernel frees memory first.
+
+    The leader is another process, whose members leave when its stream is lost.
+    """
+    ended = asyncio.get_running_loop().create_future()
+    listener = await asyncio.get_running_loop().create_server(lambda: _Ending(ended), HOST)
+    port = listener.sockets[0].getsockname()[1]
+    command: list[str | Path] = [sys.executable, "-m", "bench.leading", str(server.grpc_port), group_id, str(port)]
+    with closing(listener), Process(command, directory / f"{group_id}.log", cwd=ROOT) as leader:
         await asyncio.to_thread(leader.wait_for_line, "leads")
         async with _streams(server, 1) as streams:
             crowd = StreamCrowd(group_id, streams)
@@ -147,7 +154,17 @@ async def _a_crash(group_id: str, server: Server, directory: Path) -> float:
             await crowd.all_hold_one_generation()
             taken_ms = (time.perf_counter() - started) * 1_000
             assert crowd.members[0].leads
-            return taken_ms
+            return taken_ms, (await ended - started) * 1_000
+
+
+class _Ending(asyncio.Protocol):
+    """Tells when its connection has ended."""
+
+    def __init__(self, ended: asyncio.Future[float]) -> None:
+        self._ended = ended
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._ended.set_result(time.perf_counter())
 
 
 async def _commits_in_a_row(url: str) -> float:
@@ -175,17 +192,3 @@ async def _streams(server: Server, count: int, *, path: str = SESSION) -> AsyncI
     finally:
         for stream in streams:
             await stream.close()
-
-
-async def lead(port: int, group_id: str) -> None:
-    """Lead a group, joining again with whoever comes, until killed. A lost stream counts as leaving at once."""
-    stream = MemberStream(port, leave_after_ms=0)
-    crowd = StreamCrowd(group_id, [stream])
-    crowd.grow(1)
-    await crowd.all_hold_one_generation()
-    print("leads", flush=True)
-    await stream.until_over()
-
-
-if __name__ == "__main__":
-    uvloop.run(lead(int(sys.argv[1]), sys.argv[2]))
