@@ -159,7 +159,7 @@ async def two_replicas(*, forward: bool) -> AsyncIterator[RoutedCoordinator]:
                 lease_ms=1_000,
             )
             server = PeerServer(local, "127.0.0.1", secrets=lambda: [PEER_SECRET])
-            local.reached_by_peers_at(f"127.0.0.1:{server.port}")
+            local.reached_at(peer_address=f"127.0.0.1:{server.port}")
             await server.start()
             stack.push_async_callback(server.stop)
             await stack.enter_async_context(local)

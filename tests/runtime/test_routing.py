@@ -65,7 +65,7 @@ async def a_replica(
         liveness=liveness,
     )
     server = PeerServer(local, "127.0.0.1")
-    local.reached_by_peers_at(f"127.0.0.1:{server.port}")
+    local.reached_at(peer_address=f"127.0.0.1:{server.port}")
     await server.start()
     try:
         async with local:

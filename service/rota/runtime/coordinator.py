@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from rota.group.records import TopicChanged
 from rota.group.state import Group
@@ -246,15 +247,24 @@ class LocalCoordinator:
         shard_id = shard_of(namespace, group_id, self.shard_count)
         host = self._ownership.hosts.get(shard_id)
         if host is None:
-            known = self._ownership.peer_of(shard_id) and self._ownership.directory.get(shard_id)
-            return replace(known or ShardOwner(shard_id, "", "", 0, 0), told_by=self.replica_id)
+            peer, known = self._ownership.peer_of(shard_id), self._ownership.directory.get(shard_id)
+            if peer is None or known is None:
+                return ShardOwner(shard_id, "", "", 0, 0, told_by=self.replica_id)
+            return self._told(known, peer)
         left_ms = host.lease_until_ms - self._clock.monotonic_ms()
-        mine, end = (shard_id, self.replica_id, self._address, host.claim.epoch), host.durable_seq
-        return ShardOwner(*mine, left_ms, end, told_by=self.replica_id)
+        mine = (shard_id, self.replica_id, self._address, host.claim.epoch, left_ms, host.durable_seq)
+        return self._told(ShardOwner(*mine), self._ownership.replica)
 
-    def reached_by_peers_at(self, peer_address: str) -> None:
-        """Where other replicas reach this one; before `start`, as the port is known only once it is bound."""
-        self._ownership.replica = Replica(self.replica_id, self._address, peer_address)
+    def _told(self, owner: ShardOwner, replica: Replica) -> ShardOwner:
+        """With the ways to it that only the registry knows."""
+        told = replace(owner, told_by=self.replica_id, grpc_address=replica.grpc_address)
+        if replica.address != self._address:
+            return told
+        return replace(told, own_http_port=replica.own_http_port, own_grpc_port=replica.own_grpc_port)
+
+    def reached_at(self, **ways: Any) -> None:
+        """Ways to this replica, as `Replica` names them; before `start`, as a port is known only once it is bound."""
+        self._ownership.replica = replace(self._ownership.replica, **ways)
 
     @property
     def draining(self) -> bool:

@@ -70,15 +70,25 @@ class ShardOwner:
     last_seq: int = 0
     told_by: str = ""
     """The replica that says so, where one was asked."""
+    grpc_address: str = ""
+    own_http_port: int = 0
+    own_grpc_port: int = 0
+    """The owner's alone, at the host that was asked: its other ports it shares with who says so. 0 is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A process that serves this store: where clients reach it, and where its peers do."""
+    """A process that serves this store: where clients reach it, and where its peers do.
+
+    Workers of one machine have one address, and each may have ports of its own beside.
+    """
 
     replica_id: str
     address: str
     peer_address: str = ""
+    grpc_address: str = ""
+    own_http_port: int = 0
+    own_grpc_port: int = 0
 
 
 class ShardStore(Protocol):

@@ -199,7 +199,7 @@ async def _peer_server(
     # A file that is not set has no secrets to show; one that is set always has.
     required = secrets if settings.peer_secret_file is not None else None
     server = PeerServer(coordinator, settings.peer.host, settings.peer.port, required, credentials)
-    coordinator.reached_by_peers_at(str(Address(settings.peer.host, server.port)))
+    coordinator.reached_at(peer_address=str(Address(settings.peer.host, server.port)))
     await server.start()
     try:
         yield

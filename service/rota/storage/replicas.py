@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
+
 from sqlalchemy import BigInteger, Executable, Text, bindparam, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -9,11 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rota.runtime.ports import Replica
 from rota.storage.schema import replicas, store_clock_ms
 
-_UP = (
-    select(replicas.c.replica_id, replicas.c.address, replicas.c.peer_address)
-    .where(replicas.c.seen_until_ms > store_clock_ms())
-    .order_by(replicas.c.replica_id)
-)
+_COLUMNS = [replicas.c[field.name] for field in fields(Replica)]
+_UP = select(*_COLUMNS).where(replicas.c.seen_until_ms > store_clock_ms()).order_by(replicas.c.replica_id)
 _GONE = delete(replicas).where(replicas.c.replica_id == bindparam("me", type_=Text()))
 _KEPT_MS = 3_600_000
 _FORGOTTEN = delete(replicas).where(replicas.c.seen_until_ms < store_clock_ms() - _KEPT_MS)
@@ -26,13 +25,8 @@ class Replicas:
         self._register = _register(dialect)
 
     async def register(self, connection: AsyncConnection, replica: Replica, ttl_ms: int) -> list[Replica]:
-        values = {
-            "me": replica.replica_id,
-            "my_address": replica.address,
-            "my_peer_address": replica.peer_address,
-            "ttl_ms": ttl_ms,
-        }
-        await connection.execute(self._register, values)
+        values = {f"my_{name}": value for name, value in asdict(replica).items()}
+        await connection.execute(self._register, {**values, "ttl_ms": ttl_ms})
         return [Replica(*row) for row in (await connection.execute(_UP)).all()]
 
     async def deregister(self, connection: AsyncConnection, replica_id: str) -> None:
@@ -43,18 +37,8 @@ class Replicas:
 def _register(dialect: str) -> Executable:
     engine = postgresql if dialect == "postgresql" else sqlite
     until = store_clock_ms() + bindparam("ttl_ms", type_=BigInteger())
-    insert = engine.insert(replicas).values(
-        replica_id=bindparam("me", type_=Text()),
-        address=bindparam("my_address", type_=Text()),
-        peer_address=bindparam("my_peer_address", type_=Text()),
-        seen_until_ms=until,
-    )
-    upsert: Executable = insert.on_conflict_do_update(
-        index_elements=[replicas.c.replica_id],
-        set_={
-            "address": insert.excluded.address,
-            "peer_address": insert.excluded.peer_address,
-            "seen_until_ms": insert.excluded.seen_until_ms,
-        },
-    )
+    mine = {column.name: bindparam(f"my_{column.name}", type_=column.type) for column in _COLUMNS}
+    insert = engine.insert(replicas).values(**mine, seen_until_ms=until)
+    changing = {name: insert.excluded[name] for name in (*mine, "seen_until_ms") if name != "replica_id"}
+    upsert: Executable = insert.on_conflict_do_update(index_elements=[replicas.c.replica_id], set_=changing)
     return upsert

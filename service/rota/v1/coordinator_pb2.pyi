@@ -415,12 +415,15 @@ class FindCoordinatorRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ...) -> None: ...
 
 class FindCoordinatorResponse(_message.Message):
-    __slots__ = ("shard_id", "replica_id", "address", "lease_left_ms", "told_by", "revision", "epoch")
+    __slots__ = ("shard_id", "replica_id", "address", "lease_left_ms", "told_by", "grpc_address", "own_http_port", "own_grpc_port", "revision", "epoch")
     SHARD_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LEASE_LEFT_MS_FIELD_NUMBER: _ClassVar[int]
     TOLD_BY_FIELD_NUMBER: _ClassVar[int]
+    GRPC_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    OWN_HTTP_PORT_FIELD_NUMBER: _ClassVar[int]
+    OWN_GRPC_PORT_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     shard_id: int
@@ -428,9 +431,12 @@ class FindCoordinatorResponse(_message.Message):
     address: str
     lease_left_ms: int
     told_by: str
+    grpc_address: str
+    own_http_port: int
+    own_grpc_port: int
     revision: int
     epoch: int
-    def __init__(self, shard_id: _Optional[int] = ..., replica_id: _Optional[str] = ..., address: _Optional[str] = ..., lease_left_ms: _Optional[int] = ..., told_by: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, shard_id: _Optional[int] = ..., replica_id: _Optional[str] = ..., address: _Optional[str] = ..., lease_left_ms: _Optional[int] = ..., told_by: _Optional[str] = ..., grpc_address: _Optional[str] = ..., own_http_port: _Optional[int] = ..., own_grpc_port: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
     __slots__ = ("call", "options", "join", "sync", "heartbeat", "leave", "commit", "cancel")

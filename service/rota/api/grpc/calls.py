@@ -139,6 +139,9 @@ class Calls:
                 address=owner.address,
                 lease_left_ms=owner.lease_left_ms,
                 told_by=owner.told_by,
+                grpc_address=owner.grpc_address,
+                own_http_port=owner.own_http_port,
+                own_grpc_port=owner.own_grpc_port,
                 revision=owner.last_seq,
                 epoch=owner.epoch,
             )

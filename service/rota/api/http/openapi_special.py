@@ -116,6 +116,9 @@ def _find_coordinator() -> Json:
         "lease_left_ms": 4_200,
         "revision": 42,
         "told_by": "rota-1",
+        "grpc_address": "grpc://10.0.0.7:9090",
+        "own_http_port": 0,
+        "own_grpc_port": 0,
     }
     codes = (ErrorCode.INVALID_GROUP_ID, *parts.COORDINATOR_ERRORS)
     return _described(

@@ -8,6 +8,8 @@ from rota.wire.requests import REASON
 
 _TEXT = Text(2**31)
 _NUMBER = Integer()
+_PORT = Integer(0, 65_535)
+_OWN_PORT = "The owner's alone, at the host that was asked, where it shares others with who answers, or 0:"
 MAX_EVENTS = 1_000
 _PLACE = (
     Entry("revision", _NUMBER, doc="The shard's last journal entry that this answer reflects."),
@@ -54,6 +56,9 @@ COORDINATOR = Record(
         Entry("lease_left_ms", Integer(-MAX_SAFE_INTEGER), doc="0 or less: the lease is over, nobody owns the shard."),
         Entry("revision", _NUMBER, doc="The end of the shard's journal.", attribute="last_seq"),
         Entry("told_by", _TEXT, "", "The replica that answers: the owner itself where that is the same."),
+        Entry("grpc_address", _TEXT, "", "Where it can be reached over gRPC; empty where it cannot."),
+        Entry("own_http_port", _PORT, 0, f"{_OWN_PORT} for HTTP."),
+        Entry("own_grpc_port", _PORT, 0, f"{_OWN_PORT} for gRPC."),
     ),
     complete=True,
     title="Coordinator",
