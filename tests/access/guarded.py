@@ -183,7 +183,7 @@ async def a_guarded_service(secrets: Secrets, more: str = "") -> AsyncIterator[S
 async def serving_tls(api: HttpApi, tls: ServerTls) -> AsyncIterator[int]:
     """The port where the API is served with TLS."""
     bound = listen(Address("127.0.0.1", 0))
-    server = HttpServer(api, bound, drain_timeout_ms=2_000, tls=tls.context())
+    server = HttpServer(api, [bound], drain_timeout_ms=2_000, tls=tls.context())
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.run_until_stopped())
         try:
@@ -196,7 +196,7 @@ async def serving_tls(api: HttpApi, tls: ServerTls) -> AsyncIterator[int]:
 async def reviewing(reviewer: ASGIApp) -> AsyncIterator[str]:
     """The URL of a little server of an issuer."""
     bound = listen(Address("127.0.0.1", 0))
-    server = HttpServer(reviewer, bound, drain_timeout_ms=1_000)
+    server = HttpServer(reviewer, [bound], drain_timeout_ms=1_000)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.run_until_stopped())
         try:

@@ -59,7 +59,7 @@ async def a_tls_service(files: TlsFiles) -> AsyncIterator[TlsService]:
     async with LocalCoordinator(store, shard_count=1, clock=clock) as coordinator, asyncio.TaskGroup() as tasks:
         server = GrpcServer(coordinator)
         await server.start("127.0.0.1", 0, tls.grpc_credentials())
-        http = HttpServer(create_app(coordinator), bound, drain_timeout_ms=1_000, tls=tls.context())
+        http = HttpServer(create_app(coordinator), [bound], drain_timeout_ms=1_000, tls=tls.context())
         tasks.create_task(http.run_until_stopped())
         try:
             yield TlsService(bound.getsockname()[1], server.address)

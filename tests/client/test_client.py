@@ -246,12 +246,6 @@ def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
         rota.connect(url)
 
 
-@pytest.mark.parametrize("url", ["grpc://localhost:9090", "grpc+stream://localhost:9090"])
-def test_only_http_is_advertised_so_that_only_http_can_be_direct(url: str) -> None:
-    with pytest.raises(ValueError, match="only http"):
-        rota.connect(url, direct=True)
-
-
 def test_everything_that_is_exported_is_there_and_documented() -> None:
     assert rota.client.__all__ == sorted(rota.client.__all__)
     offered = [getattr(rota.client, name) for name in rota.client.__all__]

@@ -160,15 +160,17 @@ class Replicas:
         index = int(request.url.host.removeprefix("replica-"))
         if index in self.down:
             raise httpx.ConnectError("connection refused", request=request)
-        if request.url.path == "/healthz":
-            return httpx.Response(200)
         if request.url.path.endswith("/coordinator"):
             self.searched.append(index)
             if self.denies:
                 return httpx.Response(403, json={"code": "GROUP_AUTHORIZATION_FAILED"})
-            return httpx.Response(200, json={"address": self.addresses[self.owner], "epoch": self.epoch})
+            return httpx.Response(200, json=self.told(index))
         self.calls.append(index)
         return httpx.Response(200, json={**BEATING, "epoch": self.epoch})
+
+    def told(self, index: int) -> dict[str, object]:
+        owner = {"replica_id": f"replica-{self.owner}", "address": self.addresses[self.owner]}
+        return {**owner, "epoch": self.epoch, "lease_left_ms": 5_000, "told_by": f"replica-{index}"}
 
     async def asked(self, transport: HttpTransport) -> int:
         """Who was asked last, when all that is learnt of it has been learnt."""
@@ -213,7 +215,7 @@ async def test_an_owner_that_is_gone_is_passed_over_within_the_call() -> None:
     assert await replicas.asked(transport) == 0
     await asyncio.sleep(1)
     assert [await replicas.asked(transport) for _ in range(3)] == [0, 0, 0]
-    assert replicas.searched == [0, 0]
+    assert replicas.searched == [0, 2, 0, 1]
 
 
 @in_virtual_time

@@ -18,7 +18,7 @@ async def serving(api: HttpApi) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the API, which a real uvicorn serves on a free port until the block is left."""
     bound = listen(Address("127.0.0.1", 0))
     base_url = url_of(bound)
-    server = HttpServer(api, bound, drain_timeout_ms=2_000)
+    server = HttpServer(api, [bound], drain_timeout_ms=2_000)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.run_until_stopped())
         try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx
@@ -13,6 +15,8 @@ import psutil
 import pytest
 import redis
 
+import rota
+from rota.client import Consumer, OffsetToCommit
 from tests.support.ports import free_port
 from tests.support.processes import Process, Processes
 from tests.support.valkey import ValkeyServer
@@ -119,6 +123,45 @@ def test_with_a_redis_no_heartbeat_fails_when_a_worker_is_killed(
 
     assert answers == {200}
     assert {ask(url, f"groups/{group}").json()["generation_id"] for group in beats} == {1}
+
+
+@pytest.mark.slow
+async def test_members_speak_to_the_worker_that_owns_their_group_past_the_shared_port(
+    processes: Processes, store: str
+) -> None:
+    http, grpc = free_port(), free_port()
+    serving = serve(processes, store, http, "--workers", "2", "--grpc", f"127.0.0.1:{grpc}", "--lease-ms", "5000")
+    started(serving, 2)
+    groups = [f"g{number}" for number in range(6)]
+    shared = f"http://localhost:{http}"
+    serving.wait_until(lambda: len(owners(shared, groups)) == 2 and "" not in owners(shared, groups), "two owners")
+    alone = set(re.findall(r"listening url=(http://\S+)", serving.output())) - {f"http://127.0.0.1:{http}"}
+    assert len(alone) == 2
+
+    for url in (shared, f"grpc://localhost:{grpc}", f"grpc+stream://localhost:{grpc}"):
+        async with AsyncExitStack() as stack, asyncio.timeout(60):
+            client = await stack.enter_async_context(rota.connect(url))
+            consumers = [client.consumer(group, {"work": 1}) for group in groups]
+            for consumer in consumers:
+                await stack.enter_async_context(consumer)
+                await consumer.wait_assigned()
+            while await forwarded_while_committing(alone, consumers):
+                pass
+
+
+async def forwarded_while_committing(workers: Iterable[str], consumers: Iterable[Consumer]) -> float:
+    before = forwarded(workers)
+    for number in range(5):
+        for consumer in consumers:
+            await consumer.commit([OffsetToCommit("work", 0, number)])
+    return forwarded(workers) - before
+
+
+def forwarded(workers: Iterable[str]) -> float:
+    """The calls that they have passed on to each other so far."""
+    pages = [httpx.get(f"{url}/metrics", trust_env=False).text for url in workers]
+    calls = re.compile(r"^rota_forwarded_calls_total\{.* (\S+)$", re.MULTILINE)
+    return sum(float(count) for page in pages for count in calls.findall(page))
 
 
 @pytest.mark.slow

@@ -40,6 +40,14 @@ def serve(
             envvar="ROTA_WORKERS", metavar="N", help="Processes that share the ports; more need Postgres [1]."
         ),
     ] = None,
+    worker_ports: Annotated[
+        int | None,
+        typer.Option(
+            envvar="ROTA_WORKER_PORTS",
+            metavar="PORT",
+            help="First of the ports that are one worker's alone, HTTP's before gRPC's [any, on loopback only].",
+        ),
+    ] = None,
     peer: Annotated[
         str | None,
         typer.Option(
@@ -126,6 +134,14 @@ def serve(
     ] = None,
     advertise: Annotated[
         str | None, typer.Option(envvar="ROTA_ADVERTISE", metavar="URL", help="Where others reach this server.")
+    ] = None,
+    advertise_grpc: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROTA_ADVERTISE_GRPC",
+            metavar="URL",
+            help="The same over gRPC [its port at the host of --advertise].",
+        ),
     ] = None,
     lease_ms: Annotated[
         int | None, typer.Option(envvar="ROTA_LEASE_MS", help="How long a dead server's groups wait [5000].")

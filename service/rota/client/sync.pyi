@@ -88,11 +88,12 @@ def connect(
         patience_ms: How long calls other than a member's are repeated while nobody answers.
         heartbeat_thread: Keep members alive from a thread of its own while the event loop is blocked. What they hold
             is then as good as their heartbeats: `max_processing_interval_ms` is what notices that nothing gets done.
-        direct: Over HTTP: go straight to the owner of a group also where it is none of these addresses but can be
-            reached at what it advertises (`rota serve --advertise`). Any replica answers for it anyway, a hop later.
+        direct: Go straight to the owner of a group also where it is none of these addresses but can be reached at what
+            it advertises (`rota serve --advertise`). Any replica answers for it anyway, a hop later. Workers of one
+            machine are gone to by themselves, at ports of their own beside the one that was listed.
 
     Raises:
-        ValueError: An address is no URL of these schemes, they have several, or `direct` is not for them.
+        ValueError: An address is no URL of these schemes, or they have several.
     """
 
 class Event:

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from rota.access.proxies import Proxies
 from rota.api.access.guard import GuardedCoordinator
-from rota.api.grpc.ports import StreamedCoordinator
 from rota.api.http.app import HttpApi, create_app
 from rota.api.http.handlers import no_fence_keys
 from rota.console.app import Console
@@ -22,7 +20,9 @@ from rota.runtime.routing import RoutedCoordinator
 from rota.server.access.files import Reread
 from rota.server.access.opening import open_guard
 from rota.server.counting import CountedPeers, take_census
+from rota.server.grpc_server import answering, listen_over_grpc, reached_over_grpc_at
 from rota.server.http_server import CannotListen
+from rota.server.own_ports import NO_OWN_PORTS, OwnPorts
 from rota.server.peer_secrets import read_peer_secrets
 from rota.server.plugins import load_protocol_types
 from rota.server.settings import Address, Settings
@@ -55,7 +55,9 @@ class Services:
 
 
 @asynccontextmanager
-async def open_services(settings: Settings, url: str, tls: ServerTls | None = None) -> AsyncIterator[Services]:
+async def open_services(
+    settings: Settings, url: str, tls: ServerTls | None = None, own: OwnPorts = NO_OWN_PORTS
+) -> AsyncIterator[Services]:
     """Open the store and start a coordinator on it; on leaving stop and close both.
 
     The embedded store is brought up to this release first. A shared one is not, because replicas of another
@@ -83,19 +85,23 @@ async def open_services(settings: Settings, url: str, tls: ServerTls | None = No
                 liveness=liveness,
                 sign=signer,
             )
-            async with _peer_server(coordinator, settings, secrets, peer_tls, embedded=embedded):
+            async with (
+                _peer_server(coordinator, settings, secrets, peer_tls, embedded=embedded),
+                open_guard(settings, store) as guard,
+            ):
                 served = _routed(coordinator, peers, settings, metrics) if peers else coordinator
+                guarded = served if guard is None else GuardedCoordinator(served, guard)
                 metrics.serves(version("rota"), lambda: take_census(coordinator))
+                grpc = listen_over_grpc(guarded, settings, metrics, tls, own)
+                _tell_ways(coordinator, grpc, settings, tls, own)
                 await coordinator.start()
                 try:
-                    async with open_guard(settings, store) as guard:
-                        guarded = served if guard is None else GuardedCoordinator(served, guard)
-                        async with _grpc(guarded, settings, metrics, tls) as grpc:
-                            fence_keys = signer.jwks if signer else no_fence_keys
-                            api = create_app(guarded, settings.limits, metrics=metrics, fence_keys=fence_keys)
-                            console = Console(guarded, store, metrics, api.draining)
-                            api.fastapi.router.routes.extend(console.routes())
-                            yield Services(store, coordinator, api, grpc, metrics)
+                    async with answering(grpc):
+                        fence_keys = signer.jwks if signer else no_fence_keys
+                        api = create_app(guarded, settings.limits, metrics=metrics, fence_keys=fence_keys)
+                        console = Console(guarded, store, metrics, api.draining)
+                        api.fastapi.router.routes.extend(console.routes())
+                        yield Services(store, coordinator, api, grpc, metrics)
                 finally:
                     await _stop(served)
     finally:
@@ -104,6 +110,17 @@ async def open_services(settings: Settings, url: str, tls: ServerTls | None = No
 
 def _routed(coordinator: LocalCoordinator, peers: GrpcPeers, settings: Settings, metrics: Metrics) -> RoutedCoordinator:
     return RoutedCoordinator(coordinator, CountedPeers(peers, metrics), forward=settings.forward)
+
+
+def _tell_ways(
+    coordinator: LocalCoordinator, grpc: GrpcServer | None, settings: Settings, tls: ServerTls | None, own: OwnPorts
+) -> None:
+    """Ways for clients to this replica and past it, beside the URL of HTTP."""
+    coordinator.reached_at(
+        grpc_address=reached_over_grpc_at(grpc, settings, tls) if grpc is not None else "",
+        own_http_port=own.http.port if own.http is not None else 0,
+        own_grpc_port=own.grpc.port if own.grpc is not None else 0,
+    )
 
 
 def open_tls(settings: Settings) -> ServerTls | None:
@@ -205,37 +222,6 @@ async def _peer_server(
         yield
     finally:
         await server.stop()
-
-
-@asynccontextmanager
-async def _grpc(
-    coordinator: StreamedCoordinator, settings: Settings, metrics: Metrics, tls: ServerTls | None
-) -> AsyncIterator[GrpcServer | None]:
-    """The gRPC API, listening, where it was asked for; raises `CannotListen`."""
-    if settings.grpc is None:
-        yield None
-        return
-    try:
-        from rota.api.grpc.server import CannotBind, GrpcServer
-    except ImportError as error:
-        raise CannotListen(f"gRPC is not installed ({error}): pip install 'rota[grpc]'") from error
-
-    server = GrpcServer(
-        coordinator,
-        settings.limits,
-        metrics=metrics,
-        shares_port=settings.workers > 1,
-        proxies=Proxies(settings.trusted_proxies),
-    )
-    try:
-        credentials = tls.grpc_credentials() if tls is not None else None
-        await server.start(settings.grpc.host, settings.grpc.port, credentials)
-    except CannotBind as error:
-        raise CannotListen(f"cannot listen on grpc://{settings.grpc}: {error}") from error
-    try:
-        yield server
-    finally:
-        await server.stop(0)
 
 
 async def _open_store(settings: Settings) -> SqlStore:

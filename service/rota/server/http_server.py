@@ -53,7 +53,7 @@ class HttpServer(uvicorn.Server):
     """Runs until `stop()`, then answers what it has begun. Signals are the lifecycle's."""
 
     def __init__(
-        self, app: ASGIApp, bound: socket.socket, *, drain_timeout_ms: int, tls: ssl.SSLContext | None = None
+        self, app: ASGIApp, bound: list[socket.socket], *, drain_timeout_ms: int, tls: ssl.SSLContext | None = None
     ) -> None:
         self._bound = bound
         config = uvicorn.Config(
@@ -80,7 +80,7 @@ class HttpServer(uvicorn.Server):
         yield
 
     async def run_until_stopped(self) -> None:
-        await self.serve(sockets=[self._bound])
+        await self.serve(sockets=self._bound)
 
     def stop(self) -> None:
         self.should_exit = True

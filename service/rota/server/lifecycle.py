@@ -20,6 +20,7 @@ from rota.runtime.ports import StoreRefused, StoreUnavailable
 from rota.server.bootstrap import Services, open_services, open_tls
 from rota.server.http_protocol import allow_connections
 from rota.server.http_server import CannotListen, HttpServer, listen, url_of
+from rota.server.own_ports import NO_OWN_PORTS, OwnPorts
 from rota.server.proxies import TrustedProxies
 from rota.server.settings import Settings
 from rota.server.telemetry import watch_loop_lag
@@ -49,28 +50,38 @@ def run(settings: Settings, serving: Callable[[Settings], Coroutine[Any, Any, No
     return 0
 
 
-async def serve(settings: Settings, *, stop: asyncio.Event | None = None) -> None:
+async def serve(settings: Settings, *, stop: asyncio.Event | None = None, own: OwnPorts = NO_OWN_PORTS) -> None:
     """Serve until `stop` is set or a signal sets it, then drain; raises `ServerFailed`."""
     stop = stop or asyncio.Event()
     try:
         with Signals(stop), ExitStack() as sockets:
             shared = settings.workers > 1
-            bound = sockets.enter_context(listen(settings.http, shared=shared))
+            bound = [
+                sockets.enter_context(listen(address, shared=shared))
+                for address in (settings.http, own.http)
+                if address
+            ]
             probed = sockets.enter_context(listen(settings.probes, shared=shared)) if settings.probes else None
             tls = open_tls(settings)
-            url = url_of(bound, "https" if tls else "http")
-            async with open_services(settings, url, tls) as services:
+            urls = [url_of(each, "https" if tls else "http") for each in bound]
+            async with open_services(settings, urls[0], tls, own) as services:
                 servers = _servers(services, settings, tls, bound, probed)
-                _log.info("listening", extra={"url": url, "replica_id": services.coordinator.replica_id})
+                for url in urls:
+                    _log.info("listening", extra={"url": url, "replica_id": services.coordinator.replica_id})
                 if services.grpc is not None:
-                    _log.info("listening", extra={"url": f"{'grpcs' if tls else 'grpc'}://{services.grpc.address}"})
+                    for address in filter(None, (services.grpc.address, own.grpc)):
+                        _log.info("listening", extra={"url": f"{'grpcs' if tls else 'grpc'}://{address}"})
                 await _serve_until(stop, services, servers, settings)
     except (CannotListen, StoreRefused, StoreUnavailable) as error:
         raise ServerFailed(str(error)) from error
 
 
 def _servers(
-    services: Services, settings: Settings, tls: ServerTls | None, bound: socket.socket, probed: socket.socket | None
+    services: Services,
+    settings: Settings,
+    tls: ServerTls | None,
+    bound: list[socket.socket],
+    probed: socket.socket | None,
 ) -> list[HttpServer]:
     """The API's, and that of the probes where they have a place of their own."""
     context = tls.context() if tls is not None else None
@@ -78,7 +89,7 @@ def _servers(
     app = TrustedProxies(services.api, Proxies(proxies)) if proxies else services.api
     servers = [HttpServer(app, bound, drain_timeout_ms=settings.drain_timeout_ms, tls=context)]
     if probed is not None:
-        servers.append(HttpServer(ProbesOnly(services.api), probed, drain_timeout_ms=settings.drain_timeout_ms))
+        servers.append(HttpServer(ProbesOnly(services.api), [probed], drain_timeout_ms=settings.drain_timeout_ms))
         _log.info("listening for probes", extra={"url": url_of(probed)})
     return servers
 

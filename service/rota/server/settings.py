@@ -109,6 +109,13 @@ class Settings(BaseSettings):
         le=256,
         description="Processes that share the ports; more need Postgres.",
     )
+    worker_ports: int | None = Field(
+        default=None,
+        ge=1,
+        le=65_535,
+        description="With several workers: the first of the ports that are one's alone, HTTP's before gRPC's. "
+        "Without it they are free ones, and only on loopback.",
+    )
     peer: _Address = Field(
         default=Address("127.0.0.1", 0),
         description="Where other replicas of the same store reach this one: `HOST:PORT`.",
@@ -150,6 +157,11 @@ class Settings(BaseSettings):
         default=True, description="Answer for any group by asking its owner; otherwise NOT_COORDINATOR names the owner."
     )
     advertise: str | None = Field(default=None, description="The URL others reach this replica at.")
+    advertise_grpc: str | None = Field(
+        default=None,
+        pattern="^grpcs?://",
+        description="The same over gRPC, `grpc://HOST:PORT`. Without it: gRPC's port at the host of `advertise`.",
+    )
     fence_keys: _Paths = Field(
         default=(),
         description="PEM files with Ed25519 keys, `A,B`: the first signs fencing tokens, all are published.",

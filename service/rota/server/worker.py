@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import pickle
 import sys
+from functools import partial
 
 from rota.server.lifecycle import run, serve
+from rota.server.own_ports import OwnPorts
 from rota.server.settings import Settings
 
 _STDIN = 0
@@ -15,24 +17,26 @@ _LENGTH = 4
 
 def main() -> int:
     """Serve until told to stop, or until the supervisor is gone."""
-    return run(_read_settings(), _serve)
+    settings, own = _read()
+    return run(settings, partial(_serve, own=own))
 
 
-def pack_settings(settings: Settings) -> bytes:
+def pack(settings: Settings, own: OwnPorts) -> bytes:
     """What a worker reads from its standard input. Not arguments or environment: a URL may hold a password."""
-    packed = pickle.dumps(settings)
+    packed = pickle.dumps((settings, own))
     return len(packed).to_bytes(_LENGTH, "big") + packed
 
 
-def _read_settings() -> Settings:
+def _read() -> tuple[Settings, OwnPorts]:
     """The pipe stays open, so there is no end to read up to."""
     length = int.from_bytes(sys.stdin.buffer.read(_LENGTH), "big")
-    settings = pickle.loads(sys.stdin.buffer.read(length))
+    settings, own = pickle.loads(sys.stdin.buffer.read(length))
     assert isinstance(settings, Settings)
-    return settings
+    assert isinstance(own, OwnPorts)
+    return settings, own
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, own: OwnPorts) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -43,7 +47,7 @@ async def _serve(settings: Settings) -> None:
     # Nothing more is ever written to it: it becomes readable when the supervisor ends.
     loop.add_reader(_STDIN, orphaned)
     try:
-        await serve(settings, stop=stop)
+        await serve(settings, stop=stop, own=own)
     finally:
         loop.remove_reader(_STDIN)
 

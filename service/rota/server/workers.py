@@ -12,14 +12,15 @@ import contextlib
 import logging
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import monotonic
 
 from rota.runtime.ports import StoreRefused, StoreUnavailable
 from rota.server.http_server import CannotListen
 from rota.server.lifecycle import ServerFailed, Signals, run
+from rota.server.own_ports import OwnPorts, own_ports
 from rota.server.settings import Address, Settings
-from rota.server.worker import pack_settings
+from rota.server.worker import pack
 from rota.storage import SqlStore
 from rota.storage.urls import SqliteLocation, parse_store_url
 
@@ -47,18 +48,19 @@ async def supervise(settings: Settings) -> None:
             _kept_port("http", settings.http) as http,
             _kept_if_wanted("grpc", settings.grpc) as grpc,
             _kept_if_wanted("http", settings.probes) as probes,
+            _kept_own_ports(settings) as owns,
         ):
             # What every worker would stumble over is said once.
             await _check_store(settings)
-            await _keep_all(settings.model_copy(update={"http": http, "grpc": grpc, "probes": probes}), stop)
+            await _keep_all(settings.model_copy(update={"http": http, "grpc": grpc, "probes": probes}), owns, stop)
     except (CannotListen, StoreRefused, StoreUnavailable) as error:
         raise ServerFailed(str(error)) from error
 
 
-async def _keep_all(settings: Settings, stop: asyncio.Event) -> None:
+async def _keep_all(settings: Settings, owns: Sequence[OwnPorts], stop: asyncio.Event) -> None:
     _log.info("supervising", extra={"url": f"http://{settings.http}", "workers": settings.workers})
     async with asyncio.TaskGroup() as tasks:
-        workers = [_Worker(number, settings, stop) for number in range(settings.workers)]
+        workers = [_Worker(number, settings, own, stop) for number, own in enumerate(owns)]
         ends = [tasks.create_task(worker.keep()) for worker in workers]
     failed = [str(number) for number, end in enumerate(ends) if end.result() != 0]
     if failed:
@@ -113,13 +115,27 @@ def _kept_if_wanted(scheme: str, address: Address | None) -> contextlib.Abstract
     return contextlib.nullcontext() if address is None else _kept_port(scheme, address)
 
 
+@contextlib.contextmanager
+def _kept_own_ports(settings: Settings) -> Iterator[list[OwnPorts]]:
+    """Each worker's, kept like the shared ones, so that it finds them again and nobody else is there meanwhile."""
+    with contextlib.ExitStack() as kept:
+        yield [
+            OwnPorts(
+                http=kept.enter_context(_kept_if_wanted("http", own.http)),
+                grpc=kept.enter_context(_kept_if_wanted("grpc", own.grpc)),
+            )
+            for own in (own_ports(settings, worker) for worker in range(settings.workers))
+        ]
+
+
 class _Worker:
     """One of the processes. It gets its settings through its standard input, whose end tells it that we are gone."""
 
-    def __init__(self, number: int, settings: Settings, stop: asyncio.Event) -> None:
+    def __init__(self, number: int, settings: Settings, own: OwnPorts, stop: asyncio.Event) -> None:
         peer = settings.peer
         own_peer = Address(peer.host, peer.port and peer.port + number)
         self._settings = settings.model_copy(update={"peer": own_peer})
+        self._own = own
         self._number = number
         self._stop = stop
 
@@ -148,7 +164,7 @@ class _Worker:
             start_new_session=True,
         )
         assert process.stdin is not None
-        process.stdin.write(pack_settings(self._settings))
+        process.stdin.write(pack(self._settings, self._own))
         _log.info("a worker starts", extra={"worker": self._number, "pid": process.pid})
         return process
 

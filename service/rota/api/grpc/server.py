@@ -93,7 +93,15 @@ class GrpcServer:
         """Where it listens, once it does: `HOST:PORT`."""
 
     async def start(self, host: str, port: int = 0, credentials: grpc.ServerCredentials | None = None) -> None:
-        """Listen, at any free port where 0 is asked for, with TLS if there are credentials. Raises `CannotBind`."""
+        """Listen and answer; see `listen`."""
+        self.address = self.listen(host, port, credentials)
+        await self.answer()
+
+    def listen(self, host: str, port: int = 0, credentials: grpc.ServerCredentials | None = None) -> str:
+        """Where it listens, at any free port where 0 is asked for, with TLS if there are credentials.
+
+        May be called for several addresses, before `answer`. Raises `CannotBind`.
+        """
         bracketed = f"[{host}]" if ":" in host else host
         address = f"{bracketed}:{port}"
         try:
@@ -103,7 +111,10 @@ class GrpcServer:
                 bound = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise CannotBind("the address is taken, or not ours") from error
-        self.address = f"{bracketed}:{bound}"
+        return f"{bracketed}:{bound}"
+
+    async def answer(self) -> None:
+        """Begin to answer where it listens."""
         await self._tell_readiness()
         await self._server.start()
         self._readiness = asyncio.create_task(self._keep_telling_readiness())

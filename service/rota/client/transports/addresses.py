@@ -23,7 +23,7 @@ def transport_to(
 ) -> Transport:
     """A transport to these addresses; ValueError if they are none, or not all of one scheme.
 
-    `direct` is `HttpTransport`'s; with gRPC it is refused, for what replicas advertise is a URL of HTTP.
+    `direct`: also go to owners at what they advertise.
     """
     parts = [_split(url) for url in urls]
     schemes = {each.scheme for each in parts}
@@ -31,17 +31,15 @@ def transport_to(
         raise ValueError(f"addresses of one coordinator have one scheme, not {' and '.join(sorted(schemes))}")
     if schemes <= set(HTTP):
         return HttpTransport(urls, headers=headers, credentials=credentials, direct=direct)
-    if direct:
-        raise ValueError("only http:// and https:// can be direct")
     # Not before it is asked for: gRPC is not in the base install.
     if schemes <= set(GRPC):
         from rota.client.transports.grpc import GrpcTransport
 
-        return GrpcTransport(urls, headers=headers, credentials=credentials)
+        return GrpcTransport(urls, headers=headers, credentials=credentials, direct=direct)
     from rota.client.transports.stream import StreamTransport
 
     leave_after_ms = _leave_after_ms(parts[0])
-    return StreamTransport(urls, headers=headers, leave_after_ms=leave_after_ms, credentials=credentials)
+    return StreamTransport(urls, headers=headers, leave_after_ms=leave_after_ms, credentials=credentials, direct=direct)
 
 
 def _split(url: str) -> SplitResult:

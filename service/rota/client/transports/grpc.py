@@ -10,7 +10,8 @@ from typing import Any
 import grpc
 
 from rota.client.errors import CoordinatorUnreachable, error_for
-from rota.client.transports.grpc_owners import GrpcOwnerSearch
+from rota.client.transports.grpc_owners import asking_over_grpc
+from rota.client.transports.owner_search import OwnerSearch
 from rota.client.transports.owners import Owners
 from rota.client.transports.port import GroupEvent
 from rota.client.transports.rpc import ELSEWHERE, Channels, problem_in, received_of, was_not_sent
@@ -33,9 +34,11 @@ class GrpcTransport:
         *,
         headers: Mapping[str, str] | None = None,
         credentials: Credentials | None = None,
+        direct: bool = False,
     ) -> None:
         self.channels = Channels(urls, headers, credentials)
-        self.owners = Owners(GrpcOwnerSearch(self.channels).find, are_of_use=len(urls) > 1)
+        search = OwnerSearch(asking_over_grpc(self.channels), urls, anywhere=direct)
+        self.owners = Owners(search.find, is_likely_found=direct or len(urls) > 1)
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
         """As `Transport.send`."""

@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 
 from rota.client.errors import CoordinatorUnreachable, error_for
-from rota.client.transports.http_owners import HttpOwnerSearch
+from rota.client.transports.http_owners import asking_over_http
+from rota.client.transports.owner_search import OwnerSearch
 from rota.client.transports.owners import Owners
 from rota.client.transports.port import GroupEvent
 from rota.client.transports.sse import ServerSentEvent, events_of
@@ -70,8 +71,8 @@ class HttpTransport:
             auth=_Shown(shown) if shown.has_token else None,
             verify=_system_context() if (own := shown.ssl_context()) is True else own,
         )
-        search = HttpOwnerSearch(self._http, self._base_urls, anywhere=direct)
-        self._owners = Owners(search.find, are_of_use=direct or len(self._base_urls) > 1)
+        search = OwnerSearch(asking_over_http(self._http), self._base_urls, anywhere=direct)
+        self._owners = Owners(search.find, is_likely_found=direct or len(self._base_urls) > 1)
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
         """As `Transport.send`."""

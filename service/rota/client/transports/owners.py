@@ -19,6 +19,8 @@ _AGAIN_S = 1.0
 """After an owner was lost: the replicas take a moment to agree on the next one."""
 _UNREACHABLE_S = 10.0
 """After an owner that cannot be reached from here, or must not be; and for who may join but not describe."""
+_BEHIND_ONE_ADDRESS_S = 60.0
+"""A load balancer, say. Whom it leads to does not change much."""
 
 Group: TypeAlias = tuple[str, str]
 
@@ -42,10 +44,10 @@ Find: TypeAlias = Callable[[Group, str], Awaitable[Owner | None]]
 class Owners:
     """Looks owners up in the background, so that no call waits for it; without one, any replica will do."""
 
-    def __init__(self, find: Find, *, are_of_use: bool) -> None:
-        """They are not where there is one address, whoever is behind it."""
+    def __init__(self, find: Find, *, is_likely_found: bool) -> None:
+        """One that is not, as there is but one address, is not looked for all the time."""
         self._find = find
-        self._are_of_use = are_of_use
+        self._unreachable_s = _UNREACHABLE_S if is_likely_found else _BEHIND_ONE_ADDRESS_S
         self._known: dict[Group, Owner] = {}
         self._not_before: dict[Group, float] = {}
         self._searches: dict[Group, asyncio.Task[None]] = {}
@@ -59,7 +61,7 @@ class Owners:
     def answered(self, request: Request, received: Received, by: str) -> None:
         """Learn from an answer, which came from the address `by`, that the owner is another, or who it is."""
         group = _group_of(request)
-        if group is None or not self._are_of_use:
+        if group is None:
             return
         known = self._known.get(group)
         if known is not None and received.epoch not in (0, known.epoch):
@@ -95,7 +97,7 @@ class Owners:
         task.add_done_callback(lambda _: self._searches.pop(group, None))
 
     async def _search(self, group: Group, at: str) -> None:
-        pause_s = _UNREACHABLE_S
+        pause_s = self._unreachable_s
         with suppress(OwnerOutOfReach, TimeoutError):
             async with asyncio.timeout(_TIMEOUT_S):
                 owner = await self._find(group, at)

@@ -60,13 +60,14 @@ class StreamTransport:
         headers: Mapping[str, str] | None = None,
         leave_after_ms: int | None = None,
         credentials: Credentials | None = None,
+        direct: bool = False,
     ) -> None:
         """`leave_after_ms`: members leave this long after the stream is lost, far before their sessions are over.
 
         Then there is one stream for all of them: a member that went on to another one would be taken along when the
         one that it came from is lost.
         """
-        self._unary = GrpcTransport(urls, headers=headers, credentials=credentials)
+        self._unary = GrpcTransport(urls, headers=headers, credentials=credentials, direct=direct)
         self._channels, self._owners = self._unary.channels, self._unary.owners
         self._leave_after_ms = leave_after_ms
         self._streams: dict[str, _Stream] = {}

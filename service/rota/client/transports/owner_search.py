@@ -1,0 +1,100 @@
+"""Finding a group's owner: replicas are asked who it is, and who they are, so that nobody is taken for another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+from rota.client.transports.owners import Group, Owner, OwnerOutOfReach
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a replica tells of a group's owner, as far as a transport can use it."""
+
+    replica_id: str
+    """Empty where nobody owns the group just now."""
+    told_by: str
+    epoch: int
+    address: str
+    """What the owner advertises, if anything."""
+    own_port: int
+    """The owner's alone, beside those that it shares with who tells so; 0 where there is none."""
+
+
+Ask: TypeAlias = Callable[[Group, str], Awaitable[Told]]
+"""Asks at an address; raises `OwnerOutOfReach` where nobody answers, or who asks may not know."""
+
+
+class OwnerSearch:
+    """An owner is gone to at an address that the user listed, or at its own port beside one that workers share there;
+    with `anywhere` also by what it advertises, if that has TLS where the addresses listed have it.
+    """
+
+    def __init__(self, ask: Ask, urls: Sequence[str], *, anywhere: bool) -> None:
+        self._ask_at = ask
+        self._urls = urls
+        self._anywhere = anywhere
+        self._replicas: dict[str, str] = {}
+        """By URL, which replica was there last."""
+
+    async def find(self, group: Group, at: str) -> Owner | None:
+        """See `rota.client.transports.owners.Find`."""
+        told = await self._ask(group, at)
+        if not told.replica_id:
+            return None
+        address = await self._by_way_of(group, at, told)
+        likely = self._likely(told)
+        for url in likely:
+            address = address or await self._there(group, url, told.replica_id)
+        if not address:
+            others = [url for url in self._urls if url not in (at, *likely)]
+            found = await asyncio.gather(*(self._there(group, url, told.replica_id) for url in others))
+            address = next(filter(None, found), "")
+        if not address:
+            raise OwnerOutOfReach(f"none of the addresses is {told.replica_id}'s")
+        return Owner(address, told.epoch)
+
+    def _likely(self, told: Told) -> list[str]:
+        """Where it was, and where it says that it is, as far as it may be gone there."""
+        urls = [url for url, replica_id in self._replicas.items() if replica_id == told.replica_id]
+        scheme, advertised = urlsplit(self._urls[0]).scheme, urlsplit(told.address)
+        url = advertised._replace(scheme=scheme).geturl()
+        if url in self._urls or (self._anywhere and advertised.netloc):
+            urls += [url] if advertised.scheme == scheme.removesuffix("+stream") else []
+        return urls
+
+    async def _there(self, group: Group, url: str, replica_id: str) -> str:
+        """Where the owner is by way of a URL; empty if it is not behind that."""
+        with suppress(OwnerOutOfReach):
+            told = await self._ask(group, url)
+            if told.replica_id == replica_id:
+                return await self._by_way_of(group, url, told)
+        return ""
+
+    async def _by_way_of(self, group: Group, url: str, told: Told) -> str:
+        """The same, once it is known what is told there."""
+        own = _with_port(url, told.own_port) if told.own_port else url
+        if own == url:
+            return url if told.told_by == told.replica_id else ""
+        with suppress(OwnerOutOfReach):
+            if (await self._ask(group, own)).told_by == told.replica_id:
+                return own
+        # A firewall in between, perhaps: whoever is behind the shared port is the owner's neighbour, if not itself.
+        return url
+
+    async def _ask(self, group: Group, url: str) -> Told:
+        self._replicas.pop(url, None)
+        told = await self._ask_at(group, url)
+        self._replicas[url] = told.told_by
+        return told
+
+
+def _with_port(url: str, port: int) -> str:
+    parts = urlsplit(url)
+    host = parts.netloc.removesuffix(f":{parts.port}")
+    return parts._replace(netloc=f"{host}:{port}").geturl()

@@ -1,0 +1,68 @@
+"""gRPC in a server process: where it listens, and where it is reached."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from rota.access.proxies import Proxies
+from rota.api.grpc.ports import StreamedCoordinator
+from rota.observability.metrics import Metrics
+from rota.server.http_server import CannotListen
+from rota.server.own_ports import OwnPorts
+from rota.server.settings import Address, Settings
+from rota.server.tls import ServerTls
+
+if TYPE_CHECKING:
+    # gRPC is not in the base install, which serves the embedded store only.
+    from rota.api.grpc.server import GrpcServer
+
+
+def listen_over_grpc(
+    coordinator: StreamedCoordinator, settings: Settings, metrics: Metrics, tls: ServerTls | None, own: OwnPorts
+) -> GrpcServer | None:
+    """The gRPC API, listening but not answering yet, where it was asked for; raises `CannotListen`."""
+    if settings.grpc is None:
+        return None
+    try:
+        from rota.api.grpc.server import CannotBind, GrpcServer
+    except ImportError as error:
+        raise CannotListen(f"gRPC is not installed ({error}): pip install 'rota[grpc]'") from error
+
+    server = GrpcServer(
+        coordinator,
+        settings.limits,
+        metrics=metrics,
+        shares_port=settings.workers > 1,
+        proxies=Proxies(settings.trusted_proxies),
+    )
+    credentials = tls.grpc_credentials() if tls is not None else None
+    for address in filter(None, (own.grpc, settings.grpc)):
+        try:
+            server.address = server.listen(address.host, address.port, credentials)
+        except CannotBind as error:
+            raise CannotListen(f"cannot listen on grpc://{address}: {error}") from error
+    return server
+
+
+@asynccontextmanager
+async def answering(server: GrpcServer | None) -> AsyncIterator[None]:
+    if server is None:
+        yield
+        return
+    await server.answer()
+    try:
+        yield
+    finally:
+        await server.stop(0)
+
+
+def reached_over_grpc_at(server: GrpcServer, settings: Settings, tls: ServerTls | None) -> str:
+    """The URL for others: at the host that HTTP advertises, unless another one is."""
+    if settings.advertise_grpc is not None:
+        return settings.advertise_grpc
+    bound = Address.parse(server.address)
+    host = (urlsplit(settings.advertise).hostname if settings.advertise else None) or bound.host
+    return f"{'grpcs' if tls else 'grpc'}://{Address(host, bound.port)}"

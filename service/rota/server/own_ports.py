@@ -1,0 +1,35 @@
+"""The ports that a worker does not share with those beside it: there, clients reach the one that owns their group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rota.server.settings import Address, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPorts:
+    """Where a process listens beside the addresses in its settings, which it shares."""
+
+    http: Address | None = None
+    grpc: Address | None = None
+
+
+NO_OWN_PORTS = OwnPorts()
+
+
+def own_ports(settings: Settings, worker: int) -> OwnPorts:
+    """Those of a worker, counted from 0: as set, or on loopback any free ones."""
+    return OwnPorts(
+        http=_own_port(settings, settings.http, worker),
+        grpc=_own_port(settings, settings.grpc, settings.workers + worker),
+    )
+
+
+def _own_port(settings: Settings, shared: Address | None, offset: int) -> Address | None:
+    if shared is None:
+        return None
+    if settings.worker_ports is not None:
+        return Address(shared.host, settings.worker_ports + offset)
+    # Beyond loopback nobody wants ports to be open that nobody has named.
+    return Address(shared.host, 0) if shared.is_loopback else None

@@ -1,0 +1,119 @@
+"""Where a client goes to the owner of a group: where it may, and where the owner itself answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from rota.client.transports.owner_search import OwnerSearch, Told
+from rota.client.transports.owners import Owner, OwnerOutOfReach
+
+GROUP = ("default", "g")
+
+
+class Network:
+    """By URL, who answers there and what is told of the owner, `o`."""
+
+    def __init__(self) -> None:
+        self.advertised = ""
+        self.own_port = 0
+        self.who: dict[str, str] = {}
+        self.owner = "o"
+        self.asked: list[str] = []
+
+    async def ask(self, _group: tuple[str, str], url: str) -> Told:
+        self.asked.append(url)
+        if url not in self.who:
+            raise OwnerOutOfReach(url)
+        return Told(self.owner, self.who[url], 7, self.advertised, self.own_port)
+
+    async def address(self, *listed: str, anywhere: bool = False) -> str:
+        owner = await OwnerSearch(self.ask, listed, anywhere=anywhere).find(GROUP, listed[0])
+        assert owner is not None
+        assert owner == Owner(owner.address, 7)
+        return owner.address
+
+
+@pytest.fixture
+def network() -> Network:
+    return Network()
+
+
+@pytest.mark.parametrize("at", ["http://localhost:80", "grpc+stream://[::1]:80", "https://host.example"])
+async def test_an_owner_beside_who_answers_is_gone_to_at_its_own_port_of_the_host_that_was_listed(
+    network: Network, at: str
+) -> None:
+    own = at.removesuffix(":80") + ":8101"
+    network.own_port, network.who = 8101, {at: "neighbour", own: "o"}
+
+    assert await network.address(at) == own
+
+
+@pytest.mark.parametrize("there", [{}, {"http://a:8101": "somebody else"}])
+async def test_where_its_own_port_leads_elsewhere_the_shared_one_is_gone_to(
+    network: Network, there: dict[str, str]
+) -> None:
+    network.own_port, network.who = 8101, {"http://a:80": "neighbour", **there}
+
+    assert await network.address("http://a:80") == "http://a:80"
+
+
+async def test_an_owner_that_answers_where_it_was_asked_is_gone_to_there(network: Network) -> None:
+    network.who = {"http://a:80": "o"}
+
+    assert await network.address("http://a:80") == "http://a:80"
+    assert network.asked == ["http://a:80"]
+
+
+async def test_one_of_the_listed_addresses_is_found_whatever_it_advertises(network: Network) -> None:
+    network.advertised = "grpc://inside:90"
+    network.who = {"grpc://a:90": "x", "grpc://b:90": "y", "grpc://c:90": "o", "grpc://inside:90": "o"}
+
+    assert await network.address("grpc://a:90", "grpc://b:90", "grpc://c:90") == "grpc://c:90"
+    assert "grpc://inside:90" not in network.asked
+
+
+@pytest.mark.parametrize(
+    ("listed", "advertised", "gone_to"),
+    [
+        ("http://a:80", "http://inside:80", "http://inside:80"),
+        ("grpc://a:80", "grpc://inside:80", "grpc://inside:80"),
+        ("grpc+stream://a:80", "grpc://inside:80", "grpc+stream://inside:80"),
+        ("grpcs+stream://a:80", "grpcs://inside:80", "grpcs+stream://inside:80"),
+    ],
+)
+async def test_what_an_owner_advertises_is_gone_to_where_anywhere_will_do(
+    network: Network, listed: str, advertised: str, gone_to: str
+) -> None:
+    network.advertised, network.who = advertised, {listed: "x", gone_to: "o"}
+
+    assert await network.address(listed, anywhere=True) == gone_to
+    with pytest.raises(OwnerOutOfReach):
+        await network.address(listed)
+
+
+@pytest.mark.parametrize("advertised", ["http://inside:80", "grpc://inside:80", "", "inside:80"])
+async def test_nothing_without_tls_is_gone_to_from_where_there_is_tls(network: Network, advertised: str) -> None:
+    network.advertised, network.who = advertised, {"https://a:80": "x", advertised: "o"}
+
+    with pytest.raises(OwnerOutOfReach):
+        await network.address("https://a:80", anywhere=True)
+    assert network.asked == ["https://a:80"]
+
+
+async def test_a_machine_of_workers_that_is_advertised_leads_to_the_one_that_owns_the_group(network: Network) -> None:
+    network.advertised = "http://b:80"
+
+    async def ask(group: tuple[str, str], url: str) -> Told:
+        told = await network.ask(group, url)
+        return Told(told.replica_id, told.told_by, 7, told.address, 8102 if "//b" in url else 0)
+
+    network.who = {"http://a:80": "x", "http://b:80": "neighbour", "http://b:8102": "o"}
+    owner = await OwnerSearch(ask, ["http://a:80", "http://b:80"], anywhere=False).find(GROUP, "http://a:80")
+
+    assert owner == Owner("http://b:8102", 7)
+
+
+async def test_while_nobody_owns_the_group_there_is_nowhere_to_go(network: Network) -> None:
+    network.owner, network.who = "", {"http://a:80": "x"}
+
+    assert await OwnerSearch(network.ask, ["http://a:80"], anywhere=True).find(GROUP, "http://a:80") is None
