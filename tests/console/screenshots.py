@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from playwright.async_api import Page, expect
 
-from tests.console.scene import PAGES, WORKERS, Scene, scene_in
+from tests.console.keeper import keeper_in
+from tests.console.scene import PAGES, WORKERS, scene_in
 from tests.support.browser import open_browser
 
 
@@ -20,7 +22,7 @@ class Shot:
     """A page as one sees it; `until` is what must be there first."""
 
     name: str
-    page: str
+    path: str
     scheme: Literal["light", "dark"] = "light"
     width: int = 1100
     height: int = 720
@@ -29,28 +31,37 @@ class Shot:
 
 
 SHOTS = (
-    Shot("console-overview", "overview"),
-    Shot("console-group", "group", height=1_180, until=".map rect"),
-    Shot("console-group-dark", "group", "dark", height=820, until=".map rect"),
-    Shot("console-rebalancing", "rebalancing", height=640),
-    Shot("console-action", "action", height=620),
-    Shot("console-small", "group", width=390, height=844),
+    Shot("console-overview", PAGES["overview"]),
+    Shot("console-group", PAGES["group"], height=1_180, until=".map rect"),
+    Shot("console-group-dark", PAGES["group"], "dark", height=820, until=".map rect"),
+    Shot("console-rebalancing", PAGES["rebalancing"], height=640),
+    Shot("console-action", PAGES["action"], height=620),
+    Shot("console-small", PAGES["group"], width=390, height=844),
+)
+OF_THE_KEEPER = (
+    Shot("console-tokens", "/tokens", height=420, until=".tokens"),
+    Shot("console-quotas", "/quotas", "dark", height=520, until=".quotas"),
 )
 
 
-async def take(scene: Scene, folder: Path) -> list[Path]:
-    """Take every picture; returns their files."""
-    taken = []
+async def take(url: str, shots: Sequence[Shot], folder: Path, token: str = "") -> None:
+    """Take these pictures of a server, as who has the token sees it."""
+    headers = {"authorization": f"Bearer {token}"} if token else {}
     async with open_browser() as browser:
-        for shot in SHOTS:
+        for shot in shots:
             size = {"width": shot.width, "height": shot.height}
-            context = await browser.new_context(color_scheme=shot.scheme, viewport=size, reduced_motion="reduce")  # type: ignore[arg-type]
+            context = await browser.new_context(
+                color_scheme=shot.scheme,
+                viewport=size,  # type: ignore[arg-type]
+                reduced_motion="reduce",
+                extra_http_headers=headers,
+            )
             page = await context.new_page()
-            await _show(page, scene.url + PAGES[shot.page], shot.until)
-            taken.append(folder / f"{shot.name}.png")
-            await page.screenshot(path=taken[-1])
+            await _show(page, url + shot.path, shot.until)
+            file = folder / f"{shot.name}.png"
+            await page.screenshot(path=file)
             await context.close()
-    return taken
+            print(f"{file}: {file.stat().st_size // 1024} KiB")
 
 
 async def _show(page: Page, url: str, until: str) -> None:
@@ -59,15 +70,19 @@ async def _show(page: Page, url: str, until: str) -> None:
 
 
 def main(folder: Path) -> None:
-    """A fleet in which somebody has just gone, so that there is something to see."""
+    """A fleet in which somebody has just gone, so that there is something to see; and a server that has tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="rota-console-") as directory:
         for scene in scene_in(Path(directory)):
             scene.open(workers=4, candidates=3)
             scene.kill("indexer-3")
             scene.until_stable(WORKERS, 3)
-            for file in asyncio.run(take(scene, folder)):
-                print(f"{file}: {file.stat().st_size // 1024} KiB")
+            asyncio.run(take(scene.url, SHOTS, folder))
+        kept = Path(directory, "keeper")
+        kept.mkdir()
+        for keeper in keeper_in(kept):
+            keeper.open()
+            asyncio.run(take(keeper.url, OF_THE_KEEPER, folder, keeper.token))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import re
 import httpx
 import pytest
 
-from rota.console import desk
+from rota.console import desk, group
 from rota.console.browsing import PAGE_HEADERS
 from rota.console.rendering import static_file
 from tests.console.conftest import HOST, Site
@@ -47,6 +47,32 @@ async def test_a_group_says_why_it_is_so_who_is_in_it_and_who_holds_what(site: S
     assert text.count("<rect") == 4 + 4  # the states of the machine, and the units on the map
     assert 'class="node lit calm"' in text
     assert "generation 1 is the fencing token" in text
+
+
+async def test_of_a_large_group_those_are_shown_whom_one_would_look_for(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group, "MOST_SEATS", 1)
+    old_id = await site.stable("crowd")
+    others = [await site.join("crowd", client_id=f"new-{number}", wait_ms=0) for number in range(2)]
+
+    text, whole = await site.page(site.path("crowd")), await site.page(site.path("crowd") + "?everybody")
+    of_leader = await site.page(site.path("crowd", "leader"))
+
+    assert text.count('aria-label="Evict') == 1
+    assert f"Evict {old_id}" in text
+    assert f'{site.path("crowd")}?everybody">Show all 3</a>' in text
+    assert whole.count('aria-label="Evict') == len(others) + 1
+    assert "Show all" not in whole
+    assert "and 1 more" in of_leader
+
+
+async def test_a_group_that_is_not_there_is_told_of_in_words(site: Site) -> None:
+    answer = await site.http.get(site.path("mistyped"))
+
+    assert answer.status_code == httpx.codes.NOT_FOUND
+    assert answer.text.count("GROUP_ID_NOT_FOUND") == 2  # in the title, and beside the words
+    assert "Its name may be mistyped" in answer.text
 
 
 async def test_a_page_that_is_open_gets_only_what_is_inside_of_it(site: Site) -> None:

@@ -128,7 +128,8 @@ class Console:
 
     async def _group(self, http: Request) -> Response:
         done = ACTIONS.get(http.query_params.get("done", ""))
-        values = await group_page(self._desk, *_named(http), _base_url(http))
+        everybody = "everybody" in http.query_params
+        values = await group_page(self._desk, *_named(http), _base_url(http), everybody=everybody)
         return self._page(http, "group.html", {**values, "done": done})
 
     async def _leader(self, http: Request) -> Response:

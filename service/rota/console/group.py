@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from rota.types.registry import readable_assignment
 _LINES = 400
 _ALL_LINES = 2_000
 _LATEST = 6
+MOST_SEATS = 100
+"""Of a larger group: a page that is refreshed with each change must not hold the server up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,9 @@ class Reign:
     why: str
 
 
-async def group_page(desk: Desk, namespace: str, group_id: str, base_url: str) -> dict[str, Any]:
+async def group_page(
+    desk: Desk, namespace: str, group_id: str, base_url: str, *, everybody: bool = False
+) -> dict[str, Any]:
     described = await desk.describe(namespace, group_id)
     events = await desk.history(described, _LINES)
     story = generations(events)
@@ -73,7 +78,7 @@ async def group_page(desk: Desk, namespace: str, group_id: str, base_url: str) -
     return {
         **_common(desk, described, now_ms, base_url),
         "told": explain(group, now_ms, events, utc),
-        "seats": [_seat(group, member, now_ms) for member in group.members],
+        "seats": [_seat(group, member, now_ms) for member in _seated(group, everybody=everybody)],
         "map": drawn,
         "drawing": draw(drawn) if drawn is not None and drawn.units else None,
         "in_words": in_words,
@@ -103,7 +108,7 @@ async def leader_page(desk: Desk, namespace: str, group_id: str, base_url: str) 
         **_common(desk, described, now_ms, base_url),
         "leader": leader and _seat(group, leader, now_ms),
         "reign": current,
-        "waiting": [member for member in group.members if member is not leader],
+        "waiting": [member for member in group.members if member is not leader][:MOST_SEATS],
         "reigns": told_of,
     }
 
@@ -173,6 +178,17 @@ def refusals(group: DescribeReply) -> dict[str, str]:
         "evict": empty,
         "delete": "" if group.state == "Empty" else f"it has {len(group.members)} members: it must be empty",
     }
+
+
+def _seated(group: DescribeReply, *, everybody: bool) -> Sequence[DescribedMember]:
+    """As they joined; of very many the leader and those whom one would look for: awaited, or silent for longest."""
+    if everybody or len(group.members) <= MOST_SEATS:
+        return group.members
+
+    def urgency(member: DescribedMember) -> tuple[bool, bool, int]:
+        return member.member_id != group.leader_id, not member.awaited, member.session_deadline_ms or sys.maxsize
+
+    return sorted(group.members, key=urgency)[:MOST_SEATS]
 
 
 def _seat(group: DescribeReply, member: DescribedMember, now_ms: int) -> Seat:

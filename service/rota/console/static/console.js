@@ -23,7 +23,9 @@ function readClock() {
   if (meter) aheadMs = Number(meter.dataset.deadline) - Number(meter.getAttribute("value")) - Date.now();
 }
 
+// A server that is silent has not said that anybody else is: sessions stay as it told them last.
 function runDown() {
+  if (!document.getElementById("lost").hidden) return;
   const nowMs = Date.now() + aheadMs;
   each("meter[data-deadline]", (meter) => { meter.value = Math.max(0, Number(meter.dataset.deadline) - nowMs); });
   each("[data-left]", (left) => { left.textContent = duration(Math.max(0, Number(left.dataset.left) - nowMs)); });
