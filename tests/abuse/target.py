@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import psutil
 
+from tests.abuse.attackers import Line
 from tests.support.ports import free_port
 from tests.support.processes import Process, Processes, rota_command
 
@@ -43,6 +44,11 @@ class Target:
     def resident_mib(self) -> float:
         """Memory of the server's process."""
         return float(psutil.Process(self.process.pid).memory_info().rss) / MIB
+
+    def holds(self, opened: Sequence[Line]) -> int:
+        """How many of these connections the server has not closed."""
+        theirs = {line.transport.get_extra_info("sockname") for line in opened}
+        return sum(each.raddr in theirs for each in psutil.Process(self.process.pid).net_connections("tcp"))
 
     @asynccontextmanager
     async def unharmed(self, most_mib: float, what: str) -> AsyncIterator[None]:
