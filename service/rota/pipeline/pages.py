@@ -77,6 +77,16 @@ class Page:
         return "\n\n".join(parts) + "\n"
 
 
+def duration(value: float | None) -> str:
+    """A duration as people say it."""
+    if value is None:
+        return "-"
+    for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")):
+        if value >= size:
+            return f"{value / size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{value:.0f} ms"
+
+
 def _section_html(section: Section) -> str:
     head = "".join(f"<th>{escape(column)}</th>" for column in section.columns)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in section.rows)

@@ -1,0 +1,138 @@
+"""The steps that commands of `rota pipeline` share: they show progress, and what stops one is a line that helps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rota.cli.exits import CommandFailed, Exit
+from rota.cli.output import tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from rota.pipeline.bronze import Ingest
+    from rota.pipeline.lake import Lake
+
+
+def checked(url: str, folder: Path, format_: str, *, skip_pruned: bool = False) -> tuple[Ingest, str]:
+    """How to read the journal, and its incarnation. What can be known to fail fails here, before anything is made."""
+    from rota.pipeline.bronze import Ingest, behind_pruned
+    from rota.pipeline.journal import open_journal
+    from rota.pipeline.lake import FORMATS, Lake
+    from rota.pipeline.positions import Position
+    from rota.pipeline.schema_check import check_schema
+
+    if format_ not in FORMATS:
+        raise CommandFailed(f"--format is one of {', '.join(FORMATS)}", Exit.USAGE)
+    journal = open_journal(url)
+    check_schema(journal)
+    heads = journal.heads()
+    made = (folder / "lake.json").is_file()
+    done = Lake.open(folder).ingested()[1] if made else Position(heads.incarnation, {})
+    heads.check(behind_pruned(done, heads) if skip_pruned else done)
+    return Ingest(journal, {"urlEnv": "ROTA_STORE"}, skip_pruned=skip_pruned), heads.incarnation
+
+
+def made(folder: Path, format_: str, incarnation: str) -> Lake:
+    """The tables, made where there are none yet."""
+    from rota.pipeline.lake import Lake
+
+    return Lake.create(folder, format_, incarnation)
+
+
+def hand_over(url: str) -> str:
+    """Put the URL where Spark's workers find it. Options show in plans, and it may hold a password."""
+    os.environ["ROTA_STORE"] = url
+    return url
+
+
+def ingest_once(spark: SparkSession, tables: Lake, how: Ingest, reader: str) -> None:
+    from rota.pipeline.follow import leave_bookmark
+
+    with tables.locked(), busy("reading the journal") as progress:
+        done = how.run(spark, tables, progress)
+    leave_bookmark(how.journal, reader, done.position, tell)
+    tell(f"{done.lines:,} lines read; batch {done.batch}")
+
+
+def refresh(spark: SparkSession, tables: Lake, decoder: str) -> None:
+    from rota.pipeline.gold import refresh as fold
+
+    with tables.locked(), busy("folding"):
+        done = fold(spark, tables, decoder=decoder)
+    tell(f"{sum(done.rows.values()):,} facts added")
+
+
+def advise(spark: SparkSession, tables: Lake, decoder: str, strategies: list[str] | None = None) -> None:
+    from rota.pipeline.advisor import STRATEGIES
+    from rota.pipeline.advisor import advise as replay
+
+    with tables.locked(), busy("replaying assignments"):
+        rows = replay(spark, tables, strategies=strategies or STRATEGIES, decoder=decoder)
+    tell(f"{rows:,} assignments computed")
+
+
+def report(spark: SparkSession, tables: Lake, out: Path, days: float) -> None:
+    from rota.pipeline.report import make_report
+
+    with busy("writing the report"):
+        paths = make_report(spark, tables, days=days).write(out)
+    print(paths[0])
+
+
+def existing(folder: Path) -> Lake:
+    from rota.pipeline.lake import Lake
+
+    return Lake.open(folder)
+
+
+@contextmanager
+def spark_session(master: str, memory: str) -> Iterator[SparkSession]:
+    from rota.pipeline.session import session
+
+    with ExitStack() as stack:
+        with busy("starting Spark"):
+            spark = stack.enter_context(session(master, {"spark.driver.memory": memory}))
+        yield spark
+
+
+@contextmanager
+def busy(what: str) -> Iterator[Any]:
+    """Show that something goes on, and how far where that is known; gives what to call with done and all."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    # While Spark starts, standard error is where its noise goes; what the person sees is another copy of it.
+    with os.fdopen(os.dup(2), "w") as terminal:
+        console = Console(file=terminal)
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+            task = progress.add_task(what, total=None)
+            yield lambda done, wanted: progress.update(task, completed=done, total=wanted)
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """What stops a pipeline becomes a line, also where a Spark task has raised it."""
+    try:
+        from rota.pipeline.failures import JournalUnreachable, PipelineFailed
+        from rota.pipeline.spark_errors import told_by_spark
+    except ModuleNotFoundError as error:
+        raise CommandFailed(f"{error.name} is missing: pip install 'rota[pipeline]'") from error
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise CommandFailed(f"{error.name} is missing: pip install 'rota[pipeline]'") from error
+    except JournalUnreachable as unreachable:
+        raise CommandFailed(str(unreachable), Exit.UNAVAILABLE) from unreachable
+    except PipelineFailed as failed:
+        raise CommandFailed(str(failed)) from failed
+    except Exception as error:
+        message = told_by_spark(error)
+        if message is None:
+            raise
+        raise CommandFailed(message) from error

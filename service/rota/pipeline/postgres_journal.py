@@ -1,0 +1,110 @@
+"""The journal in Postgres, read with COPY into Arrow by ADBC, and its refusals in our words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from rota.pipeline.failures import JournalRefused, JournalUnreachable
+from rota.pipeline.journal import Wanted
+from rota.pipeline.positions import Heads, Position, Span
+from rota.pipeline.queries import (
+    BOOKMARK,
+    HEADS,
+    OLD_SCHEMA,
+    STORE,
+    GapCheck,
+    aligned,
+    bookmark_values,
+    condition,
+    heads_of,
+    literal,
+    schema_of,
+)
+
+STATEMENT_TIMEOUT = "30min"
+"""Longer than any sane task; a reader that was forgotten does not hold back Postgres's vacuum for ever."""
+
+_BATCH_BYTES = {"adbc.postgresql.batch_size_hint_bytes": str(4 * 1024 * 1024)}
+"""Of the driver's own 16 MiB each batch is new memory to the kernel, which costs a tenth of the reading."""
+
+
+class PostgresJournal:
+    """A Postgres, primary or standby. libpq finds the password: PGPASSFILE, PGSERVICE, or the URL."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+
+    def heads(self) -> Heads:
+        with self._cursor() as cursor:
+            cursor.execute(HEADS.format(shards="rota.shards", store="rota.store"))
+            rows = cursor.fetchall()
+            cursor.execute(STORE.format(store="rota.store"))
+            return heads_of(rows, cursor.fetchall())
+
+    def schema_version(self) -> str:
+        with self._cursor() as cursor:
+            cursor.execute("SELECT version_num FROM rota.alembic_version")
+            return str(cursor.fetchone()[0])
+
+    def batches(self, spans: Sequence[Span], wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        schema = schema_of(wanted)
+        columns = ", ".join(schema.names)
+        with self._cursor() as cursor:
+            cursor.adbc_statement.set_options(**_BATCH_BYTES)
+            for span in spans:
+                check = GapCheck(span, wanted)
+                sql, values = condition(wanted, "literal")
+                where = f"shard_id = {span.shard_id} AND seq BETWEEN {span.first} AND {span.last}{sql}"
+                assert not values
+                cursor.execute(f"SELECT {columns} FROM rota.group_events WHERE {where}")
+                for batch in cursor.fetch_record_batch():
+                    yield check.seen(batch.cast(schema))
+                check.finish()
+
+    def up_to(self, start: Position, end: Position, lines: int) -> Position:
+        with self._cursor() as cursor:
+
+            def ask(sql: str, *values: int) -> int | None:
+                cursor.execute(sql.format(*values, events="rota.group_events"))
+                answer = cursor.fetchone()[0]
+                return None if answer is None else int(answer)
+
+            return aligned(start, end, lines, ask, "literal")
+
+    def bookmark(self, reader: str, position: Position) -> None:
+        with self._cursor(writes=True) as cursor:
+            name, incarnation, positions = (literal(value) for value in bookmark_values(reader, position))
+            now = "CAST(extract(epoch from clock_timestamp()) * 1000 AS BIGINT)"
+            sql = BOOKMARK.format(table="rota.journal_readers", now=now, p="{}")
+            cursor.execute(sql.format(name, incarnation, positions))
+
+    @contextmanager
+    def _cursor(self, *, writes: bool = False) -> Iterator[Any]:
+        """A cursor in a transaction whose settings end with it, so that it works through a pooler, too."""
+        import adbc_driver_manager
+        from adbc_driver_postgresql import dbapi
+
+        try:
+            with dbapi.connect(self._dsn) as connection, connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ" + ("" if writes else " READ ONLY"))
+                cursor.execute(f"SET LOCAL statement_timeout = '{STATEMENT_TIMEOUT}'")
+                yield cursor
+                connection.commit()
+        except adbc_driver_manager.Error as error:
+            raise _failure(error) from error
+
+
+def _failure(error: Exception) -> Exception:
+    state = getattr(error, "sqlstate", None) or ""
+    text = str(error).strip().splitlines()[-1] if str(error).strip() else repr(error)
+    if state == "42501":
+        return JournalRefused(f"no right to read the journal ({text}): GRANT rota_reader TO your login")
+    if state in ("42P01", "42703", "3F000"):
+        return JournalRefused(OLD_SCHEMA.format(text))
+    if state.startswith("28") or "authentication" in text:
+        return JournalRefused(f"Postgres refuses the login: {text}")
+    return JournalUnreachable(f"Postgres cannot be read: {text}")

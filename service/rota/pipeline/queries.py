@@ -1,0 +1,116 @@
+"""What both kinds of stores are asked, and how their answers are checked: no line may be missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from rota.pipeline.events import EVENTS
+from rota.pipeline.failures import JournalRefused, LinesMissing
+from rota.pipeline.journal import Wanted
+from rota.pipeline.positions import PRUNED_HINT, Heads, Position, Span
+
+HEADS = "SELECT s.shard_id, s.first_seq, s.last_seq, t.incarnation, t.shard_count FROM {shards} AS s, {store} AS t"
+STORE = "SELECT incarnation, shard_count FROM {store}"
+OLD_SCHEMA = "the store's schema is not this release's ({}): run `rota db upgrade`"
+BOOKMARK = (
+    "INSERT INTO {table} (reader, incarnation, positions, updated_at_ms) VALUES ({p}, {p}, {p}, {now})"
+    " ON CONFLICT (reader) DO UPDATE SET incarnation = excluded.incarnation,"
+    " positions = excluded.positions, updated_at_ms = excluded.updated_at_ms"
+)
+
+
+class GapCheck:
+    """Counts the lines of a span: a journal is gapless, so what is missing was pruned or lost."""
+
+    def __init__(self, span: Span, wanted: Wanted) -> None:
+        self._span = span
+        self._columns = list(wanted.columns)
+        self._checks = not wanted.is_partial
+        self._here = bytearray(span.lines) if self._checks else bytearray()
+
+    def seen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Take note of a batch; returns what was wanted of it."""
+        if self._checks:
+            import numpy
+
+            places = batch.column("seq").to_numpy() - self._span.first
+            numpy.frombuffer(self._here, dtype=numpy.uint8)[places] = 1
+        return batch.select(self._columns)
+
+    def finish(self) -> None:
+        missing = self._here.count(0)
+        if missing:
+            first = self._span.first + self._here.index(0)
+            last = self._span.first + self._here.rindex(0)
+            raise LinesMissing(
+                f"shard {self._span.shard_id}: {missing} of the lines {first} to {last} are not there, pruned or lost: "
+                f"{PRUNED_HINT}"
+            )
+
+
+def schema_of(wanted: Wanted) -> pa.Schema:
+    """What is read: `seq` in any case, for it tells what is missing."""
+    names = [name for name in EVENTS.names if name in wanted.columns or name == "seq"]
+    return pa.schema([EVENTS.field(name) for name in names])
+
+
+def condition(wanted: Wanted, style: str) -> tuple[str, list[str]]:
+    """The rest of a WHERE clause, with `?` for values or, where the driver's COPY takes none, with literals."""
+    values = [part for group in wanted.groups for part in group] + list(wanted.kinds)
+    place = iter(["?"] * len(values) if style == "?" else map(literal, values))
+    parts = []
+    if wanted.groups:
+        each = [f"(namespace = {next(place)} AND group_id = {next(place)})" for _ in wanted.groups]
+        parts.append(f" AND ({' OR '.join(each)})")
+    if wanted.kinds:
+        parts.append(f" AND kind IN ({', '.join(next(place) for _ in wanted.kinds)})")
+    return "".join(parts), values if style == "?" else []
+
+
+def literal(text: str) -> str:
+    """A text as SQL writes it, where `standard_conforming_strings` is on, as it is since Postgres 9.1."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def heads_of(rows: Sequence[Sequence[Any]], stores: Sequence[Sequence[Any]]) -> Heads:
+    if not stores:
+        raise JournalRefused("no service ever opened this store: start `rota serve` on it first")
+    incarnation, shard_count = stores[0]
+    first = {int(shard_id): int(seq) for shard_id, seq, *_ in rows}
+    return Heads(str(incarnation), int(shard_count), first, {int(row[0]): int(row[2]) for row in rows})
+
+
+def bookmark_values(reader: str, position: Position) -> tuple[str, str, str]:
+    return reader, position.incarnation, json.dumps(position.encode()["shards"], separators=(",", ":"))
+
+
+def aligned(start: Position, end: Position, lines: int, ask: Any, style: str) -> Position:
+    """About `lines` further, cut at one moment: no shard runs ahead of the others in time.
+
+    Each shard gets an equal share of the lines. The moment is when the first of those that have more than their share
+    comes to the end of it, so every cut makes progress.
+    """
+    spans = {shard_id: (start.shards.get(shard_id, 0), last) for shard_id, last in end.shards.items()}
+    behind = {shard_id: span for shard_id, span in spans.items() if span[0] < span[1]}
+    if sum(last - done for done, last in behind.values()) <= lines:
+        return end
+    share = max(1, lines // len(behind))
+    p = ["?"] * 4 if style == "?" else ["{0}", "{1}", "{2}", "{3}"]
+    at = f"SELECT max(at) FROM {{events}} WHERE shard_id = {p[0]} AND seq = {p[1]}"
+    found = (
+        f"SELECT max(seq) FROM {{events}} WHERE shard_id = {p[0]} AND seq > {p[1]} AND seq <= {p[2]} AND at <= {p[3]}"
+    )
+    if style != "?":
+        at = at.replace("max(at)", "CAST(extract(epoch from max(at)) * 1000000 AS BIGINT)")
+        found = found.replace("at <= {3}", "at <= 'epoch'::timestamptz + {3} * interval '1 microsecond'")
+    moments = [ask(at, s, done + share) for s, (done, last) in behind.items() if last - done > share]
+    moment = min(each for each in moments if each is not None)
+    cut = {
+        shard_id: ask(found, shard_id, done, min(done + share, last), moment) or done
+        for shard_id, (done, last) in behind.items()
+    }
+    return Position(end.incarnation, {**end.shards, **cut})

@@ -1,0 +1,262 @@
+"""The questions of a report, each a query over the facts since its beginning: the views `r_<table>`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from rota.pipeline.charts import Bars
+from rota.pipeline.facts.causes import CAUSES
+from rota.pipeline.pages import Chart, Section, duration
+from rota.pipeline.timeouts import Advice
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_BINS = 48
+_TOP = 10
+STORM = 6
+"""So many rebalances of one group within ten minutes are a storm."""
+
+
+def worst_groups(spark: SparkSession) -> Section:
+    rows = all_rows(
+        spark,
+        f"""WITH unstable AS (
+                SELECT namespace, group_id, sum(ms) AS ms FROM r_group_states
+                WHERE state IN ('PreparingRebalance', 'CompletingRebalance') GROUP BY 1, 2),
+            causes AS (
+                SELECT namespace, group_id, cause, count(*) AS n FROM r_rebalances GROUP BY 1, 2, 3),
+            ranked AS (SELECT *, row_number() OVER (PARTITION BY namespace, group_id ORDER BY n DESC, cause) AS place,
+                sum(n) OVER (PARTITION BY namespace, group_id) AS total FROM causes)
+            SELECT namespace, group_id, total, coalesce(ms, 0) AS ms, cause, n FROM ranked
+            LEFT JOIN unstable USING (namespace, group_id) WHERE place = 1
+            ORDER BY total DESC, group_id LIMIT {_TOP}""",
+    )
+    return Section(
+        "worst-groups",
+        "Groups that rebalance most",
+        "Nobody works on what moves while a group agrees. Begin with the first cause of the first group.",
+        ("group", "rebalances", "time agreeing", "most frequent cause", "of them"),
+        [(_group(r), r["total"], duration(r["ms"]), r["cause"], r["n"]) for r in rows],
+    )
+
+
+def causes(spark: SparkSession, begin: datetime, end: datetime) -> Section:
+    seconds = max(60.0, (end - begin).total_seconds() / _BINS)
+    rows = all_rows(
+        spark,
+        f"""SELECT cause, least({_BINS - 1}, cast((unix_timestamp(started_at) - unix_timestamp(timestamp'{begin}'))
+            / {seconds} AS int)) AS bin, count(*) AS n FROM r_rebalances GROUP BY 1, 2""",
+    )
+    totals: dict[str, int] = {}
+    for row in rows:
+        totals[row["cause"]] = totals.get(row["cause"], 0) + row["n"]
+    order = sorted(totals, key=lambda cause: (-totals[cause], cause))
+    series = {cause: [0.0] * _BINS for cause in order}
+    for row in rows:
+        series[row["cause"]][max(0, row["bin"])] += row["n"]
+    wide = (end - begin) > timedelta(days=2)
+    moments = (begin + timedelta(seconds=seconds * place) for place in range(_BINS))
+    labels = [f"{moment:%d %b}" if wide else f"{moment:%H:%M}" for moment in moments]
+    unit = f"rebalances in {duration(seconds * 1000)}"
+    return Section(
+        "causes",
+        "Why groups rebalanced",
+        "Each rebalance has one cause: the line of the journal that came right before it.",
+        ("cause", "rebalances", "meaning"),
+        [(cause, totals[cause], CAUSES[cause]) for cause in order],
+        Chart("bars", Bars(labels, {cause: series[cause] for cause in order}, unit)),
+    )
+
+
+def storms(spark: SparkSession) -> Section | None:
+    rows = all_rows(
+        spark,
+        f"""SELECT namespace, group_id, date_format(w.start, 'yyyy-MM-dd HH:mm') AS began, count(*) AS n,
+                sum(duration_ms) AS took, mode(cause) AS why
+            FROM (SELECT *, window(started_at, '10 minutes') AS w FROM r_rebalances)
+            GROUP BY 1, 2, w.start HAVING count(*) >= {STORM} ORDER BY n DESC, began LIMIT {_TOP}""",
+    )
+    return _unless_empty(
+        "storms",
+        "Storms",
+        f"{STORM} rebalances or more of one group within ten minutes.",
+        ("group", "from (UTC)", "rebalances", "time agreeing", "mostly because"),
+        [(_group(r), r["began"], r["n"], duration(r["took"]), r["why"]) for r in rows],
+    )
+
+
+def durations(spark: SparkSession) -> Section:
+    columns = ", ".join(
+        f"percentile_approx({name}, array(0.5, 0.95, 0.99)) AS of_{name}"
+        for name in ("join_ms", "sync_ms", "duration_ms")
+    )
+    rows = all_rows(
+        spark,
+        f"SELECT outcome, count(*) AS n, {columns} FROM r_rebalances WHERE outcome NOT IN ('', 'reassigned')"
+        " GROUP BY 1 ORDER BY n DESC",
+    )
+    return Section(
+        "durations",
+        "How long rebalances took",
+        "The join phase waits for the slowest member, the sync phase for the leader. 50 / 95 / 99 of 100 took at most:",
+        ("outcome", "rebalances", "join phase", "sync phase", "altogether"),
+        [
+            (r["outcome"], r["n"], *(_three(r[f"of_{name}"]) for name in ("join_ms", "sync_ms", "duration_ms")))
+            for r in rows
+        ],
+    )
+
+
+def churn(spark: SparkSession) -> Section | None:
+    rows = all_rows(
+        spark,
+        f"""SELECT namespace, group_id, protocol_name, sum(moves) AS moved, sum(least_moves) AS least,
+                max(imbalance) AS uneven, avg(units) AS held FROM r_assignments WHERE units > 0
+            GROUP BY 1, 2, 3 HAVING moved > 0 ORDER BY moved - least DESC, moved DESC, group_id LIMIT {_TOP}""",
+    )
+    return _unless_empty(
+        "churn",
+        "Units that moved without need",
+        "A move costs the new holder its caches. The least possible is what an even assignment needs.",
+        ("group", "strategy", "moves", "least possible", "units", "worst imbalance"),
+        [(_group(r), r["protocol_name"], r["moved"], r["least"], f"{r['held']:.0f}", r["uneven"]) for r in rows],
+    )
+
+
+def strategies(spark: SparkSession) -> Section | None:
+    rows = all_rows(
+        spark,
+        """SELECT assignor, sum(moves) AS moved, sum(least_moves) AS least, sum(paused_units) AS paused,
+               sum(rounds) AS phases, max(imbalance) AS uneven FROM r_advisor
+           GROUP BY 1 ORDER BY assignor = '(actual)' DESC, moved DESC""",
+    )
+    found = _unless_empty(
+        "strategies",
+        "What other strategies would have done",
+        "The real history of members of all groups, assigned anew with each strategy from the beginning.",
+        ("strategy", "moves", "least possible", "units paused", "join phases", "worst imbalance"),
+        [(r["assignor"], r["moved"], r["least"], r["paused"], r["phases"], r["uneven"]) for r in rows],
+    )
+    if found is None:
+        return None
+    bars = [(r["assignor"], float(r["moved"]), float(r["least"])) for r in rows]
+    return found.with_chart(Chart("levels", bars, "units moved", "the least possible"))
+
+
+def leader_gaps(spark: SparkSession) -> Section | None:
+    rows = all_rows(
+        spark,
+        f"""SELECT namespace, group_id, count(*) AS n, max(gap_ms) AS longest, sum(gap_ms) AS total
+            FROM r_leader_tenures WHERE gap_ms > 0 GROUP BY 1, 2 ORDER BY longest DESC LIMIT {_TOP}""",
+    )
+    return _unless_empty(
+        "leaders",
+        "Time without a leader",
+        "From the moment when the coordinator let the old leader go to the next one's first generation.",
+        ("group", "times", "longest", "altogether"),
+        [(_group(r), r["n"], duration(r["longest"]), duration(r["total"])) for r in rows],
+    )
+
+
+def flapping(spark: SparkSession) -> Section | None:
+    rows = all_rows(
+        spark,
+        f"""SELECT namespace, group_id, client_id, count(*) AS n, percentile_approx(ms, 0.5) AS p50,
+                count_if(end = 'expired') AS expired FROM r_members GROUP BY 1, 2, 3
+            HAVING count(*) >= 6 ORDER BY n DESC, client_id LIMIT {_TOP}""",
+    )
+    return _unless_empty(
+        "flapping",
+        "Members that come and go",
+        "Six stays or more. An autoscaler that changes its mind and a crash loop look like this.",
+        ("group", "client", "stays", "half lasted at most", "ended by expiry"),
+        [(_group(r), r["client_id"], r["n"], duration(r["p50"]), r["expired"]) for r in rows],
+    )
+
+
+def timeouts(advice: list[Advice]) -> Section | None:
+    told = [
+        (
+            f"{a.namespace}/{a.group_id}",
+            duration(a.session_timeout_ms),
+            duration(a.recommended_ms),
+            duration(a.longest_gap_ms),
+            f"{a.false_expiries_per_day:.3f}",
+            ("-" if a.detection_saved_ms < 0 else "") + duration(abs(a.detection_saved_ms)),
+        )
+        for a in advice
+        if a.recommended_ms is not None and abs(a.detection_saved_ms) > a.session_timeout_ms * 0.2
+    ][:_TOP]
+    return _unless_empty(
+        "timeouts",
+        "Session timeouts that could change",
+        "From how regularly members were heard. False expiries are per member and day, at today's timeout.",
+        ("group", "today", "recommended", "longest gap", "false expiries", "a death is noticed sooner by"),
+        told,
+    )
+
+
+def stalls(spark: SparkSession) -> Section | None:
+    rows = all_rows(
+        spark,
+        f"""SELECT namespace, group_id, topic, partition, max(stall_ms) AS stall, sum(commits) AS written,
+                sum(went_back) AS back FROM r_offsets GROUP BY 1, 2, 3, 4
+            HAVING max(stall_ms) > 600000 OR sum(went_back) > 0 ORDER BY stall DESC LIMIT {_TOP}""",
+    )
+    return _unless_empty(
+        "stalls",
+        "Partitions that stood still",
+        "Longer than ten minutes without a commit, or progress that went back.",
+        ("group", "partition", "longest stall", "commits", "went back"),
+        [(_group(r), f"{r['topic']}/{r['partition']}", duration(r["stall"]), r["written"], r["back"]) for r in rows],
+    )
+
+
+def fenced(spark: SparkSession) -> Section | None:
+    rows = all_rows(
+        spark,
+        f"""SELECT namespace, group_id, operation, error, sum(times) AS n, max(after_ms) AS late FROM r_fenced
+            GROUP BY 1, 2, 3, 4 ORDER BY n DESC LIMIT {_TOP}""",
+    )
+    return _unless_empty(
+        "fenced",
+        "Stale requests that were refused",
+        "Somebody acted in the name of a member that was no longer one. Each would have been a second writer.",
+        ("group", "operation", "error", "times", "latest after its end"),
+        [(_group(r), r["operation"], r["error"], r["n"], duration(r["late"])) for r in rows],
+    )
+
+
+def failovers(spark: SparkSession) -> Section | None:
+    rows = all_rows(
+        spark,
+        f"""SELECT to_replica, count(*) AS n, count_if(graceful) AS graceful, max(gap_ms) AS gap FROM r_failovers
+            WHERE from_replica <> '' GROUP BY 1 ORDER BY n DESC LIMIT {_TOP}""",
+    )
+    return _unless_empty(
+        "failovers",
+        "Shards that changed hands",
+        "Handed over in order, or taken after a lease had run out.",
+        ("to replica", "shards", "handed over in order", "longest gap of those"),
+        [(r["to_replica"], r["n"], r["graceful"], duration(r["gap"])) for r in rows],
+    )
+
+
+def _unless_empty(
+    name: str, title: str, sentence: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]
+) -> Section | None:
+    return Section(name, title, sentence, columns, rows) if rows else None
+
+
+def all_rows(spark: SparkSession, query: str) -> list[dict[str, Any]]:
+    return [row.asDict() for row in spark.sql(query).collect()]
+
+
+def _group(row: dict[str, Any]) -> str:
+    return f"{row['namespace']}/{row['group_id']}"
+
+
+def _three(values: list[int] | None) -> str:
+    return " / ".join(map(duration, values)) if values else "-"
