@@ -8,10 +8,9 @@ there only with its first member. Leaders and locks are elections. Options in th
 from __future__ import annotations
 
 import base64
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -19,8 +18,9 @@ import tooz
 from tooz import coordination, locking, utils
 
 from rota.adapters.candidacy import Candidacy
+from rota.adapters.tooz_lock import RotaLock, translated
 from rota.client import sync
-from rota.client.errors import CoordinatorError, CoordinatorUnreachable, GroupIdNotFound
+from rota.client.errors import GroupIdNotFound
 from rota.protocol.messages import DescribeReply, JoinedMember
 
 PROTOCOL = "tooz-1"
@@ -70,7 +70,7 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
         )
         self._connected = connecting.__enter__()
         try:
-            with _translated():
+            with translated():
                 self._connected.topics()
         except tooz.ToozError:
             self._connected.__exit__(None, None, None)
@@ -262,9 +262,8 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
                 continue
             candidacy = self._candidacies.get(group_id)
             if candidacy is None:
-                candidacy = Candidacy(self.client, _election(group_id), session_timeout_ms=self._session_timeout_ms)
+                candidacy = self._candidacies[group_id] = self._candidacy(_election(group_id))
                 candidacy.start()
-                self._candidacies[group_id] = candidacy
             if not self._has_won(group_id, candidacy):
                 self._announced.discard(group_id)
             elif group_id not in self._announced:
@@ -297,74 +296,10 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
         return led
 
     def get_lock(self, name: bytes) -> locking.Lock:
-        return RotaLock(name, self)
+        return RotaLock(name, lambda: self._candidacy(f"tooz.lock.{_to_name(name)}"), self._locks)
 
-    # --- for locks ------------------------------------------------------------------------------
-
-    def candidacy_for(self, lock: RotaLock) -> Candidacy:
-        self._locks.add(lock)
-        return Candidacy(self.client, f"tooz.lock.{_to_name(lock.name)}", session_timeout_ms=self._session_timeout_ms)
-
-    def forget(self, lock: RotaLock) -> None:
-        self._locks.discard(lock)
-
-
-class RotaLock(locking.Lock):
-    """Held while its candidate leads. `token` is the fencing token, which no other driver of tooz has."""
-
-    def __init__(self, name: bytes, driver: RotaDriver) -> None:
-        super().__init__(name)
-        self._driver = driver
-        self._candidacy: Candidacy | None = None
-        self._taken = threading.Lock()
-        """Held by the thread that has this object's candidacy, so that its threads exclude each other."""
-
-    @property
-    def acquired(self) -> bool:
-        """Whether it is held now, by the clock."""
-        return self._candidacy is not None and self._candidacy.is_leader
-
-    @property
-    def token(self) -> int | None:
-        """Give it to what the lock guards, and have older ones refused there."""
-        return self._candidacy.token if self._candidacy is not None else None
-
-    def acquire(self, blocking: bool | float = True, shared: bool = False, timeout: float | None = None) -> bool:
-        """`blocking` may be a number of seconds, as with tooz's other drivers."""
-        if shared:
-            raise tooz.NotImplemented("locks are exclusive")
-        waits_s = timeout if blocking is True else float(blocking)
-        if not self._taken.acquire(blocking=waits_s != 0, timeout=waits_s or -1):
-            return False
-        candidacy = self._driver.candidacy_for(self)
-        try:
-            with _translated():
-                candidacy.start()
-                won = candidacy.wait_elected(waits_s) if waits_s != 0 else candidacy.wait_decided()
-        except BaseException:
-            self._give_up(candidacy)
-            raise
-        if won:
-            self._candidacy = candidacy
-        else:
-            self._give_up(candidacy)
-        return won
-
-    def release(self) -> bool:
-        candidacy, self._candidacy = self._candidacy, None
-        if candidacy is None:
-            return False
-        held = candidacy.is_leader
-        self._give_up(candidacy)
-        return held
-
-    def _give_up(self, candidacy: Candidacy) -> None:
-        candidacy.stop()
-        self._driver.forget(self)
-        self._taken.release()
-
-    def is_still_owner(self) -> bool:
-        return self.acquired
+    def _candidacy(self, election: str) -> Candidacy:
+        return Candidacy(self.client, election, session_timeout_ms=self._session_timeout_ms)
 
 
 def _nothing_to_assign(members: Sequence[JoinedMember], generation_id: int) -> dict[str, bytes]:  # noqa: ARG001
@@ -375,22 +310,11 @@ def _done(work: Callable[[], Outcome]) -> coordination.CoordAsyncResult[Outcome]
     """The outcome, as the promise that tooz expects; the work is done by then."""
     future: Future[Outcome] = Future()
     try:
-        with _translated():
+        with translated():
             future.set_result(work())
     except tooz.ToozError as error:
         future.set_exception(error)
     return coordination.CoordinatorResult(future)
-
-
-@contextlib.contextmanager
-def _translated() -> Iterator[None]:
-    """Our errors as tooz's."""
-    try:
-        yield
-    except CoordinatorUnreachable as error:
-        raise coordination.ToozConnectionError(str(error)) from error
-    except CoordinatorError as error:
-        raise tooz.ToozError(str(error)) from error
 
 
 def _group(group_id: bytes) -> str:
