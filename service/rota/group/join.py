@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from rota.group.membership_checks import check_member, report_fenced
 from rota.group.rebalance import (
     drop_parked,
@@ -105,7 +103,8 @@ def _issue_member_id(result: Result, group: Group, request: JoinGroup, call: int
 
 def _add_member(result: Result, group: Group, request: JoinGroup, member_id: str, call: int, limits: Limits) -> None:
     group.pending.pop(member_id, None)
-    result.record(group, MemberJoined(_image(request, member_id), request.protocol_type, request.reason))
+    image = _image(request, member_id, request.group_instance_id)
+    result.record(group, MemberJoined(image, request.protocol_type, request.reason))
     _park(result, group, group.members[member_id], call)
     if group.state is PREPARING_REBALANCE and group.initial:
         group.newcomer_arrived = True
@@ -174,7 +173,7 @@ def _keeps_protocol(group: Group, member: Member, request: JoinGroup) -> bool:
     if [p.name for p in request.protocols] == [p.name for p in former.protocols]:
         # Its vote is the same. The others need not be asked, however many return in a rolling restart.
         return True
-    group.update(member, _image(request, member.member_id))
+    group.update(member, _image(request, member.member_id, request.group_instance_id))
     try:
         return group.select_protocol() == group.protocol_name
     finally:
@@ -184,7 +183,7 @@ def _keeps_protocol(group: Group, member: Member, request: JoinGroup) -> bool:
 def _update(result: Result, group: Group, member: Member, request: JoinGroup, *, settle: bool) -> None:
     """Take over what the member now says of itself, where it differs."""
     # Its instance id is for life: a rejoin without it does not make a static member a dynamic one.
-    image = replace(_image(request, member.member_id), group_instance_id=member.image.group_instance_id)
+    image = _image(request, member.member_id, member.image.group_instance_id)
     if image != member.image:
         result.record(group, MemberUpdated(image, settle, request.reason))
 
@@ -204,10 +203,10 @@ def _park(result: Result, group: Group, member: Member, call: int) -> None:
         group.joined_count += 1
 
 
-def _image(request: JoinGroup, member_id: str) -> MemberImage:
+def _image(request: JoinGroup, member_id: str, group_instance_id: str | None) -> MemberImage:
     return MemberImage(
         member_id=member_id,
-        group_instance_id=request.group_instance_id,
+        group_instance_id=group_instance_id,
         client_id=request.client_id,
         host=request.host,
         session_timeout_ms=request.session_timeout_ms,

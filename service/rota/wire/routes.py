@@ -104,9 +104,11 @@ def decode_path(parameters: Mapping[str, str]) -> dict[str, str]:
     return dict(parameters)
 
 
-def decode_request(route: Route, path: Mapping[str, str], document: dict[str, Any], limits: Limits) -> Any:
-    """Build the route's request of its path and its document (the body's, or the query's)."""
-    return route.shape.decode(document, limits, **decode_path(path))
+def decode_request(
+    route: Route, path: Mapping[str, str], document: dict[str, Any], limits: Limits, **given: Any
+) -> Any:
+    """Build the route's request of its path, its document (the body's, or the query's) and what neither says."""
+    return route.shape.decode(document, limits, **decode_path(path), **given)
 
 
 def encode_request(request: Request) -> Target:

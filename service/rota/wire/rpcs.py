@@ -43,13 +43,13 @@ class Rpc:
     def path(self) -> str:
         return f"/{self.service}/{self.name}"
 
-    def read_request(self, message: Any, limits: Limits) -> Any:
-        """The checked request; `RejectedRequest` as over HTTP."""
+    def read_request(self, message: Any, limits: Limits, **given: Any) -> Any:
+        """The checked request, with what the message does not say; `RejectedRequest` as over HTTP."""
         path = {name: getattr(message, name) for name in self._path}
-        return decode_request(self._route, path, self._request_shape.document(message), limits)
+        return decode_request(self._route, path, self._request_shape.document(message), limits, **given)
 
-    def parse_request(self, data: bytes, limits: Limits) -> Any:
-        return self.read_request(parse(self.request_message, data), limits)
+    def parse_request(self, data: bytes, limits: Limits, **given: Any) -> Any:
+        return self.read_request(parse(self.request_message, data), limits, **given)
 
     def write_request(self, request: Request) -> Any:
         """The message of a request; ValueError or TypeError if protobuf cannot hold it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -62,8 +62,6 @@ class Calls:
     async def ask(self, rpc: Rpc, request: Request, context: Context) -> Answer:
         """Ask the coordinator in the name of a caller. Raises `CallFailed`."""
         request = within_deadline(request, context.time_remaining())
-        if isinstance(request, JoinGroup):
-            request = replace(request, host=client_of(context, self.proxies))
         if not parks(request):
             return checked(await self.coordinator.call(request))
         with self.metrics.parked(rpc.name):
@@ -94,11 +92,15 @@ class Calls:
     # --- the rpcs ----------------------------------------------------------------------------------
 
     async def _call(self, rpc: Rpc, data: bytes, context: Context) -> bytes:
-        request = rpc.parse_request(data, self.limits)
-        if rpc is REMOVE_MEMBERS:
-            request = replace(request, by_admin=True)
+        request = rpc.parse_request(data, self.limits, **self._unsaid(rpc, context))
         answer = await self.ask(rpc, request, context)
         return dump(rpc.write_answer(answer.reply, answer.revision, answer.epoch))
+
+    def _unsaid(self, rpc: Rpc, context: Context) -> dict[str, Any]:
+        """What a request holds and its message does not."""
+        if rpc is REMOVE_MEMBERS:
+            return {"by_admin": True}
+        return {"host": client_of(context, self.proxies)} if rpc.request is JoinGroup else {}
 
     async def _heartbeat(self, data: bytes, context: Context) -> bytes:
         if tracing.spans is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rota.api.grpc.calls import Calls, Context, dump
+from rota.api.grpc.calls import Calls, Context, client_of, dump
 from rota.api.grpc.failures import CallFailed, Failure, abort, outcome_of
 from rota.api.grpc.roster import GroupKey, Roster, Seat
 from rota.api.heartbeats import answers_to
@@ -73,6 +73,7 @@ class Session:
         self._calls = calls
         self._roster = roster
         self._context = context
+        self._host = client_of(context, calls.proxies)
         self._reading = asyncio.create_task(self._read(requests))
         self._reading.add_done_callback(lambda _: self._wake.set())
         self._heartbeats = HeartbeatReader(calls.limits)
@@ -201,7 +202,8 @@ class Session:
         raise invalid("the call asks for nothing that this server knows")
 
     async def _call(self, kind: _Kind, message: Any) -> SessionEvent:
-        request = kind.rpc.read_request(message, self._calls.limits)
+        unsaid = {"host": self._host} if kind.rpc.request is JoinGroup else {}
+        request = kind.rpc.read_request(message, self._calls.limits, **unsaid)
         # Before anybody is seated: who is on the stream is told of the group.
         self._calls.admit(request)
         with self._under_way(request):
