@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -127,6 +128,27 @@ def test_every_way_of_migrating_has_its_upgrade_before_its_servers() -> None:
         "hook": {"Deployment": [], "Job": [["db", "upgrade"]]},
         "none": {"Deployment": []},
     }
+
+
+@pytest.mark.parametrize("mode", ["init", "job"])
+def test_a_file_that_the_stores_url_names_is_there_for_whoever_is_told_that_url(mode: str) -> None:
+    values: dict[str, Any] = {
+        "migrations": {"mode": mode},
+        "extraVolumes": [{"name": "postgres", "secret": {"secretName": "postgres"}}],
+        "extraVolumeMounts": [{"name": "postgres", "mountPath": "/var/run/postgres", "readOnly": True}],
+        "journal": {"keepDays": 7},
+    }
+    told = [
+        (pod["spec"].get("volumes", ()), container.get("volumeMounts", ()))
+        for _, pod in pod_templates(render(MINIMAL, values=values))
+        for container in containers(pod)
+        if "ROTA_STORE" in {variable["name"] for variable in container.get("env", ())}
+    ]
+
+    assert len(told) == {"init": 3, "job": 4}[mode]
+    for volumes, mounts in told:
+        assert values["extraVolumes"][0] in volumes
+        assert values["extraVolumeMounts"][0] in mounts
 
 
 def test_a_job_of_another_image_is_another_job() -> None:

@@ -79,6 +79,9 @@ env:
   {{- include "rota.storeEnv" .root | nindent 2 }}
 securityContext: {{- toYaml .root.Values.securityContext | nindent 2 }}
 resources: {{- toYaml .root.Values.resources | nindent 2 }}
+{{- with .root.Values.extraVolumeMounts }}
+volumeMounts: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* What the servers have as files, each in a folder of its own below /etc/rota: a list, for volumes and for mounts. */}}

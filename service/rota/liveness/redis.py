@@ -18,6 +18,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from rota.group.shard import MemberName
 from rota.liveness.scripts import HEARD, READ, RECORD, TELL
+from rota.liveness.urls import connection_options
 from rota.runtime.ports import Heard, LivenessUnavailable, ShardNews
 
 TIMEOUT_S = 0.2
@@ -46,8 +47,8 @@ class RedisLiveness:
         self._timeout_s = timeout_s
         self._told: dict[int, int] = {}
         """When each shard was last told of from here, by Redis's clock."""
-        pool = BlockingConnectionPool.from_url(
-            url,
+        pool = BlockingConnectionPool(
+            **connection_options(url),
             max_connections=CONNECTIONS,
             timeout=timeout_s,
             socket_timeout=timeout_s,

@@ -90,7 +90,8 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="ROTA_", env_nested_delimiter="__", frozen=True, extra="forbid")
 
     store: str = Field(
-        default_factory=default_store_url, description="`sqlite:///PATH` or `postgresql://…`; a file of this user's."
+        default_factory=default_store_url,
+        description="`sqlite:///PATH` or `postgresql://…[?password_file=PATH]`; a file of this user's.",
     )
     http: _Address = Field(default=Address("127.0.0.1", 8080), description="Where HTTP listens: `HOST:PORT`.")
     grpc: _Address | None = Field(
@@ -101,7 +102,8 @@ class Settings(BaseSettings):
         description="Where `/healthz` and `/readyz`, and nothing else, are answered in plain HTTP too: `HOST:PORT`.",
     )
     redis: _LivenessUrl | None = Field(
-        default=None, description="Where replicas tell each other whom they heard: `redis://…`, `rediss://…` (TLS)."
+        default=None,
+        description="Where replicas tell each other whom they heard: `redis://…[?password_file=PATH]`, `rediss://…`.",
     )
     workers: int = Field(
         default=1,

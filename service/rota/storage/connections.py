@@ -101,8 +101,8 @@ class PostgresConnections:
     dialect = "postgresql"
     appender: Appender = PostgresAppender()
 
-    def __init__(self, dsn: str, *, write_timeout_ms: int, read_timeout_ms: int) -> None:
-        self._dsn = dsn
+    def __init__(self, location: PostgresLocation, *, write_timeout_ms: int, read_timeout_ms: int) -> None:
+        self._location = location
         self._write_timeout_ms = write_timeout_ms
         self._read_timeout_ms = read_timeout_ms
         self._engine: AsyncEngine | None = None
@@ -111,7 +111,7 @@ class PostgresConnections:
     async def open(self) -> None:
         is_direct = await self._find_out_whether_direct()
         self._engine = postgres_engine(
-            self._dsn,
+            self._location,
             connections=_POSTGRES_CONNECTIONS,
             pool_timeout_ms=self._write_timeout_ms,
             session_timeout_ms=self._write_timeout_ms if is_direct else None,
@@ -120,7 +120,7 @@ class PostgresConnections:
         self._appending = KeptConnection(self._engine) if is_direct else None
 
     async def _find_out_whether_direct(self) -> bool:
-        probe = postgres_engine(self._dsn, explicit_transactions=True)
+        probe = postgres_engine(self._location, explicit_transactions=True)
         async with postgres_transaction(probe, self._read_timeout_ms) as connection:
             return not await is_behind_pooler(connection)
 
@@ -164,5 +164,5 @@ def connections_to(location: StoreLocation, *, write_timeout_ms: int, read_timeo
     match location:
         case SqliteLocation(path):
             return SqliteConnections(path, write_timeout_ms=write_timeout_ms)
-        case PostgresLocation(dsn):
-            return PostgresConnections(dsn, write_timeout_ms=write_timeout_ms, read_timeout_ms=read_timeout_ms)
+        case PostgresLocation():
+            return PostgresConnections(location, write_timeout_ms=write_timeout_ms, read_timeout_ms=read_timeout_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -14,6 +15,7 @@ from sqlalchemy import URL, event, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from rota.passwords import read_password
 from rota.runtime.ports import StoreRefused
 from rota.storage.schema import POSTGRES_SCHEMA
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation
@@ -83,7 +85,7 @@ class SqliteThreads:
 
 
 def postgres_engine(
-    dsn: str,
+    location: PostgresLocation,
     *,
     connections: int = 0,
     pool_timeout_ms: int = 0,
@@ -102,25 +104,27 @@ def postgres_engine(
         # The last one that was used comes first: its statements are prepared and its caches warm.
         timeout_s = pool_timeout_ms / 1000
         pool = {"pool_size": connections, "max_overflow": 0, "pool_timeout": timeout_s, "pool_use_lifo": True}
-    arguments = {"async_creator_fn": _asyncpg_connect, "dsn": dsn, "session_timeout_ms": session_timeout_ms}
+    arguments = {"async_creator_fn": _asyncpg_connect, "location": location, "session_timeout_ms": session_timeout_ms}
     isolation = "AUTOCOMMIT" if explicit_transactions else "READ COMMITTED"
     return create_async_engine("postgresql+asyncpg://", connect_args=arguments, isolation_level=isolation, **pool)
 
 
-async def _asyncpg_connect(dsn: str, session_timeout_ms: int | None) -> Any:
+async def _asyncpg_connect(location: PostgresLocation, session_timeout_ms: int | None) -> Any:
     try:
         import asyncpg
     except ModuleNotFoundError as error:
         raise StoreRefused("a store on Postgres needs the extra: pip install 'rota[postgres]'") from error
     # asyncpg reads the DSN itself: several hosts, sslmode and target_session_attrs mean what libpq says.
+    connect = partial(asyncpg.connect, location.dsn, timeout=_CONNECT_TIMEOUT_S)
+    if location.password_file is not None:
+        connect = partial(connect, password=partial(read_password, location.password_file))
     settings = {"application_name": "rota"}
     if session_timeout_ms is None:
         # Without a cache of its own it names no statement, and parses each before it is bound.
-        unnamed = {"statement_cache_size": 0}
-        return await asyncpg.connect(dsn, timeout=_CONNECT_TIMEOUT_S, server_settings=settings, **unnamed)
+        return await connect(server_settings=settings, statement_cache_size=0)
     settings |= {"default_transaction_isolation": "read committed", "default_transaction_read_only": "off"}
     settings |= {name: str(session_timeout_ms) for name in _TIMEOUTS}
-    connection = await asyncpg.connect(dsn, timeout=_CONNECT_TIMEOUT_S, server_settings=settings)
+    connection = await connect(server_settings=settings)
     await connection.execute(_durable(of_transaction=False))
     return connection
 
@@ -220,5 +224,5 @@ def single_engine(location: StoreLocation, *, writes: bool) -> AsyncEngine:
     match location:
         case SqliteLocation(path):
             return sqlite_engine(path, busy_timeout_ms=5_000, connections=1, writes=writes)
-        case PostgresLocation(dsn):
-            return postgres_engine(dsn)
+        case PostgresLocation():
+            return postgres_engine(location)

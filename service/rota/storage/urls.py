@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import platformdirs
 
+from rota.passwords import split_password_file
 from rota.runtime.ports import StoreRefused
 
 _POSTGRES_SCHEMES = ("postgresql", "postgres")
@@ -28,6 +29,8 @@ class PostgresLocation:
     """A DSN as libpq and asyncpg read it, several hosts and `?sslmode=` included."""
 
     dsn: str
+    password_file: Path | None = None
+    """Read with each new connection."""
 
     def __str__(self) -> str:
         """Without user and password, for messages."""
@@ -42,7 +45,7 @@ def parse_store_url(url: str) -> StoreLocation:
     """Read a store's URL; `StoreRefused` where it is none."""
     scheme, _, rest = url.partition("://")
     if scheme in _POSTGRES_SCHEMES and rest:
-        return PostgresLocation(f"postgresql://{rest}")
+        return PostgresLocation(*split_password_file(f"postgresql://{rest}"))
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return SqliteLocation(Path(unquote(rest[1:])).expanduser().absolute())
     # The URL may hold a password, so the message names its scheme only.

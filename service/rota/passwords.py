@@ -1,0 +1,22 @@
+"""Passwords in files that URLs name: `postgresql://rota@HOST/rota?password_file=/run/secrets/rota`. They may change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote
+
+_PARAMETER = "password_file="
+
+
+def split_password_file(url: str) -> tuple[str, Path | None]:
+    """The URL as drivers read it, and the file that it names."""
+    base, _, query = url.partition("?")
+    pairs = query.split("&") if query else []
+    kept = [pair for pair in pairs if not pair.startswith(_PARAMETER)]
+    files = [Path(unquote(pair.removeprefix(_PARAMETER))) for pair in pairs if pair.startswith(_PARAMETER)]
+    return "?".join((base, "&".join(kept))) if kept else base, files[-1] if files else None
+
+
+def read_password(file: Path) -> str:
+    """The password as it is now: asked for with each new connection. Raises OSError."""
+    return file.read_text("utf-8").rstrip("\r\n")
