@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from rota.assignors import TopicPartition
 from rota.client.callbacks import Listeners, call, notify
-from rota.client.consumer_protocol import Dealt, Partitions, TopicRole, read_group
+from rota.client.consumer_protocol import Partitions, TopicRole
 from rota.client.errors import CoordinatorError, MembershipLost
 from rota.client.events import Assigned
 from rota.client.member import Member
 from rota.client.pulse import Pulse
+from rota.client.topic_lookout import TopicLookout
 from rota.client.topics import Topics, TopicSelection
 from rota.client.topics_watch import TopicsWatch
 from rota.client.transports.port import Transport
-from rota.membership import MembershipSettings, State
+from rota.membership import MembershipSettings
 from rota.membership import events as core
 from rota.membership.watchdog import ProcessingWatchdog
-from rota.protocol.messages import DescribeGroup, DescribeReply, OffsetToCommit, TopicPartitions
-from rota.types import TopicFacts
-from rota.types.registry import SERVER_PREFIX
+from rota.protocol.messages import OffsetToCommit, TopicPartitions
 
 _log = logging.getLogger(__name__)
 
@@ -67,28 +66,28 @@ class Consumer(Member[Partitions]):
             transport, settings, role=role, listeners=own_listeners, leave_on_close=leave_on_close, pulse=pulse
         )
         self._topic_role = role
-        self._selection = selection
-        self._registered = registered
         self._user = listeners
         self._options = options
         self._stored: dict[TopicPartition, OffsetToCommit] = {}
         self._watchdog = ProcessingWatchdog(options.max_processing_interval_ms)
-        self._watch = watch
-        self._look_now = asyncio.Event()
-        self._has_looked = False
-        """Whether what was last heard of topics has been dealt, or will be."""
+        self._lookout = TopicLookout(
+            self._machine,
+            self._driver,
+            self._holding,
+            self._caller,
+            role,
+            selection,
+            registered,
+            watch=watch,
+            refresh_ms=options.topics_refresh_ms,
+            jitter=self._jitter,
+        )
 
     async def __aenter__(self) -> Self:
-        if self._selection.pattern is not None:
-            self._topic_role.topics = await self._select()
-            self._machine.say(self._topic_role.protocols(None, -1))
+        await self._lookout.look_at_first()
         await super().__aenter__()
-        if self._selection.pattern is not None or not isinstance(self._topic_role.counts, Mapping):
-            self._in_background(self._refresh_topics())
-        if self._watch is not None:
-            self._in_background(self._watch_topics(self._watch))
-        if self._topic_role.is_cooperative:
-            self._in_background(self._look_for_rest())
+        for chore in self._lookout.chores():
+            self._in_background(chore)
         if self._options.auto_commit_ms is not None:
             self._in_background(self._commit_now_and_then(self._options.auto_commit_ms / 1000))
         if self._options.max_processing_interval_ms is not None:
@@ -133,9 +132,7 @@ class Consumer(Member[Partitions]):
         items = tuple(self._stored.values() if offsets is None else offsets)
         if items:
             await super().commit(items)
-        for item in items:
-            if self._stored.get(place := TopicPartition(item.topic, item.partition)) == item:
-                del self._stored[place]
+        self._strike_off(items)
 
     def commit_soon(self, offsets: Iterable[OffsetToCommit] | None = None, then: Committed | None = None) -> None:
         """Commit in the background. `then` is told how it went; without it, that it failed is only logged."""
@@ -179,7 +176,11 @@ class Consumer(Member[Partitions]):
         except CoordinatorError as error:
             _log.warning("group %s: progress was not committed: %s", self.group_id, error)
             return
-        for item in items:
+        self._strike_off(items)
+
+    def _strike_off(self, committed: Iterable[OffsetToCommit]) -> None:
+        """What was stored since, while they were being committed, stays."""
+        for item in committed:
             if self._stored.get(place := TopicPartition(item.topic, item.partition)) == item:
                 del self._stored[place]
 
@@ -229,140 +230,8 @@ class Consumer(Member[Partitions]):
 
         Partition counts come from where they came before: a mapping's counts are added to those given at first.
         """
-        self._selection = TopicSelection.of(topics)
-        if isinstance(topics, Mapping) and isinstance(self._topic_role.counts, Mapping):
-            self._topic_role.counts = {**self._topic_role.counts, **topics}
-        self._take_topics(await self._select())
-
-    async def _select(self) -> tuple[str, ...]:
-        registered = () if self._selection.pattern is None else await self._registered()
-        return self._selection.among(registered)
-
-    def _take_topics(self, topics: tuple[str, ...]) -> None:
-        if topics != self._topic_role.topics:
-            self._topic_role.topics = topics
-            if self._owned is None:
-                self._machine.say(self._topic_role.protocols(None, -1))
-            self.rejoin("its subscription changed")
-
-    async def _refresh_topics(self) -> None:
-        """Look when there is news, and now and then where nobody would tell."""
-        while True:
-            if not await self._is_told_to_look() and self._has_looked and self._is_watching():
-                continue
-            self._has_looked = False
-            try:
-                self._take_topics(await self._select())
-                self._has_looked = await self._follow_topics()
-            except Exception as error:
-                # The user's own counts may raise, too. Next time, then.
-                _log.warning("group %s: its topics could not be looked up: %r", self.group_id, error)
-
-    async def _is_told_to_look(self) -> bool:
-        """False after a while; not for all members at the same moment."""
-        try:
-            async with asyncio.timeout(self._options.topics_refresh_ms * (0.75 + 0.5 * self._jitter()) / 1000):
-                await self._look_now.wait()
-        except TimeoutError:
-            return False
-        self._look_now.clear()
-        return True
-
-    async def _watch_topics(self, watch: TopicsWatch) -> None:
-        """While this member leads: what changes for the others, they learn by the rebalance."""
-        while not self._machine.is_final:
-            if self._deals_topics():
-                async with asyncio.TaskGroup() as tasks:
-                    watching = tasks.create_task(watch.follow(self._look_now.set))
-                    while self._deals_topics():
-                        await self._changed.wait()
-                    watching.cancel()
-            else:
-                await self._changed.wait()
-
-    def _is_watching(self) -> bool:
-        return self._watch is not None and self._watch.is_live and self._deals_topics()
-
-    def _deals_topics(self) -> bool:
-        """Whether the group waits for this member to notice what becomes of topics."""
-        if self._machine.is_final or not self.is_leader:
-            return False
-        return self._selection.pattern is not None or not self._machine.protocol_name.startswith(SERVER_PREFIX)
+        await self._lookout.subscribe(topics)
 
     def _on_event(self, event: core.Event) -> None:
         super()._on_event(event)
-        match event:
-            case core.RebalanceStarted() if self._selection.pattern is not None:
-                # It may be for a topic that matches, and then all should ask for it at once.
-                self._look_now.set()
-            case core.Assigned(is_leader=True) if not self._has_looked:
-                # Word of a change came while the group was between two generations.
-                self._look_now.set()
-
-    async def _look_for_rest(self) -> None:
-        """As the leader, call for what was withheld and not given up, as its claimant has started anew meanwhile.
-
-        Once in a generation, when whoever has something to give up has had its time.
-        """
-        looked_in, seen = -1, -1
-        while True:
-            await asyncio.sleep(self._machine.settings.session_timeout_ms / 1000)
-            had_time, seen = self.generation_id == seen, self.generation_id
-            if not had_time or seen == looked_in or not self.is_leader or self.assignment is None:
-                continue
-            try:
-                rest = await self._count_rest()
-            except Exception as error:
-                _log.warning("group %s: its assignment could not be looked up: %r", self.group_id, error)
-                continue
-            looked_in = seen if rest is not None else -1
-            if rest and self.generation_id == seen:
-                self.rejoin(f"{rest} partitions were given to nobody")
-
-    async def _count_rest(self) -> int | None:
-        """How many partitions of the group's topics nobody was given in this generation; None if that is over."""
-        dealt = self._topic_role.dealt
-        if dealt is not None and dealt.generation.generation_id == self.generation_id:
-            return _partitions(dealt.topics) - sum(map(len, dealt.shares.values()))
-        request = DescribeGroup(self._machine.settings.namespace, self.group_id)
-        group = await self._caller.ask(request, DescribeReply)
-        if group.state != "Stable" or group.generation_id != self.generation_id:
-            return None
-        topics, given = read_group(group.members)
-        return _partitions(await self._topic_role.count(topics)) - len(given)
-
-    async def _follow_topics(self) -> bool:
-        """As the leader, deal again when topics have changed: at once if that takes nothing from anybody.
-
-        False where that has to wait for the generation that comes.
-        """
-        if self._machine.protocol_name.startswith(SERVER_PREFIX):
-            return True
-        dealt = self._dealt_now()
-        if dealt is None:
-            return False
-        topics = await self._topic_role.count(sorted({*dealt.topics, *self._topic_role.topics}))
-        if dealt.is_about(topics):
-            return True
-        again, encoded = await self._topic_role.again(dealt, topics)
-        if dealt is not self._dealt_now():
-            return False
-        # Of cooperative members some may still be giving up what they were not dealt: they all have to be asked.
-        at_once = not self._topic_role.is_cooperative and again.keeps_all_of(dealt)
-        if again.shares == dealt.shares or (at_once and self._machine.resync(encoded)):
-            self._topic_role.dealt = again
-            self._wake.set()
-        else:
-            self.rejoin("the topics changed")
-        return True
-
-    def _dealt_now(self) -> Dealt | None:
-        """What this member dealt, if the group works by that: not where it lost the lead, or the server deals."""
-        dealt = self._topic_role.dealt
-        is_current = dealt is not None and dealt.generation.protocol_name == self._machine.protocol_name
-        is_settled = self._machine.state is State.STABLE and self.assignment is not None
-        return dealt if is_current and is_settled and self.is_leader else None
-
-
-def _partitions(topics: Mapping[str, TopicFacts]) -> int:
-    return sum(facts.partitions for facts in topics.values())
+        self._lookout.heed(event)

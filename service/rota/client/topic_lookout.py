@@ -1,0 +1,217 @@
+"""What a consumer asks for, and what becomes of its topics: who leads notices, and deals again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+
+from rota.client.calls import Caller
+from rota.client.consumer_protocol import Dealt, Partitions, TopicRole, read_group
+from rota.client.driver import Driver
+from rota.client.holding import Holding
+from rota.client.topics import Topics, TopicSelection
+from rota.client.topics_watch import TopicsWatch
+from rota.membership import Membership, State
+from rota.membership import events as core
+from rota.protocol.messages import DescribeGroup, DescribeReply
+from rota.types import TopicFacts
+from rota.types.registry import SERVER_PREFIX
+
+_log = logging.getLogger(__name__)
+
+
+class TopicLookout:
+    """Keeps a member's subscription, and the group's assignment, in line with the topics that there are."""
+
+    def __init__(
+        self,
+        machine: Membership,
+        driver: Driver,
+        holding: Holding[Partitions],
+        caller: Caller,
+        role: TopicRole,
+        selection: TopicSelection,
+        registered: Callable[[], Awaitable[Iterable[str]]],
+        *,
+        watch: TopicsWatch | None,
+        refresh_ms: int,
+        jitter: Callable[[], float],
+    ) -> None:
+        """`registered` asks for the topics that there are; `watch` tells when these are others, if they matter."""
+        self._group_id = machine.settings.group_id
+        self._machine = machine
+        self._driver = driver
+        self._holding = holding
+        self._caller = caller
+        self._role = role
+        self._selection = selection
+        self._registered = registered
+        self._watch = watch
+        self._refresh_ms = refresh_ms
+        self._jitter = jitter
+        self._look_now = asyncio.Event()
+        self._has_looked = False
+        """Whether what was last heard of topics has been dealt, or will be."""
+
+    async def look_at_first(self) -> None:
+        """Which topics a pattern means has to be known before the first join."""
+        if self._selection.pattern is not None:
+            self._role.topics = await self._select()
+            self._machine.say(self._role.protocols(None, -1))
+
+    def chores(self) -> Iterator[Coroutine[None, None, None]]:
+        """To be run for as long as the member lives."""
+        if self._selection.pattern is not None or not isinstance(self._role.counts, Mapping):
+            yield self._refresh_topics()
+        if self._watch is not None:
+            yield self._watch_topics(self._watch)
+        if self._role.is_cooperative:
+            yield self._look_for_rest()
+
+    async def subscribe(self, topics: Topics) -> None:
+        """See `Consumer.subscribe`."""
+        self._selection = TopicSelection.of(topics)
+        if isinstance(topics, Mapping) and isinstance(self._role.counts, Mapping):
+            self._role.counts = {**self._role.counts, **topics}
+        self._take(await self._select())
+
+    def heed(self, event: core.Event) -> None:
+        """What happened to the member may be a reason to look."""
+        match event:
+            case core.RebalanceStarted() if self._selection.pattern is not None:
+                # It may be for a topic that matches, and then all should ask for it at once.
+                self._look_now.set()
+            case core.Assigned(is_leader=True) if not self._has_looked:
+                # Word of a change came while the group was between two generations.
+                self._look_now.set()
+
+    async def _select(self) -> tuple[str, ...]:
+        registered = () if self._selection.pattern is None else await self._registered()
+        return self._selection.among(registered)
+
+    def _take(self, topics: tuple[str, ...]) -> None:
+        if topics != self._role.topics:
+            self._role.topics = topics
+            if self._holding.owned is None:
+                self._machine.say(self._role.protocols(None, -1))
+            self._driver.rejoin("its subscription changed")
+
+    async def _refresh_topics(self) -> None:
+        """Look when there is news, and now and then where nobody would tell."""
+        while True:
+            if not await self._is_told_to_look() and self._has_looked and self._is_watching():
+                continue
+            self._has_looked = False
+            try:
+                self._take(await self._select())
+                self._has_looked = await self._follow_topics()
+            except Exception as error:
+                # The user's own counts may raise, too. Next time, then.
+                _log.warning("group %s: its topics could not be looked up: %r", self._group_id, error)
+
+    async def _is_told_to_look(self) -> bool:
+        """False after a while; not for all members at the same moment."""
+        try:
+            async with asyncio.timeout(self._refresh_ms * (0.75 + 0.5 * self._jitter()) / 1000):
+                await self._look_now.wait()
+        except TimeoutError:
+            return False
+        self._look_now.clear()
+        return True
+
+    # --- as the leader ------------------------------------------------------------------------
+
+    async def _watch_topics(self, watch: TopicsWatch) -> None:
+        """While this member leads: what changes for the others, they learn by the rebalance."""
+        while not self._machine.is_final:
+            if self._deals_topics():
+                async with asyncio.TaskGroup() as tasks:
+                    watching = tasks.create_task(watch.follow(self._look_now.set))
+                    while self._deals_topics():
+                        await self._driver.changed.wait()
+                    watching.cancel()
+            else:
+                await self._driver.changed.wait()
+
+    def _is_watching(self) -> bool:
+        return self._watch is not None and self._watch.is_live and self._deals_topics()
+
+    def _deals_topics(self) -> bool:
+        """Whether the group waits for this member to notice what becomes of topics."""
+        if self._machine.is_final or not self._machine.is_leader:
+            return False
+        return self._selection.pattern is not None or not self._machine.protocol_name.startswith(SERVER_PREFIX)
+
+    async def _follow_topics(self) -> bool:
+        """As the leader, deal again when topics have changed: at once if that takes nothing from anybody.
+
+        False where that has to wait for the generation that comes.
+        """
+        if self._machine.protocol_name.startswith(SERVER_PREFIX):
+            return True
+        dealt = self._dealt_now()
+        if dealt is None:
+            return False
+        topics = await self._role.count(sorted({*dealt.topics, *self._role.topics}))
+        if dealt.is_about(topics):
+            return True
+        again, encoded = await self._role.again(dealt, topics)
+        if dealt is not self._dealt_now():
+            return False
+        # Of cooperative members some may still be giving up what they were not dealt: they all have to be asked.
+        at_once = not self._role.is_cooperative and again.keeps_all_of(dealt)
+        if again.shares == dealt.shares or (at_once and self._machine.resync(encoded)):
+            self._role.dealt = again
+            self._driver.wake.set()
+        else:
+            self._driver.rejoin("the topics changed")
+        return True
+
+    def _holds(self) -> bool:
+        return self._machine.holds(self._driver.now_ms())
+
+    def _dealt_now(self) -> Dealt | None:
+        """What this member dealt, if the group works by that: not where it lost the lead, or the server deals."""
+        dealt = self._role.dealt
+        is_current = dealt is not None and dealt.generation.protocol_name == self._machine.protocol_name
+        is_settled = self._machine.state is State.STABLE and self._holds()
+        return dealt if is_current and is_settled and self._machine.is_leader else None
+
+    # --- what nobody was given -----------------------------------------------------------------
+
+    async def _look_for_rest(self) -> None:
+        """As the leader, call for what was withheld and not given up, as its claimant has started anew meanwhile.
+
+        Once in a generation, when whoever has something to give up has had its time.
+        """
+        looked_in, seen = -1, -1
+        while True:
+            await asyncio.sleep(self._machine.settings.session_timeout_ms / 1000)
+            had_time, seen = self._machine.generation_id == seen, self._machine.generation_id
+            if not had_time or seen == looked_in or not self._machine.is_leader or not self._holds():
+                continue
+            try:
+                rest = await self._count_rest()
+            except Exception as error:
+                _log.warning("group %s: its assignment could not be looked up: %r", self._group_id, error)
+                continue
+            looked_in = seen if rest is not None else -1
+            if rest and self._machine.generation_id == seen:
+                self._driver.rejoin(f"{rest} partitions were given to nobody")
+
+    async def _count_rest(self) -> int | None:
+        """How many partitions of the group's topics nobody was given in this generation; None if that is over."""
+        dealt = self._role.dealt
+        if dealt is not None and dealt.generation.generation_id == self._machine.generation_id:
+            return _partitions(dealt.topics) - sum(map(len, dealt.shares.values()))
+        request = DescribeGroup(self._machine.settings.namespace, self._group_id)
+        group = await self._caller.ask(request, DescribeReply)
+        if group.state != "Stable" or group.generation_id != self._machine.generation_id:
+            return None
+        topics, given = read_group(group.members)
+        return _partitions(await self._role.count(topics)) - len(given)
+
+
+def _partitions(topics: Mapping[str, TopicFacts]) -> int:
+    return sum(facts.partitions for facts in topics.values())
