@@ -58,6 +58,26 @@ def test_conditions_are_left_to_the_store(postgres_url: str, sqlite_url: str) ->
         assert sorted(found) == sorted(x for x in everything if x.kind == group.kind and x.group_id == group.group_id)
 
 
+def test_columns_that_nobody_wants_are_not_asked_for(postgres_url: str, postgres_server: PostgresServer) -> None:
+    database = postgres_url.rpartition("/")[2]
+    for statement in (
+        f"CREATE ROLE narrow_{database} LOGIN",
+        f"GRANT USAGE ON SCHEMA rota TO narrow_{database}",
+        f"GRANT SELECT ON rota.shards, rota.store TO narrow_{database}",
+        f"GRANT SELECT (shard_id, seq, kind) ON rota.group_events TO narrow_{database}",
+    ):
+        postgres_server.execute(statement, database=database)
+    journal = open_journal(postgres_url.replace("postgres@", f"narrow_{database}@"))
+    heads = journal.heads()
+    spans = spans_between(heads.start, heads.end)
+
+    kinds = [batch.column("kind") for batch in journal.batches(spans, Wanted(("kind",)))]
+
+    assert sum(map(len, kinds)) == sum(heads.last_seq.values())
+    with pytest.raises(JournalRefused, match="no right to read the journal"):
+        list(journal.batches(spans, Wanted(("kind", "payload"))))
+
+
 def test_lines_that_are_gone_are_named(sqlite_url: str) -> None:
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection, connection:
         connection.execute("DELETE FROM group_events WHERE shard_id = 1 AND seq BETWEEN 20 AND 30")

@@ -14,14 +14,17 @@ from rota.pipeline.invariants import findings_of
 from rota.pipeline.journal import Wanted, open_journal
 from rota.pipeline.positions import spans_between
 from rota.pipeline.tables import GOLD
+from tests.faults.load import Crowd, Load
 from tests.pipeline.journals import ordered
 from tests.processes.server import Server
-from tests.processes.test_kill9 import kill_and_check
+from tests.processes.test_kill9 import kill_and_check, seed
+from tests.support.cluster import Cluster
 from tests.support.processes import Processes
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 _CAUSE = [column.name for column in GOLD["rebalances"].columns].index("cause")
+_FROM = [column.name for column in GOLD["failovers"].columns].index("from_replica")
 
 
 def read(store_url: str) -> list[Line]:
@@ -68,3 +71,24 @@ async def test_a_server_that_is_killed_while_members_come_and_go(processes: Proc
     assert found.total() > 5
     assert found.keys() <= CAUSES.keys() - {UNKNOWN}
     assert len({line.epoch for line in lines}) > 3
+
+
+async def test_a_fleet_in_which_replicas_are_killed_while_members_come_and_go(processes: Processes) -> None:
+    async with Cluster(processes) as cluster:
+        load = Load(cluster.urls, cluster.shard_count, seed(), Crowd(churn_s=3.0))
+        async with load.running():
+            for name in ("r1", "r2"):
+                cluster.replicas[name].kill9()
+                await cluster.until_moved(name)
+                await load.until_facts(100)
+                cluster.replicas[name].start()
+                await cluster.until_settled()
+
+        lines = read(cluster.dsn)
+
+    found = causes(lines)
+    owners = [row.values[_FROM] for _, _, rows in fold_lines(lines) for row in rows if row.table == "failovers"]
+    assert list(findings_of(lines)) == []
+    assert found.total() > 5
+    assert found.keys() <= CAUSES.keys() - {UNKNOWN}
+    assert len({owner for owner in owners if owner}) >= 3

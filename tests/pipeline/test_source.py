@@ -43,6 +43,22 @@ def test_columns_and_kinds_that_nobody_wants_are_not_read(spark: SparkSession, p
 
 
 @pytest.mark.slow
+def test_it_reads_where_spark_is_told_to_push_nothing(spark: SparkSession, postgres_url: str) -> None:
+    """Spark refuses every reader that could take filters while its setting is off."""
+    setting = "spark.sql.python.filterPushdown.enabled"
+    source = spark.read.format("rota").option("url", postgres_url)
+    expected = source.load().where("kind = 'generation_completed'").count()
+
+    spark.conf.set(setting, "false")
+    try:
+        found = source.load().where("kind = 'generation_completed'").count()
+    finally:
+        spark.conf.set(setting, "true")
+
+    assert found == expected > 0
+
+
+@pytest.mark.slow
 def test_a_stream_that_is_stopped_and_started_gives_every_line_once(
     spark: SparkSession, tmp_path: Path, postgres_url: str
 ) -> None:
