@@ -56,15 +56,15 @@ async def _heartbeats(effort: Effort, ours: Server, bare: Server) -> list[Figure
     for crowd in crowds:
         await crowd.grow(MEMBERS_OF_A_GROUP)
     await asyncio.gather(*(member.enter() for crowd in crowds for member in crowd.members))
-    everybody = [_on_a_stream([_group(crowd) for crowd in crowds])]
-    each = [_on_a_stream([_group(crowd, number)]) for crowd in crowds for number in range(MEMBERS_OF_A_GROUP)]
-    calls = [_call(crowd, number) for crowd in crowds for number in range(MEMBERS_OF_A_GROUP)]
+    everybody = [on_a_stream([a_group(crowd) for crowd in crowds])]
+    each = [on_a_stream([a_group(crowd, number)]) for crowd in crowds for number in range(MEMBERS_OF_A_GROUP)]
+    calls = [a_call(crowd, number) for crowd in crowds for number in range(MEMBERS_OF_A_GROUP)]
     seconds = SECONDS * effort.scale
     try:
         figures = [
-            *await _compare(effort, "1,000 a message", ours, bare, _streams(everybody, seconds), members=1_000),
-            *await _compare(effort, "one a message", ours, bare, _streams(each, seconds)),
-            *await _compare(effort, "one a call", ours, bare, _callers(calls, seconds)),
+            *await _compare(effort, "1,000 a message", ours, bare, streams(everybody, seconds), members=1_000),
+            *await _compare(effort, "one a message", ours, bare, streams(each, seconds)),
+            *await _compare(effort, "one a call", ours, bare, callers(calls, seconds)),
         ]
         # A figure of refusals says nothing.
         for crowd in crowds:
@@ -108,7 +108,7 @@ async def _measure(server: Server, load: Load, members: int) -> tuple[float, flo
 # --- the load -----------------------------------------------------------------------------------------
 
 
-def _callers(requests: Sequence[bytes], seconds: float) -> Callable[[str, str], Load]:
+def callers(requests: Sequence[bytes], seconds: float) -> Callable[[str, str], Load]:
     """Callers that each wait for their answer, on a few connections."""
 
     def load_of(unary: str, _stream: str) -> Load:
@@ -136,7 +136,7 @@ def _callers(requests: Sequence[bytes], seconds: float) -> Callable[[str, str], 
     return load_of
 
 
-def _streams(messages: Sequence[bytes], seconds: float) -> Callable[[str, str], Load]:
+def streams(messages: Sequence[bytes], seconds: float) -> Callable[[str, str], Load]:
     """Streams on which a message is sent when the last one was answered."""
 
     def load_of(_unary: str, path: str) -> Load:
@@ -168,20 +168,20 @@ def _channel(port: int) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(f"{HOST}:{port}", options=[("grpc.use_local_subchannel_pool", 1)])
 
 
-def _call(crowd: Crowd, number: int) -> bytes:
+def a_call(crowd: Crowd, number: int) -> bytes:
     member = crowd.members[number]
     return pb.HeartbeatRequest(
         namespace=NAMESPACE, group_id=crowd.group_id, member_id=member.member_id, generation_id=member.generation_id
     ).SerializeToString()
 
 
-def _group(crowd: Crowd, number: int | None = None) -> pb.GroupHeartbeat:
+def a_group(crowd: Crowd, number: int | None = None) -> pb.GroupHeartbeat:
     some = crowd.members if number is None else [crowd.members[number]]
     beats = [pb.MemberHeartbeat(member_id=m.member_id, generation_id=m.generation_id) for m in some]
     return pb.GroupHeartbeat(namespace=NAMESPACE, group_id=crowd.group_id, members=beats)
 
 
-def _on_a_stream(groups: Sequence[pb.GroupHeartbeat]) -> bytes:
+def on_a_stream(groups: Sequence[pb.GroupHeartbeat]) -> bytes:
     return pb.SessionRequest(call=1, heartbeat=pb.HeartbeatManyRequest(groups=groups)).SerializeToString()
 
 

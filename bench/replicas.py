@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -14,6 +16,7 @@ from bench.connection import request_bytes
 from bench.figures import Effort, Figure, transposed
 from bench.load import Plan
 from bench.members import Crowd
+from bench.over_grpc import HEARTBEAT, SESSION, a_call, a_group, callers, on_a_stream, streams
 from bench.servers import Server, get_json, rota_server
 from rota.storage import upgrade
 from tests.support.postgres import PostgresServer
@@ -23,13 +26,13 @@ MEMBERS_OF_A_GROUP = 10
 CONNECTIONS = 64
 SECONDS = 3.0
 WORKERS_AIM = 1.7
-HAND_OVER_S, POLL_S = 30.0, 0.1
+HAND_OVER_S, SETTLED_S, POLL_S = 30.0, 1.0, 0.1
 LEASE_MS = "15000"
 """So that a machine which is busy with the load loses no shard."""
 
 
 def run(effort: Effort) -> list[Figure]:
-    """Heartbeats over HTTP, one a request, 64 at a time."""
+    """Heartbeats over HTTP, one a request, 64 at a time; those of workers over gRPC, too."""
     with tempfile.TemporaryDirectory(prefix="rota-bench-") as name, PostgresServer() as postgres:
         directory = Path(name)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -70,33 +73,106 @@ def _forwarded(effort: Effort, runner: asyncio.Runner, directory: Path, url: str
 # --- workers --------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """Ports with the groups whose members come there: a worker's own, or those that workers share."""
+
+    http: int
+    grpc: int
+    crowds: list[Crowd]
+
+
+_Knock = Callable[[asyncio.Runner, _Door, float], int]
+"""Sends heartbeats of all members for so many seconds; returns how many were answered."""
+
+
 def _workers(effort: Effort, runner: asyncio.Runner, directory: Path, one_url: str, two_url: str) -> list[Figure]:
-    """The load generator has no core of its own, so beside the rate stands what the busiest process would allow."""
-    one, two = ("--lease-ms", LEASE_MS), ("--lease-ms", LEASE_MS, "--workers", "2")
-    with rota_server(directory, one_url, *one) as alone, rota_server(directory, two_url, *two) as shared:
-        crowds = [runner.run(_stable_crowds(server)) for server in (alone, shared)]
-        pairs = []
-        for _ in range(effort.repeats):
-            below = _busiest(alone, _heartbeats(crowds[0]), SECONDS * effort.scale)
-            pairs.append((*_busiest(shared, _heartbeats(crowds[1]), SECONDS * effort.scale), *below))
+    """What the busiest process uses decides how much two workers carry where clients leave them a core each."""
+    options = ("--lease-ms", LEASE_MS)
+    with (
+        rota_server(directory, one_url, *options) as alone,
+        rota_server(directory, two_url, *options, "--workers", "2") as both,
+    ):
+        crowds = [runner.run(_stable_crowds(server)) for server in (alone, both)]
+        doors = [
+            [_Door(alone.port, alone.grpc_port, crowds[0])],
+            runner.run(_own_doors(both, crowds[1])),
+            [_Door(both.port, both.grpc_port, crowds[1])],
+        ]
+        figures: list[Figure] = []
+        for how, knock in _WAYS.items():
+            cost = partial(_cost_of_busiest, partial(knock, runner), SECONDS * effort.scale)
+            samples = [list(map(cost, (alone, both, both), doors)) for _ in range(effort.repeats)]
+            figures += _compared(how, *transposed(samples))
         for some in crowds:
             runner.run(_disperse(some))
-    rate, allowed, floor_rate, floor_allowed = transposed(pairs)
-    times = tuple(below / above for above, below in zip(allowed, floor_allowed, strict=True))
-    shared_cores, own_cores = "heartbeats, 2 workers, clients on their cores", "heartbeats, 2 workers, a core for each"
+    return figures
+
+
+def _compared(how: str, one: tuple[float, ...], own: tuple[float, ...], shared: tuple[float, ...]) -> list[Figure]:
+    name = f"CPU of 1,000 heartbeats {how}, busiest of 2 workers"
+    times = tuple(above / below for above, below in zip(own, one, strict=True))
     return [
-        Figure("replicas", shared_cores, "heartbeats/s", rate, "1 worker", floor_rate),
-        Figure("replicas", own_cores, "heartbeats/s", allowed, "1 worker", floor_allowed),
-        Figure("replicas", "1 worker's rate over that of 2, a core for each", "×", times, aim=1 / WORKERS_AIM),
+        Figure("replicas", f"{name}, at the owner's port", "ms", own, "1 worker", one),
+        Figure("replicas", f"{name}, at the shared port", "ms", shared, "1 worker", one),
+        Figure("replicas", f"2 workers' over 1 worker's, {how}, at the owner's port", "×", times, aim=1 / WORKERS_AIM),
     ]
 
 
-def _busiest(server: Server, requests: Sequence[str], seconds: float) -> tuple[float, float]:
-    """Heartbeats a second, and for each second of the CPU of that process which used most."""
-    before = server.cpu_ms_of_each()
-    outcome = load.run(Plan(server.port, tuple(requests), CONNECTIONS, 1, seconds))
-    used = [after - earlier for after, earlier in zip(server.cpu_ms_of_each(), before, strict=True)]
-    return outcome.answered / outcome.seconds, outcome.answered / max(used) * 1_000
+def _cost_of_busiest(
+    knock: Callable[[_Door, float], int], seconds: float, server: Server, doors: Sequence[_Door]
+) -> float:
+    """Milliseconds for 1,000 heartbeats of everybody, of the process that uses most: by its share of the groups."""
+    groups = sum(len(door.crowds) for door in doors)
+    costs = []
+    for door in doors:
+        before = server.cpu_ms_of_each()
+        answered = knock(door, seconds)
+        used = [after - earlier for after, earlier in zip(server.cpu_ms_of_each(), before, strict=True)]
+        costs.append(max(used) / answered * 1_000 * len(door.crowds) / groups)
+    return max(costs)
+
+
+async def _own_doors(server: Server, crowds: Sequence[Crowd]) -> list[_Door]:
+    """Those of the workers, once each has its share of the groups and nothing moves any more."""
+    seen: list[tuple[int, int]] = []
+    async with asyncio.timeout(HAND_OVER_S):
+        while True:
+            told = [get_json(server, f"{crowd.path}/coordinator") for crowd in crowds]
+            owners = [(one["own_http_port"], one["own_grpc_port"]) for one in told]
+            if len(set(owners)) == 2 and (0, 0) not in owners and owners == seen:
+                break
+            seen = owners
+            await asyncio.sleep(SETTLED_S)
+    return [
+        _Door(*owner, [crowd for crowd, its in zip(crowds, owners, strict=True) if its == owner])
+        for owner in set(owners)
+    ]
+
+
+def _over_http(_: asyncio.Runner, door: _Door, seconds: float) -> int:
+    return load.run(Plan(door.http, tuple(_heartbeats(door.crowds)), CONNECTIONS, 1, seconds)).answered
+
+
+def _by_calls(runner: asyncio.Runner, door: _Door, seconds: float) -> int:
+    calls = [a_call(crowd, number) for crowd in door.crowds for number in range(MEMBERS_OF_A_GROUP)]
+    return runner.run(_loaded(callers(calls, seconds), door))
+
+
+def _on_streams(runner: asyncio.Runner, door: _Door, seconds: float) -> int:
+    everybody = on_a_stream([a_group(crowd) for crowd in door.crowds])
+    return runner.run(_loaded(streams([everybody], seconds), door)) * len(door.crowds) * MEMBERS_OF_A_GROUP
+
+
+async def _loaded(load_of: Callable[[str, str], Callable[[int], Awaitable[int]]], door: _Door) -> int:
+    return await load_of(HEARTBEAT, SESSION)(door.grpc)
+
+
+_WAYS: dict[str, _Knock] = {
+    "over HTTP": _over_http,
+    "over gRPC, one a call": _by_calls,
+    "over gRPC streams, all in a message": _on_streams,
+}
 
 
 # --- both -----------------------------------------------------------------------------------------------
