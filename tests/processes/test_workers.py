@@ -126,27 +126,42 @@ def test_with_a_redis_no_heartbeat_fails_when_a_worker_is_killed(
 
 
 @pytest.mark.slow
-async def test_members_speak_to_the_worker_that_owns_their_group_past_the_shared_port(
-    processes: Processes, store: str
+@pytest.mark.parametrize("scheme", ["http", "grpc", "grpc+stream"])
+async def test_members_speak_to_the_worker_that_owns_their_group_past_the_shared_port_and_outlive_it(
+    processes: Processes, store: str, scheme: str
 ) -> None:
-    http, grpc = free_port(), free_port()
-    serving = serve(processes, store, http, "--workers", "2", "--grpc", f"127.0.0.1:{grpc}", "--lease-ms", "5000")
-    started(serving, 2)
+    ports = {"http": free_port(), "grpc": free_port()}
+    grpc = ("--grpc", f"127.0.0.1:{ports['grpc']}")
+    serving = serve(processes, store, ports["http"], "--workers", "2", *grpc, "--lease-ms", "5000")
+    doomed, _ = started(serving, 2)
     groups = [f"g{number}" for number in range(6)]
-    shared = f"http://localhost:{http}"
+    shared = f"http://localhost:{ports['http']}"
     serving.wait_until(lambda: len(owners(shared, groups)) == 2 and "" not in owners(shared, groups), "two owners")
-    alone = set(re.findall(r"listening url=(http://\S+)", serving.output())) - {f"http://127.0.0.1:{http}"}
+    alone = set(re.findall(r"listening url=(http://\S+)", serving.output())) - {f"http://127.0.0.1:{ports['http']}"}
     assert len(alone) == 2
 
-    for url in (shared, f"grpc://localhost:{grpc}", f"grpc+stream://localhost:{grpc}"):
-        async with AsyncExitStack() as stack, asyncio.timeout(60):
-            client = await stack.enter_async_context(rota.connect(url))
-            consumers = [client.consumer(group, {"work": 1}) for group in groups]
-            for consumer in consumers:
-                await stack.enter_async_context(consumer)
-                await consumer.wait_assigned()
-            while await forwarded_while_committing(alone, consumers):
-                pass
+    lost: list[object] = []
+    async with AsyncExitStack() as stack, asyncio.timeout(90):
+        url = f"{scheme}://localhost:{ports[scheme.partition('+')[0]]}"
+        client = await stack.enter_async_context(rota.connect(url))
+        consumers = [client.consumer(group, {"work": 1}, on_lost=lost.append) for group in groups]
+        for consumer in consumers:
+            await stack.enter_async_context(consumer)
+            await consumer.wait_assigned()
+        await until_nothing_is_forwarded(alone, consumers)
+        generations = [consumer.generation_id for consumer in consumers]
+
+        os.kill(doomed, signal.SIGKILL)
+        await asyncio.to_thread(started, serving, 3)
+        await until_nothing_is_forwarded(alone, consumers)
+
+        assert [consumer.generation_id for consumer in consumers] == generations
+        assert lost == []
+
+
+async def until_nothing_is_forwarded(workers: Iterable[str], consumers: Iterable[Consumer]) -> None:
+    while await forwarded_while_committing(workers, consumers):
+        pass
 
 
 async def forwarded_while_committing(workers: Iterable[str], consumers: Iterable[Consumer]) -> float:
