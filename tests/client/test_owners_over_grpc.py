@@ -17,7 +17,7 @@ from rota.client.transports.stream import StreamTransport
 from rota.observability.metrics import Metrics
 from rota.protocol.ids import shard_of
 from rota.runtime.clock import SystemClock
-from rota.runtime.placement import preferred_owner
+from rota.runtime.placement import preferred_owners
 from rota.storage.memory import MemoryTables
 from tests.runtime.conftest import NOW
 from tests.runtime.test_routing import SHARDS, RunningReplica, a_replica, settled
@@ -70,8 +70,8 @@ class Fleet:
 
 
 def a_group_due_to(name: str) -> str:
-    names = (f"g{number}" for number in range(1_000))
-    return next(each for each in names if preferred_owner(shard_of("default", each, SHARDS), NAMES) == name)
+    names, owners = (f"g{number}" for number in range(1_000)), preferred_owners(NAMES, SHARDS)
+    return next(each for each in names if owners[shard_of("default", each, SHARDS)] == name)
 
 
 async def until_asked(owner: Served, other: Served | None, consumer: Consumer) -> None:

@@ -21,7 +21,7 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.placement import preferred_owner, shards_of
+from rota.runtime.placement import preferred_owners, shards_of
 from rota.runtime.routing import RoutedCoordinator
 from rota.storage.memory import MemoryStore, MemoryTables
 from tests.http.serving import serving
@@ -78,9 +78,10 @@ def _comparable_answer(answer: Answer, names: dict[str, str]) -> Any:
 
 def namespaces() -> Iterator[str]:
     """Those in which the group and the topic of the conversations are not the asked replica's."""
+    owners = preferred_owners(REPLICAS, SHARDS)
     for number in count():
         namespace = f"n{number}"
-        if all(preferred_owner(shard_of(namespace, name, SHARDS), REPLICAS) == OWNER for name in NAMES):
+        if all(owners[shard_of(namespace, name, SHARDS)] == OWNER for name in NAMES):
             yield namespace
 
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from rota.runtime.placement import preferred_owner
+from rota.runtime.placement import preferred_owners
 from tests.support.cluster_network import ProxiedNetwork
 from tests.support.cluster_wiring import POSTGRES, REDIS, Network, Ports, ReplicaPorts
 from tests.support.places import THIS_MACHINE, Place
@@ -172,7 +172,7 @@ class Cluster:
         """Every shard is held, by whom it is due to, and nobody is registered who does not run."""
         replica_ids = {row.split("|")[1]: row.split("|")[0] for row in self._rows(_REGISTERED)}
         owners = self.owners()
-        due = {shard_id: preferred_owner(shard_id, replica_ids.values()) for shard_id in range(self.shard_count)}
+        due = dict(enumerate(preferred_owners(replica_ids.values(), self.shard_count)))
         names = {self._names()[address]: replica_id for address, replica_id in replica_ids.items()}
         return set(names) == up and {shard_id: names.get(owner) for shard_id, owner in owners.items()} == due
 
