@@ -63,8 +63,6 @@ OF_ROUTES: dict[tuple[str, str], str | None] = {
     ("GET", "/readyz"): OPEN,
     ("GET", "/.well-known/jwks.json"): OPEN,
     ("GET", "/openapi.json"): OPEN,
-    ("GET", "/docs"): OPEN,
-    ("GET", "/docs/oauth2-redirect"): OPEN,
 }
 OF_RPCS: dict[str, str | None] = {
     f"/{COORDINATOR}/JoinGroup": Action.JOIN,

@@ -24,6 +24,7 @@ PAGES = {
     "timeline": f"/groups/default/{WORKERS}/timeline",
     "shards": "/shards",
     "action": f"/groups/default/{WORKERS}/act/step-down",
+    "manual": "/docs",
     "missing": "/groups/default/nothing",
 }
 _DEADLINE_S = 30.0

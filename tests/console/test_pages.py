@@ -75,6 +75,18 @@ async def test_a_group_that_is_not_there_is_told_of_in_words(site: Site) -> None
     assert "Its name may be mistyped" in answer.text
 
 
+async def test_the_api_is_described_operation_by_operation_with_a_command_that_works(site: Site) -> None:
+    text = await site.page("/docs")
+    document = (await site.http.get("/openapi.json")).json()
+
+    named = [operation["operationId"] for item in document["paths"].values() for operation in item.values()]
+    assert re.findall(r'<details class="panel call" id="(\w+)">', text) != []
+    assert set(re.findall(r'<details class="panel call" id="(\w+)">', text)) == set(named)
+    assert "/openapi.json" in text
+    assert "A tenant: nothing of two namespaces ever meets." in text
+    assert f"curl -s {HOST}/v1/namespaces/default/groups" in text
+
+
 async def test_a_page_that_is_open_gets_only_what_is_inside_of_it(site: Site) -> None:
     await site.stable("indexers")
 

@@ -36,6 +36,7 @@ PAGES = {
     ("GET", f"{GROUP_PATH}/live"): DESCRIBE,
     ("GET", f"{GROUP_PATH}/act/{{action}}"): DESCRIBE,
     ("POST", f"{GROUP_PATH}/act/{{action}}"): ADMINISTER,
+    ("GET", "/docs"): NOTHING,
     ("GET", "/signin"): NOTHING,
     ("POST", "/signin"): NOTHING,
     ("POST", "/signout"): NOTHING,

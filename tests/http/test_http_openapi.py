@@ -42,7 +42,6 @@ def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]
 async def test_the_document_is_valid_and_served(document: dict[str, Any], client: httpx.AsyncClient) -> None:
     validate(document)
     assert (await client.get("/openapi.json")).json() == document
-    assert "/openapi.json" in (await client.get("/docs")).text
 
 
 async def test_the_committed_document_is_current() -> None:
@@ -60,8 +59,7 @@ async def test_every_route_is_documented_and_every_documented_route_exists(
         if method.lower() in METHODS
     }
     documented = {(path, method) for path, method, _ in operations(document)}
-    pages = {("/openapi.json", "get"), ("/docs", "get"), ("/docs/oauth2-redirect", "get")}
-    assert served - pages == documented
+    assert served - {("/openapi.json", "get")} == documented
 
 
 async def test_every_operation_has_a_name_a_tag_and_a_summary(document: dict[str, Any]) -> None:

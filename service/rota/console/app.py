@@ -21,6 +21,7 @@ from rota.console.desk import Desk
 from rota.console.entrance import Entrance, forget_token, keep_token, note, place_to_go
 from rota.console.group import as_lines, group_page, leader_page, timeline_page
 from rota.console.listing import list_page
+from rota.console.manual import manual_page
 from rota.console.overview import overview
 from rota.console.owners import shards_page
 from rota.console.ports import ConsoleStore
@@ -53,12 +54,14 @@ class Console:
         store: ConsoleStore,
         metrics: Metrics,
         draining: Draining,
+        openapi: Callable[[], Mapping[str, Any]],
         ping_seconds: float = PING_SECONDS,
     ) -> None:
         self._desk = Desk(coordinator, store)
         self._entrance = Entrance(guard_of(coordinator))
         self._metrics = metrics
         self._draining = draining
+        self._openapi = openapi
         self._ping_seconds = ping_seconds
 
     def routes(self) -> list[Route]:
@@ -68,6 +71,7 @@ class Console:
             "/shards": self._shards,
             "/quotas": self._quotas,
             "/tokens": self._tokens,
+            "/docs": self._manual,
             f"{TOKEN_PATH}/revoke": self._ask_to_revoke,
             GROUP_PATH: self._group,
             f"{GROUP_PATH}/leader": self._leader,
@@ -125,6 +129,9 @@ class Console:
         self._entrance.check_tokens()
         done = "The token is revoked." if http.query_params.get("done") == "revoke" else ""
         return self._page(http, "tokens.html", {**await tokens_page(self._desk), "done": done})
+
+    async def _manual(self, http: Request) -> Response:
+        return self._page(http, "manual.html", manual_page(self._openapi(), _base_url(http)))
 
     async def _group(self, http: Request) -> Response:
         done = ACTIONS.get(http.query_params.get("done", ""))

@@ -37,6 +37,7 @@ _STATIC = files("rota.console") / "static"
 _MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 _TEXT = "text/plain; charset=utf-8"
 _HEX = "[0-9a-f]"
+_QUOTED = re.compile("`([^`]+)`")
 _MEMBER_ID = re.compile(rf"[^\s,;/]*?-({_HEX}{{8}})-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}")
 """As the coordinator draws them: the client's name, and a UUID of which eight digits are enough to be told apart."""
 
@@ -51,7 +52,15 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters |= {"duration": duration, "utc": utc, "iso": iso, "short": short, "named": named, "segment": segment}
+    env.filters |= {
+        "duration": duration,
+        "utc": utc,
+        "iso": iso,
+        "short": short,
+        "named": named,
+        "quoted": quoted,
+        "segment": segment,
+    }
     env.globals |= {
         "count": count,
         "query": query,
@@ -90,6 +99,11 @@ def short(name: str, most: int = 30) -> str:
 def named(text: str) -> Markup:
     """Words in which members' ids are short, and whole for who points at them."""
     return Markup(_MEMBER_ID.sub(_marked, str(escape(text))))
+
+
+def quoted(text: str) -> Markup:
+    """Words in which what stands between backticks is code."""
+    return Markup(_QUOTED.sub(r"<code>\1</code>", str(escape(text))))
 
 
 def segment(name: str) -> str:

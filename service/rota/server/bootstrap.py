@@ -99,7 +99,7 @@ async def open_services(
                     async with answering(grpc):
                         fence_keys = signer.jwks if signer else no_fence_keys
                         api = create_app(guarded, settings.limits, metrics=metrics, fence_keys=fence_keys)
-                        console = Console(guarded, store, metrics, api.draining)
+                        console = Console(guarded, store, metrics, api.draining, api.openapi)
                         api.fastapi.router.routes.extend(console.routes())
                         yield Services(store, coordinator, api, grpc, metrics)
                 finally:

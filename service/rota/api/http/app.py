@@ -174,7 +174,7 @@ def _dispatch(by_method: dict[str, Handler]) -> Callable[[HttpRequest], Awaitabl
 
 
 def _fastapi(limits: Limits, *, guarded: bool) -> FastAPI:
-    app = FastAPI(title="Rota", redoc_url=None, redirect_slashes=False, openapi_url=DOCUMENT_PATH)
+    app = FastAPI(title="Rota", docs_url=None, redoc_url=None, redirect_slashes=False, openapi_url=DOCUMENT_PATH)
     # FastAPI's own would write the document anew for each caller.
     app.router.routes = [route for route in app.router.routes if getattr(route, "path", "") != DOCUMENT_PATH]
     document: dict[str, Any] = {}

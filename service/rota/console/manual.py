@@ -1,0 +1,95 @@
+"""The API as a page: what the OpenAPI document says, for people, with nothing from elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from shlex import quote
+from typing import Any
+
+Document = Mapping[str, Any]
+_JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A parameter, or a field of the body; `place` is `path`, `query` or `body`."""
+
+    name: str
+    place: str
+    is_required: bool
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An operation as the page shows it."""
+
+    name: str
+    method: str
+    path: str
+    summary: str
+    fields: tuple[Field, ...]
+    answers: tuple[tuple[str, str], ...]
+    command: str
+
+
+def manual_page(document: Document, base_url: str) -> dict[str, Any]:
+    """Operations by their tags, in the document's order."""
+    schemas: Document = document["components"]["schemas"]
+    chapters: dict[str, list[Entry]] = {tag["name"]: [] for tag in document["tags"]}
+    for path, by_method in document["paths"].items():
+        for method, operation in by_method.items():
+            chapters[operation["tags"][0]].append(_entry(method.upper(), path, operation, schemas, base_url))
+    told = {tag["name"]: tag["description"] for tag in document["tags"]}
+    return {"chapters": [(name, told[name], entries) for name, entries in chapters.items() if entries]}
+
+
+def _entry(method: str, path: str, operation: Document, schemas: Document, base_url: str) -> Entry:
+    parameters = operation.get("parameters", ())
+    content = operation.get("requestBody", {}).get("content", {}).get(_JSON, {})
+    example = _example(content)
+    return Entry(
+        operation["operationId"],
+        method,
+        path,
+        operation["summary"],
+        (*map(_parameter, parameters), *_body_fields(content.get("schema", {}), schemas)),
+        tuple((status, answer["description"]) for status, answer in sorted(operation["responses"].items())),
+        _command(method, base_url + _filled(path, parameters), example),
+    )
+
+
+def _parameter(parameter: Document) -> Field:
+    required = bool(parameter.get("required"))
+    return Field(parameter["name"], parameter["in"], required, parameter.get("description", ""))
+
+
+def _body_fields(schema: Document, schemas: Document) -> Iterator[Field]:
+    """Of all the forms that a body may have; a field of several is told of once."""
+    seen: set[str] = set()
+    for form in schema.get("anyOf", (schema,)):
+        found = schemas[form["$ref"].rpartition("/")[2]] if "$ref" in form else form
+        for name, field in found.get("properties", {}).items():
+            if name not in seen:
+                seen.add(name)
+                yield Field(name, "body", name in found.get("required", ()), field.get("description", ""))
+
+
+def _example(content: Document) -> Any:
+    several = content.get("examples", {})
+    return content.get("example") or next((each["value"] for each in several.values()), None)
+
+
+def _filled(path: str, parameters: Any) -> str:
+    """The path with examples in place of names."""
+    for parameter in parameters:
+        if parameter["in"] == "path":
+            path = path.replace("{" + parameter["name"] + "}", str(parameter.get("example", parameter["name"])))
+    return path
+
+
+def _command(method: str, url: str, example: Any) -> str:
+    body = f" -H 'content-type: application/json' -d {quote(json.dumps(example))}" if example else ""
+    return f"curl -s{'' if method == 'GET' else f' -X {method}'} {quote(url)}{body}"
