@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import pytest
 from tooz import coordination
 
-from rota.adapters.tooz import RotaDriver, RotaLock
+from rota.adapters.tooz import RotaDriver
+from rota.adapters.tooz_lock import RotaLock
 from tests.processes.server import Server
 from tests.support.processes import Processes
 
