@@ -14,11 +14,12 @@ import pytest
 import pytest_asyncio
 
 from rota.access.document import InvalidAccess
+from rota.access.tokens import RANDOM_BYTES, mint
 from rota.observability.logs import JsonFormatter
 from rota.server.access.policy import read_access_file
 from rota.server.access.token_files import read_tokens
 from rota.server.settings import Settings
-from tests.access.guarded import Secrets, Service, a_guarded_service
+from tests.access.guarded import Secrets, Service, a_guarded_service, bearer
 from tests.access.test_access_matrix import CALLERS, OF_ROUTES, OF_RPCS, headers_of, messages_by_rpc, targets_by_route
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -85,6 +86,22 @@ async def test_the_search_would_find_one(world: tuple[Service, dict[str, Any]]) 
         logging.getLogger("rota.somewhere").debug("called", extra={"headers": [header]})
 
     assert [part for part in planted if part in logs.getvalue()] != []
+
+
+async def test_why_credentials_prove_nothing_is_logged_once_a_second_and_without_them(
+    world: tuple[Service, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, _ = world
+    made_up = [mint(bytes([number]) * RANDOM_BYTES) for number in range(40)]
+    monkeypatch.setattr(service.guard.authenticator, "_tell_at", 0.0)
+
+    with all_logs() as logs:
+        for token in made_up:
+            await service.http.get("/v1/whoami", headers=bearer(token))
+            assert token.split("_")[2] not in logs.getvalue()
+
+    assert '"detail": "the token is not known"' in logs.getvalue()
+    assert logs.getvalue().count("credentials were refused") < len(made_up) / 2
 
 
 @pytest.mark.parametrize("setting", ["access_file", "access_tokens_file", "peer_secret_file"])

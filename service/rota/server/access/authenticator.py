@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -18,8 +19,12 @@ REMEMBERED = 20_000
 GOOD_FOR_S = 60.0
 """A verified JWT or review is verified again after so long. API tokens are looked at with each call."""
 BAD_FOR_S = 1.0
+TELL_EVERY_S = 1.0
+"""Whoever makes up credentials must not fill the log."""
 
 _BEARER = b"bearer "
+
+_log = logging.getLogger(__name__)
 
 
 class Refused(Exception):
@@ -53,6 +58,7 @@ class ServerAuthenticator:
         self._bearers = bearers
         self._nobody = nobody(policy)
         self._known: OrderedDict[bytes | str, tuple[float, Identity]] = OrderedDict()
+        self._tell_at = 0.0
 
     def known(self, credentials: Credentials) -> Identity | None:
         if credentials is NO_CREDENTIALS:
@@ -65,10 +71,17 @@ class ServerAuthenticator:
             identity, good_for_s = await self._verify(credentials), GOOD_FOR_S
         except Refused as refused:
             identity, good_for_s = nobody(self.policy, str(refused)), BAD_FOR_S
+            self._tell(str(refused))
         self._known[_key(credentials)] = (time.monotonic() + good_for_s, identity)
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
         return identity
+
+    def _tell(self, refusal: str) -> None:
+        now = time.monotonic()
+        if now >= self._tell_at:
+            self._tell_at = now + TELL_EVERY_S
+            _log.warning("credentials were refused", extra={"detail": refusal})
 
     async def _verify(self, credentials: Credentials) -> Identity:
         """A header wins over a certificate: whoever takes the trouble to show a token means it."""
