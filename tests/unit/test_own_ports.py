@@ -30,5 +30,11 @@ def test_ports_that_are_named_are_those_of_http_and_then_those_of_grpc() -> None
     assert [own.grpc for own in owned] == [Address("10.0.0.7", port) for port in (8104, 8105, 8106)]
 
 
+def test_ports_past_the_last_one_are_refused() -> None:
+    assert settings("0.0.0.0:8080", worker_ports=65_530).worker_ports == 65_530
+    with pytest.raises(ValueError, match="no room for two ports"):
+        settings("0.0.0.0:8080", worker_ports=65_531)
+
+
 def test_without_grpc_there_is_no_port_for_it() -> None:
     assert own_ports(settings("127.0.0.1:8080", worker_ports=8101), 1) == OwnPorts(Address("127.0.0.1", 8102), None)

@@ -198,6 +198,12 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _refuse_ports_past_the_last(self) -> Self:
+        if self.worker_ports is not None and self.worker_ports + 2 * self.workers - 1 > 65_535:
+            raise ValueError("worker_ports leaves no room for two ports of each worker")
+        return self
+
+    @model_validator(mode="after")
     def _guard_peers(self) -> Self:
         """Who reaches that port can speak for every client, so it takes more than reaching it."""
         _all_or_none(self, "peer_tls_cert_file", "peer_tls_key_file", "peer_tls_ca_file")
