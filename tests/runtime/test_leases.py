@@ -98,6 +98,30 @@ def test_what_a_dead_replica_held_is_taken_the_moment_its_leases_end() -> None:
     in_time()
 
 
+@in_virtual_time
+async def test_who_lets_a_shard_go_in_order_says_so_in_its_last_line() -> None:
+    """And who dies says nothing: that is how the journal tells one from the other."""
+    clock = LoopClock()
+    store = SlowStore(clock)
+    await store.open(SHARDS)
+    for name in ("stops", "dies", "last"):
+        async with LocalCoordinator(
+            store, replica_id=name, shard_count=SHARDS, limits=NOW, clock=clock, lease_ms=LEASE_MS
+        ) as local:
+            await until(lambda: len(local.owners()) == SHARDS)
+            if name == "dies":
+                await local.crash()
+
+    lines = [(event.kind, event.payload["replica_id"]) for event in await store.read_events(0, 0, 9)]
+    assert lines == [
+        ("shard_acquired", "stops"),
+        ("shard_released", "stops"),
+        ("shard_acquired", "dies"),
+        ("shard_acquired", "last"),
+        ("shard_released", "last"),
+    ]
+
+
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110 - nobody's event
         await asyncio.sleep(0.01)

@@ -243,6 +243,8 @@ class ShardAcquired:
 
 @dataclass(frozen=True, slots=True)
 class ShardReleased:
+    """An owner let the shard go in order: its last line. Where there is none, it died, or its lease was over."""
+
     kind: ClassVar[str] = "shard_released"
     replica_id: str
     epoch: int

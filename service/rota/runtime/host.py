@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from rota.group.assignment_job import AssignmentJob
 from rota.group.journal import encode_entry
-from rota.group.records import Entry, MemberExpired, ShardAcquired
+from rota.group.records import Entry, MemberExpired, ShardAcquired, ShardReleased
 from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import ShardImage, SideCommit
 from rota.group.shard import Shard
@@ -75,6 +75,7 @@ class ShardHost:
         heard: Heard | None = None,
     ) -> None:
         self.claim = claim
+        self._replica_id = replica_id
         self.lease_until_ms = lease_until_ms
         """By the monotonic clock, counted from before the claim was sent: earlier than the store's own."""
         self.dropped = False
@@ -200,9 +201,17 @@ class ShardHost:
         if self.may_answer() and not self._closed:
             self._take(self._decide(lambda now_ms: self.shard.take_in(commits, now_ms)))
 
-    def close(self) -> None:
-        """Decide nothing more; what is decided still becomes durable and is answered."""
+    def close(self, reason: str) -> None:
+        """Decide nothing more; what is decided still becomes durable and is answered.
+
+        The last line says that the shard is let go, so that who reads the journal can tell it from a crash.
+        """
         self._closed = True
+        if self.may_answer():
+            result = Result(self._clock.now_ms())
+            released = ShardReleased(self._replica_id, self.claim.epoch, reason)
+            result.records.append(Entry("", "", 0, result.now_ms, released))
+            self._take(result)
 
     def is_settled(self) -> bool:
         """Everything that memory says is durable."""

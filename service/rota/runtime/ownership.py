@@ -151,13 +151,13 @@ class Ownership:
         self._wake.set()
         await _at_most(FLUSH_S, self._left_rounds.wait())
 
-    async def release_all(self, reason: str) -> None:
-        """Let go of everything at once, so that nobody has to wait for a lease to run out.
+    async def release_all(self, told: str) -> None:
+        """Let go of everything at once, so that nobody has to wait for a lease to run out. Who waits is `told` so.
 
         A store that does not answer is not told: the leases then run out by themselves.
         """
         hosts = list(self.hosts.values())
-        await self._close(hosts, reason)
+        await self._close(hosts, "the replica stops", told)
         try:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._store.deregister(self.replica.replica_id))
@@ -220,7 +220,8 @@ class Ownership:
         moving = [host for shard_id, host in self.hosts.items() if shard_id not in due][:HANDING_OVER_AT_ONCE]
         if not moving or self._is_leaving:
             return
-        await self._close(moving, "the shard moves to another replica", ErrorCode.NOT_COORDINATOR)
+        reason = "the shard moves to another replica"
+        await self._close(moving, reason, reason, ErrorCode.NOT_COORDINATOR)
         await self._store.release([host.claim for host in moving], self.replica.replica_id)
         if self._notify is not None:
             await self._notify(self._peers)
@@ -262,17 +263,17 @@ class Ownership:
     # --- steps -------------------------------------------------------------------------------------
 
     async def _close(
-        self, hosts: list[ShardHost], reason: str, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        self, hosts: list[ShardHost], reason: str, told: str, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE
     ) -> None:
         """Decide nothing more in these shards, and have the last decisions durable before they are dropped."""
         for host in hosts:
-            host.close()
+            host.close(reason)
         await self.flush()
         for host in hosts:
             self._remove(host)
             self._telemetry.on_shard_dropped(host.shard_id, host.claim.epoch, "handed over")
             # What was decided is durable by now, unless the store hangs; what is parked has decided nothing.
-            host.drop(reason, code if host.is_settled() else ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            host.drop(told, code if host.is_settled() else ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     async def _load(self, claim: ShardClaim, lease_until_ms: int) -> None:
         started = time.perf_counter()
