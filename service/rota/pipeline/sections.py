@@ -184,7 +184,7 @@ def timeouts(advice: list[Advice]) -> Section | None:
             duration(a.recommended_ms),
             duration(a.longest_gap_ms),
             f"{a.false_expiries_per_day:.3f}",
-            ("-" if a.detection_saved_ms < 0 else "") + duration(abs(a.detection_saved_ms)),
+            f"{duration(abs(a.detection_saved_ms))} {'later' if a.detection_saved_ms < 0 else 'sooner'}",
         )
         for a in advice
         if a.recommended_ms is not None and abs(a.detection_saved_ms) > a.session_timeout_ms * 0.2
@@ -193,7 +193,7 @@ def timeouts(advice: list[Advice]) -> Section | None:
         "timeouts",
         "Session timeouts that could change",
         "From how regularly members were heard. False expiries are per member and day, at today's timeout.",
-        ("group", "today", "recommended", "longest gap", "false expiries", "a death is noticed sooner by"),
+        ("group", "today", "recommended", "longest gap", "false expiries", "a death is noticed"),
         told,
     )
 
