@@ -49,8 +49,10 @@ def run(plan: Plan) -> Outcome:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
     )
+    if done.returncode:
+        raise RuntimeError(f"the load ended early:\n{done.stderr}")
     return Outcome(**json.loads(done.stdout))
 
 
