@@ -42,6 +42,17 @@ def own_server() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture
+async def own_store(own_server: PostgresServer) -> AsyncIterator[SqlStore]:
+    """The store on that server."""
+    url = own_server.create_database()
+    await upgrade(url)
+    store = SqlStore(url)
+    await store.open(SHARD_COUNT)
+    yield store
+    await store.close()
+
+
 async def claim_one(store: SqlStore, replica_id: str = "r-1") -> ShardClaim:
     (claim,) = await store.claim([0], replica_id, "http://one", 60_000, steal=True)
     return claim
@@ -165,66 +176,51 @@ def hang(server: PostgresServer, number: signal.Signals = signal.SIGSTOP) -> Non
 
 
 async def test_a_server_that_is_away_is_unavailable_and_serves_again_when_it_is_back(
-    own_server: PostgresServer,
+    own_server: PostgresServer, own_store: SqlStore
 ) -> None:
-    url = own_server.create_database()
-    await upgrade(url)
-    store = SqlStore(url)
-    await store.open(SHARD_COUNT)
-    claim = await claim_one(store)
-    await store.append([a_batch(claim)])
+    claim = await claim_one(own_store)
+    await own_store.append([a_batch(claim)])
 
     own_server.kill9()
-    for call in (store.ping(), store.append([a_batch(claim, after=1)]), store.renew([claim], "r-1", 1_000)):
+    for call in (own_store.ping(), own_store.append([a_batch(claim, after=1)]), own_store.renew([claim], "r-1", 1_000)):
         with pytest.raises(StoreUnavailable):
             await call
     own_server.start()
 
-    assert (await store.load(0)).last_seq == 1
-    assert await store.append([a_batch(claim, after=1)]) == []
-    await store.close()
+    assert (await own_store.load(0)).last_seq == 1
+    assert await own_store.append([a_batch(claim, after=1)]) == []
 
 
 async def test_an_append_after_a_restart_of_the_server_does_not_use_the_connection_that_broke(
-    own_server: PostgresServer,
+    own_server: PostgresServer, own_store: SqlStore
 ) -> None:
-    url = own_server.create_database()
-    await upgrade(url)
-    store = SqlStore(url)
-    await store.open(SHARD_COUNT)
-    claim = await claim_one(store)
-    await store.append([a_batch(claim)])
+    claim = await claim_one(own_store)
+    await own_store.append([a_batch(claim)])
 
     own_server.kill9()
     with pytest.raises(StoreUnavailable):
-        await store.ping()
+        await own_store.ping()
     own_server.start()
-    await store.ping()
+    await own_store.ping()
 
-    assert await store.append([a_batch(claim, after=1)]) == []
-    await store.close()
+    assert await own_store.append([a_batch(claim, after=1)]) == []
 
 
 async def test_a_server_that_hangs_is_unavailable_in_time_and_then_has_the_append_once_or_never(
-    own_server: PostgresServer,
+    own_server: PostgresServer, own_store: SqlStore
 ) -> None:
-    url = own_server.create_database()
-    await upgrade(url)
-    store = SqlStore(url)
-    await store.open(SHARD_COUNT)
-    claim = await claim_one(store)
-    await store.append([a_batch(claim)])
+    claim = await claim_one(own_store)
+    await own_store.append([a_batch(claim)])
 
     hang(own_server)
     with pytest.raises(StoreUnavailable):
         async with asyncio.timeout(EVENTUALLY_S):
-            await store.append([a_batch(claim, after=1)])
+            await own_store.append([a_batch(claim, after=1)])
     hang(own_server, signal.SIGCONT)
 
-    again = await claim_one(store)
+    again = await claim_one(own_store)
     assert again.last_seq in (1, 2)
-    assert [event.seq for event in await store.read_events(0, 0, 9)] == list(range(1, again.last_seq + 1))
-    await store.close()
+    assert [event.seq for event in await own_store.read_events(0, 0, 9)] == list(range(1, again.last_seq + 1))
 
 
 async def test_nobody_listening_is_unavailable_and_a_wrong_database_refused(postgres_dsn: str) -> None:
