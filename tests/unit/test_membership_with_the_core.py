@@ -29,7 +29,7 @@ from rota.membership import (
     State,
 )
 from rota.protocol.limits import Limits
-from rota.protocol.messages import JoinGroup, Protocol, Reply
+from rota.protocol.messages import JoinGroup, Protocol, Reply, parks_for_ms
 
 FAULTY_MS = 60_000
 CALM_MS = 60_000
@@ -169,7 +169,7 @@ class World:
             request = _with_new_id(request, f"{request.client_id}-{number}")
         self._parked[number] = call
         self.take(self.shard.handle(request, number, self.now_ms))
-        wait_ms = getattr(request, "wait_ms", None) or 0
+        wait_ms = parks_for_ms(request)
         if number in self._parked and wait_ms:
             over_at_ms = self.now_ms + wait_ms
             self.at(over_at_ms, lambda: self.take(self.shard.unpark(request, number, self.now_ms, answer=True)))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rota.group.invariants import check_group
 from rota.group.result import Result, Timer, TimerKind
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import JoinGroup, Reply, refuse
+from rota.protocol.messages import JoinGroup, Reply, parks_for_ms, refuse
 from rota.testing.keeper import ShardKeeper
 from rota.testing.owned import Outcome, OwnedShard
 from rota.testing.scheduler import Process
@@ -64,8 +64,7 @@ class Replica(Process):
         number = self.world.next_call()
         self.calls[number] = (shard_id, delivery)
         self.take(owned, owned.shard.handle(request, number, self.now_ms()))
-        wait_ms = getattr(request, "wait_ms", None) or 0
-        self.world.scheduler.after(wait_ms, self, self._wait_is_over, owned, number)
+        self.world.scheduler.after(parks_for_ms(request), self, self._wait_is_over, owned, number)
 
     def hang_up(self, delivery: Delivery) -> None:
         """The client closed the connection: nobody waits for this answer any more."""

@@ -13,7 +13,7 @@ from random import Random
 from rota.group.state import STABLE, GroupState
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Reply, Request
+from rota.protocol.messages import Reply, Request, parks_for_ms
 from rota.runtime.ports import ShardClaim
 from rota.testing.facts import facts_of
 from rota.testing.history import Call, Effect, GroupKey, History
@@ -103,9 +103,9 @@ class World:
         self.working = False
         for member in self.nemesis.members():
             for exchange in member.exchanges.values():
-                wait_ms = getattr(exchange.call.request, "wait_ms", None) or 0
                 since_ms = max(exchange.call.sent_ms, member.paused_until_ms)
-                if self.scheduler.now_ms - since_ms > wait_ms + LONGEST_ANSWER_MS and not member.dead:
+                due_ms = since_ms + parks_for_ms(exchange.call.request) + LONGEST_ANSWER_MS
+                if self.scheduler.now_ms > due_ms and not member.dead:
                     self.violation(f"L6 {exchange.call.request} has waited since {since_ms}")
 
     def _unrest(self, key: GroupKey) -> str:
