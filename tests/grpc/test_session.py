@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import grpc
 import pytest
 
+from rota.api.grpc.calls import Context
 from rota.api.grpc.server import GrpcServer
+from rota.api.grpc.session import Session
 from rota.protocol.messages import DescribeGroup, DescribeReply, Heartbeat, LeaveGroup, LeavingMember
 from rota.runtime.coordinator import LocalCoordinator
 from rota.v1 import admin_pb2
@@ -23,16 +26,39 @@ GRACE_MS = 1_000
 
 @pytest.fixture
 async def session(channel: Channel) -> AsyncIterator[SessionClient]:
-    client = SessionClient(channel)
-    yield client
-    await client.close()
+    async with an_open_stream(channel) as client:
+        yield client
 
 
 @pytest.fixture
 async def other(channel: Channel) -> AsyncIterator[SessionClient]:
+    async with an_open_stream(channel) as client:
+        yield client
+
+
+@asynccontextmanager
+async def an_open_stream(channel: Channel) -> AsyncIterator[SessionClient]:
+    """A stream the server counts among its own: it has answered there."""
     client = SessionClient(channel)
+    await client.ask(options=pb.SessionOptions())
     yield client
     await client.close()
+
+
+class ACaller:
+    """What a session asks of gRPC's own context, for a call that the test itself ends."""
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
+    def time_remaining(self) -> None:
+        return None
+
+    async def write(self, data: bytes) -> None:
+        pass
 
 
 async def a_pair(*streams: SessionClient) -> list[pb.JoinGroupResponse]:
@@ -247,6 +273,33 @@ async def test_losing_the_stream_alone_takes_nobody_along(
 
     assert await member_ids(coordinator) == [leader.member_id, follower.member_id]
     assert [seat.member_id for seat in server._roster.seats(("default", "g")).values()] == [follower.member_id]
+
+
+async def test_a_loss_that_is_told_twice_still_takes_its_members_along(
+    coordinator: LocalCoordinator, server: GrpcServer
+) -> None:
+    """The client's last message is seen to be the last, and then, while that is cleared away, its stream is gone."""
+    ended, cleared = asyncio.Event(), asyncio.Event()
+
+    async def messages() -> AsyncIterator[bytes]:
+        yield pb.SessionRequest(call=1, join=a_join("i0")).SerializeToString()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+            await cleared.wait()
+
+    session = Session(server._calls, server._roster, cast(Context, ACaller()), messages())
+    running = asyncio.create_task(session.run())
+    await until(lambda: len(server._roster.seats(("default", "g"))) == 1)
+
+    running.cancel()
+    await ended.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert not server._roster.seats(("default", "g"))
+    await server._roster.stop()
 
 
 @pytest.mark.parametrize("elsewhere", ["stream", "unary"])

@@ -95,8 +95,10 @@ class Session:
             tasks = (self._reading, *self._open.values())
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._roster.lose(self, self._groups, None if self._draining else self._leave_after_ms)
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:  # the end of its messages may be seen first, and the stream's own end while the tasks end
+                self._roster.lose(self, self._groups, None if self._draining else self._leave_after_ms)
 
     def push(self, event: SessionEvent) -> None:
         """Queue news or an answer."""
