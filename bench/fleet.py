@@ -53,6 +53,10 @@ class Fleet:
         return StableGroup(shard, group_id, size, session_timeout_ms=session_timeout_ms)
 
 
+def _shown(images: Sequence[ShardImage], stored: Sequence[ShardImage]) -> list[ShardImage]:
+    return [replace(images[image.shard_id], last_seq=image.last_seq) for image in stored]
+
+
 class LoadedMemoryStore(MemoryStore):
     """A store in memory that holds a fleet."""
 
@@ -60,8 +64,8 @@ class LoadedMemoryStore(MemoryStore):
         super().__init__(SystemClock().monotonic_ms)
         self._images = images
 
-    async def load(self, shard_id: int) -> ShardImage:
-        return replace(self._images[shard_id], last_seq=(await super().load(shard_id)).last_seq)
+    async def load(self, shard_ids: Sequence[int]) -> list[ShardImage]:
+        return _shown(self._images, await super().load(shard_ids))
 
 
 class LoadedSqlStore(SqlStore):
@@ -71,8 +75,8 @@ class LoadedSqlStore(SqlStore):
         super().__init__(url)
         self._images = images
 
-    async def load(self, shard_id: int) -> ShardImage:
-        return replace(self._images[shard_id], last_seq=(await super().load(shard_id)).last_seq)
+    async def load(self, shard_ids: Sequence[int]) -> list[ShardImage]:
+        return _shown(self._images, await super().load(shard_ids))
 
 
 @asynccontextmanager

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow, RowChanges, TopicRow
+from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow, RowChanges, ShardImage, TopicRow
 from rota.protocol.messages import Protocol
-from rota.runtime.ports import JournalEvent, ShardBatch, ShardClaim
+from rota.runtime.ports import JournalEvent, ShardBatch, ShardClaim, ShardStore
 
 AT_MS = 1_767_225_600_123
 
@@ -73,3 +73,8 @@ def a_batch(
     first_seq = (claim.last_seq if after is None else after) + 1
     written = tuple(replace(event, seq=first_seq + i) for i, event in enumerate(events or (an_event(first_seq),)))
     return ShardBatch(claim.shard_id, claim.epoch, first_seq, written, rows or RowChanges())
+
+
+async def image_of(store: ShardStore, shard_id: int) -> ShardImage:
+    (image,) = await store.load([shard_id])
+    return image

@@ -68,7 +68,7 @@ async def outcome(store: ShardStore, appends: list[Given]) -> Outcome:
         refused = await store.append(batches)
         ends |= {b.shard_id: b.first_seq - 1 + len(b.events) for b in batches if b.shard_id not in refused}
         answers.append(refused)
-    images = [await store.load(shard_id) for shard_id in range(SHARDS)]
+    images = await store.load(range(SHARDS))
     journals = [await store.read_events(shard_id, 0, 100) for shard_id in range(SHARDS)]
     await store.close()
     return answers, images, journals

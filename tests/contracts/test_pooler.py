@@ -13,7 +13,7 @@ import pytest
 from rota.group.rows import RowChanges
 from rota.runtime.ports import StoreUnavailable
 from rota.storage import SqlStore
-from tests.contracts.builders import a_batch, a_group
+from tests.contracts.builders import a_batch, a_group, image_of
 from tests.contracts.conftest import SHARD_COUNT
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer
@@ -60,7 +60,7 @@ async def test_a_store_leaves_nothing_in_the_session(store: SqlStore, url: str) 
     before = await found_in_the_session(url)
     (claim,) = await store.claim([0], "r-1", "http://one", 60_000)
     await store.append([a_batch(claim, rows=RowChanges(groups=[a_group()]))])
-    await store.load(0)
+    await image_of(store, 0)
     await store.maintain()
 
     after = await found_in_the_session(url)
@@ -78,7 +78,7 @@ async def test_a_store_minds_nothing_that_another_client_left_in_the_session(sto
     refused = await store.append([a_batch(claim, rows=RowChanges(groups=[a_group()]))])
 
     assert refused == []
-    assert [group.group_id for group in (await store.load(0)).groups] == ["g"]
+    assert [group.group_id for group in (await image_of(store, 0)).groups] == ["g"]
 
 
 async def test_a_store_serves_on_when_the_pooler_is_back(store: SqlStore, one_session: PgBouncer) -> None:

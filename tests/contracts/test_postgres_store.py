@@ -20,7 +20,7 @@ from rota.storage import SqlStore, upgrade
 from rota.storage.bulk import TableChange
 from rota.storage.errors import store_errors
 from rota.storage.schema import topics
-from tests.contracts.builders import a_batch, a_group, an_event, an_offset
+from tests.contracts.builders import a_batch, a_group, an_event, an_offset, image_of
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
 from tests.support.postgres import PostgresServer
 
@@ -117,7 +117,7 @@ async def test_an_append_that_waits_for_a_lock_is_given_up_in_time_and_does_not_
                 continue  # the server gives the statement up by itself, too
     await other.close()
 
-    assert (await store.load(0)).last_seq == 0
+    assert (await image_of(store, 0)).last_seq == 0
     assert await store.append([a_batch(claim)]) == []
 
 
@@ -145,21 +145,21 @@ async def test_cancelled_appends_land_whole_or_not_at_all_and_nobody_gets_anothe
     claim = await claim_one(store)
     cancelled = 0
     for steps in range(60):
-        end = (await store.load(0)).last_seq
+        end = (await image_of(store, 0)).last_seq
         rows = RowChanges(groups=[a_group(generation_id=end + 1)], offsets=[an_offset(0, end + 1)])
         append = asyncio.create_task(store.append([a_batch(claim, an_event(0), after=end, rows=rows)]))
         for _ in range(steps * 4):
             await asyncio.sleep(0)
         append.cancel()
-        outcome, image = await asyncio.gather(append, store.load(0), return_exceptions=True)
+        outcome, image = await asyncio.gather(append, image_of(store, 0), return_exceptions=True)
         cancelled += isinstance(outcome, asyncio.CancelledError)
         assert not isinstance(image, BaseException)
         assert {image.last_seq} >= {g.generation_id for g in image.groups} | {o.offset for o in image.offsets}
         if outcome == []:
-            assert (await store.load(0)).last_seq == end + 1
+            assert (await image_of(store, 0)).last_seq == end + 1
     assert cancelled
 
-    end = (await store.load(0)).last_seq
+    end = (await image_of(store, 0)).last_seq
     assert await store.append([a_batch(claim, after=end)]) == []
     assert [event.seq for event in await store.read_events(0, 0, 100)] == list(range(1, end + 2))
 
@@ -187,7 +187,7 @@ async def test_a_server_that_is_away_is_unavailable_and_serves_again_when_it_is_
             await call
     own_server.start()
 
-    assert (await own_store.load(0)).last_seq == 1
+    assert (await image_of(own_store, 0)).last_seq == 1
     assert await own_store.append([a_batch(claim, after=1)]) == []
 
 
@@ -243,7 +243,7 @@ async def test_values_that_postgres_cannot_hold_are_unavailability_and_leave_not
         with pytest.raises(StoreUnavailable):
             await store.append([batch])
 
-    assert (await store.load(0)).last_seq == 0
+    assert (await image_of(store, 0)).last_seq == 0
     assert await store.append([a_batch(claim)]) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from rota.group.rows import RowChanges, ShardImage
 from rota.protocol.messages import Protocol
 from rota.runtime.ports import ShardClaim, ShardStore, StoreRefused
-from tests.contracts.builders import AT_MS, a_batch, a_group, a_member, a_topic, an_event, an_offset
+from tests.contracts.builders import AT_MS, a_batch, a_group, a_member, a_topic, an_event, an_offset, image_of
 from tests.contracts.conftest import SHARD_COUNT, Backing
 
 A_MINUTE_MS = 60_000
@@ -27,7 +27,7 @@ async def claim_one(
 
 async def test_a_new_store_has_no_owners_and_empty_shards(store: ShardStore) -> None:
     assert await store.owners() == []
-    assert await store.load(3) == ShardImage(3)
+    assert await image_of(store, 3) == ShardImage(3)
     assert await store.read_events(3, 0, 10) == []
 
 
@@ -165,7 +165,7 @@ async def test_a_claim_says_where_the_journal_ends(store: ShardStore) -> None:
 
     assert (await claim_one(store)).last_seq == 3
     assert [owner.last_seq for owner in await store.owners()] == [3]
-    assert (await store.load(0)).last_seq == 3
+    assert (await image_of(store, 0)).last_seq == 3
 
 
 async def test_a_line_keeps_whatever_json_it_carries(store: ShardStore) -> None:
@@ -255,17 +255,31 @@ async def test_an_old_epoch_is_refused_and_nothing_of_it_written_while_other_sha
     refused = await store.append([a_batch(old, rows=changes), a_batch(other, rows=changes)])
 
     assert refused == [0]
-    assert await store.load(0) == ShardImage(0)
+    assert await image_of(store, 0) == ShardImage(0)
     assert await store.read_events(0, 0, 9) == []
-    image = await store.load(1)
+    image = await image_of(store, 1)
     assert (image.last_seq, image.groups, image.members) == (1, (a_group(),), (a_member(),))
     assert (image.offsets, image.topics) == ((an_offset(),), (a_topic(),))
+
+
+async def test_shards_that_are_loaded_together_do_not_mix(store: ShardStore) -> None:
+    first, second = await store.claim([2, 5], "r-1", "http://one", A_MINUTE_MS)
+    ours = RowChanges(groups=[a_group()], members=[a_member()], offsets=[an_offset()], topics=[a_topic()])
+    theirs = RowChanges(groups=[a_group("h")], members=[a_member("m-2")])
+    await store.append([a_batch(first, rows=ours), a_batch(second, rows=theirs)])
+    await store.append([a_batch(second, after=1)])
+
+    assert await store.load([5, 3, 2]) == [
+        ShardImage(5, 2, (a_group("h"),), (a_member("m-2"),)),
+        ShardImage(3),
+        ShardImage(2, 1, (a_group(),), (a_member(),), (an_offset(),), (a_topic(),)),
+    ]
 
 
 async def test_an_old_epochs_deletions_are_refused_too(store: ShardStore) -> None:
     old = await claim_one(store)
     await store.append([a_batch(old, rows=RowChanges(members=[a_member()], offsets=[an_offset()], topics=[a_topic()]))])
-    before = await store.load(0)
+    before = await image_of(store, 0)
     await claim_one(store, 0, "r-2", steal=True)
     deletions = RowChanges(
         members_deleted=[("default", "g", "m-1")],
@@ -275,7 +289,7 @@ async def test_an_old_epochs_deletions_are_refused_too(store: ShardStore) -> Non
 
     assert await store.append([a_batch(old, after=1, rows=deletions)]) == [0]
 
-    assert await store.load(0) == before
+    assert await image_of(store, 0) == before
 
 
 @pytest.mark.parametrize("after", [0, 2, 5])
@@ -285,8 +299,8 @@ async def test_a_batch_that_does_not_follow_the_journals_end_is_refused(store: S
 
     assert await store.append([a_batch(claim, after=after, rows=RowChanges(groups=[a_group()]))]) == [0]
 
-    assert (await store.load(0)).last_seq == 1
-    assert (await store.load(0)).groups == ()
+    assert (await image_of(store, 0)).last_seq == 1
+    assert (await image_of(store, 0)).groups == ()
     assert await store.append([a_batch(claim, after=1)]) == []
 
 
@@ -313,7 +327,7 @@ async def test_a_batch_without_events_writes_its_rows_and_checks_the_epoch(store
     await claim_one(store)
     assert await store.append([silent]) == [0]
 
-    image = await store.load(0)
+    image = await image_of(store, 0)
     assert (image.last_seq, image.topics) == (0, (a_topic(),))
 
 
@@ -371,7 +385,7 @@ async def test_batches_that_contradict_themselves_are_a_bug_of_the_caller(store:
     with pytest.raises(AssertionError, match="line 3 stands where 2"):
         await store.append([with_a_gap])
 
-    assert await store.load(0) == ShardImage(0)
+    assert await image_of(store, 0) == ShardImage(0)
 
 
 # --- rows -------------------------------------------------------------------------------------
@@ -397,7 +411,7 @@ async def test_every_kind_of_row_is_loaded_as_it_was_written(store: ShardStore) 
         [a_batch(claim, rows=RowChanges(groups=groups, members=members, offsets=offsets, topics=topics))]
     )
 
-    assert await store.load(0) == ShardImage(
+    assert await image_of(store, 0) == ShardImage(
         0, 1, tuple(sorted(groups, key=lambda g: g.namespace)), tuple(members), tuple(offsets), tuple(topics)
     )
 
@@ -411,7 +425,7 @@ async def test_large_values_come_back_whole(store: ShardStore) -> None:
 
     await store.append([a_batch(claim, rows=RowChanges(members=[member], offsets=[offset]))])
 
-    image = await store.load(0)
+    image = await image_of(store, 0)
     assert (image.members, image.offsets) == ((member,), (offset,))
 
 
@@ -421,7 +435,7 @@ async def test_names_sort_by_their_characters_whatever_the_databases_locale(stor
 
     await store.append([a_batch(claim, rows=RowChanges(groups=[a_group(name) for name in names]))])
 
-    assert [group.group_id for group in (await store.load(0)).groups] == sorted(names)
+    assert [group.group_id for group in (await image_of(store, 0)).groups] == sorted(names)
 
 
 async def test_members_are_loaded_in_the_order_in_which_they_joined(store: ShardStore) -> None:
@@ -430,7 +444,7 @@ async def test_members_are_loaded_in_the_order_in_which_they_joined(store: Shard
 
     await store.append([a_batch(claim, rows=RowChanges(members=members))])
 
-    assert [row.image.member_id for row in (await store.load(0)).members] == ["m-b", "m-c", "m-a"]
+    assert [row.image.member_id for row in (await image_of(store, 0)).members] == ["m-b", "m-c", "m-a"]
 
 
 async def test_a_row_that_is_written_again_replaces_the_one_before_in_all_its_columns(store: ShardStore) -> None:
@@ -451,7 +465,7 @@ async def test_a_row_that_is_written_again_replaces_the_one_before_in_all_its_co
     second = RowChanges(groups=[group], members=[member], offsets=[offset], topics=[topic])
     await store.append([a_batch(claim, after=1, rows=second)])
 
-    assert await store.load(0) == ShardImage(0, 2, (group,), (member,), (offset,), (topic,))
+    assert await image_of(store, 0) == ShardImage(0, 2, (group,), (member,), (offset,), (topic,))
 
 
 async def test_deleted_rows_are_gone_and_their_neighbours_stay(store: ShardStore) -> None:
@@ -470,7 +484,7 @@ async def test_deleted_rows_are_gone_and_their_neighbours_stay(store: ShardStore
     )
     await store.append([a_batch(claim, after=1, rows=deletions)])
 
-    image = await store.load(0)
+    image = await image_of(store, 0)
     assert image.members == (a_member("m-2", position=1), a_member("m-1", "h"))
     assert image.offsets == (an_offset(1), an_offset(0, group_id="h"))
     assert image.topics == (a_topic("b"), a_topic("a", namespace="other"))
@@ -482,7 +496,7 @@ async def test_deleting_what_is_not_there_does_nothing(store: ShardStore) -> Non
 
     assert await store.append([a_batch(claim, rows=deletions)]) == []
 
-    assert await store.load(0) == ShardImage(0, 1)
+    assert await image_of(store, 0) == ShardImage(0, 1)
 
 
 async def test_a_member_that_is_replaced_leaves_its_place_to_the_new_one_in_one_batch(store: ShardStore) -> None:
@@ -492,7 +506,7 @@ async def test_a_member_that_is_replaced_leaves_its_place_to_the_new_one_in_one_
     replaced = RowChanges(members_deleted=[("default", "g", "old")], members=[a_member("new", position=5)])
     await store.append([a_batch(claim, after=1, rows=replaced)])
 
-    assert (await store.load(0)).members == (a_member("new", position=5),)
+    assert (await image_of(store, 0)).members == (a_member("new", position=5),)
 
 
 async def test_a_row_that_is_deleted_and_written_in_one_batch_is_there_as_written(store: ShardStore) -> None:
@@ -510,7 +524,7 @@ async def test_a_row_that_is_deleted_and_written_in_one_batch_is_there_as_writte
     )
     await store.append([a_batch(claim, after=1, rows=both)])
 
-    image = await store.load(0)
+    image = await image_of(store, 0)
     assert (image.members, image.offsets, image.topics) == (
         (a_member(client_id="again"),),
         (an_offset(0, 1),),
@@ -521,12 +535,12 @@ async def test_a_row_that_is_deleted_and_written_in_one_batch_is_there_as_writte
 async def test_one_shard_cannot_touch_the_rows_of_another(store: ShardStore) -> None:
     one, two = await store.claim([0, 1], "r-1", "http://one", A_MINUTE_MS)
     await store.append([a_batch(one, rows=RowChanges(groups=[a_group()], members=[a_member()]))])
-    before = await store.load(0)
+    before = await image_of(store, 0)
 
     trespass = RowChanges(groups=[a_group(state="Empty")], members_deleted=[("default", "g", "m-1")])
     await store.append([a_batch(two, rows=trespass)])
 
-    assert await store.load(0) == before
+    assert await image_of(store, 0) == before
 
 
 async def test_the_tombstone_of_a_group_keeps_its_generation(store: ShardStore) -> None:
@@ -535,7 +549,7 @@ async def test_the_tombstone_of_a_group_keeps_its_generation(store: ShardStore) 
 
     await store.append([a_batch(claim, rows=RowChanges(groups=[tombstone]))])
 
-    assert (await store.load(0)).groups == (tombstone,)
+    assert (await image_of(store, 0)).groups == (tombstone,)
 
 
 async def test_load_never_shows_half_a_batch(store: ShardStore) -> None:
@@ -547,9 +561,9 @@ async def test_load_never_shows_half_a_batch(store: ShardStore) -> None:
             assert await store.append([a_batch(claim, after=seq - 1, rows=rows)]) == []
 
     async def read() -> list[ShardImage]:
-        images = [await store.load(0)]
+        images = [await image_of(store, 0)]
         while images[-1].last_seq < 15:
-            images.append(await store.load(0))
+            images.append(await image_of(store, 0))
             await asyncio.sleep(0)
         return images
 
@@ -569,13 +583,13 @@ async def test_everything_is_there_when_the_store_is_opened_again(backing: Backi
     await first.open(SHARD_COUNT)
     claim = await claim_one(first)
     await first.append([a_batch(claim, rows=RowChanges(groups=[a_group()], members=[a_member()]))])
-    image, events = await first.load(0), await first.read_events(0, 0, 9)
+    image, events = await image_of(first, 0), await first.read_events(0, 0, 9)
     await first.close()
 
     again = backing.new_store()
     await again.open(SHARD_COUNT)
 
-    assert (await again.load(0), await again.read_events(0, 0, 9)) == (image, events)
+    assert (await image_of(again, 0), await again.read_events(0, 0, 9)) == (image, events)
     assert [(o.replica_id, o.epoch, o.last_seq) for o in await again.owners()] == [("r-1", 1, 1)]
     assert (await claim_one(again, steal=True)).epoch == 2
     await again.close()

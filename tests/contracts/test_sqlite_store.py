@@ -15,7 +15,7 @@ from rota.group.rows import RowChanges
 from rota.runtime.ports import ShardClaim, StoreRefused, StoreUnavailable
 from rota.storage import SqlStore, check, default_store_url, upgrade
 from rota.storage.urls import PostgresLocation, SqliteLocation, parse_store_url
-from tests.contracts.builders import a_batch, a_group, an_event, an_offset
+from tests.contracts.builders import a_batch, a_group, an_event, an_offset, image_of
 from tests.contracts.conftest import SHARD_COUNT
 
 
@@ -117,7 +117,7 @@ async def test_a_file_that_somebody_else_keeps_locked_is_unavailable_and_then_av
 
     with pytest.raises(StoreUnavailable):
         await store.append([a_batch(claim)])
-    assert (await store.load(0)).last_seq == 0
+    assert (await image_of(store, 0)).last_seq == 0
     intruder.execute("ROLLBACK")
     intruder.close()
 
@@ -128,7 +128,7 @@ async def test_a_cancelled_append_lands_whole_or_not_at_all_and_the_next_one_wor
     claim = await claim_one(store)
     cancelled = 0
     for steps in range(40):
-        end = (await store.load(0)).last_seq
+        end = (await image_of(store, 0)).last_seq
         rows = RowChanges(groups=[a_group(generation_id=end + 1)], offsets=[an_offset(0, end + 1)])
         append = asyncio.create_task(store.append([a_batch(claim, an_event(0), after=end, rows=rows)]))
         for _ in range(steps):
@@ -137,7 +137,7 @@ async def test_a_cancelled_append_lands_whole_or_not_at_all_and_the_next_one_wor
         outcome = (await asyncio.gather(append, return_exceptions=True))[0]
         cancelled += isinstance(outcome, asyncio.CancelledError)
 
-        image = await store.load(0)
+        image = await image_of(store, 0)
         assert image.last_seq == len(await store.read_events(0, 0, 100))
         assert {image.last_seq} >= {g.generation_id for g in image.groups} | {o.offset for o in image.offsets}
         if outcome == []:
@@ -158,7 +158,7 @@ async def test_a_connection_whose_opening_was_cancelled_has_ended_when_the_store
 
     monkeypatch.setattr(sqlite3, "connect", connect_late)
     # The first has the connection that the store was opened with.
-    readings = [asyncio.create_task(store.load(0)) for _ in range(2)]
+    readings = [asyncio.create_task(image_of(store, 0)) for _ in range(2)]
     assert await asyncio.to_thread(opening.wait, 5)
     for reading in readings:
         reading.cancel()
@@ -180,7 +180,7 @@ async def test_a_value_that_the_engine_cannot_hold_is_unavailability_and_leaves_
         with pytest.raises(StoreUnavailable):
             await store.append([a_batch(claim, rows=RowChanges(offsets=[an_offset(0, offset, metadata=metadata)]))])
 
-    assert (await store.load(0)).last_seq == 0
+    assert (await image_of(store, 0)).last_seq == 0
     assert await store.append([a_batch(claim)]) == []
 
 

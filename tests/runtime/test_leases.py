@@ -51,9 +51,9 @@ class SlowStore(MemoryStore):
         await asyncio.sleep(self._answer_s)
         return answer
 
-    async def load(self, shard_id: int) -> ShardImage:
+    async def load(self, shard_ids: Sequence[int]) -> list[ShardImage]:
         await asyncio.sleep(self._load_s)
-        return await super().load(shard_id)
+        return await super().load(shard_ids)
 
 
 @pytest.mark.parametrize(

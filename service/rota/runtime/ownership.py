@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from rota.group.result import Timer
+from rota.group.rows import ShardImage
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.runtime.clock import Clock
@@ -252,9 +253,8 @@ class Ownership:
         claims = await self._store.claim(
             shard_ids, self.replica.replica_id, self.replica.address, self._lease_ms, steal=self._steal
         )
-        async with asyncio.TaskGroup() as group:
-            for claim in claims:
-                group.create_task(self._load(claim, sent_ms + self._lease_ms))
+        if claims:
+            await self._load(claims, sent_ms + self._lease_ms)
 
     async def flush(self) -> None:
         """Let what is decided become durable; a store that hangs is not waited for."""
@@ -275,13 +275,19 @@ class Ownership:
             # What was decided is durable by now, unless the store hangs; what is parked has decided nothing.
             host.drop(told, code if host.is_settled() else ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    async def _load(self, claim: ShardClaim, lease_until_ms: int) -> None:
+    async def _load(self, claims: Sequence[ShardClaim], lease_until_ms: int) -> None:
         started = time.perf_counter()
+        shard_ids = [claim.shard_id for claim in claims]
         try:
-            image = await self._store.load(claim.shard_id)
+            images = await self._store.load(shard_ids)
         except StoreUnavailable as error:
-            logger.warning("a shard could not be loaded", extra={"shard_id": claim.shard_id, "error": str(error)})
+            logger.warning("shards could not be loaded", extra={"shard_ids": shard_ids, "error": str(error)})
             return
+        async with asyncio.TaskGroup() as group:
+            for claim, image in zip(claims, images, strict=True):
+                group.create_task(self._serve(claim, image, lease_until_ms, started))
+
+    async def _serve(self, claim: ShardClaim, image: ShardImage, lease_until_ms: int, started: float) -> None:
         # Read last: until now, others may have recorded heartbeats for a shard without an owner.
         heard = await self._sessions.read(claim.shard_id) if self._sessions else None
         host = ShardHost(

@@ -134,8 +134,8 @@ class ShardStore(Protocol):
     async def owners(self) -> list[ShardOwner]:
         """Every shard that was ever claimed, and who holds it."""
 
-    async def load(self, shard_id: int) -> ShardImage:
-        """All rows of a shard, read in one snapshot."""
+    async def load(self, shard_ids: Sequence[int]) -> list[ShardImage]:
+        """All rows of these shards, read in one snapshot; an image for each, in the order given."""
 
     async def append(self, batches: Sequence[ShardBatch]) -> list[int]:
         """Write the batches in one transaction and return once they are durable.

@@ -227,8 +227,8 @@ class MemoryStore:
     async def owners(self) -> list[ShardOwner]:
         return self.tables.owners()
 
-    async def load(self, shard_id: int) -> ShardImage:
-        return self.tables.load(shard_id)
+    async def load(self, shard_ids: Sequence[int]) -> list[ShardImage]:
+        return [self.tables.load(shard_id) for shard_id in shard_ids]
 
     async def append(self, batches: Sequence[ShardBatch]) -> list[int]:
         return self.tables.append(batches)

@@ -7,7 +7,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import ARRAY, ColumnElement, Integer, Select, and_, any_, bindparam, select
+from sqlalchemy import ARRAY, Integer, Select, and_, any_, bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow
@@ -19,20 +19,28 @@ from rota.storage.schema import groups, members, offsets, shards, side_commits, 
 
 Read = TypeVar("Read")
 
-_OF_SHARD: ColumnElement[int] = bindparam("of_shard", type_=Integer())
+_OF_SHARDS = bindparam("of_shards", type_=Integer(), expanding=True)
 # Rows come in an order of their own, so that two stores with the same rows load the same image.
-_GROUPS = select(*groups.c).where(groups.c.shard_id == _OF_SHARD).order_by(groups.c.namespace, groups.c.group_id)
+_GROUPS = (
+    select(*groups.c)
+    .where(groups.c.shard_id.in_(_OF_SHARDS))
+    .order_by(groups.c.shard_id, groups.c.namespace, groups.c.group_id)
+)
 _MEMBERS = (
     select(*members.c)
-    .where(members.c.shard_id == _OF_SHARD)
-    .order_by(members.c.namespace, members.c.group_id, members.c.position, members.c.member_id)
+    .where(members.c.shard_id.in_(_OF_SHARDS))
+    .order_by(members.c.shard_id, members.c.namespace, members.c.group_id, members.c.position, members.c.member_id)
 )
 _OFFSETS = (
     select(*offsets.c)
-    .where(offsets.c.shard_id == _OF_SHARD)
-    .order_by(offsets.c.namespace, offsets.c.group_id, offsets.c.topic, offsets.c.partition)
+    .where(offsets.c.shard_id.in_(_OF_SHARDS))
+    .order_by(offsets.c.shard_id, offsets.c.namespace, offsets.c.group_id, offsets.c.topic, offsets.c.partition)
 )
-_TOPICS = select(*topics.c).where(topics.c.shard_id == _OF_SHARD).order_by(topics.c.namespace, topics.c.topic)
+_TOPICS = (
+    select(*topics.c)
+    .where(topics.c.shard_id.in_(_OF_SHARDS))
+    .order_by(topics.c.shard_id, topics.c.namespace, topics.c.topic)
+)
 _OFFSET_KEY = [key.name for key in offsets.primary_key]
 _OF_SAME_KEY = and_(*(side_commits.c[name] == offsets.c[name] for name in _OFFSET_KEY))
 _SIDE_COMMITS = (
@@ -44,20 +52,27 @@ _SIDE_COMMITS = (
 _NAMESPACES = (
     select(groups.c.namespace).where(groups.c.state != GroupState.DEAD.value).distinct().order_by(groups.c.namespace)
 )
-_LAST_SEQ = select(shards.c.last_seq).where(shards.c.shard_id == _OF_SHARD)
+_LAST_SEQS = select(shards.c.shard_id, shards.c.last_seq).where(shards.c.shard_id.in_(_OF_SHARDS))
 
 
-async def load_image(connection: AsyncConnection, shard_id: int) -> ShardImage:
-    """All rows of a shard. What makes them one snapshot is the transaction they are read in."""
-    last_seq = await connection.scalar(_LAST_SEQ, {"of_shard": shard_id})
-    return ShardImage(
-        shard_id,
-        last_seq=last_seq or 0,
-        groups=await _read(connection, _GROUPS, shard_id, _group_row),
-        members=await _read(connection, _MEMBERS, shard_id, _member_row),
-        offsets=await _read(connection, _OFFSETS, shard_id, _offset_row),
-        topics=await _read(connection, _TOPICS, shard_id, _topic_row),
-    )
+async def load_images(connection: AsyncConnection, shard_ids: Sequence[int]) -> list[ShardImage]:
+    """All rows of these shards. What makes them one snapshot is the transaction they are read in."""
+    last_seqs = await _read(connection, _LAST_SEQS, shard_ids, lambda row: row[1])
+    groups = await _read(connection, _GROUPS, shard_ids, _group_row)
+    members = await _read(connection, _MEMBERS, shard_ids, _member_row)
+    offsets = await _read(connection, _OFFSETS, shard_ids, _offset_row)
+    topics = await _read(connection, _TOPICS, shard_ids, _topic_row)
+    return [
+        ShardImage(
+            shard_id,
+            last_seq=next(iter(last_seqs[shard_id]), 0),
+            groups=tuple(groups[shard_id]),
+            members=tuple(members[shard_id]),
+            offsets=tuple(offsets[shard_id]),
+            topics=tuple(topics[shard_id]),
+        )
+        for shard_id in shard_ids
+    ]
 
 
 async def read_namespaces(connection: AsyncConnection) -> list[str]:
@@ -96,9 +111,13 @@ def state_changes(batches: Sequence[ShardBatch]) -> list[TableChange]:
 
 
 async def _read(
-    connection: AsyncConnection, rows: Select[Any], shard_id: int, decode: Callable[[Sequence[Any]], Read]
-) -> tuple[Read, ...]:
-    return tuple(decode(row) for row in (await connection.execute(rows, {"of_shard": shard_id})).all())
+    connection: AsyncConnection, rows: Select[Any], shard_ids: Sequence[int], decode: Callable[[Sequence[Any]], Read]
+) -> dict[int, list[Read]]:
+    """By shard; those without such rows have an empty list."""
+    read: dict[int, list[Read]] = {shard_id: [] for shard_id in shard_ids}
+    for row in await connection.execute(rows, {"of_shards": shard_ids}):
+        read[row[0]].append(decode(row))
+    return read
 
 
 # Each pair below writes and reads the columns in the order of the table; the shard comes first.

@@ -10,8 +10,9 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.access.quotas import Stored
-from rota.access.tokens import TokenRecord
+from rota.access.tokens import TokenAct, TokenRecord
 from rota.group.rows import ShardImage, SideCommit
+from rota.protocol.messages import Act
 from rota.runtime.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreRefused
 from rota.storage.batches import check_batches
 from rota.storage.connections import connections_to
@@ -21,7 +22,8 @@ from rota.storage.journal import read_events
 from rota.storage.leases import Leases
 from rota.storage.migrate import read_status
 from rota.storage.replicas import Replicas
-from rota.storage.rows import load_image, load_side_commits, read_namespaces
+from rota.storage.rows import load_images, load_side_commits, read_namespaces
+from rota.storage.token_trail import read_acts
 from rota.storage.tokens import add_token, forget_token, note_uses, read_stored, read_tokens, revoke_token
 from rota.storage.urls import parse_store_url
 
@@ -120,9 +122,9 @@ class SqlStore:
 
     # --- state and journal --------------------------------------------------------------------
 
-    async def load(self, shard_id: int) -> ShardImage:
+    async def load(self, shard_ids: Sequence[int]) -> list[ShardImage]:
         async with self._reading() as connection:
-            return await load_image(connection, shard_id)
+            return await load_images(connection, shard_ids)
 
     async def append(self, batches: Sequence[ShardBatch]) -> list[int]:
         check_batches(batches)
@@ -155,21 +157,25 @@ class SqlStore:
         async with self._reading() as connection:
             return await read_tokens(connection)
 
-    async def add_token(self, record: TokenRecord) -> None:
-        async with self._writing() as connection:
-            await add_token(connection, record)
+    async def read_token_acts(self, limit: int) -> list[TokenAct]:
+        async with self._reading() as connection:
+            return await read_acts(connection, limit)
 
-    async def revoke_token(self, token_id: str, at_ms: int) -> bool:
+    async def add_token(self, record: TokenRecord, act: Act) -> None:
         async with self._writing() as connection:
-            return await revoke_token(connection, token_id, at_ms)
+            await add_token(connection, record, act)
+
+    async def revoke_token(self, token_id: str, at_ms: int, act: Act) -> bool:
+        async with self._writing() as connection:
+            return await revoke_token(connection, token_id, at_ms, act)
 
     async def note_token_uses(self, used_at_ms: Mapping[str, int]) -> None:
         async with self._writing() as connection:
             await note_uses(connection, used_at_ms)
 
-    async def forget_token(self, token_id: str) -> bool:
+    async def forget_token(self, token_id: str, act: Act) -> bool:
         async with self._writing() as connection:
-            return await forget_token(connection, token_id)
+            return await forget_token(connection, token_id, act)
 
     async def read_stored(self, namespace: str) -> Stored:
         async with self._reading() as connection:

@@ -14,12 +14,13 @@ from rota.group.journal import decode_entry
 from rota.group.records import AssignmentSynced, Entry, GenerationCompleted, GroupEmptied
 from rota.group.rows import GroupRow, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow
 from rota.group.shard_state import ShardState
+from rota.protocol.ids import NO_SHARD
 from rota.runtime.ports import JournalEvent, StoreRefused
 from rota.storage.engine import single_engine
 from rota.storage.errors import UPGRADE_HINT, store_errors
 from rota.storage.journal import read_events
 from rota.storage.migrate import read_status
-from rota.storage.rows import load_image, load_side_commits
+from rota.storage.rows import load_images, load_side_commits
 from rota.storage.schema import shards, store
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, parse_store_url
 
@@ -39,7 +40,7 @@ class ShardReport:
 
 
 async def verify(store_url: str) -> AsyncIterator[ShardReport]:
-    """Check one shard after the other. Only reads, and may run beside a service.
+    """Check one shard after the other, and what belongs to none. Only reads, and may run beside a service.
 
     A shard's rows and its journal are read in one snapshot, so that a service that writes in the meantime makes no
     difference.
@@ -49,10 +50,10 @@ async def verify(store_url: str) -> AsyncIterator[ShardReport]:
         with store_errors():
             async with engine.begin() as connection:
                 shard_count = await _shard_count(connection, location)
-        for shard_id in range(shard_count):
+        for shard_id in (*range(shard_count), NO_SHARD):
             with store_errors():
                 async with engine.begin() as connection:
-                    image = await load_image(connection, shard_id)
+                    (image,) = await load_images(connection, [shard_id])
                     on_the_way = await _side_commits(connection, shard_id)
                     first = await connection.scalar(select(shards.c.first_seq).where(shards.c.shard_id == shard_id))
                     fold = JournalFold(shard_id, first or 1)
