@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
+from rota.api.peer import client
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, JoinReply, Protocol, SyncGroup
 from rota.runtime.clock import SystemClock
@@ -15,7 +16,7 @@ from rota.runtime.ports import ShardBatch, ShardClaim, StoreUnavailable
 from rota.storage.memory import MemoryStore, MemoryTables
 
 NOW = Limits(initial_rebalance_delay_ms=0)
-EVENTUALLY_S = 5.0
+EVENTUALLY_S = 60.0
 
 
 class FaultyStore(MemoryStore):
@@ -47,6 +48,12 @@ class FaultyStore(MemoryStore):
         if self.lose_answer:
             raise StoreUnavailable("the answer was lost")
         return refused
+
+
+@pytest.fixture(autouse=True)
+def _peers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What replicas are not told in time they find out when they next look, which tests do not wait for."""
+    monkeypatch.setattr(client, "TELL_S", EVENTUALLY_S)
 
 
 @pytest.fixture
