@@ -150,11 +150,11 @@ async def test_the_heartbeats_of_a_process_come_to_travel_together(
         members = [await stack.enter_async_context(a_member(client, 1_500)) for _ in range(12)]
         await all_partitions_are_shared(members)
         heard.clear()
-        await until(lambda: sum(heard) >= 48)
+        await until(lambda: sum(heard) >= 48 and max(heard) == 12)
+        messages = heard.copy()  # When members leave, the others join again, each on its own.
 
-    # Alone they would have been 48 messages.
-    assert max(heard) == 12
-    assert len(heard) <= 12
+    # Alone they would have been as many messages as heartbeats.
+    assert len(messages) <= sum(messages) / 4
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
