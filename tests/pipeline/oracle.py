@@ -9,8 +9,8 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
-from math import ceil
+from itertools import chain, groupby, pairwise
+from math import ceil, floor
 from typing import NamedTuple
 
 from rota.group.gaps import class_end_ms
@@ -22,6 +22,7 @@ from rota.protocol.limits import Limits
 DEAD = "Dead"
 UNSETTLED = frozenset({"PreparingRebalance", "CompletingRebalance"})
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def _seen(shard: Shard, line: Line, before: Seen) -> Seen:
         return Seen(DEAD if before.state else "")
     holders: dict[str, set[str]] = {}
     for member in group.members.values():
-        for unit in filter(None, member.assignment.decode().split(",")):
+        for unit in filter(None, member.assignment.decode(errors="replace").split(",")):
             holders.setdefault(unit, set()).add(member.member_id)
     return Seen(group.state.value, tuple(group.members), group.generation_leader_id or "", holders)
 
@@ -142,6 +143,33 @@ def presences(steps_of_group: Iterable[Step]) -> Counter[tuple[str, int, int | N
                 since.setdefault(member_id, line.at_ms)
     over.update((member_id, from_ms, None) for member_id, from_ms in since.items())
     return over
+
+
+def flapping(steps_of_group: Iterable[Step]) -> Counter[tuple[str, int, int, int, int]]:
+    """Who went when (ms); and of the client's sessions of that hour: how many, how many began in it, the middle one."""
+    since: dict[str, int] = {}
+    client_of: dict[str, str] = {}
+    sessions: list[tuple[int, str, int, int]] = []
+    rows: Counter[tuple[str, int, int, int, int]] = Counter()
+    for line, _, found, after in steps_of_group:
+        payload = json.loads(line.payload)
+        if line.kind in ("member_joined", "member_updated"):
+            member = payload["member"]
+            client_of[member["member_id"]] = member["group_instance_id"] or member["client_id"]
+        if line.kind == "member_fenced":
+            client_of[payload["new_member_id"]] = client_of[payload["member_id"]]
+        for seen in (found, after):
+            for member_id in [each for each in since if each not in seen.members]:
+                from_ms = since.pop(member_id)
+                now_ms = max([line.at_ms, *(ended_ms for ended_ms, *_ in sessions)])
+                sessions.append((now_ms, client_of[member_id], from_ms, max(0, line.at_ms - from_ms)))
+                of_hour = [x for x in sessions if x[1] == client_of[member_id] and x[0] > now_ms - HOUR_MS]
+                short = [began_ms for _, _, began_ms, _ in of_hour if began_ms > now_ms - HOUR_MS]
+                middle = sorted(ms for *_, ms in of_hour)[ceil(len(of_hour) / 2) - 1]
+                rows[member_id, line.at_ms, len(of_hour), len(short), middle] += 1
+            for member_id in seen.members:
+                since.setdefault(member_id, line.at_ms)
+    return rows
 
 
 def leaderships(steps_of_group: Iterable[Step]) -> Counter[tuple[str, int, int | None]]:
@@ -224,6 +252,41 @@ def heard(lines: Iterable[Line]) -> Counter[tuple[str, int, int, int | None, int
                 longest = [gaps[ceil(len(gaps) * share) - 1] if gaps else None for share in (0.5, 0.99, 0.999)]
                 found[member_id, line.at_ms, len(gaps), longest[0], longest[1], longest[2]] += 1
     return found
+
+
+def advised(lines: Iterable[Line]) -> list[tuple[int, int, int | None, float, float | None]]:
+    """By all statistics up to the last of a day: when that came (ms), the session timeout and the one to recommend, and
+    how many false expiries a member and day either comes to.
+    """
+    said: list[Line] = []
+    lives = 0
+    by_day = {}
+    for line in lines:
+        if line.kind == "group_deleted":
+            said, lives = [], lives + 1
+        if line.kind == "session_stats":
+            said.append(line)
+            at_ms = max(each.at_ms for each in said)
+            by_day[lives, at_ms // DAY_MS] = (at_ms, said[:])
+    return [(at_ms, *_advice(until_then)) for at_ms, until_then in by_day.values()]
+
+
+def _advice(said: list[Line]) -> tuple[int, int | None, float, float | None]:
+    members = [(line.at_ms, *member) for line in said for member in json.loads(line.payload)["members"]]
+    days = max(1, sum(max(0, at_ms - since_ms) for at_ms, _, _, _, since_ms, *_ in members)) / DAY_MS
+    gaps = [class_end_ms(number) for *_, counted in members for number, count in counted for _ in range(count)]
+    today = max(session_ms for _, _, session_ms, *_ in json.loads(said[-1].payload)["members"])
+    false = sum(gap > today for gap in gaps) / days
+    if len(gaps) < 500:
+        return today, None, false, None
+    may_exceed = floor(0.01 * days)
+    # The longest gap that may not exceed the timeout, as exactly as its class says or as the statistics say.
+    within = sorted(gaps, reverse=True)[may_exceed:][:1]
+    longest = max(longest_ms for *_, longest_ms, _ in members)
+    wanted = max(1_000, int(1.5 * min(within[0] + 1, longest + 1))) if within else 1_000
+    steps_ = (range(0, 10_000, 500), range(10_000, 60_000, 1_000), range(60_000, 10**9, 5_000))
+    wanted = next(each for each in chain(*steps_) if each >= wanted)
+    return today, wanted, false, sum(gap > wanted for gap in gaps) / days
 
 
 def owners(lines: Iterable[Line]) -> list[tuple[int, str, str, int | None]]:

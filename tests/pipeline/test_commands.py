@@ -17,6 +17,7 @@ import pytest
 
 from rota.cli.exits import Exit
 from rota.cli.main import main
+from rota.pipeline.lake import LAKE_VERSION
 from tests.pipeline.journals import simulated, sqlite_store
 from tests.support.postgres import PostgresServer
 
@@ -136,7 +137,7 @@ def test_a_login_without_rights_is_told_which_to_ask_for(
 
 def test_tables_of_another_journal_are_left_as_they_are(pipeline: Run, store: str, tmp_path: Path) -> None:
     other = sqlite_store(tmp_path / "other.db", simulated(2), incarnation="2" * 32)
-    described = {"version": 1, "format": "delta", "incarnation": "2" * 32}
+    described = {"version": LAKE_VERSION, "format": "delta", "incarnation": "2" * 32}
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "lake.json").write_text(json.dumps(described))
 

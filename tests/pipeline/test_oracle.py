@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 from rota.pipeline.events import Line
 from rota.pipeline.facts.churn import Holding
 from rota.pipeline.fold import fold_lines
+from rota.pipeline.sections import FLAPPING
 from rota.pipeline.tables import GOLD
+from rota.workload.fleet import HOUR_MS, draw_group
+from rota.workload.shard import ShardWorld
 from tests.pipeline import oracle
-from tests.pipeline.journals import ordered, simulated, simulated_units
+from tests.pipeline.journals import UNTIL_MS, ordered, simulated, simulated_units
 
 SEEDS = (1, 2, 3, 5, 8, 13)
 each_seed = pytest.mark.parametrize("seed", SEEDS)
@@ -32,8 +35,12 @@ def groups_of(seed: int) -> list[list[Line]]:
 @cache
 def facts(seed: int) -> list[Facts]:
     """For each group all rows by table, closed and open, as dictionaries."""
+    return told_of(ordered(simulated(seed)))
+
+
+def told_of(lines: list[Line]) -> list[Facts]:
     told = []
-    for (_, _, group_id), fold, rows in fold_lines(ordered(simulated(seed)), simulated_units):
+    for (_, _, group_id), fold, rows in fold_lines(lines, simulated_units):
         found = [*rows, *fold.open_rows()]
         if group_id:
             told.append({table: [as_dict(table, r.values) for r in found if r.table == table] for table in GOLD})
@@ -126,6 +133,47 @@ def test_heartbeats_are_those_of_the_statistics(seed: int) -> None:
             (row["member_id"], ms(row["to_at"]), *(row[name] for name in columns)) for row in told["heartbeats"]
         )
         assert rows == oracle.heard(lines)
+
+
+@each_seed
+def test_who_comes_and_goes_is_counted_by_the_hour(seed: int) -> None:
+    for told, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
+        assert flapping_rows(told) == oracle.flapping(of_group)
+
+
+def flapping_rows(told: Facts) -> Counter[tuple[Any, ...]]:
+    columns = ("sessions_in_hour", "flapping", "median_session_ms")
+    return Counter(
+        (row["member_id"], ms(row["ended_at"]), *(row[name] for name in columns))
+        for row in told["members"]
+        if row["ended_at"] is not None
+    )
+
+
+def test_where_an_autoscaler_changes_its_mind_members_flap_and_timeouts_are_advised_day_by_day() -> None:
+    plan = draw_group(5, seed=7)
+    world = ShardWorld(0, [plan], seed=7, starts_at_ms=UNTIL_MS - 5 * HOUR_MS)
+    lines = ordered([Line(*row) for row in world.run(UNTIL_MS)])
+    [told], of_group = told_of(lines), next(oracle.steps(lines))
+
+    flapping, advice = flapping_rows(told), advice_rows(told)
+
+    assert plan.scale_every_ms
+    assert max(cycles for _, _, _, cycles, _ in flapping) >= FLAPPING
+    assert [recommended is None for _, _, recommended, _, _ in advice] == [True, False]
+    assert flapping == oracle.flapping(of_group)
+    assert advice == oracle.advised(line for line in lines if line.group_id)
+
+
+def advice_rows(told: Facts) -> list[tuple[Any, ...]]:
+    columns = ("session_timeout_ms", "recommended_ms", "false_expiries_per_day", "recommended_false_per_day")
+    return [(ms(row["at"]), *(row[name] for name in columns)) for row in told["timeout_advice"]]
+
+
+@each_seed
+def test_timeouts_are_advised_by_the_statistics(seed: int) -> None:
+    for lines, told in zip(groups_of(seed), facts(seed), strict=True):
+        assert advice_rows(told) == oracle.advised(lines)
 
 
 @each_seed

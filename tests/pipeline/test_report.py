@@ -15,6 +15,7 @@ from rota.pipeline.advisor import ACTUAL, STRATEGIES, advise
 from rota.pipeline.audit import audit
 from rota.pipeline.bronze import Ingest
 from rota.pipeline.facts.causes import CAUSES
+from rota.pipeline.frames import opened
 from rota.pipeline.gold import refresh
 from rota.pipeline.journal import open_journal
 from rota.pipeline.lake import Lake
@@ -65,7 +66,11 @@ def test_the_report_tells_every_cause_and_is_one_file(spark: SparkSession, lake:
     assert all(name in html for name in (*STRATEGIES, ACTUAL, "<svg", "rebalances in "))
     assert "http" not in html.replace("http-equiv", "")  # nothing is loaded from anywhere
     assert f" to {datetime.fromtimestamp(last_end_us(lake) / 1e6, UTC):%Y-%m-%d %H:%M} UTC" in html
-    assert advise_timeouts(spark, lake)
+    stored = {row.group_id: row for row in opened(spark, lake, "timeout_advice").collect()}
+    read = advise_timeouts(spark, lake)
+    assert read
+    assert all(row.recommended_ms == stored[row.group_id].recommended_ms for row in read)
+    assert any(row.recommended_ms != read[n].recommended_ms for n, row in enumerate(advise_timeouts(spark, lake, 50.0)))
 
 
 def last_end_us(lake: Lake) -> int:

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from rota.pipeline.bronze import Ingest
 from rota.pipeline.failures import LakeRefused, WrongIncarnation
 from rota.pipeline.journal import open_journal
-from rota.pipeline.lake import Lake
+from rota.pipeline.lake import LAKE_VERSION, Lake
 from rota.pipeline.spark_errors import told_by_spark
 from tests.pipeline.journals import INCARNATION, simulated, sqlite_store
 
@@ -117,7 +117,7 @@ def test_tables_of_a_later_release_and_foreign_folders_are_refused(lake_folder: 
         with Lake.open(lake_folder).locked():
             pass
     described = lake_folder / "lake.json"
-    described.write_text(described.read_text().replace('"version": 1', '"version": 99'))
+    described.write_text(described.read_text().replace(f'"version": {LAKE_VERSION}', '"version": 99'))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep me")
 

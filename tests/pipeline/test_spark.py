@@ -12,10 +12,11 @@ import pytest
 from rota.pipeline.bronze import Ingest
 from rota.pipeline.events import Line
 from rota.pipeline.facts.units import Decoder
+from rota.pipeline.failures import LakeRefused
 from rota.pipeline.fold import fold_lines
 from rota.pipeline.gold import backfill, refresh
 from rota.pipeline.journal import open_journal
-from rota.pipeline.lake import Lake
+from rota.pipeline.lake import LAKE_VERSION, Lake
 from rota.pipeline.tables import FOLDED, GOLD
 from tests.pipeline.journals import (
     DECODER,
@@ -72,9 +73,13 @@ def test_increments_end_with_the_rows_of_one_pass_and_so_does_a_backfill(
     second = ingest.run(spark, lake)
     refresh(spark, lake, decoder=DECODER)
     incremental = {table: stored_rows(lake, table) for table in FOLDED}
-    backfill(spark, lake, decoder=DECODER)
+    described = lake_folder / "lake.json"
+    described.write_text(described.read_text().replace(f'"version": {LAKE_VERSION}', '"version": 1'))
+    with pytest.raises(LakeRefused, match="run `rota pipeline backfill`"):
+        Lake.open(lake_folder)
+    backfill(spark, Lake.open(lake_folder, older=True), decoder=DECODER)
 
     assert first.lines + second.lines == len(journal)
     expected = closed_rows(journal)
     assert incremental == expected
-    assert {table: stored_rows(lake, table) for table in FOLDED} == expected
+    assert {table: stored_rows(Lake.open(lake_folder), table) for table in FOLDED} == expected

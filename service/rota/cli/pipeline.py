@@ -122,7 +122,7 @@ def backfill(lake: Folder = LAKE, master: Master = "", memory: Memory = "2g", de
     with steps.failures():
         from rota.pipeline.gold import backfill as fold_all
 
-        tables = steps.existing(lake)
+        tables = steps.existing(lake, older=True)
         with steps.spark_session(master, memory) as spark, tables.locked(), steps.busy("folding the whole journal"):
             done = fold_all(spark, tables, decoder=decoder)
     tell(f"{sum(done.rows.values()):,} facts, now in {tables.build}")
@@ -156,13 +156,11 @@ def timeouts(
 ) -> None:
     """Say which session timeout each group should have, from how regularly its members were heard."""
     with steps.failures():
-        from dataclasses import asdict
-
         from rota.pipeline.timeouts import advise_timeouts
 
         tables = steps.existing(lake)
-        with steps.spark_session(master, memory) as spark, steps.busy("adding histograms up"):
-            items = [asdict(each) for each in advise_timeouts(spark, tables, allowed)]
+        with steps.spark_session(master, memory) as spark, steps.busy("reading the advice"):
+            items = [each._asdict() for each in advise_timeouts(spark, tables, allowed)]
     columns = ("namespace", "group_id", "session_timeout_ms", "recommended_ms", "longest_gap_ms", "gaps")
     print_items(items, shared(context, output=output).output, columns=columns, name="group_id")
 

@@ -84,10 +84,10 @@ def report(spark: SparkSession, tables: Lake, out: Path, days: float) -> None:
     print(paths[0])
 
 
-def existing(folder: Path) -> Lake:
+def existing(folder: Path, *, older: bool = False) -> Lake:
     from rota.pipeline.lake import Lake
 
-    return Lake.open(folder)
+    return Lake.open(folder, older=older)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from rota.pipeline.facts.offsets import Offsets
 from rota.pipeline.facts.rebalances import Rebalances
 from rota.pipeline.facts.shards import Failovers, Topics
 from rota.pipeline.facts.states import GroupStates
+from rota.pipeline.facts.timeouts import Timeouts
 from rota.pipeline.facts.units import Decoder
 from rota.pipeline.facts.view import GroupView
 
@@ -83,6 +84,7 @@ class GroupFold:
             "members": Members(states.get("members")),
             "assignments": Assignments(states.get("assignments"), self._decoder),
             "heartbeats": Heartbeats(states.get("heartbeats")),
+            "timeouts": Timeouts(states.get("timeouts")),
             "offsets": Offsets(states.get("offsets")),
             "fenced": FencedRequests(states.get("fenced")),
         }

@@ -64,6 +64,7 @@ def backfill(spark: SparkSession, lake: Lake, *, decoder: str = "") -> Refreshed
     done = refresh(spark, lake, decoder=decoder, build=build)
     breakpoint_at("gold: before the switch")
     lake.switch_to(build)
+    lake.describe()
     return done
 
 

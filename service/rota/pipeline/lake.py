@@ -31,7 +31,7 @@ from rota.pipeline.parquet import ParquetFiles
 from rota.pipeline.positions import Position
 from rota.pipeline.tables import CARRY, GOLD
 
-LAKE_VERSION = 1
+LAKE_VERSION = 2
 """Goes up when tables or carried states change their form: older tables are then built anew from bronze."""
 
 FORMATS = ("delta", "parquet")
@@ -46,8 +46,8 @@ class Lake:
         self.incarnation = incarnation
 
     @classmethod
-    def open(cls, root: Path) -> Lake:
-        """The tables that are there; `LakeRefused` if there are none, or of a later release."""
+    def open(cls, root: Path, *, older: bool = False) -> Lake:
+        """The tables that are there; `LakeRefused` if there are none, or of another release: `older` allows one."""
         described = root / "lake.json"
         if not described.is_file():
             raise LakeRefused(f"there are no tables in {root}: run `rota pipeline ingest` first")
@@ -57,6 +57,8 @@ class Lake:
                 f"the tables in {root} were made by a later release (form {document['version']}, "
                 f"this one knows {LAKE_VERSION}): upgrade rota"
             )
+        if document["version"] < LAKE_VERSION and not older:
+            raise LakeRefused(f"the tables in {root} were made by an earlier release: run `rota pipeline backfill`")
         return cls(root, document["format"], document["incarnation"])
 
     @classmethod
@@ -67,8 +69,13 @@ class Lake:
             root.mkdir(parents=True, exist_ok=True)
             if any(each.name != "lock" for each in root.iterdir()):
                 raise LakeRefused(f"{root} holds something else: name an empty folder")
-            write_atomically(described, {"version": LAKE_VERSION, "format": format_, "incarnation": incarnation})
+            cls(root, format_, incarnation).describe()
         return cls.open(root)
+
+    def describe(self) -> None:
+        """Say that the tables have this release's form."""
+        document = {"version": LAKE_VERSION, "format": self.format, "incarnation": self.incarnation}
+        write_atomically(self.root / "lake.json", document)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

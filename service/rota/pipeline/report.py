@@ -10,7 +10,6 @@ from rota.pipeline.frames import closed, everything
 from rota.pipeline.lake import Lake
 from rota.pipeline.pages import Page, duration
 from rota.pipeline.tables import FOLDED
-from rota.pipeline.timeouts import advise_timeouts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +20,7 @@ _TIMES = {
     "group_states": "from_at",
     "leader_tenures": "from_at",
     "members": "joined_at",
+    "timeout_advice": "at",
     "assignments": "at",
     "offsets": "hour",
     "fenced": "hour",
@@ -46,7 +46,7 @@ def make_report(spark: SparkSession, lake: Lake, *, days: float = 7.0) -> Page:
         sections.strategies(spark),
         sections.leader_gaps(spark),
         sections.flapping(spark),
-        sections.timeouts(advise_timeouts(spark, lake)),
+        sections.timeouts(spark),
         sections.stalls(spark),
         sections.fenced(spark),
         sections.failovers(spark),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rota.pipeline.charts import Bars
 from rota.pipeline.facts.causes import CAUSES
 from rota.pipeline.pages import Chart, Section, duration
-from rota.pipeline.timeouts import Advice
+from rota.pipeline.timeouts import LATEST
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,6 +17,8 @@ _BINS = 48
 _TOP = 10
 STORM = 6
 """So many rebalances of one group within ten minutes are a storm."""
+FLAPPING = 3
+"""So many join-leave cycles of one client within an hour are worth a look."""
 
 
 def worst_groups(spark: SparkSession) -> Section:
@@ -163,38 +165,44 @@ def leader_gaps(spark: SparkSession) -> Section | None:
 def flapping(spark: SparkSession) -> Section | None:
     rows = all_rows(
         spark,
-        f"""SELECT namespace, group_id, client_id, count(*) AS n, percentile_approx(ms, 0.5) AS p50,
-                count_if(end = 'expired') AS expired FROM r_members GROUP BY 1, 2, 3
-            HAVING count(*) >= 6 ORDER BY n DESC, client_id LIMIT {_TOP}""",
+        f"""SELECT namespace, group_id, client_id, max(flapping) AS cycles, max_by(median_session_ms, flapping) AS p50,
+                count(*) AS n, count_if(end = 'expired') AS expired FROM r_members
+            GROUP BY namespace, group_id, group_instance_id, client_id
+            HAVING cycles >= {FLAPPING} ORDER BY cycles DESC, n DESC, client_id LIMIT {_TOP}""",
     )
     return _unless_empty(
         "flapping",
         "Members that come and go",
-        "Six stays or more. An autoscaler that changes its mind and a crash loop look like this.",
-        ("group", "client", "stays", "half lasted at most", "ended by expiry"),
-        [(_group(r), r["client_id"], r["n"], duration(r["p50"]), r["expired"]) for r in rows],
+        f"{FLAPPING} joins or more within an hour that did not last. An autoscaler that changes its mind and a crash "
+        "loop look like this.",
+        ("group", "client", "most in an hour", "half of them lasted at most", "stays", "ended by expiry"),
+        [(_group(r), r["client_id"], r["cycles"], duration(r["p50"]), r["n"], r["expired"]) for r in rows],
     )
 
 
-def timeouts(advice: list[Advice]) -> Section | None:
-    told = [
-        (
-            f"{a.namespace}/{a.group_id}",
-            duration(a.session_timeout_ms),
-            duration(a.recommended_ms),
-            duration(a.longest_gap_ms),
-            f"{a.false_expiries_per_day:.3f}",
-            f"{duration(abs(a.detection_saved_ms))} {'later' if a.detection_saved_ms < 0 else 'sooner'}",
-        )
-        for a in advice
-        if a.recommended_ms is not None and abs(a.detection_saved_ms) > a.session_timeout_ms * 0.2
-    ][:_TOP]
+def timeouts(spark: SparkSession) -> Section | None:
+    rows = all_rows(
+        spark,
+        f"""SELECT * FROM ({LATEST.format(view="r_timeout_advice")})
+            WHERE abs(detection_saved_ms) > session_timeout_ms * 0.2
+            ORDER BY false_expiries_per_day DESC, detection_saved_ms DESC, namespace, group_id LIMIT {_TOP}""",
+    )
     return _unless_empty(
         "timeouts",
         "Session timeouts that could change",
         "From how regularly members were heard. False expiries are per member and day, at today's timeout.",
         ("group", "today", "recommended", "longest gap", "false expiries", "a death is noticed"),
-        told,
+        [
+            (
+                _group(r),
+                duration(r["session_timeout_ms"]),
+                duration(r["recommended_ms"]),
+                duration(r["longest_gap_ms"]),
+                f"{r['false_expiries_per_day']:.3f}",
+                f"{duration(abs(r['detection_saved_ms']))} {'later' if r['detection_saved_ms'] < 0 else 'sooner'}",
+            )
+            for r in rows
+        ],
     )
 
 

@@ -144,6 +144,14 @@ MEMBERS = Table(
         Column("last_generation_id", INT, "its last"),
         Column("end", TEXT, "left, expired, removed, replaced or forgotten (the coordinator crashed in its join)"),
         Column("end_reason", TEXT, "why, in words"),
+        Column(
+            "sessions_in_hour",
+            INT,
+            "its times in the group that ended within the hour up to this end, this one included; those count together "
+            "that have the same instance id or, without one, the same client id",
+        ),
+        Column("median_session_ms", LONG, "half of these lasted no longer"),
+        Column("flapping", INT, "the flapping score, in join-leave cycles an hour: how many of these also began in it"),
     ),
 )
 
@@ -164,6 +172,24 @@ HEARTBEATS = Table(
         Column("p50_ms", LONG, "half of the gaps were no longer (upper bound of the class)"),
         Column("p99_ms", LONG, "99 of 100 were no longer (upper bound of the class)"),
         Column("p999_ms", LONG, "999 of 1,000 were no longer (upper bound of the class)"),
+    ),
+)
+
+TIMEOUT_ADVICE = Table(
+    "timeout_advice",
+    "which session timeout a group should have, by all statistics up to the last of a day (UTC)",
+    ("session_stats", "group_deleted"),
+    (
+        *_GROUP,
+        Column("at", TIME, "when the last statistics of that day came"),
+        Column("session_timeout_ms", LONG, "the longest of its members' then: for so long a death goes unnoticed"),
+        Column("recommended_ms", LONG, "the one for 0.01 false expiries a member and day; null below 500 gaps"),
+        Column("false_expiries_per_day", DOUBLE, "gaps longer than the session timeout, a member and day"),
+        Column("recommended_false_per_day", DOUBLE, "the same with the one recommended"),
+        Column("detection_saved_ms", LONG, "how much sooner a death is noticed with that one; below 0 where later"),
+        Column("gaps", LONGS, "how many gaps between two signs of life fell into each class of rota.group.gaps"),
+        Column("longest_gap_ms", LONG, "the longest gap"),
+        Column("member_ms", LONG, "for how long members were counted, added up"),
     ),
 )
 
@@ -269,6 +295,7 @@ GOLD: dict[str, Table] = {
         FAILOVERS,
         MEMBERS,
         HEARTBEATS,
+        TIMEOUT_ADVICE,
         ASSIGNMENTS,
         OFFSETS,
         FENCED,
