@@ -75,6 +75,18 @@ async def test_over_grpc_as_well(service: Service) -> None:
     assert await audited(service, "h") == [("LeaveGroup", "token:grpc-operator", member_id, "by hand")]
 
 
+async def test_it_says_from_where_an_act_came(service: Service) -> None:
+    token = service.secrets.a_token("mover", "operator")
+    await service.http.put(f"{BASE}/topics/moved", json={"partitions": 1}, headers=bearer(token))
+    asked = admin_pb2.DeleteTopicRequest(namespace=NAMESPACE, topic="moved")
+    await admin(service.channel).DeleteTopic(asked, metadata=(("authorization", f"Bearer {token}"),))
+
+    lines = [line for shard in range(2) for line in await service.coordinator.events(shard, 0, 1_000)]
+
+    origins = [line.payload["origin"] for line in lines if line.payload.get("target") == "moved"]
+    assert origins == ["127.0.0.1", "127.0.0.1"]
+
+
 async def test_what_members_do_and_what_changes_nothing_is_no_act(service: Service) -> None:
     headers = bearer(service.secrets.a_token("worker", "operator"))
     member_id = await a_member(service, "i", headers)
@@ -97,6 +109,6 @@ async def test_nobody_can_sign_with_another_name(service: Service) -> None:
 
 
 async def test_the_signature_travels_to_the_owner_of_the_shard() -> None:
-    signed = m.DeleteGroup("n", "g", "why", m.Act("token:ci", "note"))
+    signed = m.DeleteGroup("n", "g", "why", m.Act("token:ci", "note", "10.0.0.7"))
 
     assert unpack(pack(signed))[0] == signed

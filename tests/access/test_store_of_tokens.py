@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +12,24 @@ import pytest
 from rota.access.actions import ROLES
 from rota.access.rules import Rule
 from rota.access.tokens import TokenRecord
+from rota.pipeline.events import lines_of
+from rota.pipeline.fold import fold_lines
+from rota.pipeline.invariants import findings_of
+from rota.pipeline.journal import Wanted, open_journal
+from rota.pipeline.positions import spans_between
+from rota.protocol.ids import NO_SHARD
 from rota.protocol.limits import Limits
-from rota.protocol.messages import JoinGroup, Protocol
+from rota.protocol.messages import Act, JoinGroup, Protocol
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.ports import StoreRefused, StoreUnavailable
 from rota.server.access.stored_tokens import StoredTokens
 from rota.storage import SqlStore, upgrade
 from rota.storage.token_table import TokenTable
+from rota.storage.verify import verify
 
 SCOPE = Rule("scope of ci", ("token:ci",), ROLES["member"], ("team-a",), ("bill*",), ())
 RECORD = TokenRecord("id1", "ci", "d" * 64, (SCOPE,), created_at_ms=5, expires_at_ms=9, note="for CI")
+ACT = Act("shell:alice", "because", "build-7")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -39,7 +48,7 @@ async def test_a_record_survives_the_store_whole(store: tuple[str, SqlStore]) ->
     url, running = store
     table = TokenTable(url)
 
-    await table.add(RECORD)
+    await table.add(RECORD, ACT)
 
     assert await running.read_tokens() == await table.read() == [RECORD]
 
@@ -47,22 +56,85 @@ async def test_a_record_survives_the_store_whole(store: tuple[str, SqlStore]) ->
 async def test_a_token_is_revoked_once_and_then_forgotten(store: tuple[str, SqlStore]) -> None:
     url, running = store
     table = TokenTable(url)
-    await table.add(RECORD)
+    await table.add(RECORD, ACT)
 
-    await table.revoke("id1", 7)
-    await table.revoke("id1", 8)
+    await table.revoke("id1", 7, ACT)
+    await table.revoke("id1", 8, ACT)
     (revoked,) = await running.read_tokens()
-    await table.forget("id1")
+    await table.forget("id1", ACT)
 
     assert revoked.revoked_at_ms == 7
     assert await running.read_tokens() == []
 
 
+async def test_the_journal_tells_who_did_what_to_a_token_and_holds_no_secret(store: tuple[str, SqlStore]) -> None:
+    url, running = store
+    table = TokenTable(url)
+
+    await table.add(RECORD, ACT)
+    await running.revoke_token("id1", 7, Act("token:admin", "it was in a log", "10.0.0.7"))
+    await running.revoke_token("id1", 8, ACT)
+    await table.forget("id1", ACT)
+    await table.forget("id1", ACT)
+    lines = await running.read_events(NO_SHARD, 0, 100)
+
+    assert [(each.seq, each.epoch, each.kind, each.reason) for each in lines] == [
+        (1, 1, "administered", "because"),
+        (2, 1, "administered", "it was in a log"),
+        (3, 1, "administered", "because"),
+    ]
+    revoked = {"operation": "RevokeToken", "actor": "token:admin", "target": "ci id1", "origin": "10.0.0.7"}
+    assert lines[1].payload == revoked
+    assert [(each.done, each.name, each.token_id) for each in await table.acts(2)] == [
+        ("Forget", "ci", "id1"),
+        ("Revoke", "ci", "id1"),
+    ]
+    assert RECORD.digest not in str(lines)
+
+
+async def test_acts_at_one_moment_count_up_without_a_gap_and_what_fails_leaves_none(
+    store: tuple[str, SqlStore],
+) -> None:
+    url, running = store
+    named = [replace(RECORD, token_id=f"id{number}") for number in range(8)]
+    await running.add_token(RECORD, ACT)
+
+    done = await asyncio.gather(*(running.add_token(each, ACT) for each in named), return_exceptions=True)
+
+    taken = [each for each in done if each is not None]
+    lines = await running.read_events(NO_SHARD, 0, 100)
+    assert len(taken) == 1  # id1 was there before
+    assert [line.seq for line in lines] == list(range(1, 9))
+    assert [line.at_ms for line in lines] == sorted(line.at_ms for line in lines)
+    assert {each.token_id for each in await running.read_token_acts(100)} == {each.token_id for each in named}
+    assert [report.differences async for report in verify(url)] == [(), (), ()]
+    assert all(owner.shard_id != NO_SHARD for owner in await running.owners())
+
+
+async def test_the_pipeline_carries_what_was_done_to_tokens(store: tuple[str, SqlStore]) -> None:
+    url, running = store
+    await running.add_token(RECORD, ACT)
+    await running.revoke_token("id1", 7, ACT)
+    journal = open_journal(url)
+
+    heads = journal.heads()
+    heads.check(heads.start)
+    batches = journal.batches(spans_between(heads.start, heads.end), Wanted())
+    lines = [line for batch in batches for line in lines_of(batch)]
+
+    assert [(line.shard_id, line.seq, line.kind) for line in lines] == [
+        (NO_SHARD, 1, "administered"),
+        (NO_SHARD, 2, "administered"),
+    ]
+    assert [list(rows) for _, _, rows in fold_lines(lines)] == [[]]
+    assert list(findings_of(lines)) == []
+
+
 async def test_the_latest_use_that_a_replica_notes_of_a_token_stays(store: tuple[str, SqlStore]) -> None:
     url, running = store
     table = TokenTable(url)
-    await table.add(RECORD)
-    await table.add(replace(RECORD, token_id="id2"))
+    await table.add(RECORD, ACT)
+    await table.add(replace(RECORD, token_id="id2"), ACT)
 
     await running.note_token_uses({"id1": 700, "id2": 800})
     await running.note_token_uses({"id1": 600, "id2": 900, "forgotten": 900})

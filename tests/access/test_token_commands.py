@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,28 @@ def test_a_token_is_made_used_and_revoked_while_a_server_runs_on_the_store(
     for secret in (token, unscoped):
         assert secret.split("_")[2] not in server.process.output()
         assert secret.split("_")[2].encode() not in (tmp_path / "rota.db").read_bytes()
+
+
+def test_the_journal_remembers_who_made_and_revoked_a_token_after_it_is_forgotten(rota: Rota, tmp_path: Path) -> None:
+    at = ("--store", f"sqlite:///{tmp_path / 'rota.db'}")
+    rota("db", "upgrade", *at)
+    token = rota("token", "create", "ci", "--note", "for CI", *at).out.strip()
+    rota("token", "create", "other", *at)
+    rota("token", "revoke", "ci", "--note", "it was in a log", *at)
+    rota("token", "forget", "ci", *at)
+
+    told = json.loads(rota("token", "history", "ci", *at, "-o", "json").out)
+    table = rota("token", "history", *at).out
+
+    assert [(each["done"], each["note"]) for each in told] == [
+        ("forget", ""),
+        ("revoke", "it was in a log"),
+        ("create", "for CI"),
+    ]
+    assert {each["token_id"] for each in told} == {token.split("_")[1]}
+    assert {(each["by"], each["origin"]) for each in told} == {(f"shell:{getpass.getuser()}", socket.gethostname())}
+    assert len(table.splitlines()) == 5
+    assert token.split("_")[2] not in (tmp_path / "rota.db").read_bytes().decode("latin-1")
 
 
 def test_tokens_may_be_kept_in_a_file(rota: Rota, tmp_path: Path) -> None:

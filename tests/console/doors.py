@@ -12,6 +12,7 @@ from rota.access.actions import ROLES
 from rota.access.rules import Rule
 from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.protocol.limits import Limits
+from rota.protocol.messages import Act
 from rota.server.access.token_files import write_tokens
 from rota.server.bootstrap import Services, open_services
 from rota.server.settings import Address, Settings
@@ -48,7 +49,8 @@ class Doors:
         presented = parse(text)
         scope = Rule(f"scope of {name}", (f"token:{name}",), ROLES["viewer"], (NAMESPACE,), ("index*",), ())
         await self.services.store.add_token(
-            TokenRecord(presented.token_id, name, presented.digest, (scope,), **fields)  # type: ignore[arg-type]
+            TokenRecord(presented.token_id, name, presented.digest, (scope,), **fields),  # type: ignore[arg-type]
+            Act("shell:tests"),
         )
         return presented.token_id, text
 

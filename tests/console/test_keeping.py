@@ -61,10 +61,7 @@ async def test_tokens_are_listed_with_what_they_may_and_until_when_and_without_t
     assert record.digest not in page
 
 
-async def test_a_token_is_revoked_by_who_means_it_and_refused_from_then_on(
-    doors: Doors, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "rota.console.app")
+async def test_a_token_is_revoked_by_who_means_it_and_refused_from_then_on(doors: Doors) -> None:
     token_id, text = await doors.store("leaked", 3)
     path = f"/tokens/{token_id}/revoke"
     calls = doors.http.build_request("GET", f"/v1/namespaces/{NAMESPACE}/groups/{GROUP}", headers=bearer(text))
@@ -87,9 +84,21 @@ async def test_a_token_is_revoked_by_who_means_it_and_refused_from_then_on(
     assert f'href="{path}"' not in page
     assert "It is revoked already" in again.text
     await until_answered(doors.http, calls, httpx.codes.UNAUTHORIZED)
-    (line,) = (record for record in caplog.records if record.message == "an administrator revoked a token")
-    assert (line.__dict__["subject"], line.__dict__["note"]) == ("token:admin", "it was in a log")
-    assert line.__dict__["token_id"] == token_id
+    (told,) = re.findall(rf"<td>Revoke</td><td>leaked .*?{token_id}.*?</tr>", page, re.DOTALL)
+    assert ["token:admin" in told, "127.0.0.1" in told, "it was in a log" in told] == [True, True, True]
+
+
+async def test_what_was_done_to_tokens_is_read_over_http_by_who_may_read_the_journal(doors: Doors) -> None:
+    token_id, text = await doors.store("read-over-http", 6)
+    path = "/v1/events?shard=-1&limit=1000"
+
+    read = await doors.http.get(path, headers=bearer(doors.tokens["admin"]))
+    refused = await doors.http.get(path, headers=bearer(text))
+
+    (line,) = (event for event in read.json()["events"] if token_id in event["payload"]["target"])
+    assert (line["kind"], line["payload"]["operation"]) == ("administered", "CreateToken")
+    assert line["payload"]["actor"] == "shell:tests"
+    assert refused.status_code == httpx.codes.FORBIDDEN
 
 
 async def test_another_site_revokes_nothing(doors: Doors) -> None:

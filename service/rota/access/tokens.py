@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from rota.access.rules import Rule
+from rota.protocol.messages import Act
 
 PREFIX = "rota_"
 ID_CHARS = 10
@@ -56,6 +57,17 @@ class TokenRecord:
     @property
     def subject(self) -> str:
         return f"token:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAct:
+    """What the journal tells of a token: `Create`, `Revoke` or `Forget`, and whose act that was."""
+
+    at_ms: int
+    done: str
+    name: str
+    token_id: str
+    act: Act
 
 
 def state_of(record: TokenRecord, now_ms: int) -> str:

@@ -11,6 +11,7 @@ import typer
 from rota.cli.exits import CommandFailed, Exit, store_failures
 from rota.cli.options import OutputFormat, Store, shared, store_url
 from rota.cli.output import Output, print_item, tell
+from rota.protocol.ids import NO_SHARD
 
 if TYPE_CHECKING:
     from rota.storage.verify import ShardReport
@@ -94,7 +95,7 @@ def verify(context: typer.Context, store: Store = None, output: OutputFormat = N
     for shard_id, difference in differences:
         tell(f"shard {shard_id}: {difference}")
     item = {
-        "shards": len(reports),
+        "shards": sum(report.shard_id != NO_SHARD for report in reports),
         "events": sum(report.events for report in reports),
         "groups": sum(report.groups for report in reports),
         "pruned": sum(report.pruned for report in reports),

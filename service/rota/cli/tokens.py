@@ -18,6 +18,8 @@ from rota.cli.output import Output, print_items, tell
 from rota.cli.times import ago, until
 
 if TYPE_CHECKING:
+    from rota.access.tokens import TokenAct
+    from rota.protocol.messages import Act
     from rota.server.access.token_vault import TokenVault
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -30,6 +32,7 @@ File = Annotated[
     typer.Option("--file", envvar="ROTA_ACCESS_TOKENS_FILE", help="Keep tokens in this file instead of the store."),
 ]
 Token = Annotated[str, typer.Argument(metavar="TOKEN", help="A token's id, or its name, which means all so named.")]
+Why = Annotated[str, typer.Option("--note", help="Why; kept in the store's journal.")]
 
 
 @app.command("create")
@@ -75,7 +78,7 @@ def create(
         expires_at_ms=None if expires_in is None else now_ms + _milliseconds(expires_in),
         note=note,
     )
-    _run(_vault(store, file).add(record))
+    _run(_vault(store, file).add(record, _act(note)))
     tell(f"token {record.token_id} for {name} is made; this is the only time that it is shown")
     print(text)
 
@@ -101,23 +104,77 @@ def list_tokens(context: typer.Context, store: Store = None, file: File = None, 
 
 
 @app.command("revoke")
-def revoke(token: Token, store: Store = None, file: File = None) -> None:
+def revoke(token: Token, store: Store = None, file: File = None, note: Why = "") -> None:
     """Refuse a token from now on. Servers notice within seconds, also on streams that are open."""
     vault = _vault(store, file)
     for record in _found(vault, token):
-        _run(vault.revoke(record.token_id, _now_ms()))
+        _run(vault.revoke(record.token_id, _now_ms(), _act(note)))
         tell(f"token {record.token_id} ({record.name}) is revoked")
 
 
 @app.command("forget")
-def forget(token: Token, store: Store = None, file: File = None) -> None:
+def forget(token: Token, store: Store = None, file: File = None, note: Why = "") -> None:
     """Remove tokens that are revoked or have expired from the list. Others must be revoked first."""
     vault = _vault(store, file)
     for record in _found(vault, token):
         if state_of(record, _now_ms()) == "good":
             raise CommandFailed(f"token {record.token_id} ({record.name}) is good; revoke it first", Exit.CONFLICT)
-        _run(vault.forget(record.token_id))
+        _run(vault.forget(record.token_id, _act(note)))
         tell(f"token {record.token_id} ({record.name}) is forgotten")
+
+
+@app.command()
+def history(
+    context: typer.Context,
+    token: Annotated[
+        str | None, typer.Argument(metavar="[TOKEN]", help="Only of this id or name, which may be forgotten by now.")
+    ] = None,
+    store: Store = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many of the latest lines to look at.")] = 1_000,
+    output: OutputFormat = None,
+) -> None:
+    """Tell from the journal who made, revoked or forgot tokens, when, from where and why; the latest first.
+
+    Who did it by the console is known by what they showed, `token:alice`. Who did it by this command had the store's
+    own credentials: `shell:alice` is only what their machine said of them.
+    """
+    from rota.storage.token_table import TokenTable
+
+    chosen = shared(context, output=output).output
+    acts = _run(TokenTable(store_url(store)).acts(limit))
+    items = [_act_item(act) for act in acts if token in (None, act.token_id, act.name)]
+    if chosen is Output.TABLE:
+        for item in items:
+            item["when"] = ago(item.pop("at_ms"))
+    columns = ("when", "done", "name", "token_id", "by", "origin", "note")
+    print_items(items, chosen, columns=columns, name="token_id")
+
+
+def _act_item(told: TokenAct) -> dict[str, Any]:
+    return {
+        "at_ms": told.at_ms,
+        "done": told.done.lower(),
+        "name": told.name,
+        "token_id": told.token_id,
+        "by": told.act.actor,
+        "origin": told.act.origin,
+        "note": told.act.note,
+    }
+
+
+def _act(note: str) -> Act:
+    """Whoever runs this command, as the machine knows them."""
+    import getpass
+    import os
+    import socket
+
+    from rota.protocol.messages import Act
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # containers give processes users that have no name
+        user = str(os.getuid())
+    return Act(f"shell:{user}", note, socket.gethostname())
 
 
 def _vault(store: str | None, file: Path | None) -> TokenVault:

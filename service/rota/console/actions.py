@@ -75,12 +75,12 @@ class Form:
         note = " ".join(fields.get("note", "").split())
         return cls(fields.get("typed", "").strip(), note, fields.get("member", ""))
 
-    def complaint(self, name: str, *, of: str = "group", kept_in: str = "journal") -> str:
+    def complaint(self, name: str, *, of: str = "group") -> str:
         """What is missing; empty if all is there."""
         if self.typed != name:
             return f"Type the {of}'s name, {name}, to say that you mean it."
         if not self.note:
-            return f"Say why: the note is kept in the {kept_in}."
+            return "Say why: the note is kept in the journal."
         if len(self.note) > NOTE_MAX_CHARS:
             return f"The note may have at most {NOTE_MAX_CHARS} characters."
         return ""

@@ -193,12 +193,12 @@ class Console:
     async def _revoke(self, http: Request) -> Response:
         self._entrance.check_tokens()
         token_id, form = http.path_params["token_id"], Form.of(await fields_of(http))
-        complaint = await revoke(self._desk, token_id, form)
+        note(form.note)
+        complaint = await revoke(self._desk, token_id, form, self._entrance.act())
         if complaint:
             values = await revoke_page(self._desk, token_id, form, complaint)
             return self._page(http, "revoke.html", values, status=422)
-        told = {"subject": self._entrance.who, "token_id": token_id, "note": form.note}
-        _log.info("an administrator revoked a token", extra=told)
+        _log.info("an administrator revoked a token", extra={"token_id": token_id})
         return _seen_other("/tokens" + query(done="revoke"))
 
     # --- signing in --------------------------------------------------------------------------------

@@ -13,13 +13,22 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from rota.access.quotas import Stored
-from rota.access.tokens import TokenRecord
+from rota.access.tokens import TokenAct, TokenRecord
 from rota.api.ports import ServedCoordinator
 from rota.console.ports import ConsoleStore
 from rota.observability.generations import Event
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import shard_of
-from rota.protocol.messages import DescribeGroup, DescribeReply, ListedGroup, ListGroups, ListReply, Reply, Request
+from rota.protocol.messages import (
+    Act,
+    DescribeGroup,
+    DescribeReply,
+    ListedGroup,
+    ListGroups,
+    ListReply,
+    Reply,
+    Request,
+)
 from rota.runtime.ports import JournalEvent, ShardOwner
 
 MOST_GROUPS = 5_000
@@ -137,8 +146,11 @@ class Desk:
         """All of the store's. Who may see them is for the page to ask first."""
         return await self._store.read_tokens()
 
-    async def revoke_token(self, token_id: str) -> None:
-        await self._store.revoke_token(token_id, self.now_ms())
+    async def token_acts(self, limit: int) -> list[TokenAct]:
+        return await self._store.read_token_acts(limit)
+
+    async def revoke_token(self, token_id: str, act: Act) -> None:
+        await self._store.revoke_token(token_id, self.now_ms(), act)
 
     async def changes(self, namespace: str, group_id: str) -> AsyncIterator[JournalEvent]:
         """One `changed` for each line from now on that changes something which a page shows."""

@@ -12,6 +12,7 @@ from rota.access.actions import KEEP_TOKENS, SCRAPE
 from rota.api.access.guard import Guard
 from rota.api.access.identity import NOTE, Credentials
 from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.messages import Act
 
 COOKIE = "rota_console"
 TOKEN_MAX_CHARS = 8_192
@@ -50,6 +51,11 @@ class Entrance:
             return ""
         caller = self.guard.current().caller
         return "" if caller.is_anonymous else caller.subject
+
+    def act(self) -> Act:
+        """Whose act this is, with the note that was given; only where somebody is asked who they are."""
+        assert self.guard is not None
+        return self.guard.act()
 
     def may_see_server(self) -> bool:
         """Replicas and shards are shown to who may look at the server, as its metrics are."""

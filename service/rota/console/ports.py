@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from rota.access.quotas import Stored
-from rota.access.tokens import TokenRecord
+from rota.access.tokens import TokenAct, TokenRecord
+from rota.protocol.messages import Act
 from rota.runtime.ports import JournalEvent, ShardOwner
 
 
@@ -30,5 +31,8 @@ class ConsoleStore(Protocol):
     async def read_tokens(self) -> list[TokenRecord]:
         """Every API token that the store keeps, as a record without its secret."""
 
-    async def revoke_token(self, token_id: str, at_ms: int) -> bool:
+    async def read_token_acts(self, limit: int) -> list[TokenAct]:
+        """What was done to tokens, the newest first."""
+
+    async def revoke_token(self, token_id: str, at_ms: int, act: Act) -> bool:
         """Refuse a token from now on; False if there is none of that id that is not revoked."""

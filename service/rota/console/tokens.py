@@ -11,7 +11,10 @@ from rota.console.actions import NOTE_MAX_CHARS, Form
 from rota.console.commands import revoke_commands
 from rota.console.desk import Desk
 from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.messages import Act
 
+_ACTS = 50
+"""Of what was done to tokens, so many lines are shown."""
 _ORDER = {"good": 0, "expired": 1, "revoked": 2}
 
 
@@ -33,7 +36,12 @@ async def tokens_page(desk: Desk) -> dict[str, Any]:
     now_ms = desk.now_ms()
     lines = [_line(record, now_ms) for record in await desk.tokens()]
     lines.sort(key=lambda line: (_ORDER[line.state], line.record.name, line.record.created_at_ms))
-    return {"lines": lines, "good": sum(line.state == "good" for line in lines), "now_ms": now_ms}
+    return {
+        "lines": lines,
+        "good": sum(line.state == "good" for line in lines),
+        "now_ms": now_ms,
+        "acts": await desk.token_acts(_ACTS),
+    }
 
 
 async def revoke_page(desk: Desk, token_id: str, form: Form, complaint: str = "") -> dict[str, Any]:
@@ -48,11 +56,11 @@ async def revoke_page(desk: Desk, token_id: str, form: Form, complaint: str = ""
     }
 
 
-async def revoke(desk: Desk, token_id: str, form: Form) -> str:
+async def revoke(desk: Desk, token_id: str, form: Form, act: Act) -> str:
     """Revoke it, unless something is missing in the form, which is returned then."""
-    complaint = form.complaint((await _found(desk, token_id)).record.name, of="token", kept_in="server's log")
+    complaint = form.complaint((await _found(desk, token_id)).record.name, of="token")
     if not complaint:
-        await desk.revoke_token(token_id)
+        await desk.revoke_token(token_id, act)
     return complaint
 
 

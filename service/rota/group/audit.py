@@ -14,7 +14,7 @@ def audit(result: Result, request: Request, group: Group | None, tombstones: Map
     """Note whose act the result is, which has changed something. The generation of a deleted group is its last one."""
     act: Act = getattr(request, "act")  # noqa: B009 - not every request has one
     note = act.note or _reason(request)
-    record = Administered(type(request).__name__, act.actor, _target(request), note)
+    record = Administered(type(request).__name__, act.actor, _target(request), note, act.origin)
     group_id = getattr(request, "group_id", "")
     former = tombstones.get((request.namespace, group_id), 0)
     generation_id = group.generation_id if group is not None else former

@@ -220,8 +220,8 @@ class TopicChanged:
 class Administered:
     """An administrator did something that the lines before this one tell; changes nothing by itself.
 
-    `target` is the member or topic that it was done to, empty where that is the group. `reason` is the
-    administrator's note.
+    `target` is the member or topic that it was done to, or a token's name and id; it is empty where that is the group.
+    `reason` is the administrator's note, `origin` the address or machine that they were at.
     """
 
     kind: ClassVar[str] = "administered"
@@ -229,6 +229,7 @@ class Administered:
     actor: str
     target: str
     reason: str = ""
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ _NAMESPACE = re.compile(NAMESPACE_PATTERN)
 _MEMBER_ID_MAX_CHARS = 512
 _CLIENT_ID_MAX_CHARS = 255
 
+NO_SHARD = -1
+"""Where the journal keeps what belongs to no shard: what administrators did to API tokens."""
+
 
 def check_namespace(namespace: str) -> None:
     """1 to 249 of `A-Z a-z 0-9 . _ -`; `INVALID_REQUEST` otherwise."""

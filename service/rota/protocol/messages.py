@@ -16,10 +16,14 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Who does something as an administrator, and why, for the audit trail. Not on the wire: the guard sets it."""
+    """Who does something as an administrator, why, and from where, for the audit trail.
+
+    Not on the wire: the guard sets it.
+    """
 
     actor: str
     note: str = ""
+    origin: str = ""
 
 
 # --- membership -------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rota.protocol.ids import NO_SHARD
 from rota.runtime.ports import ShardClaim, ShardOwner
 from rota.storage.bulk import GivenRows, given_rows
 from rota.storage.schema import shards, store_clock_ms
@@ -28,14 +29,18 @@ from rota.storage.schema import shards, store_clock_ms
 _ME: ColumnElement[str] = bindparam("me", type_=Text())
 _ADDRESS: ColumnElement[str] = bindparam("my_address", type_=Text())
 _LEASE_END: ColumnElement[int] = store_clock_ms() + bindparam("lease_ms", type_=BigInteger())
-_OWNERS = select(
-    shards.c.shard_id,
-    shards.c.replica_id,
-    shards.c.address,
-    shards.c.epoch,
-    (shards.c.lease_until_ms - store_clock_ms()).label("lease_left_ms"),
-    shards.c.last_seq,
-).order_by(shards.c.shard_id)
+_OWNERS = (
+    select(
+        shards.c.shard_id,
+        shards.c.replica_id,
+        shards.c.address,
+        shards.c.epoch,
+        (shards.c.lease_until_ms - store_clock_ms()).label("lease_left_ms"),
+        shards.c.last_seq,
+    )
+    .where(shards.c.shard_id != NO_SHARD)
+    .order_by(shards.c.shard_id)
+)
 
 
 class Leases:

@@ -7,11 +7,13 @@ from contextlib import asynccontextmanager
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.access.tokens import TokenRecord
+from rota.access.tokens import TokenAct, TokenRecord
+from rota.protocol.messages import Act
 from rota.runtime.ports import StoreRefused
 from rota.storage.engine import single_engine
 from rota.storage.errors import UPGRADE_HINT, store_errors
 from rota.storage.migrate import read_status
+from rota.storage.token_trail import read_acts
 from rota.storage.tokens import add_token, forget_token, read_tokens, revoke_token
 from rota.storage.urls import SqliteLocation, parse_store_url
 
@@ -26,17 +28,22 @@ class TokenTable:
         async with self._transaction(writes=False) as connection:
             return await read_tokens(connection)
 
-    async def add(self, record: TokenRecord) -> None:
+    async def add(self, record: TokenRecord, act: Act) -> None:
         async with self._transaction(writes=True) as connection:
-            await add_token(connection, record)
+            await add_token(connection, record, act)
 
-    async def revoke(self, token_id: str, at_ms: int) -> None:
+    async def revoke(self, token_id: str, at_ms: int, act: Act) -> None:
         async with self._transaction(writes=True) as connection:
-            await revoke_token(connection, token_id, at_ms)
+            await revoke_token(connection, token_id, at_ms, act)
 
-    async def forget(self, token_id: str) -> None:
+    async def forget(self, token_id: str, act: Act) -> None:
         async with self._transaction(writes=True) as connection:
-            await forget_token(connection, token_id)
+            await forget_token(connection, token_id, act)
+
+    async def acts(self, limit: int) -> list[TokenAct]:
+        """What was done to tokens, the newest first."""
+        async with self._transaction(writes=False) as connection:
+            return await read_acts(connection, limit)
 
     @asynccontextmanager
     async def _transaction(self, *, writes: bool) -> AsyncIterator[AsyncConnection]:

@@ -1,4 +1,4 @@
-"""The table of API tokens, and what a namespace has in the store, for its quota."""
+"""The table of API tokens, each change of it with its line in the journal; and what counts against a quota."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.access.quotas import Stored
 from rota.access.tokens import TokenRecord
+from rota.protocol.messages import Act
 from rota.storage.schema import groups, members, tokens
+from rota.storage.token_trail import note_act
 from rota.wire.token_records import decode_record, encode_record
 
 _ALL = select(tokens).order_by(tokens.c.created_at_ms, tokens.c.token_id)
@@ -22,15 +24,18 @@ async def read_tokens(connection: AsyncConnection) -> list[TokenRecord]:
     return [_record(row) for row in (await connection.execute(_ALL)).all()]
 
 
-async def add_token(connection: AsyncConnection, record: TokenRecord) -> None:
+async def add_token(connection: AsyncConnection, record: TokenRecord, act: Act) -> None:
+    """Keep it; the journal says whose act that was, here as in what follows."""
     document = encode_record(record)
     await connection.execute(tokens.insert().values(**{**document, "grants": json.dumps(document["grants"])}))
+    await note_act(connection, "Create", record.name, record.token_id, act)
 
 
-async def revoke_token(connection: AsyncConnection, token_id: str, at_ms: int) -> bool:
+async def revoke_token(connection: AsyncConnection, token_id: str, at_ms: int, act: Act) -> bool:
     """False if there is none, or if it was revoked before."""
     statement = update(tokens).where(tokens.c.token_id == token_id, tokens.c.revoked_at_ms.is_(None))
-    return bool((await connection.execute(statement.values(revoked_at_ms=at_ms))).rowcount)
+    revoked = statement.values(revoked_at_ms=at_ms).returning(tokens.c.name)
+    return await _note_if_done(connection, "Revoke", await connection.scalar(revoked), token_id, act)
 
 
 async def note_uses(connection: AsyncConnection, used_at_ms: Mapping[str, int]) -> None:
@@ -41,9 +46,10 @@ async def note_uses(connection: AsyncConnection, used_at_ms: Mapping[str, int]) 
     await connection.execute(statement.values(last_used_at_ms=bindparam("at_ms")), uses)
 
 
-async def forget_token(connection: AsyncConnection, token_id: str) -> bool:
+async def forget_token(connection: AsyncConnection, token_id: str, act: Act) -> bool:
     """Remove the row; False if there is none."""
-    return bool((await connection.execute(tokens.delete().where(tokens.c.token_id == token_id))).rowcount)
+    removed = tokens.delete().where(tokens.c.token_id == token_id).returning(tokens.c.name)
+    return await _note_if_done(connection, "Forget", await connection.scalar(removed), token_id, act)
 
 
 async def read_stored(connection: AsyncConnection, namespace: str) -> Stored:
@@ -56,6 +62,13 @@ async def read_stored(connection: AsyncConnection, namespace: str) -> Stored:
     )
     instances = frozenset((row[0], row[1]) for row in (await connection.execute(static)).all())
     return Stored(frozenset(found), count or 0, instances)
+
+
+async def _note_if_done(connection: AsyncConnection, done: str, name: str | None, token_id: str, act: Act) -> bool:
+    """What changed no row, and so told no name, is no act."""
+    if name is not None:
+        await note_act(connection, done, name, token_id, act)
+    return name is not None
 
 
 def _record(row: Row[Any]) -> TokenRecord:

@@ -49,8 +49,8 @@ async def verify(store_url: str) -> AsyncIterator[ShardReport]:
     async with _opened(location) as engine:
         with store_errors():
             async with engine.begin() as connection:
-                shard_count = await _shard_count(connection, location)
-        for shard_id in (*range(shard_count), NO_SHARD):
+                shard_ids = await _shard_ids(connection, location)
+        for shard_id in shard_ids:
             with store_errors():
                 async with engine.begin() as connection:
                     (image,) = await load_images(connection, [shard_id])
@@ -196,9 +196,11 @@ async def _opened(location: StoreLocation) -> AsyncIterator[AsyncEngine]:
         await engine.dispose()
 
 
-async def _shard_count(connection: AsyncConnection, location: StoreLocation) -> int:
-    """How many shards the store was made with; 0 where no service ever opened it."""
+async def _shard_ids(connection: AsyncConnection, location: StoreLocation) -> list[int]:
+    """The shards that the store was made with, none where no service ever opened it, and what belongs to no shard."""
     status = await connection.run_sync(read_status)
     if not status.usable:
         raise StoreRefused(f"the schema of {location} is not this release's: {UPGRADE_HINT}")
-    return await connection.scalar(select(store.c.shard_count)) or 0
+    shard_ids = list(range(await connection.scalar(select(store.c.shard_count)) or 0))
+    shard_ids += await connection.scalars(select(shards.c.shard_id).where(shards.c.shard_id == NO_SHARD))
+    return shard_ids

@@ -19,7 +19,7 @@ from rota.access.actions import (
     need_of,
 )
 from rota.access.binding import check_binding
-from rota.api.access.identity import CURRENT, NOTE, Authenticator, Credentials, Identity, nobody
+from rota.api.access.identity import CURRENT, NOTE, ORIGIN, Authenticator, Credentials, Identity, nobody
 from rota.api.access.meters import Meters
 from rota.api.grpc.ports import StreamedCoordinator
 from rota.protocol.errors import ErrorCode, RejectedRequest
@@ -73,6 +73,10 @@ class Guard:
     def admit_to_server(self, need: Need) -> None:
         """The same for what is about the whole server."""
         self.current().check(need, "", "")
+
+    def act(self) -> Act:
+        """Who does what this call asks for, why and from where, for the audit trail."""
+        return Act(self.current().caller.subject, NOTE.get(), ORIGIN.get())
 
     def admit_to_metrics(self) -> None:
         self.admit_to_server(SCRAPE)
@@ -147,7 +151,7 @@ class GuardedCoordinator:
 
     def _signed(self, request: Any) -> Request:
         """With who does it, for the audit trail, which the owner of the shard writes wherever it is."""
-        signed: Request = replace(request, act=Act(self.guard.current().caller.subject, NOTE.get()))
+        signed: Request = replace(request, act=self.guard.act())
         return signed
 
     def _too_much(self, request: Request) -> Answer | None:

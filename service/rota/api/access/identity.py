@@ -143,6 +143,8 @@ CURRENT: ContextVar[Identity] = ContextVar("rota_identity")
 NOTE_MAX_CHARS = 1_000
 NOTE: ContextVar[str] = ContextVar("rota_note", default="")
 """What an administrator wants to be kept with what they do."""
+ORIGIN: ContextVar[str] = ContextVar("rota_origin", default="")
+"""The address that the call comes from, past proxies that are trusted."""
 
 
 def _remember(decisions: set[_Asked], asked: _Asked) -> None:

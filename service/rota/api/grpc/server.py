@@ -15,7 +15,8 @@ from grpc_reflection.v1alpha import reflection
 
 from rota.access.proxies import NO_PROXIES, Proxies
 from rota.api.access.guard import guard_of, unguarded
-from rota.api.grpc.calls import Calls, Context
+from rota.api.access.identity import ORIGIN
+from rota.api.grpc.calls import Calls, Context, client_of
 from rota.api.grpc.credentials import credentials_of
 from rota.api.grpc.inquiries import ACCESS, Inquiries
 from rota.api.grpc.ports import StreamedCoordinator
@@ -162,6 +163,7 @@ class GrpcServer:
             return behaviour
 
         async def enter(request: Any, context: Context) -> Any:
+            ORIGIN.set(client_of(context, self._calls.proxies))
             await guard.enter(credentials_of(context))
             return await behaviour(request, context)
 

@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 from starlette.types import Scope
 
-from rota.api.access.identity import NO_CREDENTIALS, NOTE, NOTE_MAX_CHARS, SEVERAL_CREDENTIALS, Credentials
+from rota.api.access.identity import NO_CREDENTIALS, NOTE, NOTE_MAX_CHARS, ORIGIN, SEVERAL_CREDENTIALS, Credentials
 
 CERTIFICATE = "rota.certificate"
 """Where in a scope's `extensions` the server puts the caller that the connection's certificate names."""
@@ -16,6 +16,9 @@ NOTE_HEADER = b"rota-note"
 
 def credentials_of(scope: Scope) -> Credentials:
     """The `Authorization` header, and whom the connection's certificate names."""
+    client = scope.get("client")
+    if client:
+        ORIGIN.set(client[0])
     authorization = b""
     for name, value in scope["headers"]:
         if name == b"authorization":

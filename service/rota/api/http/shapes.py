@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rota.protocol.ids import NO_SHARD
 from rota.wire.fields import MAX_SAFE_INTEGER, AnyObject, Code, Integer, Text
 from rota.wire.records import Entry, ListOf, Record
 from rota.wire.requests import REASON
@@ -40,7 +41,7 @@ WATCH_QUERY = Record(
 JOURNAL_QUERY = Record(
     dict,
     (
-        Entry("shard", Integer(0, 2**31 - 1), doc="Which shard's journal."),
+        Entry("shard", Integer(NO_SHARD, 2**31 - 1), doc="Which shard's journal; -1: what was done to API tokens."),
         Entry("after", _NUMBER, 0, "Lines with a higher revision."),
         Entry("limit", Integer(1, MAX_EVENTS), 100, "Most lines to answer."),
     ),

@@ -7,23 +7,24 @@ from pathlib import Path
 from typing import Protocol
 
 from rota.access.tokens import TokenRecord
+from rota.protocol.messages import Act
 from rota.server.access.token_files import read_tokens, write_tokens
 
 
 class TokenVault(Protocol):
-    """Tokens' records, to be changed one at a time."""
+    """Tokens' records, to be changed one at a time. What has a journal says there whose act each change was."""
 
     async def read(self) -> list[TokenRecord]: ...
 
-    async def add(self, record: TokenRecord) -> None: ...
+    async def add(self, record: TokenRecord, act: Act) -> None: ...
 
-    async def revoke(self, token_id: str, at_ms: int) -> None: ...
+    async def revoke(self, token_id: str, at_ms: int, act: Act) -> None: ...
 
-    async def forget(self, token_id: str) -> None: ...
+    async def forget(self, token_id: str, act: Act) -> None: ...
 
 
 class FileVault:
-    """A file of tokens, written anew with each change."""
+    """A file of tokens, written anew with each change. Whose act that was is for whoever keeps the file to remember."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -31,12 +32,12 @@ class FileVault:
     async def read(self) -> list[TokenRecord]:
         return read_tokens(self._path)
 
-    async def add(self, record: TokenRecord) -> None:
+    async def add(self, record: TokenRecord, _act: Act) -> None:
         write_tokens(self._path, [*read_tokens(self._path), record])
 
-    async def revoke(self, token_id: str, at_ms: int) -> None:
+    async def revoke(self, token_id: str, at_ms: int, _act: Act) -> None:
         records = read_tokens(self._path)
         write_tokens(self._path, [replace(r, revoked_at_ms=at_ms) if r.token_id == token_id else r for r in records])
 
-    async def forget(self, token_id: str) -> None:
+    async def forget(self, token_id: str, _act: Act) -> None:
         write_tokens(self._path, [record for record in read_tokens(self._path) if record.token_id != token_id])
