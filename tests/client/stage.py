@@ -15,21 +15,12 @@ from rota.protocol.messages import CommitOffsets, Request, refuse
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage import MemoryStore
 from rota.wire.replies import Received
+from tests.client.virtual_time import LoopClock
 
 Partitions = tuple[TopicPartition, ...]
 GROUP = "indexers"
 TOPICS = {"work": 12}
 SESSION_MS = 3_000
-
-
-class LoopClock:
-    """The event loop's time, so that the coordinator lives in virtual time, too."""
-
-    def monotonic_ms(self) -> int:
-        return int(asyncio.get_running_loop().time() * 1000)
-
-    def now_ms(self) -> int:
-        return self.monotonic_ms()
 
 
 class Cable(InMemoryTransport):

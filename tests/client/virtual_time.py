@@ -53,6 +53,16 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._now += seconds
 
 
+class LoopClock:
+    """The event loop's time, so that the coordinator lives in virtual time, too."""
+
+    def monotonic_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    def now_ms(self) -> int:
+        return self.monotonic_ms()
+
+
 def in_virtual_time(test: Callable[Parameters, Awaitable[None]]) -> Callable[Parameters, None]:
     """Run an async test on a `VirtualTimeLoop`."""
 

@@ -167,7 +167,7 @@ async def two_replicas(*, forward: bool) -> AsyncIterator[RoutedCoordinator]:
             locals_.append(local)
             routed.append(RoutedCoordinator(local, peers, forward=forward))
         await until(lambda: all(_has_its_share(local) for local in locals_))
-        await locals_[0].refresh_directory()
+        await locals_[0].directory.look()
         yield routed[0]
 
 

@@ -23,7 +23,7 @@ from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.ports import Answer, JournalEvent, Replica, ShardClaim, ShardOwner, StoreUnavailable
 from rota.runtime.routing import PeerUnreachable, RoutedCoordinator
 from rota.storage.memory import MemoryStore, MemoryTables
-from tests.client.stage import LoopClock
+from tests.client.virtual_time import LoopClock
 
 SESSION_S = 10.0
 TOLD_S = 0.2

@@ -94,7 +94,7 @@ async def settled(replicas: list[RunningReplica]) -> None:
     for replica in replicas:
         replica.local.nudge()
     for replica in replicas:
-        await replica.local.refresh_directory()
+        await replica.local.directory.look()
 
 
 def a_group_of(replica: RunningReplica) -> str:
@@ -268,7 +268,7 @@ async def test_a_member_whose_owner_is_silent_is_kept_alive_in_time(tables: Memo
     shard_id = shard_of("default", "g", SHARDS)
     await liveness.tell([ShardNews(shard_id, {("default", "g", "m"): 3_000}, ())])
     async with a_silent_peer(tables), a_replica(tables, "r1", liveness=liveness) as replica:
-        await until(lambda: replica.local.peer_of(shard_id) is not None)
+        await until(lambda: replica.local.directory.peer_of(shard_id) is not None)
 
         async with asyncio.timeout(EVENTUALLY_S / 2):
             answer = await replica.routed.call(Heartbeat("default", "g", "m", 1, wait_ms=wait_ms))

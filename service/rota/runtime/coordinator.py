@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -39,10 +38,11 @@ from rota.protocol.messages import (
 )
 from rota.runtime.assigning import ServerAssigner
 from rota.runtime.clock import Clock, SystemClock
+from rota.runtime.directory import Directory
 from rota.runtime.host import ShardHost
 from rota.runtime.ownership import Notify, Ownership
 from rota.runtime.pages import merge_groups, merge_topics
-from rota.runtime.ports import Answer, JournalEvent, Liveness, Replica, ShardOwner, ShardStore, StoreUnavailable
+from rota.runtime.ports import Answer, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.subscriptions import Listener, Subscriptions
 from rota.runtime.telemetry import Telemetry
@@ -247,7 +247,7 @@ class LocalCoordinator:
         shard_id = shard_of(namespace, group_id, self.shard_count)
         host = self._ownership.hosts.get(shard_id)
         if host is None:
-            peer, known = self._ownership.peer_of(shard_id), self._ownership.directory.get(shard_id)
+            peer, known = self.directory.peer_of(shard_id), self.directory.owners.get(shard_id)
             if peer is None or known is None:
                 return ShardOwner(shard_id, "", "", 0, 0, told_by=self.replica_id)
             return self._told(known, peer)
@@ -281,18 +281,10 @@ class LocalCoordinator:
         if host is not None:
             await host.gone.wait()
 
-    def peers(self) -> list[Replica]:
-        """The other replicas that are up."""
-        return self._ownership.peers()
-
-    def peer_of(self, shard_id: int) -> Replica | None:
-        """The peer that holds a shard."""
-        return self._ownership.peer_of(shard_id)
-
-    async def refresh_directory(self) -> None:
-        """Look again who holds what; a store that does not answer leaves what was known."""
-        with suppress(StoreUnavailable):
-            await self._ownership.refresh_directory()
+    @property
+    def directory(self) -> Directory:
+        """Who else is up, and who holds what."""
+        return self._ownership.directory
 
     def nudge(self) -> None:
         """A peer says that shards have become free."""
@@ -363,7 +355,7 @@ class LocalCoordinator:
         return not self._store.has_side_door or await self._ownership.committer.take_in(host)
 
     def _not_here(self, request: Request, shard_id: int) -> Answer:
-        peer = self._ownership.peer_of(shard_id)
+        peer = self.directory.peer_of(shard_id)
         if peer is None:
             return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being loaded"))
         return Answer(refuse(request, ErrorCode.NOT_COORDINATOR, f"the owner is {peer.address}"), owner=peer.address)

@@ -18,13 +18,13 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.runtime.clock import Clock
 from rota.runtime.committer import Committer
+from rota.runtime.directory import Directory
 from rota.runtime.host import ShardHost
 from rota.runtime.placement import shards_of
 from rota.runtime.ports import (
     JournalEvent,
     Replica,
     ShardClaim,
-    ShardOwner,
     ShardStore,
     StoreUnavailable,
 )
@@ -34,7 +34,7 @@ from rota.runtime.timer_task import TimerTask
 
 logger = logging.getLogger(__name__)
 
-LOADING_AT_ONCE = 8
+LOADING_AT_ONCE = 16
 HANDING_OVER_AT_ONCE = 8
 """A new replica gets its share in small portions, so that nobody's clients all come back at once."""
 RETRY_S = 0.02
@@ -67,15 +67,13 @@ class Ownership:
         assign: Callable[[ShardHost, Timer], None] | None = None,
     ) -> None:
         self.hosts: dict[int, ShardHost] = {}
-        self.directory: dict[int, ShardOwner] = {}
-        """What this replica last knew of every shard's owner."""
+        self.directory = Directory(store, clock, replica.replica_id, self.hosts)
         self.committer = Committer(store, telemetry, self.give_up)
         self.complete = asyncio.Event()
         """Set while every shard that is due to this replica is in memory here."""
         self.is_placed = False
         """Is it known which shards are due to this replica? None are, where it is one too many."""
         self._due: list[int] = []
-        self._peers: list[Replica] = []
         self._store = store
         self._clock = clock
         self._limits = limits
@@ -94,8 +92,6 @@ class Ownership:
         self._is_leaving = False
         self._left_rounds = asyncio.Event()
         self._renewed_ms = 0
-        self._look = asyncio.Lock()
-        self._looks = 0
 
     def give_up(self, host: ShardHost, reason: str) -> None:
         """Stop answering for a shard whose memory cannot be trusted; it is claimed and loaded again."""
@@ -118,7 +114,8 @@ class Ownership:
                 next_ms = self._clock.monotonic_ms() + self._lease_ms // 3
                 try:
                     await self._round()
-                    next_ms = min(next_ms, self._clock.monotonic_ms() + self._next_lease_end_ms())
+                    free_ms = self.directory.next_free_ms()
+                    next_ms = next_ms if free_ms is None else min(next_ms, free_ms + SLACK_MS)
                 except StoreUnavailable as error:
                     self._telemetry.on_store_failed("leases")
                     logger.warning("the store does not answer", extra={"error": str(error)})
@@ -126,25 +123,6 @@ class Ownership:
                 await self._pause(max(0, next_ms - self._clock.monotonic_ms()))
         finally:
             self._left_rounds.set()
-
-    def peers(self) -> list[Replica]:
-        """The other replicas that are up, as of the last look."""
-        return list(self._peers)
-
-    def peer_of(self, shard_id: int) -> Replica | None:
-        """The peer that holds a shard, if it is up and its lease was not over at the last look."""
-        owner = self.directory.get(shard_id)
-        if owner is None or owner.lease_left_ms <= 0:
-            return None
-        return next((peer for peer in self._peers if peer.replica_id == owner.replica_id), None)
-
-    async def refresh_directory(self) -> None:
-        """Look at the store again for who holds what. All who ask while somebody looks share the next look."""
-        asked_at = self._looks
-        async with self._look:
-            if self._looks == asked_at:
-                self._looks += 1
-                self.directory = {owner.shard_id: owner for owner in await self._store.owners()}
 
     async def stop_rounds(self) -> None:
         """Keep what there is and take nothing more; a store that hangs is not waited for."""
@@ -166,7 +144,7 @@ class Ownership:
         except* StoreUnavailable as errors:
             logger.warning("the leases could not be released", extra={"error": str(errors.exceptions[0])})
         if self._notify is not None:
-            await self._notify(self._peers)
+            await self._notify(self.directory.peers)
 
     def due(self) -> int:
         """How many shards this replica should hold."""
@@ -175,12 +153,15 @@ class Ownership:
     # --- one round ---------------------------------------------------------------------------------
 
     async def _round(self) -> None:
-        """What is free comes first: somebody waits for it. It may be free because of who is not up any more."""
+        """What is free comes first: somebody waits for it. It may be free because of who is not up any more.
+
+        A registration ends before its leases: whose leases were seen to be over is not up when it is looked at who is.
+        """
+        await self.directory.look()
         await self._acquire()
         await self._survey()
         await self._acquire()
         await self._renew()
-        await self.refresh_directory()
         await self._hand_over()
 
     async def _survey(self) -> None:
@@ -191,13 +172,13 @@ class Ownership:
         if self._steal:
             # Whoever else is registered is gone: this process alone can have the store open.
             replicas = [self.replica]
-        self._peers = [replica for replica in replicas if replica != self.replica]
+        self.directory.peers = [replica for replica in replicas if replica != self.replica]
         self._due = shards_of(self.replica.replica_id, (r.replica_id for r in replicas), self._shard_count)
         is_new, self.is_placed = not self.is_placed, True
         self._note_completeness()
         if is_new and self._notify is not None:
             # Those who hold what is due to us would otherwise see us only when their next round is due.
-            await self._notify(self._peers)
+            await self._notify(self.directory.peers)
 
     async def _renew(self) -> None:
         hosts = dict(self.hosts)
@@ -225,28 +206,19 @@ class Ownership:
         await self._close(moving, reason, reason, ErrorCode.NOT_COORDINATOR)
         await self._store.release([host.claim for host in moving], self.replica.replica_id)
         if self._notify is not None:
-            await self._notify(self._peers)
+            await self._notify(self.directory.peers)
         self._wake.set()
 
     async def _acquire(self) -> None:
         missing = [shard_id for shard_id in self._due if shard_id not in self.hosts]
-        if len(missing) > LOADING_AT_ONCE:
-            # Some have just become free, maybe, and a look at which is cheaper than to try them all.
-            await self.refresh_directory()
-            missing = list(filter(self._is_free, missing))
-        for some in _chunks(missing, LOADING_AT_ONCE):
+        free = [shard_id for shard_id in missing if self._steal or self.directory.is_free(shard_id)]
+        for some in _chunks(free, LOADING_AT_ONCE):
             if self._is_leaving:
                 return
             await self._claim_and_load(some)
             if self._clock.monotonic_ms() >= self._renewed_ms + self._lease_ms // 3:
                 # Loading everything may take longer than the leases that there are.
                 await self._renew()
-
-    def _is_free(self, shard_id: int) -> bool:
-        """As far as this replica knows; whose it is, only the store decides."""
-        owner = self.directory.get(shard_id)
-        is_held = owner is not None and owner.lease_left_ms > 0 and owner.replica_id != self.replica.replica_id
-        return self._steal or not is_held
 
     async def _claim_and_load(self, shard_ids: Sequence[int]) -> None:
         sent_ms = self._clock.monotonic_ms()
@@ -307,6 +279,7 @@ class Ownership:
             heard=heard,
         )
         self.hosts[claim.shard_id] = host
+        self.directory.note_arrival()
         self._note_completeness()
         seconds = time.perf_counter() - started
         self._telemetry.on_shard_loaded(claim.shard_id, claim.epoch, len(host.shard.groups), seconds)
@@ -323,15 +296,6 @@ class Ownership:
             self.complete.set()
         else:
             self.complete.clear()
-
-    def _next_lease_end_ms(self) -> int:
-        """How long until the first lease of another's ends. Who is up renews it long before, and none ends."""
-        ends = [
-            owner.lease_left_ms + SLACK_MS
-            for owner in self.directory.values()
-            if owner.lease_left_ms > 0 and owner.replica_id != self.replica.replica_id
-        ]
-        return min(ends, default=self._lease_ms)
 
     async def _pause(self, pause_ms: int) -> None:
         try:

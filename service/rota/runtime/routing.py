@@ -22,6 +22,7 @@ from rota.protocol.messages import (
     refuse,
 )
 from rota.runtime.coordinator import DRAINING, LocalCoordinator
+from rota.runtime.directory import LOOK_AGAIN_MS
 from rota.runtime.following import Follower
 from rota.runtime.pages import merge_groups, merge_topics
 from rota.runtime.ports import Answer, JournalEvent, Replica, ShardOwner
@@ -33,7 +34,6 @@ UNANSWERED = (*MOVED, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 """No owner has answered."""
 MOVE_S = 1.0
 """How long a request waits for its shard to arrive somewhere: a hand-over takes some tens of milliseconds."""
-LOOK_AGAIN_S = 0.02
 
 
 class PeerUnreachable(Exception):
@@ -107,7 +107,7 @@ class RoutedCoordinator:
     ) -> AsyncIterator[JournalEvent]:
         """The group's journal from `after_revision` on, then live, wherever the shard lives."""
         shard_id = shard_of(namespace, group_id, self.shard_count)
-        peer = None if self.local.hosts_shard(shard_id) else self.local.peer_of(shard_id)
+        peer = None if self.local.hosts_shard(shard_id) else self.local.directory.peer_of(shard_id)
         if peer is None:
             stream = self.local.watch(namespace, group_id, after_revision)
         else:
@@ -173,7 +173,7 @@ class RoutedCoordinator:
 
     async def _ask_owner(self, request: Request) -> Answer:
         shard_id = self._shard_of(request)
-        peer = self.local.peer_of(shard_id)
+        peer = self.local.directory.peer_of(shard_id)
         if not self._forward or peer is None or self.local.hosts_shard(shard_id):
             return await self.local.call(request)
         try:
@@ -203,7 +203,7 @@ class RoutedCoordinator:
         while answer.reply.error in MOVED and self._forward and await self._owner_appears(shard_id, give_up_s):
             answer = await self._ask_owner(request)
             if answer.reply.error in MOVED:
-                await asyncio.sleep(LOOK_AGAIN_S)
+                await asyncio.sleep(LOOK_AGAIN_MS / 1000)
         return answer
 
     async def _keep_alive(self, request: Heartbeat | HeartbeatMany, answer: Answer, asked_s: float) -> Answer:
@@ -225,19 +225,16 @@ class RoutedCoordinator:
         """Wait until somebody who is up holds the shard."""
         try:
             async with asyncio.timeout_at(give_up_s):
-                while True:
-                    await self.local.refresh_directory()
-                    if self.local.hosts_shard(shard_id) or self.local.peer_of(shard_id) is not None:
-                        return True
-                    await asyncio.sleep(LOOK_AGAIN_S)
+                await self.local.directory.until_held(shard_id)
         except TimeoutError:
             return False
+        return True
 
     async def _list(self, request: ListGroups | ListTopics) -> Answer:
         """Every replica lists its own shards, as they are now; a page is complete only if all of them answered."""
         if isinstance(request, ListTopics):
             request = replace(request, version="", wait_ms=0)
-        peers = self.local.peers() if self._forward else []
+        peers = self.local.directory.peers if self._forward else []
         answers = [await self.local.call(request)]
         for peer in peers:
             try:
@@ -256,7 +253,7 @@ class RoutedCoordinator:
 
     async def _tell_peers(self) -> None:
         """One message at a time; what changes meanwhile goes into the next."""
-        while self._untold and (peers := self.local.peers()):
+        while self._untold and (peers := self.local.directory.peers):
             namespaces, self._untold = self._untold, set()
             await self._peers.tell_topics_changed(peers, sorted(namespaces))
 
