@@ -35,6 +35,8 @@ class Cable(InMemoryTransport):
         self.commits_may_go.set()
         self.lost_answers: list[type[Request]] = []
         """Of each of these the next request is carried out, and its answer is lost."""
+        self.naming_s = 0.0
+        """How long the answer that gives a new member its id is under way."""
         self.throttled_ms: int | None = None
         """The next request is refused, with so much patience asked for."""
         self.requests: list[Request] = []
@@ -56,6 +58,8 @@ class Cable(InMemoryTransport):
         self._under_way.add(call)
         try:
             answer = await call
+            if answer.reply.error is ErrorCode.MEMBER_ID_REQUIRED:
+                await asyncio.sleep(self.naming_s)
             if type(request) in self.lost_answers:
                 self.lost_answers.remove(type(request))
                 raise CoordinatorUnreachable("the answer was lost")

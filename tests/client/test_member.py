@@ -323,6 +323,19 @@ async def test_leaving_the_block_stops_work_first_and_then_leaves() -> None:
 
 
 @in_virtual_time
+async def test_who_leaves_before_it_knows_its_name_keeps_nobody_waiting() -> None:
+    async with a_coordinator() as coordinator:
+        stays, hasty = a_worker(coordinator), a_worker(coordinator)
+        hasty.cable.naming_s = 1.0
+        async with stays.member() as member:
+            await member.wait_assigned()
+            async with hasty.member(session_timeout_ms=60_000):
+                await until(lambda: bool(hasty.cable.requests))
+            group = await stays.client.describe_group(GROUP)
+            assert (group.state, len(group.members), group.pending_members) == ("Stable", 1, 0)
+
+
+@in_virtual_time
 async def test_closing_does_not_hang_when_nobody_answers() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)

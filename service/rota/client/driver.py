@@ -12,7 +12,7 @@ from rota.client.errors import CoordinatorUnreachable
 from rota.client.pulse import Beat
 from rota.client.transports.port import Answer, Transport
 from rota.membership import Event, Membership, MembershipRequest, Planned
-from rota.protocol.messages import CommitOffsets, Heartbeat, Request
+from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, Request
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class Driver:
         self._jitter = jitter
         self._on_event = on_event
         self._beat: Beat | None = None
+        self._is_naming = False
 
     async def run(self) -> None:
         """Until the membership has come to its end."""
@@ -65,6 +66,11 @@ class Driver:
     def rejoin(self, reason: str) -> None:
         self.react(self._machine.request_rejoin(self.now_ms(), reason))
         self.wake.set()
+
+    async def until_named(self) -> None:
+        """Return once no call is under way that gives a new member its id."""
+        while self._is_naming:
+            await self.changed.wait()
 
     def now_ms(self) -> int:
         if (beat := self._beat) is not None:
@@ -97,12 +103,15 @@ class Driver:
         request, sent_at_ms = planned.request, self.now_ms()
         call_task = self._tasks.create_task(self._try_send(request, planned.timeout_ms))
         call_task.add_done_callback(lambda _: self.wake.set())
+        # Of a static member it parks, and one that comes back takes that place.
+        self._is_naming = isinstance(request, JoinGroup) and not (request.member_id or request.group_instance_id)
         try:
             while not call_task.done() and self._machine.wants(request, self.now_ms()):
                 await self._rest(None)
                 if not call_task.done():
                     self.look_at_time()
         finally:
+            self._is_naming = False
             call_task.cancel()
         if call_task.done() and not call_task.cancelled():
             self._hear(request, call_task.result(), sent_at_ms)

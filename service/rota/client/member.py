@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -260,10 +261,17 @@ class Member(Generic[Share]):
         self._holding.is_closing = True
         if self._driving.done():
             return
-        self._callbacks.add(self._holding.give_all_up)
-        await self._callbacks.drain()
+        await self._let_go()
         self._leave("the member was closed")
         await asyncio.wait((self._driving,), timeout=_CLOSE_TIMEOUT_S)
+
+    async def _let_go(self) -> None:
+        """Let work stop, and learn the id that was asked for: the group would wait for one that could not leave."""
+        self._callbacks.add(self._holding.give_all_up)
+        await self._callbacks.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._driver.until_named()
 
     def _leave(self, reason: str) -> None:
         self._driver.react(self._machine.leave(self._now_ms(), reason) if self._leaves else self._machine.abandon())
@@ -290,8 +298,7 @@ class Member(Generic[Share]):
 
     async def step_aside(self, reason: str) -> None:
         """Stop work in order and leave the group, but not for good: `come_back` joins again, as somebody new."""
-        self._callbacks.add(self._holding.give_all_up)
-        await self._callbacks.drain()
+        await self._let_go()
         self._driver.react(self._machine.step_aside(self._now_ms(), reason))
         self._wake.set()
         while self._machine.state is State.LEAVING:
