@@ -11,6 +11,7 @@ from time import monotonic
 import pytest
 
 from tests.exec.wrappers import (
+    GRACE_MS,
     PRINT_ENVIRONMENT,
     SESSION_MS,
     STUBBORN,
@@ -119,19 +120,18 @@ def test_a_signal_reaches_the_whole_process_group(wrappers: Wrappers) -> None:
 
 
 def test_candidates_wait_and_the_next_leads_as_soon_as_the_command_has_ended(wrappers: Wrappers) -> None:
-    long_session = ("--session-timeout-ms", "60000")
-    first = wrappers.lead("sleep", "60", options=long_session)
+    first = wrappers.lead("sleep", "60")
     first.wait_for_line("elected")
     impatient = wrappers.lead("echo", "never", options=("--wait", "0.2"))
     waiting = wrappers.lead("echo", "never")
-    second = wrappers.lead("echo", "second", options=long_session)
+    second = wrappers.lead("echo", "second")
     guardian_of(waiting)
 
     assert waiting.terminate() == 128 + signal.SIGTERM
     assert impatient.wait_for_exit() == 75
     first.terminate()
 
-    assert second.wait_for_exit(10) == 0
+    assert second.wait_for_exit(SESSION_MS / 2_000) == 0
     assert "never" not in waiting.output() + impatient.output()
 
 
@@ -144,7 +144,7 @@ def test_what_the_command_leaves_behind_ends_before_the_next_leads(wrappers: Wra
 
     assert lead.wait_for_exit() == 5
     wait_until_dead(grandchild, deadline_s=0.5)
-    assert monotonic() - began > SESSION_MS / 1000 / 5, "it had its grace"
+    assert monotonic() - began > GRACE_MS / 1000, "it had its grace"
 
 
 @pytest.mark.parametrize("victim", ["wrapper", "guardian"])
@@ -158,13 +158,14 @@ def test_nothing_survives_a_kill_9(wrappers: Wrappers, victim: str) -> None:
     else:
         guardian.kill()
 
-    wait_until_dead(*pids, deadline_s=SESSION_MS / 1000)
+    wait_until_dead(*pids, deadline_s=SESSION_MS / 2_000)
     assert lead.wait_for_exit() == (-signal.SIGKILL if victim == "wrapper" else 70)
     wait_until_dead(guardian.pid)
 
 
 @pytest.mark.slow
 def test_a_lost_leadership_ends_with_74_or_is_campaigned_for_again(wrappers: Wrappers) -> None:
+    wrappers = wrappers.soon_lost()
     once = wrappers.lead_python(STUBBORN)
     pids = [pid_of(who, once) for who in ("child", "grandchild")]
     once.pause()

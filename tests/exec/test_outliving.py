@@ -176,9 +176,16 @@ async def test_all_is_dead_before_the_next_term_is_granted(
 ) -> None:
     seed = int(os.environ.get("ROTA_SEED") or random.SystemRandom().randrange(2**32))
     print(f"ROTA_SEED={seed}")
+    wrappers = wrappers.soon_lost()
     async with AsyncExitStack() as stack:
         running = [
-            Lane(wrappers.of(f"{n}"), shared_server.port, tmp_path / f"log-{n}", random.Random(seed + n), stack)
+            Lane(
+                wrappers.soon_lost().of(f"{n}"),
+                shared_server.port,
+                tmp_path / f"log-{n}",
+                random.Random(seed + n),
+                stack,
+            )
             for n in range(lanes)
         ]
         async with asyncio.TaskGroup() as tasks:

@@ -103,6 +103,7 @@ def test_nothing_runs_where_nothing_is_assigned(wrappers: Wrappers) -> None:
 @pytest.mark.slow
 def test_a_worker_that_was_paused_is_dead_before_its_share_moves_and_comes_back(wrappers: Wrappers) -> None:
     wrappers.put_topic(wrappers.group_id, 1)
+    wrappers = wrappers.soon_lost()
     paused = wrappers.work(wrappers.group_id, "python3", "-c", STUBBORN)
     pids = [pid_of(who, paused) for who in ("child", "grandchild")]
     other = wrappers.work(wrappers.group_id, "python3", "-c", STUBBORN)

@@ -14,6 +14,7 @@ from tests.support.processes import Process
 
 pytestmark = pytest.mark.processes
 
+DIES_MS = 4_000
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sidecar.sh"
 
 
@@ -27,7 +28,7 @@ def test_the_script_that_leads_writes_and_the_other_takes_over_with_a_higher_tok
     def lines_of(name: str) -> list[str]:
         return [line for line in ledger.read_text().splitlines() if line.endswith(name)] if ledger.exists() else []
 
-    first = sidecars.start(name="pod-0")
+    first = sidecars.start(name="pod-0", session_ms=DIES_MS)
     first.get("/wait?for=leader&timeout=20")
     second = sidecars.start(name="pod-1")
     scripts = [beside(sidecar) for sidecar in (first, second)]

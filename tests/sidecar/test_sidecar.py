@@ -9,7 +9,7 @@ import signal
 import httpx
 import pytest
 
-from tests.sidecar.sidecars import SESSION_MS, Sidecars
+from tests.sidecar.sidecars import SESSION_MS, SHORT_SESSION_MS, Sidecars
 from tests.support.link import Link
 
 pytestmark = pytest.mark.processes
@@ -45,7 +45,7 @@ def test_it_tells_the_leaders_name_as_the_old_elector_did_and_what_that_one_did_
 async def test_a_name_is_never_stale_and_unreachable_is_not_forever(sidecars: Sidecars) -> None:
     async with Link(int(sidecars.server_url.rpartition(":")[2])) as link, httpx.AsyncClient(trust_env=False) as http:
         # Waiting for its start must not hold up the link, which is on this loop.
-        cut_off = await asyncio.to_thread(sidecars.start, url=link.url)
+        cut_off = await asyncio.to_thread(sidecars.start, url=link.url, session_ms=SHORT_SESSION_MS)
         await http.get(f"{cut_off.url}/wait?for=leader&timeout=20", timeout=30)
         link.cut()
         lost = await http.get(f"{cut_off.url}/wait?for=change&timeout=20", timeout=30)
@@ -95,7 +95,10 @@ def test_a_program_that_hangs_loses_its_place_until_it_gets_on(sidecars: Sidecar
     sidecar.until(lambda status: status["state"] == "unknown", "resigned")
     assert sidecar.post("/progress").status_code == 204
 
-    assert sidecar.get("/wait?for=leader&timeout=20").status_code == 200
+    def leads_while_it_gets_on() -> bool:
+        return sidecar.post("/progress").status_code == 204 and sidecar.status()["state"] == "leader"
+
+    sidecar.process.wait_until(leads_while_it_gets_on, "leader again")
 
 
 def test_events_are_told_as_they_happen_and_those_missed_are_told_later(sidecars: Sidecars) -> None:
