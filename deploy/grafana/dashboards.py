@@ -351,6 +351,12 @@ INTERNALS = Board(
                         Query("sum(rota_draining{{of}})", "draining"),
                     ),
                 ),
+                Panel(
+                    "Certificates",
+                    "s",
+                    "For how long what is shown to clients and peers is still good.",
+                    (Query("rota_certificate_not_after_timestamp_seconds{{of}} - time()", "{{use}}, {{instance}}"),),
+                ),
             ),
         ),
     ),

@@ -31,6 +31,8 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._number = 0
+        self.good_for = timedelta(days=1)
+        """Of what is signed from now on."""
         self.file = folder / f"{name}.pem"
         signed = self._signed(self._name, self._key, [x509.BasicConstraints(ca=True, path_length=None)])
         self.file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
@@ -76,7 +78,7 @@ class Authority:
             .public_key(key.public_key())
             .serial_number(self._number)
             .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(days=1))
+            .not_valid_after(now + self.good_for)
         )
         for extension in extensions:
             builder = builder.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))

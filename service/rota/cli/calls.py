@@ -29,11 +29,11 @@ class Server:
 
     def __init__(self, options: Shared) -> None:
         self.namespace = options.namespace
-        self._url = options.url.rstrip("/")
+        self.url = options.url.rstrip("/")
         try:
             # As the SDK: a proxy that the environment names is for other traffic.
             self._http = httpx.Client(
-                base_url=self._url,
+                base_url=self.url,
                 timeout=_TIMEOUT_S,
                 trust_env=False,
                 headers=options.credentials.headers(),
@@ -60,7 +60,7 @@ class Server:
         try:
             reply = decode_reply(ROUTES[type(request)].reply, document).reply
         except MalformedReply as error:
-            raise CommandFailed(f"{self._url} does not answer like a Rota server: {error}") from error
+            raise CommandFailed(f"{self.url} does not answer like a Rota server: {error}") from error
         assert isinstance(reply, reply_type)
         return reply
 
@@ -77,6 +77,10 @@ class Server:
         with self._reaching():
             response = self._http.request(method, path, params=list(query), json=body, timeout=timeout_s)
         return self._checked(response)
+
+    def get(self, path: str) -> httpx.Response:
+        """Whatever a path answers; raises httpx's errors."""
+        return self._http.get(path)
 
     def group_path(self, group_id: str, *more: str) -> str:
         """The path of a group, or of what is below it."""
@@ -102,11 +106,9 @@ class Server:
         try:
             yield
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-            raise CommandFailed(f"{self._url} is no URL of a server: {error}", Exit.USAGE) from error
+            raise CommandFailed(f"{self.url} is no URL of a server: {error}", Exit.USAGE) from error
         except httpx.TransportError as error:
-            message = (
-                f"no server answers at {self._url} ({str(error) or type(error).__name__}); `rota serve` starts one"
-            )
+            message = f"no server answers at {self.url} ({str(error) or type(error).__name__}); `rota serve` starts one"
             raise CommandFailed(message, Exit.UNAVAILABLE) from error
 
     def _checked(self, response: httpx.Response) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from rota.cli.output import print_items
 
 
 def doctor(context: typer.Context, url: Url = None, namespace: Namespace = None, output: OutputFormat = None) -> None:
-    """Say whether a server is well: can it take part, its store, Redis, shards and clock, and groups that hang.
+    """Say whether a server is well: can it take part, its store, Redis, shards, clock and certificates, and groups.
 
     Ends with 1 if something is not. Runbooks: docs/runbooks.
     """
@@ -19,7 +19,7 @@ def doctor(context: typer.Context, url: Url = None, namespace: Namespace = None,
 
     options = shared(context, url, namespace, output)
     with Server(options) as server:
-        checks = list(examine(server, options.url))
+        checks = list(examine(server))
     items = [{"check": each.check, "ok": each.ok, "found": each.found} for each in checks]
     print_items(items, options.output, columns=("check", "ok", "found"), name="check")
     if bad := [each.check for each in checks if not each.ok]:

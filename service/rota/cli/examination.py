@@ -18,6 +18,7 @@ from rota.protocol.messages import DescribeGroup, DescribeReply, ListGroups, Lis
 _SKEW_S = 5.0
 _SLOW_S = 0.25
 _LAG_S = 0.1
+_WEEK_S = 7 * 86_400
 _SAMPLE = re.compile(r"^(\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
 
 
@@ -32,21 +33,22 @@ class Unwell(Exception):
     """What a check found is not good; the message says what, and what to do."""
 
 
-def examine(server: Server, url: str) -> Iterator[Checked]:
+def examine(server: Server) -> Iterator[Checked]:
     """One check after the other; each is made, whatever those before say, unless nobody answers at all."""
-    reached = _try("server", lambda: _reached(url))
+    reached = _try("server", lambda: _reached(server))
     yield reached
     if not reached.ok:
         return
-    yield _try("ready", lambda: _ready(url))
-    yield _try("clock", lambda: _clock(url))
-    metrics = _metrics(url)
+    yield _try("ready", lambda: _ready(server))
+    yield _try("clock", lambda: _clock(server))
+    metrics = _metrics(server)
     if metrics is not None:
         yield _try("release", lambda: metrics.label("rota_build_info", "version"))
         yield _try("store", lambda: _store(metrics))
         yield _try("redis", lambda: _redis(metrics))
         yield _try("shards", lambda: _shards(metrics))
         yield _try("event loop", lambda: _event_loop(metrics))
+        yield _try("certificates", lambda: _certificates(metrics, time.time()))
     yield _try("groups", lambda: _groups(server))
 
 
@@ -60,36 +62,35 @@ def _try(name: str, check: Callable[[], str]) -> Checked:
 # --- what is asked of the server -------------------------------------------------------------------
 
 
-def _get(url: str, path: str) -> httpx.Response:
+def _get(server: Server, path: str) -> httpx.Response:
     try:
-        return httpx.get(url.rstrip("/") + path, timeout=5, trust_env=False)
+        return server.get(path)
     except (httpx.TransportError, httpx.InvalidURL) as error:
-        raise Unwell(
-            f"{url} does not answer ({str(error) or type(error).__name__}); is `rota serve` running?"
-        ) from error
+        why = str(error) or type(error).__name__
+        raise Unwell(f"{server.url} does not answer ({why}); is `rota serve` running?") from error
 
 
-def _reached(url: str) -> str:
+def _reached(server: Server) -> str:
     began_s = time.monotonic()
-    answer = _get(url, "/healthz")
+    answer = _get(server, "/healthz")
     took_s = time.monotonic() - began_s
     if answer.status_code != httpx.codes.OK:
         raise Unwell(f"/healthz answers {answer.status_code}: is that a Rota server?")
     if took_s > _SLOW_S:
         raise Unwell(f"it took {duration(round(took_s * 1_000))} to say that it lives: is the machine overloaded?")
-    return f"{url} answers within {duration(round(took_s * 1_000))}"
+    return f"{server.url} answers within {duration(round(took_s * 1_000))}"
 
 
-def _ready(url: str) -> str:
-    answer = _get(url, "/readyz")
+def _ready(server: Server) -> str:
+    answer = _get(server, "/readyz")
     if answer.status_code != httpx.codes.OK:
         raise Unwell(f"{answer.json().get('detail', 'not ready')}; see docs/runbooks/RotaReplicaNotReady.md")
     return "it can take part"
 
 
-def _clock(url: str) -> str:
+def _clock(server: Server) -> str:
     """To the second, as HTTP has it: members' deadlines do not depend on it, but what people read does."""
-    date = _get(url, "/healthz").headers.get("date")
+    date = _get(server, "/healthz").headers.get("date")
     if date is None:
         return "the server does not tell the time"
     ahead_s = parsedate_to_datetime(date).timestamp() - time.time()
@@ -121,9 +122,9 @@ class _Metrics:
         return next((match[1] for match in found if match), "unknown")
 
 
-def _metrics(url: str) -> _Metrics | None:
+def _metrics(server: Server) -> _Metrics | None:
     """None where they are not shown to us."""
-    answer = _get(url, "/metrics")
+    answer = _get(server, "/metrics")
     return _Metrics(answer.text) if answer.status_code == httpx.codes.OK else None
 
 
@@ -163,6 +164,20 @@ def _event_loop(metrics: _Metrics) -> str:
     if mean_s > _LAG_S:
         raise Unwell(f"{mean_s * 1_000:.0f} ms late on average; see docs/runbooks/RotaEventLoopHeldUp.md")
     return f"{mean_s * 1_000:.1f} ms late on average"
+
+
+def _certificates(metrics: _Metrics, now_s: float) -> str:
+    """As the alert has it: a week is short for those that live for months, a quarter of the time for others."""
+    begins = dict(metrics.samples("rota_certificate_not_before_timestamp_seconds"))
+    ends = metrics.samples("rota_certificate_not_after_timestamp_seconds")
+    told = "; ".join(f"that for {label.split('=')[1]} {_left(end_s - now_s)}" for label, end_s in ends)
+    if any(end_s - now_s < min(_WEEK_S, (end_s - begins[label]) / 4) for label, end_s in ends):
+        raise Unwell(f"{told}; see docs/runbooks/RotaCertificateEnds.md")
+    return told or "it shows none: without TLS, or it ends at a proxy"
+
+
+def _left(seconds: float) -> str:
+    return f"is good for {seconds / 86_400:.1f} more days" if seconds > 0 else "is over"
 
 
 def _groups(server: Server) -> str:

@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from rota.observability.causes import drop_cause, rebalance_cause
 from rota.observability.census import NOBODY, Census, CensusCollector
+from rota.observability.certificates import CertificateCollector, Validity
 
 METRICS_MEDIA_TYPE = CONTENT_TYPE_LATEST
 
@@ -144,12 +145,18 @@ class Metrics:
         self._build = Gauge("rota_build_info", "1, with the release as label.", ["version"], registry=self.registry)
         self._census = CensusCollector(lambda: NOBODY)
         self.registry.register(self._census)
+        self._certificates = CertificateCollector()
+        self.registry.register(self._certificates)
 
     def serves(self, version: str, take_census: Callable[[], Census]) -> None:
         """These are the metrics of a server process, which is looked at for each scrape."""
         self._build.labels(version).set(1)
         self._census.take = take_census
         ProcessCollector(registry=self.registry)
+
+    def certificate_shown(self, use: str, look: Callable[[], Validity]) -> None:
+        """The server shows a certificate to `clients` or `peers`, which is looked at for each scrape."""
+        self._certificates.shown[use] = look
 
     def request_answered(self, operation: str, code: str) -> None:
         """`code` is the error code's name, NONE where all went well."""

@@ -92,6 +92,7 @@ async def open_services(
                 served = _routed(coordinator, peers, settings, metrics) if peers else coordinator
                 guarded = served if guard is None else GuardedCoordinator(served, guard)
                 metrics.serves(version("rota"), lambda: take_census(coordinator))
+                _tell_certificates(metrics, clients=tls, peers=peer_tls)
                 grpc = listen_over_grpc(guarded, settings, metrics, tls, own)
                 _tell_ways(coordinator, grpc, settings, tls, own)
                 await coordinator.start()
@@ -110,6 +111,12 @@ async def open_services(
 
 def _routed(coordinator: LocalCoordinator, peers: GrpcPeers, settings: Settings, metrics: Metrics) -> RoutedCoordinator:
     return RoutedCoordinator(coordinator, CountedPeers(peers, metrics), forward=settings.forward)
+
+
+def _tell_certificates(metrics: Metrics, **shown: ServerTls | None) -> None:
+    for use, tls in shown.items():
+        if tls is not None:
+            metrics.certificate_shown(use, tls.validity)
 
 
 def _tell_ways(

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from rota.access.caller import Caller
 from rota.access.claims import caller_of_certificate
+from rota.observability.certificates import Validity
 from rota.server.access.files import LOOK_EVERY_S, Reread
+from rota.server.certificates import validity_of
 
 if TYPE_CHECKING:
     import grpc
@@ -42,6 +44,7 @@ class _Loaded:
     cert: bytes
     key: bytes
     client_ca: bytes | None
+    validity: Validity
 
 
 class ServerTls:
@@ -51,6 +54,10 @@ class ServerTls:
         """Raises `UnusableCertificate`."""
         self._files = files
         self._loaded = Reread(files.paths, lambda: _load(files), look_every_s=look_every_s)
+
+    def validity(self) -> Validity:
+        """Until when the certificate is good that is shown now."""
+        return self._loaded.content.validity
 
     def context(self) -> ssl.SSLContext:
         """For asyncio. Each handshake is done with what the files hold by then, also whom it trusts."""
@@ -104,12 +111,9 @@ def _load(files: TlsFiles) -> _Loaded:
         if files.client_ca is not None:
             context.load_verify_locations(files.client_ca)
             context.verify_mode = ssl.CERT_OPTIONAL if files.client_optional else ssl.CERT_REQUIRED
-        return _Loaded(
-            context,
-            files.cert.read_bytes(),
-            files.key.read_bytes(),
-            files.client_ca.read_bytes() if files.client_ca else None,
-        )
+        cert, key = files.cert.read_bytes(), files.key.read_bytes()
+        client_ca = files.client_ca.read_bytes() if files.client_ca else None
+        return _Loaded(context, cert, key, client_ca, validity_of(cert))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is unusable"
         names = ", ".join(map(str, files.paths))
