@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 _PARAMETER = "password_file="
 
@@ -15,6 +15,11 @@ def split_password_file(url: str) -> tuple[str, Path | None]:
     kept = [pair for pair in pairs if not pair.startswith(_PARAMETER)]
     files = [Path(unquote(pair.removeprefix(_PARAMETER))) for pair in pairs if pair.startswith(_PARAMETER)]
     return "?".join((base, "&".join(kept))) if kept else base, files[-1] if files else None
+
+
+def with_password(dsn: str, file: Path) -> str:
+    """The DSN with the password as it is now, for drivers that take nothing else. Raises OSError."""
+    return f"{dsn}{'&' if '?' in dsn else '?'}password={quote(read_password(file), safe='')}"
 
 
 def read_password(file: Path) -> str:

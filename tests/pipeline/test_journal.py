@@ -153,6 +153,31 @@ async def refused(dsn: str, statement: str) -> None:
     await connection.close()
 
 
+def test_the_password_is_in_the_file_that_the_url_names(postgres_server: PostgresServer, tmp_path: Path) -> None:
+    database = postgres_server.create_database().rpartition("/")[2]
+    role = f"guarded_{database}"
+    postgres_server.execute(f"CREATE ROLE {role} SUPERUSER LOGIN PASSWORD 'it''s a/b&c?'")
+    hba = postgres_server.data_directory / "pg_hba.conf"
+    hba.write_text(f"host all {role} 127.0.0.1/32 scram-sha-256\n" + hba.read_text())
+    postgres_server.execute("SELECT pg_reload_conf()")
+    file = tmp_path / "password"
+    file.write_text("it's a/b&c?\n")
+    url = f"postgresql://{role}@127.0.0.1:{postgres_server.port}/{database}?application_name=a&password_file={file}"
+
+    done = generate(fleet(url), processes=1)
+    journal = open_journal(url)
+    read = read_all(journal)
+    file.write_text("another\n")
+
+    assert len(read) == done.lines > 0
+    with pytest.raises((JournalRefused, JournalUnreachable), match="authentication failed") as refused:
+        journal.heads()
+    assert "another" not in str(refused.value)
+    file.unlink()
+    with pytest.raises(JournalUnreachable, match="the password of Postgres cannot be read"):
+        journal.heads()
+
+
 def test_a_cut_is_one_moment_in_all_shards_and_all_cuts_together_are_everything(
     sqlite_url: str, postgres_url: str
 ) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from rota.passwords import split_password_file
 from rota.pipeline.events import EVENTS
 from rota.pipeline.failures import JournalRefused
 from rota.pipeline.positions import Heads, Position, Span
@@ -53,14 +54,14 @@ class Journal(Protocol):
 
 
 def open_journal(url: str) -> Journal:
-    """The journal of the store at `sqlite:///…` or `postgresql://…`."""
+    """The journal of the store at `sqlite:///…` or `postgresql://…[?password_file=PATH]`."""
     scheme, _, rest = url.partition("://")
     # Each brings a driver that the other does not need, and both need what this module says.
     from rota.pipeline.postgres_journal import PostgresJournal
     from rota.pipeline.sqlite_journal import SqliteJournal
 
     if scheme in ("postgresql", "postgres"):
-        return PostgresJournal(f"postgresql://{rest}")
+        return PostgresJournal(*split_password_file(f"postgresql://{rest}"))
     if scheme == "sqlite" and len(rest) > 1:
         return SqliteJournal(Path(unquote(rest[1:])).expanduser().absolute())
     raise JournalRefused(f"a store's URL is sqlite:///PATH or postgresql://…, not {scheme}://…")

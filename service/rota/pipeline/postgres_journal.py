@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from rota.passwords import with_password
 from rota.pipeline.failures import JournalRefused, JournalUnreachable
 from rota.pipeline.journal import Wanted
 from rota.pipeline.positions import Heads, Position, Span
@@ -33,10 +35,11 @@ _BATCH_BYTES = {"adbc.postgresql.batch_size_hint_bytes": str(4 * 1024 * 1024)}
 
 
 class PostgresJournal:
-    """A Postgres, primary or standby. libpq finds the password: PGPASSFILE, PGSERVICE, or the URL."""
+    """A Postgres, primary or standby. The password is in the file, or where libpq looks: PGPASSFILE, PGSERVICE, DSN."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, password_file: Path | None = None) -> None:
         self._dsn = dsn
+        self._password_file = password_file
 
     def heads(self) -> Heads:
         with self._cursor() as cursor:
@@ -89,13 +92,21 @@ class PostgresJournal:
         from adbc_driver_postgresql import dbapi
 
         try:
-            with dbapi.connect(self._dsn) as connection, connection.cursor() as cursor:
+            with dbapi.connect(self._dsn_now()) as connection, connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ" + ("" if writes else " READ ONLY"))
                 cursor.execute(f"SET LOCAL statement_timeout = '{STATEMENT_TIMEOUT}'")
                 yield cursor
                 connection.commit()
         except adbc_driver_manager.Error as error:
             raise _failure(error) from error
+
+    def _dsn_now(self) -> str:
+        if self._password_file is None:
+            return self._dsn
+        try:
+            return with_password(self._dsn, self._password_file)
+        except OSError as error:
+            raise JournalUnreachable(f"the password of Postgres cannot be read: {error}") from error
 
 
 def _failure(error: Exception) -> Exception:

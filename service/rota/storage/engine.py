@@ -104,12 +104,13 @@ def postgres_engine(
         # The last one that was used comes first: its statements are prepared and its caches warm.
         timeout_s = pool_timeout_ms / 1000
         pool = {"pool_size": connections, "max_overflow": 0, "pool_timeout": timeout_s, "pool_use_lifo": True}
-    arguments = {"async_creator_fn": _asyncpg_connect, "location": location, "session_timeout_ms": session_timeout_ms}
+    arguments = {"async_creator_fn": asyncpg_connect, "location": location, "session_timeout_ms": session_timeout_ms}
     isolation = "AUTOCOMMIT" if explicit_transactions else "READ COMMITTED"
     return create_async_engine("postgresql+asyncpg://", connect_args=arguments, isolation_level=isolation, **pool)
 
 
-async def _asyncpg_connect(location: PostgresLocation, session_timeout_ms: int | None) -> Any:
+async def asyncpg_connect(location: PostgresLocation, session_timeout_ms: int | None = None) -> Any:
+    """A connection of its own, as `postgres_engine` says."""
     try:
         import asyncpg
     except ModuleNotFoundError as error:

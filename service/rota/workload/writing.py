@@ -12,6 +12,7 @@ from itertools import islice
 from rota.group.rows import RowChanges, ShardImage
 from rota.runtime.ports import ShardBatch, StoreRefused
 from rota.storage import SqlStore, upgrade
+from rota.storage.engine import asyncpg_connect, single_engine
 from rota.storage.urls import PostgresLocation, SqliteLocation, parse_store_url
 from rota.workload.shard import JournalRow
 
@@ -37,7 +38,7 @@ async def prepare(store_url: str, shard_count: int, from_ms: int, until_ms: int)
         await store.close()
     location = parse_store_url(store_url)
     if isinstance(location, PostgresLocation):
-        await _make_days(location.dsn, from_ms, until_ms)
+        await _make_days(location, from_ms, until_ms)
 
 
 async def write_lines(store_url: str, rows: Iterable[JournalRow]) -> int:
@@ -45,7 +46,7 @@ async def write_lines(store_url: str, rows: Iterable[JournalRow]) -> int:
     location = parse_store_url(store_url)
     if isinstance(location, SqliteLocation):
         return await asyncio.to_thread(_write_sqlite, str(location.path), rows)
-    return await _copy(location.dsn, rows)
+    return await _copy(location, rows)
 
 
 async def finish_shard(store_url: str, image: ShardImage, epoch: int) -> None:
@@ -56,9 +57,7 @@ async def finish_shard(store_url: str, image: ShardImage, epoch: int) -> None:
         with closing(sqlite3.connect(location.path, timeout=60)) as connection, connection:
             connection.execute(update.format("shards", image.last_seq, epoch, image.shard_id))
     else:
-        import asyncpg
-
-        connection = await asyncpg.connect(location.dsn)
+        connection = await asyncpg_connect(location)
         try:
             await connection.execute(update.format("rota.shards", image.last_seq, epoch, image.shard_id))
         finally:
@@ -87,10 +86,8 @@ def _write_sqlite(path: str, rows: Iterable[JournalRow]) -> int:
     return count
 
 
-async def _copy(dsn: str, rows: Iterable[JournalRow]) -> int:
-    import asyncpg
-
-    connection = await asyncpg.connect(dsn)
+async def _copy(location: PostgresLocation, rows: Iterable[JournalRow]) -> int:
+    connection = await asyncpg_connect(location)
     count = 0
     try:
         for chunk in _chunks(rows):
@@ -102,12 +99,11 @@ async def _copy(dsn: str, rows: Iterable[JournalRow]) -> int:
     return count
 
 
-async def _make_days(dsn: str, from_ms: int, until_ms: int) -> None:
-    from rota.storage.engine import single_engine
+async def _make_days(location: PostgresLocation, from_ms: int, until_ms: int) -> None:
     from rota.storage.partitions import create_partitions
 
     first, last = _moment(from_ms).date(), _moment(until_ms).date()
-    engine = single_engine(PostgresLocation(dsn), writes=True)
+    engine = single_engine(location, writes=True)
     try:
         async with engine.begin() as connection:
             await create_partitions(connection, [first + timedelta(days=n) for n in range((last - first).days + 1)])
