@@ -23,7 +23,7 @@ from tests.runtime.conftest import NOW
 from tests.runtime.test_routing import SHARDS, RunningReplica, a_replica, settled
 from tests.support.ports import free_port
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 COMMITS = 5
 NAMES = ("r1", "r2")
 PARTITIONS = {"work": 2}
