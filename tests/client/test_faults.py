@@ -104,7 +104,7 @@ async def test_a_blocked_loop_costs_the_term_and_the_program_is_told_why(
 ) -> None:
     async with rota.connect(url) as client, client.leader("writer", session_timeout_ms=1_000) as election:
         term = await anext(election.terms())
-        async with rota.connect(url) as other, other.leader("writer", session_timeout_ms=1_000):
+        async with rota.connect(url) as other, other.leader("writer", session_timeout_ms=60_000):
             with caplog.at_level(logging.WARNING), pytest.raises(LeadershipLost):
                 await block(term, 1.5)
             await until(lambda: client.lag.worst_ms >= 1_000)
@@ -113,7 +113,7 @@ async def test_a_blocked_loop_costs_the_term_and_the_program_is_told_why(
 
 async def test_heartbeats_from_their_own_thread_keep_the_term_of_a_blocked_loop(url: str) -> None:
     async with rota.connect(url, heartbeat_thread=True) as client:
-        async with client.leader("writer", session_timeout_ms=1_000) as election:
+        async with client.leader("writer", session_timeout_ms=2_000) as election:
             term = await anext(election.terms())
             token = term.token
             time.sleep(2.5)  # noqa: ASYNC251

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import rota
-from tests.client.writer import NAME, SESSION_MS
+from tests.client.writer import NAME
 from tests.processes.server import Server
 from tests.support.processes import Processes
 
@@ -60,7 +60,7 @@ async def test_a_leader_stopped_past_its_session_writes_nothing_more_and_its_bod
         command = (sys.executable, "-m", "tests.client.writer", server.url, str(resource.port))
         stopped = processes.start(*command, cwd=ROOT)
         await asyncio.to_thread(stopped.wait_for_line, r"^begins with token \d+$")
-        async with client.leader(NAME, session_timeout_ms=SESSION_MS) as election:
+        async with client.leader(NAME, session_timeout_ms=60_000) as election:
             await election.member.wait_assigned()
             stopped.pause()
             term = await anext(election.terms())

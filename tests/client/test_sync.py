@@ -33,7 +33,7 @@ def test_a_term_is_held_and_handed_over_when_the_block_ends(url: str) -> None:
     with a_client(url) as client:
         tokens = []
         for _ in range(2):
-            with client.leader("writer", session_timeout_ms=3_000) as election:
+            with client.leader("writer", session_timeout_ms=60_000) as election:
                 term = next(iter(election.terms()))
                 with term:
                     assert term.is_valid
@@ -43,7 +43,7 @@ def test_a_term_is_held_and_handed_over_when_the_block_ends(url: str) -> None:
 
 
 def test_a_term_that_is_over_is_told_at_the_end_of_its_block(url: str) -> None:
-    with a_client(url) as client, client.leader("writer", session_timeout_ms=3_000) as election:
+    with a_client(url) as client, client.leader("writer", session_timeout_ms=60_000) as election:
         term = next(iter(election.terms()))
         with pytest.raises(LeadershipLost):
             resign_while_working(election, term)
@@ -61,7 +61,7 @@ def resign_while_working(election: Any, term: Any) -> None:
 
 
 def test_run_calls_a_plain_function_in_each_term(url: str) -> None:
-    with a_client(url) as client, client.leader("writer", session_timeout_ms=3_000) as election:
+    with a_client(url) as client, client.leader("writer", session_timeout_ms=60_000) as election:
         assert election.run(lambda term: term.token) == 1
 
 
