@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Literal
 
+import httpx
 import pytest
 import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
@@ -13,7 +15,9 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.console.keeper import Keeper, keeper_in
 from tests.console.scene import CANDIDATES, PAGES, STUCK, WORKERS, Scene, scene_in
+from tests.processes.server import Server
 from tests.support.browser import open_browser
+from tests.support.processes import Processes
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 
@@ -50,12 +54,17 @@ async def browser() -> AsyncIterator[Browser]:
 
 @asynccontextmanager
 async def page_of(
-    browser: Browser, url: str, scheme: Scheme = "light", size: tuple[int, int] = LARGE
+    browser: Browser, url: str, scheme: Scheme = "light", size: tuple[int, int] = LARGE, *, own_time: bool = False
 ) -> AsyncIterator[Page]:
-    """A page in a browser without a past. What a page breaks or complains of fails the test."""
+    """A page in a browser without a past. What a page breaks or complains of fails the test.
+
+    With `own_time` the page's clock can be put forward.
+    """
     context = await browser.new_context(color_scheme=scheme, viewport={"width": size[0], "height": size[1]})
     await context.add_init_script(_REMEMBER_BREACHES)
     page = await context.new_page()
+    if own_time:
+        await page.clock.install()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     try:
@@ -115,6 +124,68 @@ async def test_a_server_that_goes_away_is_told_of_and_comes_back(browser: Browse
         await page.unroute("**/shards")
 
         await expect(page.locator("#lost")).to_be_hidden(timeout=10_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("silence", ["killed", "frozen"])
+async def test_sessions_stand_still_while_the_server_is_silent_and_go_on_once_it_is_back(
+    browser: Browser, processes: Processes, tmp_path: Path, silence: str
+) -> None:
+    server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
+    server.start_and_wait()
+    join_for_long(server.url)
+    async with page_of(browser, f"{server.url}/groups/default/patient", own_time=True) as page:
+        at_first = await sessions(page)
+        await page.clock.run_for(2_000)
+        assert await sessions(page) != at_first
+
+        if silence == "killed":
+            server.process.kill9()
+        else:
+            server.process.pause()
+        await page.clock.run_for(15_000)
+        await expect(page.locator("#lost")).to_be_visible()
+        told_last = await sessions(page)
+        await page.clock.run_for(60_000)
+        assert await sessions(page) == told_last
+
+        if silence == "killed":
+            server.start_and_wait()
+        else:
+            server.process.resume()
+        await expect(page.locator("#lost")).to_be_hidden()
+        await expect(page.locator("meter")).not_to_have_js_property("value", told_last[0])
+
+
+@pytest.mark.slow
+async def test_what_a_proxy_says_of_a_server_that_is_away_takes_no_pages_place(browser: Browser, scene: Scene) -> None:
+    async with page_of(browser, scene.url + PAGES["group"], own_time=True) as page:
+        away = {"status": 502, "content_type": "text/html", "body": "<h1>502 Bad Gateway</h1>"}
+        await page.route(f"**{PAGES['group']}", lambda route: route.fulfill(**away))
+
+        await page.clock.run_for(4_000)
+
+        await expect(page.locator("#lost")).to_be_visible()
+        await expect(page.locator("table.members tbody tr").first).to_be_visible()
+        await page.unroute(f"**{PAGES['group']}")
+        await expect(page.locator("#lost")).to_be_hidden()
+
+
+def join_for_long(url: str) -> None:
+    """One member of a group, whose session is long enough to be looked at."""
+    joining = {"protocol_type": "work", "protocols": [{"name": "p"}], "session_timeout_ms": 600_000}
+    with httpx.Client(base_url=f"{url}/v1/namespaces/default/groups/patient/", trust_env=False) as http:
+        joined = http.post("join", json={**joining, "group_instance_id": "i", "wait_ms": 20_000}).raise_for_status()
+        member = {name: joined.json()[name] for name in ("member_id", "generation_id")}
+        http.post("sync", json={**member, "assignments": []}).raise_for_status()
+
+
+async def sessions(page: Page) -> list[float | str]:
+    """What the page shows of the first session: its bar, and how long it is said to last."""
+    shown: list[float | str] = await page.evaluate(
+        "[document.querySelector('meter').value, document.querySelector('[data-left]').textContent]"
+    )
+    return shown
 
 
 # --- for everybody ------------------------------------------------------------------------------------

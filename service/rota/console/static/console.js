@@ -23,9 +23,12 @@ function readClock() {
   if (meter) aheadMs = Number(meter.dataset.deadline) - Number(meter.getAttribute("value")) - Date.now();
 }
 
-// A server that is silent has not said that anybody else is: sessions stay as it told them last.
+// A server that is silent has not said that anybody else is: sessions stay as it told them last. It may be silent without
+// an error: where it hangs, where this machine slept, where nobody looked and nothing was asked for.
+const silentMs = 10_000;
+let heardAtMs = Date.now();
 function runDown() {
-  if (!document.getElementById("lost").hidden) return;
+  if (!document.getElementById("lost").hidden || Date.now() - heardAtMs > silentMs) return;
   const nowMs = Date.now() + aheadMs;
   each("meter[data-deadline]", (meter) => { meter.value = Math.max(0, Number(meter.dataset.deadline) - nowMs); });
   each("[data-left]", (left) => { left.textContent = duration(Math.max(0, Number(left.dataset.left) - nowMs)); });
@@ -41,7 +44,7 @@ function localTimes() {
   });
 }
 
-function refreshed() { readClock(); localTimes(); }
+function refreshed() { heardAtMs = Date.now(); readClock(); localTimes(); }
 
 async function copy(button) {
   const before = button.textContent;
@@ -96,6 +99,13 @@ const lost = (is) => { document.getElementById("lost").hidden = !is; };
 // Nobody looks: nothing is asked for. The stream of changes pauses by itself.
 document.addEventListener("htmx:before:request", (event) => { if (document.hidden) event.preventDefault(); });
 document.addEventListener("htmx:error", () => lost(true));
+// Every page of ours has a policy. What has none is a proxy's word on a server that it cannot reach, and no page to show.
+document.addEventListener("htmx:before:response", (event) => {
+  const { status, headers } = event.detail.ctx.response;
+  if (status < 500 || headers.has("content-security-policy")) return;
+  event.preventDefault();
+  lost(true);
+});
 document.addEventListener("htmx:after:swap", () => { lost(false); refreshed(); });
 refreshed();
 setInterval(runDown, 250);
