@@ -34,12 +34,13 @@ async def a_replica(dsn: str, name: str) -> AsyncIterator[tuple[Services, Site]]
 
 
 async def until_shared(*replicas: Services) -> None:
-    """Return once each holds what is due to it, and each is due something."""
+    """Return once each holds what is due to it, each is due something, and each knows who holds the rest."""
     async with asyncio.timeout(_DEADLINE_S):
         while True:
             held = [len(replica.coordinator.owners()) for replica in replicas]
             due = [replica.coordinator.shards_due() for replica in replicas]
-            if held == due and sum(held) == SHARDS and all(held):
+            owners = [each.coordinator.locate("default", group) for each in replicas for group in GROUPS]
+            if held == due and sum(held) == SHARDS and all(held) and all(owner.replica_id for owner in owners):
                 return
             await asyncio.sleep(0.05)
 

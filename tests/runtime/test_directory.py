@@ -26,7 +26,7 @@ class CountingStore(MemoryStore):
 
 
 def a_directory(store: CountingStore, hosts: set[int]) -> Directory:
-    directory = Directory(store, LoopClock(), "r1", hosts)
+    directory = Directory(store, LoopClock(), "r1", 8, hosts)
     directory.peers = [PEER]
     return directory
 

@@ -17,7 +17,9 @@ UNCLAIMED_MS = 100
 class Directory:
     """What a replica knows of the others. `hosts` are the shards that are in memory here."""
 
-    def __init__(self, store: ShardStore, clock: Clock, replica_id: str, hosts: Container[int]) -> None:
+    def __init__(
+        self, store: ShardStore, clock: Clock, replica_id: str, shard_count: int, hosts: Container[int]
+    ) -> None:
         self.owners: dict[int, ShardOwner] = {}
         """Every shard's owner, as of the last look."""
         self.peers: list[Replica] = []
@@ -25,6 +27,7 @@ class Directory:
         self._store = store
         self._clock = clock
         self._replica_id = replica_id
+        self._shard_count = shard_count
         self._hosts = hosts
         self._arrival = asyncio.Event()
         self._turn = asyncio.Lock()
@@ -53,8 +56,9 @@ class Directory:
         return owner is None or owner.lease_left_ms <= 0 or owner.replica_id == self._replica_id
 
     def next_free_ms(self) -> int | None:
-        """When, by the monotonic clock, something of another's may become free. Who is up renews it long before."""
-        left = (o.lease_left_ms for o in self.owners.values() if o.replica_id != self._replica_id)
+        """When, by the monotonic clock, what is not here may become free. Who is up renews it long before."""
+        elsewhere = (self.owners.get(shard_id) for shard_id in range(self._shard_count) if shard_id not in self._hosts)
+        left = (owner.lease_left_ms if owner is not None else 0 for owner in elsewhere)
         return min((self._looked_ms + (left_ms if left_ms > 0 else UNCLAIMED_MS) for left_ms in left), default=None)
 
     def note_arrival(self) -> None:

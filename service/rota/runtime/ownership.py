@@ -67,7 +67,7 @@ class Ownership:
         assign: Callable[[ShardHost, Timer], None] | None = None,
     ) -> None:
         self.hosts: dict[int, ShardHost] = {}
-        self.directory = Directory(store, clock, replica.replica_id, self.hosts)
+        self.directory = Directory(store, clock, replica.replica_id, shard_count, self.hosts)
         self.committer = Committer(store, telemetry, self.give_up)
         self.complete = asyncio.Event()
         """Set while every shard that is due to this replica is in memory here."""
