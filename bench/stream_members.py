@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +13,7 @@ from bench.members import NAMESPACE, WAIT_MS
 from bench.servers import HOST
 from rota.v1 import coordinator_pb2 as pb
 from rota.wire.rpcs import COORDINATOR
+from rota.wire.together import apart, take_together
 
 SESSION = f"/{COORDINATOR}/Session"
 SESSION_TIMEOUT_MS = 600_000
@@ -30,19 +31,22 @@ class MemberStream:
         own_connection = [("grpc.use_local_subchannel_pool", 1)]
         self._channel = grpc.aio.insecure_channel(f"{HOST}:{port}", options=own_connection)
         self._stream: grpc.aio.StreamStreamCall[bytes, bytes] = self._channel.stream_stream(path)()
-        self._unsent: asyncio.Queue[bytes] = asyncio.Queue()
+        self._unsent: deque[pb.SessionRequest] = deque()
+        self._wake = asyncio.Event()
+        self._together = False
         self._answers: dict[int, OnAnswer] = {}
         self._calls = 0
         self.members: dict[str, StreamMember] = {}
         self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._read())]
-        if leave_after_ms is not None:
-            self.send(lambda _: None, options=pb.SessionOptions(leave_after_ms=leave_after_ms))
+        if path == SESSION:
+            self.send(self._on_options, options=pb.SessionOptions(leave_after_ms=leave_after_ms, together=True))
 
     def send(self, on_answer: OnAnswer, **request: Any) -> None:
         """Send it soon; its answer is for `on_answer`."""
         self._calls += 1
         self._answers[self._calls] = on_answer
-        self._unsent.put_nowait(pb.SessionRequest(call=self._calls, **request).SerializeToString())
+        self._unsent.append(pb.SessionRequest(call=self._calls, **request))
+        self._wake.set()
 
     async def echo(self, payload: bytes, times: int) -> None:
         """At a server that sends back what it gets: send it so often without waiting, return when all are back."""
@@ -67,7 +71,11 @@ class MemberStream:
 
     async def _write(self) -> None:
         while True:
-            await self._stream.write(await self._unsent.get())
+            while self._unsent:
+                request = take_together(self._unsent) if self._together else self._unsent.popleft()
+                await self._stream.write(request.SerializeToString())
+            self._wake.clear()
+            await self._wake.wait()
 
     async def until_over(self) -> None:
         """Return or raise when the stream has ended, which nobody wants."""
@@ -78,12 +86,18 @@ class MemberStream:
 
     async def _read(self) -> None:
         while isinstance(data := await self._stream.read(), bytes):
-            event = pb.SessionEvent.FromString(data)
-            if event.call:
-                self._answers.pop(event.call)(event)
-            elif event.HasField("rebalance"):
-                for member_id in event.rebalance.member_ids:
-                    self.members[member_id].join()
+            for event in apart(pb.SessionEvent.FromString(data)):
+                self._take(event)
+
+    def _take(self, event: pb.SessionEvent) -> None:
+        if event.call:
+            self._answers.pop(event.call)(event)
+        elif event.HasField("rebalance"):
+            for member_id in event.rebalance.member_ids:
+                self.members[member_id].join()
+
+    def _on_options(self, answer: pb.SessionEvent) -> None:
+        self._together = answer.options.together
 
 
 class StreamCrowd:

@@ -13,6 +13,7 @@ from grpc_status import rpc_status
 from rota.v1 import coordinator_pb2 as pb
 from rota.v1.admin_pb2_grpc import AdminStub
 from rota.v1.coordinator_pb2_grpc import GroupCoordinatorStub
+from rota.wire.together import apart
 
 Channel: TypeAlias = grpc.aio.Channel
 G: dict[str, Any] = {"namespace": "default", "group_id": "g"}
@@ -75,6 +76,8 @@ class SessionClient:
     def __init__(self, channel: Channel, metadata: tuple[tuple[str, str], ...] = ()) -> None:
         self.stream = stub(channel).Session(metadata=metadata)
         self.calls = 0
+        self.messages = 0
+        """That have come."""
         self.answers: dict[int, pb.SessionEvent] = {}
         self.news: list[pb.SessionEvent] = []
         self.ended: grpc.StatusCode | None = None
@@ -124,11 +127,13 @@ class SessionClient:
 
     async def _read(self) -> None:
         try:
-            async for event in self.stream:
-                if event.call:
-                    self.answers[event.call] = event
-                else:
-                    self.news.append(event)
+            async for message in self.stream:
+                self.messages += 1
+                for event in apart(message):
+                    if event.call:
+                        self.answers[event.call] = event
+                    else:
+                        self.news.append(event)
                 self._changed.set()
             self.ended = await self.stream.code()
         except grpc.aio.AioRpcError as error:

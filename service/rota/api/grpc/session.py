@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +32,7 @@ from rota.wire.heartbeats import HeartbeatReader, write_result
 from rota.wire.protobuf import parse
 from rota.wire.rpcs import RPCS, Rpc
 from rota.wire.status import STATUS
+from rota.wire.together import MAX_TOGETHER, apart, take_together
 
 OPERATION = "Session"
 HEARTBEAT = "HeartbeatMany"
@@ -83,6 +84,7 @@ class Session:
         self._unread: deque[SessionEvent] = deque()
         self._wake = asyncio.Event()
         self._leave_after_ms: int | None = None
+        self._together = False
         self._draining = False
         self._closed = False
 
@@ -120,7 +122,8 @@ class Session:
         """Write what there is to write; return when nothing more will come."""
         while True:
             while self._unread:
-                await self._context.write(dump(self._unread.popleft()))
+                event = take_together(self._unread) if self._together else self._unread.popleft()
+                await self._context.write(dump(event))
             if self._reading.done():
                 await self._end_if_broken()
             if not self._open and not self._unread and (self._draining or self._reading.done()):
@@ -143,10 +146,10 @@ class Session:
 
     async def _begin_all(self, requests: AsyncIterator[bytes]) -> None:
         async for data in requests:
-            message: SessionRequest = parse(SessionRequest, data)
-            if message.call < 1:
-                raise invalid("call must be at least 1")
-            self._begin(message)
+            for request in _requests_in(data):
+                if request.call < 1:
+                    raise invalid("call must be at least 1")
+                self._begin(request)
 
     def _begin(self, message: Any) -> None:
         call: int = message.call
@@ -198,7 +201,8 @@ class Session:
         if given and not 0 <= options.leave_after_ms <= MAX_LEAVE_AFTER_MS:
             raise invalid(f"leave_after_ms must be from 0 to {MAX_LEAVE_AFTER_MS}")
         self._leave_after_ms = options.leave_after_ms if given else None
-        return SessionEvent(options=SessionOptions(leave_after_ms=self._leave_after_ms))
+        self._together = options.together
+        return SessionEvent(options=SessionOptions(leave_after_ms=self._leave_after_ms, together=self._together))
 
     async def _refuse_unknown(self) -> SessionEvent:
         raise invalid("the call asks for nothing that this server knows")
@@ -292,6 +296,16 @@ class Session:
             self._calls.count(request, reply)
             write_result(event.heartbeat.groups.add(), reply, answer.revision, answer.epoch)
         return event
+
+
+def _requests_in(data: bytes) -> Sequence[SessionRequest]:
+    message: SessionRequest = parse(SessionRequest, data)
+    requests: Sequence[SessionRequest] = apart(message)
+    if len(requests) > MAX_TOGETHER:
+        raise invalid(f"at most {MAX_TOGETHER} requests go into one message")
+    if message.more and (message.call or any(request.more for request in requests)):
+        raise invalid("a message with more requests holds nothing else, and none of them more")
+    return requests
 
 
 def _error_event(call: int, failure: Failure) -> SessionEvent:

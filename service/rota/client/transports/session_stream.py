@@ -13,6 +13,7 @@ from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.rpc import problem_in, was_not_sent
 from rota.v1.coordinator_pb2 import SessionEvent, SessionOptions, SessionRequest
 from rota.wire.rpcs import COORDINATOR
+from rota.wire.together import apart, take_together
 
 _PATH = f"/{COORDINATOR}/Session"
 _NEWS = ("rebalance", "generation", "fenced", "drain")
@@ -42,8 +43,9 @@ class SessionStream:
         self._idle = asyncio.Event()
         self.is_draining = False
         """The server has asked to go elsewhere: what is open is still answered."""
-        if leave_after_ms is not None:
-            self._send(self._next_number(), options=SessionOptions(leave_after_ms=leave_after_ms))
+        self._together = False
+        """Does the server take several requests in one message? Set once it has said so."""
+        self._send(self._next_number(), options=SessionOptions(leave_after_ms=leave_after_ms, together=True))
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
     @property
@@ -102,7 +104,8 @@ class SessionStream:
         try:
             while True:
                 while self._unsent:
-                    await self._stream.write(self._unsent.popleft().SerializeToString())
+                    request = take_together(self._unsent) if self._together else self._unsent.popleft()
+                    await self._stream.write(request.SerializeToString())
                 self._wake.clear()
                 await self._wake.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
@@ -113,7 +116,8 @@ class SessionStream:
         failure = CoordinatorUnreachable("the server ended the stream")
         try:
             while isinstance(data := await self._stream.read(), bytes):
-                self._take(SessionEvent.FromString(data))
+                for event in apart(SessionEvent.FromString(data)):
+                    self._take(event)
         except grpc.aio.AioRpcError as error:
             failure = _failure_of(error)
         finally:
@@ -123,6 +127,8 @@ class SessionStream:
         answer = self._open.get(event.call)
         if answer is not None and not answer.done():
             answer.set_result(event)
+        elif event.HasField("options"):
+            self._together = event.options.together
         elif event.WhichOneof("event") in _NEWS:
             self.is_draining = self.is_draining or event.HasField("drain")
             self._on_news(event)

@@ -1,0 +1,51 @@
+"""A session stream of the SDK, with a server that shows what it was sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+
+from rota.client.transports.session_stream import SessionStream
+from rota.v1.coordinator_pb2 import HeartbeatManyRequest, HeartbeatManyResponse, SessionEvent, SessionOptions
+from rota.v1.coordinator_pb2 import SessionRequest as Request
+from rota.wire.rpcs import COORDINATOR
+from rota.wire.together import apart
+
+
+class Recorder:
+    """Answers every call, and keeps the messages they came in. Says of itself whether it takes several in one."""
+
+    def __init__(self, *, takes_together: bool) -> None:
+        self.messages: list[Request] = []
+        self._takes_together = takes_together
+
+    async def session(self, messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        async for data in messages:
+            self.messages.append(Request.FromString(data))
+            for request in apart(self.messages[-1]):
+                answer = SessionEvent(call=request.call, heartbeat=HeartbeatManyResponse())
+                if request.HasField("options"):
+                    answer = SessionEvent(call=request.call, options=SessionOptions(together=self._takes_together))
+                await context.write(answer.SerializeToString())
+
+
+@pytest.mark.parametrize("takes_together", [True, False])
+async def test_calls_of_one_moment_go_in_one_message_where_the_server_takes_that(takes_together: bool) -> None:
+    recorder, server = Recorder(takes_together=takes_together), grpc.aio.server()
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(recorder.session)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(COORDINATOR, {"Session": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stream = SessionStream(channel, (), lambda _: None, None)
+        await stream.call(heartbeat=HeartbeatManyRequest())  # by its answer, that to the options has come
+        before = len(recorder.messages)
+
+        await asyncio.gather(*(stream.call(heartbeat=HeartbeatManyRequest()) for _ in range(20)))
+        await stream.close()
+
+    await server.stop(None)
+    assert len(recorder.messages) - before == (1 if takes_together else 20)
