@@ -78,8 +78,8 @@ async def test_sigterm_answers_every_parked_call_and_ends(server: Server, http: 
         assert answer.headers["retry-after"]
     assert "event: server-drain" in told
     assert await asyncio.to_thread(server.process.wait_for_exit) == 0
-    # It takes a few hundredths of a second; the bound is for machines that are busy with other things.
-    assert monotonic() - began < 5.0
+    # It takes a few hundredths of a second, and on a machine that is busy still less than the join would have waited.
+    assert monotonic() - began < 20.0
 
 
 async def test_while_it_drains_it_is_not_ready_and_a_second_signal_ends_it_at_once(
