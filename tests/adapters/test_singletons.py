@@ -19,6 +19,8 @@ from tests.processes.server import Server
 pytestmark = pytest.mark.processes
 
 DEADLINE_S = 60.0
+SESSION_MS = 60_000
+"""Who stops hands over at once; who leads must not lose that because the machine is busy."""
 
 
 class Jobs:
@@ -42,7 +44,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def a_guard(server: Server, name: str) -> SingletonGuard:
-    return SingletonGuard(server.url, name, session_timeout_ms=2_000)
+    return SingletonGuard(server.url, name, session_timeout_ms=SESSION_MS)
 
 
 def start_scheduler(stack: ExitStack, guard: SingletonGuard, jobs: Jobs, who: str) -> BackgroundScheduler:
@@ -93,7 +95,7 @@ def sent() -> Iterator[Jobs]:
 def a_beat(server: Server, folder: Path, who: str) -> LeaderScheduler:
     app = Celery(f"beat-{who}", broker="memory://")
     schedule = {"often": {"task": who, "schedule": 0.02}}
-    app.conf.update(rota_url=server.url, rota_session_timeout_ms=2_000, beat_schedule=schedule)
+    app.conf.update(rota_url=server.url, rota_session_timeout_ms=SESSION_MS, beat_schedule=schedule)
     return LeaderScheduler(app, schedule_filename=str(folder / who), max_interval=0.02)
 
 
