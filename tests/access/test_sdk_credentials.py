@@ -38,7 +38,7 @@ def fast(client: Client, group_id: str) -> Member[bytes]:
         protocol_type="worker",
         protocols={"p": b""},
         assign=lambda members, _generation: {member.member_id: b"all" for member in members},
-        session_timeout_ms=1_000,
+        session_timeout_ms=3_000,
     )
 
 

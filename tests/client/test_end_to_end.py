@@ -18,7 +18,7 @@ from rota.storage import MemoryStore
 from tests.client.stage import GROUP, TOPICS, Partitions, all_partitions_are_shared
 from tests.http.serving import serving
 
-SESSION_MS = 1_000
+SESSION_MS = 2_000
 
 
 class Wire(httpx.AsyncHTTPTransport):
