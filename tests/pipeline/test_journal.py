@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import astuple
 from pathlib import Path
 
 import asyncpg
@@ -84,6 +85,24 @@ def test_lines_that_are_gone_are_named(sqlite_url: str) -> None:
 
     with pytest.raises(LinesMissing, match="shard 1: 11 of the lines 20 to 30 are not there"):
         read_all(open_journal(sqlite_url))
+
+
+def test_lines_that_are_gone_are_named_where_many_shards_are_read_together(
+    postgres_url: str, postgres_server: PostgresServer
+) -> None:
+    journal = open_journal(postgres_url)
+    whole = spans_between(journal.heads().start, journal.heads().end)
+    spans = [Span(shard_id, 5, last - 1) for shard_id, _, last in map(astuple, reversed(whole))]
+    wanted = Wanted(("seq", "kind"))
+    read = sum(batch.num_rows for batch in journal.batches(spans, wanted))
+
+    gone = "DELETE FROM rota.group_events WHERE shard_id = 1 AND seq IN (4, 9, 11)"
+    postgres_server.execute(gone, database=postgres_url.rpartition("/")[2])
+
+    assert len(spans) == 2
+    assert read == sum(span.lines for span in spans)
+    with pytest.raises(LinesMissing, match="shard 1: 2 of the lines 9 to 11 are not there"):
+        list(journal.batches(spans, wanted))
 
 
 def test_lines_that_were_pruned_before_they_were_read_are_named(sqlite_url: str) -> None:

@@ -24,37 +24,45 @@ BOOKMARK = (
 
 
 class GapCheck:
-    """Counts the lines of a span: a journal is gapless, so what is missing was pruned or lost."""
+    """Counts the lines of spans, each of another shard: a journal is gapless, so what is missing was pruned or lost."""
 
-    def __init__(self, span: Span, wanted: Wanted) -> None:
-        self._span = span
+    def __init__(self, spans: Sequence[Span], wanted: Wanted) -> None:
+        self._spans = spans
         self._columns = list(wanted.columns)
         self._checks = not wanted.is_partial
-        self._here = bytearray(span.lines) if self._checks else bytearray()
+        self._here = bytearray(sum(span.lines for span in spans)) if self._checks else bytearray()
+        self._lowest = min(span.shard_id for span in spans)
+        self._starts = [0] * (max(span.shard_id for span in spans) - self._lowest + 1)
+        """For each shard from the lowest on: where its line 0 would be in `_here`."""
+        start = 0
+        for span in spans:
+            self._starts[span.shard_id - self._lowest] = start - span.first
+            start += span.lines
 
     def seen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Take note of a batch; returns what was wanted of it."""
         if self._checks:
             import numpy
 
-            places = batch.column("seq").to_numpy() - self._span.first
-            numpy.frombuffer(self._here, dtype=numpy.uint8)[places] = 1
+            starts = numpy.array(self._starts)[batch.column("shard_id").to_numpy() - self._lowest]
+            numpy.frombuffer(self._here, dtype=numpy.uint8)[starts + batch.column("seq").to_numpy()] = 1
         return batch.select(self._columns)
 
     def finish(self) -> None:
-        missing = self._here.count(0)
-        if missing:
-            first = self._span.first + self._here.index(0)
-            last = self._span.first + self._here.rindex(0)
-            raise LinesMissing(
-                f"shard {self._span.shard_id}: {missing} of the lines {first} to {last} are not there, pruned or lost: "
-                f"{PRUNED_HINT}"
-            )
+        for span in self._spans if self._checks else ():
+            start = self._starts[span.shard_id - self._lowest] + span.first
+            here = self._here[start : start + span.lines]
+            if missing := here.count(0):
+                first, last = span.first + here.index(0), span.first + here.rindex(0)
+                raise LinesMissing(
+                    f"shard {span.shard_id}: {missing} of the lines {first} to {last} are not there, pruned or lost: "
+                    f"{PRUNED_HINT}"
+                )
 
 
 def schema_of(wanted: Wanted) -> pa.Schema:
-    """What is read: `seq` in any case, for it tells what is missing."""
-    names = [name for name in EVENTS.names if name in wanted.columns or name == "seq"]
+    """What is read: `shard_id` and `seq` in any case, for they tell what is missing."""
+    names = [name for name in EVENTS.names if name in (*wanted.columns, "shard_id", "seq")]
     return pa.schema([EVENTS.field(name) for name in names])
 
 

@@ -49,7 +49,7 @@ class SqliteJournal:
         schema = schema_of(wanted)
         columns = ", ".join("at * 1000" if name == "at" else name for name in schema.names)
         for span in spans:
-            check = GapCheck(span, wanted)
+            check = GapCheck((span,), wanted)
             with self._reading() as connection:
                 sql, values = condition(wanted, "?")
                 where = f"shard_id = ? AND seq BETWEEN ? AND ?{sql}"
