@@ -17,6 +17,7 @@ from rota.protocol.messages import DescribeGroup, DescribeReply, ListGroups, Lis
 
 _SKEW_S = 5.0
 _SLOW_S = 0.25
+_TRIES = 3
 _LAG_S = 0.1
 _WEEK_S = 7 * 86_400
 _SAMPLE = re.compile(r"^(\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
@@ -71,14 +72,19 @@ def _get(server: Server, path: str) -> httpx.Response:
 
 
 def _reached(server: Server) -> str:
-    began_s = time.monotonic()
-    answer = _get(server, "/healthz")
-    took_s = time.monotonic() - began_s
-    if answer.status_code != httpx.codes.OK:
-        raise Unwell(f"/healthz answers {answer.status_code}: is that a Rota server?")
+    """By the quickest of a few answers: the first pays for the connection, and any may meet a busy machine."""
+    took_s = min(_seconds_to_answer(server) for _ in range(_TRIES))
     if took_s > _SLOW_S:
         raise Unwell(f"it took {duration(round(took_s * 1_000))} to say that it lives: is the machine overloaded?")
     return f"{server.url} answers within {duration(round(took_s * 1_000))}"
+
+
+def _seconds_to_answer(server: Server) -> float:
+    began_s = time.monotonic()
+    answer = _get(server, "/healthz")
+    if answer.status_code != httpx.codes.OK:
+        raise Unwell(f"/healthz answers {answer.status_code}: is that a Rota server?")
+    return time.monotonic() - began_s
 
 
 def _ready(server: Server) -> str:
