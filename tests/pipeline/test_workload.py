@@ -85,6 +85,12 @@ async def verified(url: str) -> list[str]:
     return [difference async for report in verify(url) for difference in report.differences]
 
 
+def test_shards_that_are_written_at_the_same_moment_do_not_keep_each_other_out(tmp_path: Path) -> None:
+    wanted = Wanted(f"sqlite:///{tmp_path / 'rota.db'}", groups=1, days=0.01, seed=7, until_ms=UNTIL_MS, shard_count=32)
+
+    assert generate(wanted, processes=4).lines > 0
+
+
 @pytest.mark.parametrize("engine", [pytest.param("sqlite", marks=pytest.mark.slow), "postgres"])
 def test_a_store_that_is_filled_has_rows_that_its_journal_tells(
     engine: str, tmp_path: Path, request: pytest.FixtureRequest

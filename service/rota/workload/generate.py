@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 
+from rota.group.rows import ShardImage
 from rota.protocol.ids import shard_of
 from rota.workload.fleet import DAY_MS, draw_group
 from rota.workload.shard import ShardWorld
@@ -46,18 +47,29 @@ def generate(wanted: Wanted, *, processes: int = 0, tell: Tell = lambda _done, _
     asyncio.run(prepare(wanted.store_url, wanted.shard_count, wanted.from_ms, wanted.until_ms))
     lines = 0
     with ProcessPoolExecutor(processes or os.cpu_count() or 1) as pool:
-        shards = [pool.submit(generate_shard, wanted, shard_id) for shard_id in range(wanted.shard_count)]
+        shards = [pool.submit(_write_shard, wanted, shard_id) for shard_id in range(wanted.shard_count)]
         for done, shard in enumerate(as_completed(shards), 1):
-            lines += shard.result()
+            written = shard.result()
+            # Here, one after the other: an embedded store lets one process in at a time.
+            asyncio.run(finish_shard(wanted.store_url, written.image, written.epoch))
+            lines += written.lines
             tell(done, wanted.shard_count, lines)
     return Generated(lines, time.perf_counter() - began)
 
 
-def generate_shard(wanted: Wanted, shard_id: int) -> int:
-    """One shard from its first line to its last; returns how many there were."""
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A shard whose journal has all its `lines`, and how it stands after them."""
+
+    lines: int
+    image: ShardImage
+    epoch: int
+
+
+def _write_shard(wanted: Wanted, shard_id: int) -> _Written:
+    """One shard from its first line to its last."""
     plans = [draw_group(number, wanted.seed) for number in range(wanted.groups)]
     mine = [plan for plan in plans if shard_of("default", plan.group_id, wanted.shard_count) == shard_id]
     world = ShardWorld(shard_id, mine, seed=wanted.seed, starts_at_ms=wanted.from_ms)
     lines = asyncio.run(write_lines(wanted.store_url, world.run(wanted.until_ms)))
-    asyncio.run(finish_shard(wanted.store_url, world.image(), world.epoch))
-    return lines
+    return _Written(lines, world.image(), world.epoch)
