@@ -178,25 +178,28 @@ class Worker:
         if self._member is not None and self._member.member_id and silently:
             departed = Departure((NAMESPACE, self.group_id), self._member.member_id, now_ms)
             self._record.history.departures.append(departed)
-        self._close_hold(now_ms)
         self._member = None
 
     # --- a share ---------------------------------------------------------------------------------------
 
     async def _work(self, member: Member[bytes], transport: RecordingTransport, client_id: str) -> None:
         """Commit progress on what is held, as long as it is."""
-        async with asyncio.TaskGroup() as tasks:
-            work: asyncio.Task[None] | None = None
-            async for event in member.events():
-                now_ms = self._record.clock.now_ms()
-                if isinstance(event, Assigned | Revoked | Lost) and work is not None:
-                    work.cancel()
-                    self._close_hold(now_ms)
-                if isinstance(event, Lost) and event.reason == "deadline":
-                    self._record.history.sometimes[_LOST_BY_DEADLINE] += 1
-                if isinstance(event, Assigned):
-                    self._open_hold(client_id, member, event, now_ms)
-                    work = tasks.create_task(self._commit_on(member, transport, event))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                work: asyncio.Task[None] | None = None
+                async for event in member.events():
+                    now_ms = self._record.clock.now_ms()
+                    if isinstance(event, Assigned | Revoked | Lost) and work is not None:
+                        work.cancel()
+                        self._close_hold(now_ms)
+                    if isinstance(event, Lost) and event.reason == "deadline":
+                        self._record.history.sometimes[_LOST_BY_DEADLINE] += 1
+                    if isinstance(event, Assigned):
+                        self._open_hold(client_id, member, event, now_ms)
+                        work = tasks.create_task(self._commit_on(member, transport, event))
+        finally:
+            # Not when the member has left: that may take effect long before its answer comes.
+            self._close_hold(self._record.clock.now_ms())
 
     async def _commit_on(self, member: Member[bytes], transport: RecordingTransport, assigned: Assigned[bytes]) -> None:
         """Fetch what was reached, and go on from there. A commit that nobody answers is made again."""
