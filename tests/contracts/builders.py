@@ -10,6 +10,7 @@ from rota.protocol.messages import Protocol
 from rota.runtime.ports import JournalEvent, ShardBatch, ShardClaim, ShardStore
 
 AT_MS = 1_767_225_600_123
+A_MINUTE_MS = 60_000
 
 
 def an_event(seq: int, group_id: str = "g", **changes: Any) -> JournalEvent:
@@ -78,3 +79,10 @@ def a_batch(
 async def image_of(store: ShardStore, shard_id: int) -> ShardImage:
     (image,) = await store.load([shard_id])
     return image
+
+
+async def claim_one(
+    store: ShardStore, shard_id: int = 0, replica_id: str = "r-1", *, steal: bool = False
+) -> ShardClaim:
+    (claim,) = await store.claim([shard_id], replica_id, f"http://{replica_id}", A_MINUTE_MS, steal=steal)
+    return claim

@@ -1,0 +1,136 @@
+"""The contract of `ShardStore`: who holds a shard, for how long, and as of which epoch."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rota.group.rows import ShardImage
+from rota.runtime.ports import ShardClaim, ShardStore
+from tests.contracts.builders import (
+    A_MINUTE_MS,
+    claim_one,
+    image_of,
+)
+from tests.contracts.conftest import SHARD_COUNT, Backing
+
+
+async def test_a_new_store_has_no_owners_and_empty_shards(store: ShardStore) -> None:
+    assert await store.owners() == []
+    assert await image_of(store, 3) == ShardImage(3)
+    assert await store.read_events(3, 0, 10) == []
+
+
+async def test_the_first_claim_of_a_shard_has_epoch_one_and_an_empty_journal(store: ShardStore) -> None:
+    claims = await store.claim([5, 2], "r-1", "http://one", A_MINUTE_MS)
+
+    assert claims == [ShardClaim(2, 1, 0), ShardClaim(5, 1, 0)]
+
+
+async def test_owners_lists_every_claimed_shard_with_what_is_left_of_its_lease(store: ShardStore) -> None:
+    await store.claim([1, 4], "r-1", "http://one", A_MINUTE_MS)
+
+    owners = await store.owners()
+
+    assert [(o.shard_id, o.replica_id, o.address, o.epoch, o.last_seq) for o in owners] == [
+        (1, "r-1", "http://one", 1, 0),
+        (4, "r-1", "http://one", 1, 0),
+    ]
+    assert all(A_MINUTE_MS - 10_000 < o.lease_left_ms <= A_MINUTE_MS for o in owners)
+
+
+async def test_a_shard_under_lease_is_not_given_to_another_replica(store: ShardStore) -> None:
+    await claim_one(store, 1, "r-1")
+
+    claims = await store.claim([1, 2], "r-2", "http://two", A_MINUTE_MS)
+
+    assert claims == [ShardClaim(2, 1, 0)]
+    assert [(o.shard_id, o.replica_id) for o in await store.owners()] == [(1, "r-1"), (2, "r-2")]
+
+
+async def test_a_replica_that_claims_its_own_shard_again_gets_a_new_epoch(store: ShardStore) -> None:
+    first = await claim_one(store)
+
+    again = await claim_one(store)
+
+    assert again.epoch == first.epoch + 1
+
+
+async def test_a_lease_that_is_over_lets_another_replica_in_with_a_new_epoch(
+    store: ShardStore, backing: Backing
+) -> None:
+    (old,) = await store.claim([0], "r-1", "http://one", backing.lease_ms)
+    await backing.until_over(store, old)
+
+    new = await claim_one(store, 0, "r-2")
+
+    assert new.epoch == old.epoch + 1
+    assert await store.renew([old], "r-1", A_MINUTE_MS) == []
+
+
+async def test_a_lease_that_is_over_can_be_renewed_as_long_as_nobody_took_the_shard(
+    store: ShardStore, backing: Backing
+) -> None:
+    (claim,) = await store.claim([0], "r-1", "http://one", backing.lease_ms)
+    await backing.until_over(store, claim)
+
+    assert await store.renew([claim], "r-1", A_MINUTE_MS) == [0]
+    assert await store.claim([0], "r-2", "http://two", A_MINUTE_MS) == []
+
+
+async def test_steal_takes_a_shard_whatever_its_lease_says(store: ShardStore) -> None:
+    old = await claim_one(store, 0, "r-1")
+
+    new = await claim_one(store, 0, "r-2", steal=True)
+
+    assert new.epoch == old.epoch + 1
+
+
+async def test_renewing_prolongs_only_what_is_still_ours_with_the_claims_epoch(store: ShardStore) -> None:
+    claims = await store.claim([0, 1, 2, 3], "r-1", "http://one", 20_000)
+    await claim_one(store, 1, "r-1")
+    await claim_one(store, 2, "r-2", steal=True)
+
+    assert await store.renew(claims, "r-1", 600_000) == [0, 3]
+    lefts = {owner.shard_id: owner.lease_left_ms for owner in await store.owners()}
+    assert min(lefts[0], lefts[3]) > A_MINUTE_MS >= max(lefts[1], lefts[2])
+
+
+async def test_renewing_in_another_replicas_name_does_nothing(store: ShardStore) -> None:
+    claim = await claim_one(store, 0, "r-1")
+
+    assert await store.renew([claim], "r-2", A_MINUTE_MS) == []
+
+
+async def test_a_released_shard_is_free_at_once(store: ShardStore) -> None:
+    claims = await store.claim([0, 1], "r-1", "http://one", A_MINUTE_MS)
+
+    await store.release(claims[:1], "r-1")
+
+    assert await store.claim([0, 1], "r-2", "http://two", A_MINUTE_MS) == [ShardClaim(0, 2, 0)]
+
+
+async def test_releasing_a_shard_that_was_claimed_again_since_does_nothing(store: ShardStore) -> None:
+    old = await claim_one(store)
+    await claim_one(store)
+
+    await store.release([old], "r-1")
+
+    assert await store.claim([0], "r-2", "http://two", A_MINUTE_MS) == []
+
+
+async def test_asking_for_nothing_answers_nothing(store: ShardStore) -> None:
+    await store.ping()
+
+    assert await store.claim([], "r-1", "http://one", A_MINUTE_MS) == []
+    assert await store.renew([], "r-1", A_MINUTE_MS) == []
+    assert await store.append([]) == []
+    await store.release([], "r-1")
+
+
+async def test_of_many_replicas_that_claim_at_once_each_shard_goes_to_one(store: ShardStore) -> None:
+    shard_ids = list(range(SHARD_COUNT))
+
+    claims = await asyncio.gather(*(store.claim(shard_ids, f"r-{n}", "http://any", A_MINUTE_MS) for n in range(6)))
+
+    assert sorted(claim.shard_id for taken in claims for claim in taken) == shard_ids
+    assert {claim.epoch for taken in claims for claim in taken} == {1}

@@ -1,0 +1,249 @@
+"""The contract of `ShardStore`: today's state, written as rows and read back as it was."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rota.group.rows import RowChanges, ShardImage
+from rota.protocol.messages import Protocol
+from rota.runtime.ports import ShardStore, StoreRefused
+from tests.contracts.builders import (
+    A_MINUTE_MS,
+    a_batch,
+    a_group,
+    a_member,
+    a_topic,
+    an_offset,
+    claim_one,
+    image_of,
+)
+from tests.contracts.conftest import SHARD_COUNT, Backing
+
+
+async def test_every_kind_of_row_is_loaded_as_it_was_written(store: ShardStore) -> None:
+    claim = await claim_one(store)
+    groups = [
+        a_group("a", namespace="other", protocol_type=None, protocol_name=None, leader_id=None),
+        a_group("g", rebalance_reason="weil 世界 'so' ist", rebalance_by=""),
+    ]
+    members = [
+        a_member("m-2", position=0, group_instance_id="static-1", protocols=(), assignment=b""),
+        a_member("m-1", position=1, client_id="ünïcödé", protocols=(Protocol("x", bytes(range(256))),)),
+    ]
+    offsets = [
+        an_offset(0, 2**63 - 1, leader_epoch=None, metadata=""),
+        an_offset(1, 0, leader_epoch=2**31 - 1, metadata="世界\n\t"),
+    ]
+    topics = [a_topic("a", 1, attributes=()), a_topic("b", 2**31 - 1, attributes=(("ключ", "値"), ("", "")))]
+
+    await store.append(
+        [a_batch(claim, rows=RowChanges(groups=groups, members=members, offsets=offsets, topics=topics))]
+    )
+
+    assert await image_of(store, 0) == ShardImage(
+        0, 1, tuple(sorted(groups, key=lambda g: g.namespace)), tuple(members), tuple(offsets), tuple(topics)
+    )
+
+
+async def test_large_values_come_back_whole(store: ShardStore) -> None:
+    claim = await claim_one(store)
+    member = a_member(
+        protocols=tuple(Protocol(f"p{n}", bytes([n]) * 65_536) for n in range(4)), assignment=b"\x00\xff" * 131_072
+    )
+    offset = an_offset(metadata="é" * 4_096)
+
+    await store.append([a_batch(claim, rows=RowChanges(members=[member], offsets=[offset]))])
+
+    image = await image_of(store, 0)
+    assert (image.members, image.offsets) == ((member,), (offset,))
+
+
+async def test_names_sort_by_their_characters_whatever_the_databases_locale(store: ShardStore) -> None:
+    names = ["B", "_", "a", "a-b", "a.b", "ab", "b", "Z", "10", "9"]
+    claim = await claim_one(store)
+
+    await store.append([a_batch(claim, rows=RowChanges(groups=[a_group(name) for name in names]))])
+
+    assert [group.group_id for group in (await image_of(store, 0)).groups] == sorted(names)
+
+
+async def test_members_are_loaded_in_the_order_in_which_they_joined(store: ShardStore) -> None:
+    claim = await claim_one(store)
+    members = [a_member("m-a", position=12), a_member("m-b", position=3), a_member("m-c", position=7)]
+
+    await store.append([a_batch(claim, rows=RowChanges(members=members))])
+
+    assert [row.image.member_id for row in (await image_of(store, 0)).members] == ["m-b", "m-c", "m-a"]
+
+
+async def test_a_row_that_is_written_again_replaces_the_one_before_in_all_its_columns(store: ShardStore) -> None:
+    claim = await claim_one(store)
+    first = RowChanges(groups=[a_group()], members=[a_member()], offsets=[an_offset()], topics=[a_topic()])
+    await store.append([a_batch(claim, rows=first)])
+    group = a_group(
+        state="Empty", generation_id=9, join_generation_id=9, protocol_type="worker", protocol_name=None,
+        leader_id=None, state_since_ms=1, rebalance_reason="", rebalance_by="",
+    )  # fmt: skip
+    member = a_member(
+        position=4, group_instance_id="i", client_id="c", host="h", session_timeout_ms=1, rebalance_timeout_ms=2,
+        protocols=(), assignment=b"new",
+    )  # fmt: skip
+    offset = an_offset(0, 1, leader_epoch=None, metadata="", committed_at_ms=2)
+    topic = a_topic(partitions=13, attributes=())
+
+    second = RowChanges(groups=[group], members=[member], offsets=[offset], topics=[topic])
+    await store.append([a_batch(claim, after=1, rows=second)])
+
+    assert await image_of(store, 0) == ShardImage(0, 2, (group,), (member,), (offset,), (topic,))
+
+
+async def test_deleted_rows_are_gone_and_their_neighbours_stay(store: ShardStore) -> None:
+    claim = await claim_one(store)
+    first = RowChanges(
+        members=[a_member("m-1"), a_member("m-2", position=1), a_member("m-1", "h")],
+        offsets=[an_offset(0), an_offset(1), an_offset(0, group_id="h")],
+        topics=[a_topic("a"), a_topic("b"), a_topic("a", namespace="other")],
+    )
+    await store.append([a_batch(claim, rows=first)])
+
+    deletions = RowChanges(
+        members_deleted=[("default", "g", "m-1")],
+        offsets_deleted=[("default", "g", "documents", 0)],
+        topics_deleted=[("default", "a")],
+    )
+    await store.append([a_batch(claim, after=1, rows=deletions)])
+
+    image = await image_of(store, 0)
+    assert image.members == (a_member("m-2", position=1), a_member("m-1", "h"))
+    assert image.offsets == (an_offset(1), an_offset(0, group_id="h"))
+    assert image.topics == (a_topic("b"), a_topic("a", namespace="other"))
+
+
+async def test_deleting_what_is_not_there_does_nothing(store: ShardStore) -> None:
+    claim = await claim_one(store)
+    deletions = RowChanges(members_deleted=[("default", "g", "m-1")], topics_deleted=[("default", "a")])
+
+    assert await store.append([a_batch(claim, rows=deletions)]) == []
+
+    assert await image_of(store, 0) == ShardImage(0, 1)
+
+
+async def test_a_member_that_is_replaced_leaves_its_place_to_the_new_one_in_one_batch(store: ShardStore) -> None:
+    claim = await claim_one(store)
+    await store.append([a_batch(claim, rows=RowChanges(members=[a_member("old", position=5)]))])
+
+    replaced = RowChanges(members_deleted=[("default", "g", "old")], members=[a_member("new", position=5)])
+    await store.append([a_batch(claim, after=1, rows=replaced)])
+
+    assert (await image_of(store, 0)).members == (a_member("new", position=5),)
+
+
+async def test_a_row_that_is_deleted_and_written_in_one_batch_is_there_as_written(store: ShardStore) -> None:
+    claim = await claim_one(store)
+    first = RowChanges(members=[a_member()], offsets=[an_offset()], topics=[a_topic()])
+    await store.append([a_batch(claim, rows=first)])
+
+    both = RowChanges(
+        members_deleted=[("default", "g", "m-1")],
+        members=[a_member(client_id="again")],
+        offsets_deleted=[("default", "g", "documents", 0), ("default", "g", "documents", 1)],
+        offsets=[an_offset(0, 1)],
+        topics_deleted=[("default", "documents")],
+        topics=[a_topic(partitions=99)],
+    )
+    await store.append([a_batch(claim, after=1, rows=both)])
+
+    image = await image_of(store, 0)
+    assert (image.members, image.offsets, image.topics) == (
+        (a_member(client_id="again"),),
+        (an_offset(0, 1),),
+        (a_topic(partitions=99),),
+    )
+
+
+async def test_one_shard_cannot_touch_the_rows_of_another(store: ShardStore) -> None:
+    one, two = await store.claim([0, 1], "r-1", "http://one", A_MINUTE_MS)
+    await store.append([a_batch(one, rows=RowChanges(groups=[a_group()], members=[a_member()]))])
+    before = await image_of(store, 0)
+
+    trespass = RowChanges(groups=[a_group(state="Empty")], members_deleted=[("default", "g", "m-1")])
+    await store.append([a_batch(two, rows=trespass)])
+
+    assert await image_of(store, 0) == before
+
+
+async def test_the_tombstone_of_a_group_keeps_its_generation(store: ShardStore) -> None:
+    claim = await claim_one(store)
+    tombstone = a_group(state="Dead", generation_id=41, protocol_type=None, protocol_name=None, leader_id=None)
+
+    await store.append([a_batch(claim, rows=RowChanges(groups=[tombstone]))])
+
+    assert (await image_of(store, 0)).groups == (tombstone,)
+
+
+async def test_load_never_shows_half_a_batch(store: ShardStore) -> None:
+    claim = await claim_one(store)
+
+    async def write() -> None:
+        for seq in range(1, 16):
+            rows = RowChanges(groups=[a_group(generation_id=seq)], offsets=[an_offset(0, seq)])
+            assert await store.append([a_batch(claim, after=seq - 1, rows=rows)]) == []
+
+    async def read() -> list[ShardImage]:
+        images = [await image_of(store, 0)]
+        while images[-1].last_seq < 15:
+            images.append(await image_of(store, 0))
+            await asyncio.sleep(0)
+        return images
+
+    async with asyncio.timeout(30):
+        _, images = await asyncio.gather(write(), read())
+
+    for image in images:
+        seen = {image.last_seq, *(group.generation_id for group in image.groups), *(o.offset for o in image.offsets)}
+        assert len(seen) == 1 or image == ShardImage(0)
+
+
+# --- opening again ----------------------------------------------------------------------------
+
+
+async def test_everything_is_there_when_the_store_is_opened_again(backing: Backing) -> None:
+    first = backing.new_store()
+    await first.open(SHARD_COUNT)
+    claim = await claim_one(first)
+    await first.append([a_batch(claim, rows=RowChanges(groups=[a_group()], members=[a_member()]))])
+    image, events = await image_of(first, 0), await first.read_events(0, 0, 9)
+    await first.close()
+
+    again = backing.new_store()
+    await again.open(SHARD_COUNT)
+
+    assert (await image_of(again, 0), await again.read_events(0, 0, 9)) == (image, events)
+    assert [(o.replica_id, o.epoch, o.last_seq) for o in await again.owners()] == [("r-1", 1, 1)]
+    assert (await claim_one(again, steal=True)).epoch == 2
+    await again.close()
+
+
+async def test_a_store_keeps_the_shard_count_that_it_was_made_with(backing: Backing) -> None:
+    first = backing.new_store()
+    await first.open(SHARD_COUNT)
+    await first.close()
+    other = backing.new_store()
+
+    with pytest.raises(StoreRefused, match=r"shard_count 8, not 9"):
+        await other.open(SHARD_COUNT + 1)
+    await other.close()
+
+    same = backing.new_store()
+    await same.open(SHARD_COUNT)
+    await same.close()
+
+
+async def test_closing_twice_does_no_harm(backing: Backing) -> None:
+    store = backing.new_store()
+    await store.open(SHARD_COUNT)
+
+    await store.close()
+    await store.close()
