@@ -6,12 +6,10 @@ import json
 import os
 import signal
 import sys
-from time import monotonic
 
 import pytest
 
 from tests.exec.wrappers import (
-    GRACE_MS,
     PRINT_ENVIRONMENT,
     SESSION_MS,
     STUBBORN,
@@ -21,11 +19,13 @@ from tests.exec.wrappers import (
     pid_of,
     wait_until_dead,
 )
+from tests.support.reaper import is_alive
 
 pytestmark = pytest.mark.processes
 
+# What waits looks up every now and then: a signal that comes just before a long wait would be heeded after it.
 TELLS_SIGNALS = """
-import os, signal
+import os, signal, time
 def tell(number, frame):
     print("got", signal.Signals(number).name, flush=True)
     if number == signal.SIGTERM:
@@ -34,7 +34,22 @@ for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGWINCH, s
     signal.signal(number, tell)
 print("ready", flush=True)
 while True:
-    signal.pause()
+    time.sleep(0.05)
+"""
+
+# Ends at USR1. Its grandchild, which has left the session and the process group, does not hear that.
+LEAVES_A_GRANDCHILD = """
+import os, signal, time
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(5))
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, {at_term})
+        print("grandchild", os.getpid(), flush=True)
+    else:
+        os._exit(0)
+while True:
+    time.sleep(0.05)
 """
 
 
@@ -135,16 +150,29 @@ def test_candidates_wait_and_the_next_leads_as_soon_as_the_command_has_ended(wra
     assert "never" not in waiting.output() + impatient.output()
 
 
-def test_what_the_command_leaves_behind_ends_before_the_next_leads(wrappers: Wrappers) -> None:
-    began = monotonic()
-    lead = wrappers.lead_python(
-        STUBBORN.replace('print("child", os.getpid(), flush=True)', "time.sleep(0.5); os._exit(5)")
-    )
-    grandchild = pid_of("grandchild", lead)
+def test_what_the_command_leaves_behind_may_finish_within_the_grace(wrappers: Wrappers) -> None:
+    """It hears TERM and says so, which it would not come to if it was killed at once."""
+    heeds = "lambda *_: (print('finished', flush=True), os._exit(0))"
+    lead = wrappers.lead_python(LEAVES_A_GRANDCHILD.format(at_term=heeds), "--grace-ms", str(SESSION_MS // 4))
+    pid_of("grandchild", lead)
+
+    lead.send(signal.SIGUSR1)
 
     assert lead.wait_for_exit() == 5
-    wait_until_dead(grandchild, deadline_s=0.5)
-    assert monotonic() - began > GRACE_MS / 1000, "it had its grace"
+    assert "finished" in lead.output()
+
+
+def test_what_the_command_leaves_behind_ends_before_the_next_leads(wrappers: Wrappers) -> None:
+    lead = wrappers.lead_python(LEAVES_A_GRANDCHILD.format(at_term="signal.SIG_IGN"))
+    grandchild = pid_of("grandchild", lead)
+    waiting = wrappers.lead("true")
+    guardian_of(waiting)
+
+    lead.send(signal.SIGUSR1)
+    waiting.wait_for_line("elected")
+
+    assert not is_alive(grandchild)
+    assert lead.wait_for_exit() == 5
 
 
 @pytest.mark.parametrize("victim", ["wrapper", "guardian"])

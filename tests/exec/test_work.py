@@ -37,7 +37,7 @@ def stop(number, frame):
 signal.signal(signal.SIGTERM, stop)
 tell("started")
 while True:
-    signal.pause()
+    time.sleep(0.05)
 """
 
 
