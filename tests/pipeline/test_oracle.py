@@ -222,4 +222,4 @@ def test_least_moves_are_those_of_the_best_even_assignment(
         if max((tried.count(m) for m in after), default=0) - min((tried.count(m) for m in after), default=0) <= 1
     )
 
-    assert Holding(after).least_moves_from(Holding(before)) == best
+    assert Holding(after).change_from(Holding(before)).least_moves == best

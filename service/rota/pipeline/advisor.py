@@ -6,8 +6,8 @@ fleet that had used it from the beginning. Cooperative strategies take a second 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 from rota.assignors import MemberSubscription, assign, strategy
 from rota.pipeline.bronze import told
 from rota.pipeline.events import Line, ddl, lines_of
-from rota.pipeline.facts.churn import AnyShares, Holding
+from rota.pipeline.facts.churn import AnyShares, Change, Holding
 from rota.pipeline.facts.fact import Event, Row, row, us
 from rota.pipeline.facts.units import Decoder, decode_shares, load_decoder
 from rota.pipeline.facts.view import GroupView
@@ -68,67 +68,64 @@ def replays(lines: Iterable[Line], strategies: Sequence[str], decoder: Decoder |
             yield from replay.add(line)
 
 
-class _Subscriptions(GroupView):
-    """The group with what its members asked for."""
-
-    remembers = ("group_instance_id", "protocols")
-
-
 class GroupReplay:
     """One group, in as many worlds as there are strategies, and in the real one."""
 
     def __init__(
         self, namespace: str, group_id: str, strategies: Sequence[str], decoder: Decoder | None = None
     ) -> None:
-        self._view = _Subscriptions(namespace, group_id)
+        self._view = GroupView(namespace, group_id)
         self._worlds: dict[str, Holding] = dict.fromkeys((ACTUAL, *strategies), _NOTHING)
         self._decoder = decoder
 
-    def add(self, line: Line) -> Iterator[Row]:
+    def add(self, line: Line) -> list[Row]:
         """A row for each world where this line is an assignment."""
-        event = Event(*line[:-1], json.loads(line.payload))
+        event = Event.of(line)
+        rows: list[Row] = []
         if self._view.state["epoch"] and event.epoch != self._view.state["epoch"]:
             self._view.forget_unsettled()
         if event.kind == "assignment_synced":
-            yield from self._assigned(event)
+            rows = self._assigned(event)
         elif event.kind == "member_fenced":
             self._rename(event.payload["member_id"], event.payload["new_member_id"])
         elif event.kind == "group_emptied":
             self._worlds = dict.fromkeys(self._worlds, _NOTHING)
         self._view.take(event)
+        return rows
 
-    def _assigned(self, event: Event) -> Iterator[Row]:
+    def _assigned(self, event: Event) -> list[Row]:
         view = self._view
-        actual = decode_shares(event.payload["assignments"], view.state["protocol_type"], self._decoder)
-        if actual is None or not any(actual.values()):
-            return
-        actual = {member: [] for member in view.members} | actual
-        counts = _counts(actual)
+        shares = decode_shares(event.payload["assignments"], view.state["protocol_type"], self._decoder)
+        if shares is None or not any(shares.values()):
+            return []
+        actual = Holding({member: shares.get(member, []) for member in view.members} | shares)
+        counts = _counts(actual.units)
         # Only those strategies that look at what members hold need subscriptions of their own.
         forgetful = self._subscriptions(counts, {})
+        rows = []
         for name, before in self._worlds.items():
-            if name == ACTUAL:
-                after, rounds, revoked = Holding(actual), 1, 0
-            elif not strategy(name).remembers:
-                after, rounds, revoked = Holding(assign(name, counts, forgetful)), 1, 0
+            if name != ACTUAL and strategy(name).remembers:
+                after, change, rounds = self._deal(name, before, counts)
             else:
-                after, rounds, revoked = self._deal(name, before, counts)
+                after = actual if name == ACTUAL else Holding(assign(name, counts, forgetful))
+                change, rounds = after.change_from(before), 1
             self._worlds[name] = after
-            yield self._row(event, name, before, rounds, revoked or after.revoked_from(before))
+            rows.append(self._row(event, name, after, change, rounds))
+        return rows
 
-    def _deal(self, name: str, before: Holding, counts: Mapping[str, int]) -> tuple[Holding, int, int]:
-        """What this strategy makes of the members, in how many rounds, and how much was given up in all of these."""
+    def _deal(self, name: str, before: Holding, counts: Mapping[str, int]) -> tuple[Holding, Change, int]:
+        """What this strategy makes of the members, and in how many rounds; `revoked` is of all of these."""
         owned, rounds, revoked = before, 0, 0
         while True:
-            rounds += 1
             after = Holding(assign(name, counts, self._subscriptions(counts, owned.shares)))
-            if name not in COOPERATIVE:
-                return after, rounds, 0
-            now_revoked = after.revoked_from(owned)
-            revoked += now_revoked
-            if not now_revoked or rounds == _MOST_ROUNDS:
-                return after, rounds, revoked
+            change = after.change_from(owned)
+            rounds, revoked = rounds + 1, revoked + change.revoked
+            if name not in COOPERATIVE or not change.revoked or rounds == _MOST_ROUNDS:
+                break
             owned = after
+        if rounds > 1:
+            change = after.change_from(before)._replace(revoked=revoked)
+        return after, change, rounds
 
     def _subscriptions(self, counts: Mapping[str, int], owned: AnyShares) -> list[MemberSubscription]:
         """Everybody may get everything that the group has: the real subscriptions decide only who is there."""
@@ -144,34 +141,35 @@ class GroupReplay:
             for name, held in self._worlds.items()
         }
 
-    def _row(self, event: Event, name: str, before: Holding, rounds: int, revoked: int) -> Row:
-        after = self._worlds[name]
-        units, moves = sum(map(len, after.shares.values())), len(after.moved_from(before))
+    def _row(self, event: Event, name: str, after: Holding, change: Change, rounds: int) -> Row:
+        units, moves = after.size, len(change.moved)
         cooperative = name in COOPERATIVE or (name == ACTUAL and self._view.state["protocol_name"] in COOPERATIVE)
         return row(
             ADVISOR,
-            **self._view.key,
+            namespace=event.namespace,
+            group_id=event.group_id,
             generation_id=event.payload["generation_id"],
             at=us(event.at_ms),
             assignor=name,
             members=len(after.shares),
             units=units,
             moves=moves,
-            least_moves=after.least_moves_from(before),
-            revoked=revoked,
+            least_moves=change.least_moves,
+            revoked=change.revoked,
             rounds=rounds,
             paused_units=moves if cooperative else units,
             imbalance=after.imbalance,
         )
 
 
-def _counts(shares: dict[str, list[str]]) -> dict[str, int]:
+# What a group shares hardly ever changes from one generation to the next.
+@lru_cache(maxsize=64)
+def _counts(units: frozenset[str]) -> Mapping[str, int]:
     """How many partitions each topic has: the highest that was assigned, plus one. Opaque units are one topic's."""
     counts: dict[str, int] = {}
-    units = [unit for share in shares.values() for unit in share]
     for unit in units:
         topic, slash, number = unit.rpartition("/")
         if not slash or not number.isdigit():
-            return {"units": len(set(units))}
+            return {"units": len(units)}
         counts[topic] = max(counts.get(topic, 0), int(number) + 1)
     return counts

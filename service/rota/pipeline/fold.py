@@ -51,7 +51,7 @@ class GroupFold:
         if line.kind == CARRIED:
             self._begin(json.loads(line.payload))
             return
-        event = Event(*line[:-1], json.loads(line.payload))
+        event = Event.of(line)
         if event.epoch != self.view.state["epoch"]:
             yield from self._taken_over(event)
         for fact in self._by_kind.get(event.kind, ()):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 AnyShares = Mapping[str, Sequence[Any]]
 """Member id to what it holds: names of units, or partitions."""
@@ -28,60 +28,82 @@ class Churn:
     stddev: float
 
 
+class Change(NamedTuple):
+    """What lies between two assignments."""
+
+    moved: list[Any]
+    """The units that somebody held and now somebody else does."""
+    revoked: int
+    """How many units were taken from members who stay."""
+    least_moves: int
+    """The fewest units that change their holder on the way to an even assignment of these units to these members.
+
+    Everybody keeps what it has, up to an even share; the shares that are one larger go to those who have most. It is a
+    lower bound where every member may hold every unit (not so where members subscribe to different topics) and each
+    unit has one holder.
+    """
+
+
 class Holding:
     """One assignment, with what comparing it takes: it is compared twice, as what comes after and as what was before.
 
     A unit that several members hold counts with each of them.
     """
 
-    __slots__ = ("pairs", "shares", "units")
+    __slots__ = ("held", "shares", "units")
 
     def __init__(self, shares: AnyShares) -> None:
         self.shares = shares
+        self.held = {member: frozenset(share) for member, share in shares.items()}
         self.units = frozenset(chain.from_iterable(shares.values()))
-        self.pairs = {(unit, member) for member, share in shares.items() for unit in share}
 
-    def moved_from(self, before: Holding) -> list[Any]:
-        """The units that somebody held and now somebody else does."""
-        return [unit for unit, _ in self.pairs - before.pairs if unit in before.units]
+    def change_from(self, before: Holding) -> Change:
+        """Compare with the assignment before: one look at each member."""
+        moved: list[Any] = []
+        revoked, kept = 0, []
+        for member, share in self.held.items():
+            had = before.held.get(member, _NOTHING)
+            moved += (share - had) & before.units
+            revoked += len(had - share)
+            kept.append(len(had & self.units))
+        return Change(moved, revoked, len(before.units & self.units) - _most_that_stay(kept, len(self.units)))
 
-    def revoked_from(self, before: Holding) -> int:
-        """How many units were taken from members who stay."""
-        return len([member for _, member in before.pairs - self.pairs if member in self.shares])
-
-    def least_moves_from(self, before: Holding) -> int:
-        """The fewest units that change their holder on the way to an even assignment of these units to these members.
-
-        Everybody keeps what it has, up to an even share; the shares that are one larger go to those who have most. It
-        is a lower bound where every member may hold every unit (not so where members subscribe to different topics)
-        and each unit has one holder.
-        """
-        if not self.shares:
-            return 0
-        kept = sorted([len(self.units.intersection(before.shares.get(m, ()))) for m in self.shares], reverse=True)
-        small, larger = divmod(len(self.units), len(self.shares))
-        stays = sum([min(count, small + 1) for count in kept[:larger]] + [min(count, small) for count in kept[larger:]])
-        return len(before.units & self.units) - stays
+    @property
+    def size(self) -> int:
+        """How many units are held."""
+        return sum(map(len, self.shares.values()))
 
     @property
     def imbalance(self) -> int:
         """How many more units the largest share has than the smallest."""
         sizes = list(map(len, self.shares.values()))
-        return max(sizes, default=0) - min(sizes, default=0)
+        return max(sizes) - min(sizes) if sizes else 0
+
+
+_NOTHING: frozenset[Any] = frozenset()
+
+
+def _most_that_stay(kept: list[int], units: int) -> int:
+    """How many of what members have they may keep where all these units are to be shared evenly."""
+    if not kept:
+        return 0
+    small, larger = divmod(units, len(kept))
+    kept.sort(reverse=True)
+    return sum([min(count, small + 1) for count in kept[:larger]] + [min(count, small) for count in kept[larger:]])
 
 
 def churn(before: Holding, after: Holding) -> Churn:
     """Compare two assignments."""
-    moved = after.moved_from(before)
+    moved, revoked, least_moves = after.change_from(before)
     left = {unit for member, share in before.shares.items() if member not in after.shares for unit in share}
     sizes = list(map(len, after.shares.values()))
     return Churn(
         members=len(after.shares),
-        units=sum(sizes),
+        units=after.size,
         moves=len(moved),
         forced_moves=len([unit for unit in moved if unit in left]),
-        least_moves=after.least_moves_from(before),
-        revoked=after.revoked_from(before),
+        least_moves=least_moves,
+        revoked=revoked,
         added=len(after.units - before.units),
         unassigned=len(before.units - after.units),
         imbalance=after.imbalance,
