@@ -53,6 +53,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self._now += seconds
 
 
+def stand_still(seconds: float) -> None:
+    """Let the process be stopped for so long: whatever is due meanwhile comes late."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop._advance(seconds)
+
+
 class LoopClock:
     """The event loop's time, so that the coordinator lives in virtual time, too."""
 

@@ -1,0 +1,81 @@
+"""Who leaves with a lost stream, and when: in virtual time, for a real grace would be a race with a busy machine."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rota.api.grpc.roster import Roster
+from rota.protocol.messages import (
+    DescribeGroup,
+    DescribeReply,
+    Heartbeat,
+    HeartbeatMany,
+    HeartbeatManyReply,
+    JoinReply,
+    MemberHeartbeat,
+    SyncGroup,
+)
+from rota.runtime.coordinator import LocalCoordinator
+from rota.v1.coordinator_pb2 import SessionEvent
+from tests.client.stage import a_coordinator
+from tests.client.virtual_time import in_virtual_time, stand_still
+from tests.runtime.conftest import a_join, until
+
+KEY = ("default", "g")
+GRACE_MS = 1_000
+
+
+class Deaf:
+    """A stream whose client reads nothing."""
+
+    def push(self, news: SessionEvent) -> None:
+        pass
+
+
+@pytest.mark.parametrize("elsewhere", ["stream", "unary"])
+@in_virtual_time
+async def test_members_that_show_up_elsewhere_within_the_grace_stay(elsewhere: str) -> None:
+    async with a_coordinator() as coordinator:
+        leaves, stays = await two_members(coordinator)
+        roster, lost, other = Roster(coordinator), Deaf(), Deaf()
+        for member in (leaves, stays):
+            roster.seat(lost, KEY, member.member_id, None)
+
+        roster.lose(lost, [KEY], GRACE_MS)
+        await asyncio.sleep(GRACE_MS / 2_000)
+        if elsewhere == "stream":
+            await beat_on(other, roster, coordinator, stays)
+        else:
+            await coordinator.call(Heartbeat(*KEY, stays.member_id, stays.generation_id))
+        stand_still(GRACE_MS / 1000)  # the grace is found to have ended when that heartbeat is older than it is long
+        await until(lambda: not roster._leaving)
+
+        assert await member_ids(coordinator) == [stays.member_id]
+
+
+async def two_members(coordinator: LocalCoordinator) -> list[JoinReply]:
+    """Of one Stable generation, the leader first."""
+    joins = [coordinator.call(a_join(instance=instance)) for instance in ("i0", "i1")]
+    replies = [answer.reply for answer in await asyncio.gather(*joins)]
+    members = [reply for reply in replies if isinstance(reply, JoinReply)]
+    leader, follower = sorted(members, key=lambda member: member.member_id != member.leader_id)
+    shares = ((leader.member_id, b"left"), (follower.member_id, b"right"))
+    syncs = [SyncGroup(*KEY, each.member_id, each.generation_id, assignments=shares) for each in (leader, follower)]
+    await asyncio.gather(*map(coordinator.call, syncs))
+    return [leader, follower]
+
+
+async def beat_on(stream: Deaf, roster: Roster, coordinator: LocalCoordinator, member: JoinReply) -> None:
+    """A heartbeat over a stream, as its session takes it."""
+    request = HeartbeatMany(*KEY, (MemberHeartbeat(member.member_id, member.generation_id),))
+    reply = (await coordinator.call(request)).reply
+    assert isinstance(reply, HeartbeatManyReply)
+    roster.hear(stream, request, reply.errors)
+
+
+async def member_ids(coordinator: LocalCoordinator) -> list[str]:
+    described = (await coordinator.call(DescribeGroup(*KEY))).reply
+    assert isinstance(described, DescribeReply)
+    return [member.member_id for member in described.members]
