@@ -8,8 +8,12 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from starlette.types import Message
 
 from rota.api.http.app import HttpApi, create_app
+from rota.api.http.draining import Draining
+from rota.api.http.streams import PING_SECONDS, EventStream
+from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatReply, JoinReply
 from rota.runtime.ports import JournalEvent
@@ -143,6 +147,38 @@ async def test_a_stream_says_when_the_journal_cannot_be_followed_any_more(
         await scripted.until_watched(1)
         await scripted.end_journal()
         assert [frame["event"] async for frame in frames(response)] == ["interrupted"]
+
+
+async def test_a_stream_whose_end_is_told_twice_lets_go_of_the_journal(scripted: ScriptedCoordinator) -> None:
+    """The client has not taken an event yet, and it takes a while until nobody listens to its connection any more."""
+    untaken, ended, cleared = (asyncio.Event() for _ in range(3))
+
+    async def receive() -> Message:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+            await cleared.wait()
+        return {}
+
+    async def send(message: Message) -> None:
+        if b"id: 1" in message.get("body", b""):
+            untaken.set()
+            await asyncio.Event().wait()
+
+    await scripted.append(event(1))
+    stream = EventStream(scripted.watch("default", "indexers", 0), Metrics(), Draining(), PING_SECONDS)
+    running = asyncio.create_task(stream({}, receive, send))
+    await untaken.wait()
+
+    running.cancel()
+    await ended.wait()
+    running.cancel()
+    cleared.set()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert running.cancelled()
+    assert scripted.watchers == 0
 
 
 @pytest.mark.parametrize("query", ["?after=x", "?after=-1", "?after=99999999999999999999"])

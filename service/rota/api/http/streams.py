@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
@@ -82,12 +83,21 @@ class EventStream:
                 await self._pump(send, gone, drained)
                 await send({"type": "http.response.body", "body": b""})
         finally:
-            tasks = (gone, drained, self._following)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if isinstance(self._events, AsyncGenerator):
-                await self._events.aclose()
+            closing = asyncio.create_task(self._close(gone, drained, self._following))
+            try:
+                await asyncio.shield(closing)
+            except asyncio.CancelledError:
+                # The client's end may come first, and the server's while that is cleared away.
+                await asyncio.wait((closing,))
+                raise
+
+    async def _close(self, *tasks: asyncio.Future[Any]) -> None:
+        """Let go of the journal, which nothing may read any more then."""
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if isinstance(self._events, AsyncGenerator):
+            await self._events.aclose()
 
     async def _pump(self, send: Send, gone: asyncio.Future[None], drained: asyncio.Future[None]) -> None:
         while True:
