@@ -12,7 +12,7 @@ from rota.client import Client, Election
 from rota.client.election import Term
 from rota.exec import tree
 from rota.exec.ending import BY_SIGNAL, GRANT_LOST, GUARDIAN_LOST, NOT_GRANTED
-from rota.exec.run import Ended, Grant, GuardianLost, Run
+from rota.exec.run import Ended, Grant, GuardianLost, Run, beside
 from rota.exec.signals import ENDING, caught
 from rota.exec.stopping import StopTimes
 
@@ -113,14 +113,11 @@ class _Leading:
         run.start(self._options.command, self._grant(token, election), valid_until)
         self._run = run
         _log.info("%s: elected, the fencing token is %d", self._name, token)
-        following = asyncio.create_task(self._follow(term, token, run, election))
         try:
-            return await run.wait()
+            async with beside(self._follow(term, token, run, election)):
+                return await run.wait()
         finally:
             self._run = None
-            following.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await following
 
     async def _follow(self, term: Term, token: int, run: Run, election: Election) -> None:
         """Tell the guardian of every renewal, and the command of a token that has grown."""

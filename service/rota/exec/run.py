@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -48,6 +48,22 @@ class Ended:
 
     exit_code: int | None
     stopped: str = ""
+
+
+@contextlib.asynccontextmanager
+async def beside(coroutine: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run it for as long as the block lasts. What it raises is raised after the block.
+
+    Who awaits a task that it has cancelled cannot tell that from its own cancellation, so the task is gathered.
+    """
+    task = asyncio.create_task(coroutine)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        if not task.cancelled():
+            task.result()
 
 
 class GuardianLost(Exception):

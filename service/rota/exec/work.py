@@ -14,7 +14,7 @@ from rota.assignors import TopicPartition
 from rota.client import Client, Consumer
 from rota.exec import tree
 from rota.exec.ending import BY_SIGNAL, GUARDIAN_LOST, NOT_GRANTED
-from rota.exec.run import Ended, Grant, GuardianLost, Run
+from rota.exec.run import Ended, Grant, GuardianLost, Run, beside
 from rota.exec.signals import ENDING, caught
 from rota.exec.stopping import StopTimes
 
@@ -150,13 +150,8 @@ class _Working:
         generation_id = consumer.generation_id
         run.start(self._options.command, self._grant(generation_id, consumer), valid_until)
         _log.info("%s: runs on %s in generation %d", self._group_id, _told(self._share), generation_id)
-        following = asyncio.create_task(self._follow(run, generation_id, consumer))
-        try:
+        async with beside(self._follow(run, generation_id, consumer)):
             return await run.wait()
-        finally:
-            following.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await following
 
     async def _follow(self, run: Run, generation_id: int, consumer: Consumer) -> None:
         """Tell the guardian of renewals, and the command of a new generation; end it where its share is another."""
