@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from sqlalchemy import BigInteger, Delete, Integer, Table, Update, bindparam, delete, select, tuple_, update
+from sqlalchemy import (
+    BigInteger,
+    ClauseElement,
+    Delete,
+    Dialect,
+    Integer,
+    Table,
+    Update,
+    delete,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from rota.runtime.ports import ShardBatch
 from rota.storage.batches import last_seq
-from rota.storage.bulk import GivenRows, Row, TableChange, given_keys, given_rows, sent_type
+from rota.storage.bulk import GivenRows, Row, TableChange, given_rows
 from rota.storage.journal import journal_lines
 from rota.storage.leases import lock_in_order
 from rota.storage.rows import state_changes
@@ -28,48 +41,16 @@ class Appender(Protocol):
         """Write those that may be written, in this transaction; returns their shards."""
 
 
-class SqliteAppender:
-    """A statement after the other: there is no way to the engine, so each costs what it does."""
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """SQL for the driver, and the names of what its parameters stand for, in their order."""
 
-    def __init__(self) -> None:
-        self._ends = given_ends("sqlite")
-        self._advance = advance(self._ends)
+    sql: str
+    names: tuple[str, ...]
+    constants: Mapping[str, Any]
 
-    async def append(self, connection: AsyncConnection, batches: Sequence[ShardBatch]) -> set[int]:
-        moved = set((await connection.scalars(self._advance, self._ends.bind(ends_of(batches)))).all())
-        for change in changes_of([batch for batch in batches if batch.shard_id in moved]):
-            await _delete(connection, change)
-            await _insert(connection, change)
-        return moved
-
-
-async def _delete(connection: AsyncConnection, change: TableChange) -> None:
-    gone = change.gone_for_good()
-    if gone:
-        keys, statement = _sqlite_delete(change.table)
-        await connection.execute(statement, keys.bind(gone))
-
-
-async def _insert(connection: AsyncConnection, change: TableChange) -> None:
-    names = change.table.columns.keys()
-    rows = [dict(zip(names, row, strict=True)) for row in change.rows]
-    if rows:
-        await connection.execute(_sqlite_insert(change.table), rows)
-
-
-@cache
-def _sqlite_delete(table: Table) -> tuple[GivenRows, Delete]:
-    gone = given_keys(table, "sqlite")
-    return gone, delete_given(table, gone)
-
-
-@cache
-def _sqlite_insert(table: Table) -> AnyInsert:
-    sent = {of.name: bindparam(of.name, type_=sent_type(of)) for of in table.columns}
-    return or_replace(sqlite.insert(table).values(sent), table)
-
-
-# --- for either engine ------------------------------------------------------------------------
+    def arguments(self, given: Mapping[str, Any]) -> list[Any]:
+        return [given[name] if name in given else self.constants[name] for name in self.names]
 
 
 def changes_of(batches: Sequence[ShardBatch]) -> list[TableChange]:
@@ -78,6 +59,13 @@ def changes_of(batches: Sequence[ShardBatch]) -> list[TableChange]:
 
 def ends_of(batches: Sequence[ShardBatch]) -> list[Row]:
     return [(batch.shard_id, batch.epoch, batch.first_seq, last_seq(batch)) for batch in batches]
+
+
+def compiled(statement: ClauseElement, dialect: Dialect, **options: Any) -> Statement:
+    """What SQLAlchemy put together, for the driver alone."""
+    built = statement.compile(dialect=dialect, **options)
+    assert isinstance(built, SQLCompiler)
+    return Statement(str(built), tuple(built.positiontup or ()), built.params)
 
 
 def given_ends(dialect: str) -> GivenRows:

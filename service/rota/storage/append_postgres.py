@@ -8,8 +8,7 @@ cost more than the driver and the network do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -20,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import JSON
 
 from rota.runtime.ports import ShardBatch
-from rota.storage.append import advance, changes_of, delete_given, ends_of, given_ends, or_replace
+from rota.storage.append import Statement, advance, changes_of, compiled, delete_given, ends_of, given_ends, or_replace
 from rota.storage.bulk import GivenRows, given_keys, given_rows, sent_type
 from rota.storage.engine import driver_of
 from rota.storage.schema import FENCE_GATE, POSTGRES_SCHEMA, WallClockMs, groups, metadata
@@ -51,20 +50,8 @@ _ENDS = given_ends("postgresql")
 _DIALECT: Dialect = asyncpg.dialect()  # type: ignore[no-untyped-call]
 
 
-@dataclass(frozen=True, slots=True)
-class _Statement:
-    """SQL for the driver, and the names of its $1, $2 …"""
-
-    sql: str
-    names: tuple[str, ...]
-    constants: Mapping[str, Any]
-
-    def arguments(self, given: Mapping[str, Any]) -> list[Any]:
-        return [given[name] if name in given else self.constants[name] for name in self.names]
-
-
 @cache
-def _statement(shape: Shape) -> _Statement:
+def _statement(shape: Shape) -> Statement:
     moved = advance(_ENDS).cte("moved")
     parts: list[CTE] = []
     for name, has_gone, has_new in shape:
@@ -74,8 +61,7 @@ def _statement(shape: Shape) -> _Statement:
         if has_new:
             # A change of a group waits for the transactions that are committing under its fence (ADR 0015).
             parts.append(_insert(table, _gate(moved) if table is groups else moved))
-    compiled = select(moved.c.shard_id).add_cte(*parts).compile(dialect=_DIALECT)
-    return _Statement(str(compiled), tuple(compiled.positiontup or ()), compiled.params)
+    return compiled(select(moved.c.shard_id).add_cte(*parts), _DIALECT)
 
 
 def _gate(moved: CTE) -> CTE:

@@ -11,8 +11,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rota.runtime.ports import StoreRefused
-from rota.storage.append import Appender, SqliteAppender
+from rota.storage.append import Appender
 from rota.storage.append_postgres import PostgresAppender
+from rota.storage.append_sqlite import SqliteAppender
 from rota.storage.engine import (
     KeptConnection,
     SqliteThreads,
@@ -48,7 +49,7 @@ class Connections(Protocol):
         """A transaction that is committed and durable when the block has ended without an exception."""
 
     def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """As `writing`, for the appender alone: where that runs a single statement, it needs no BEGIN and COMMIT."""
+        """As `writing`, for the appender alone: BEGIN and COMMIT are left out where they are its own, or not needed."""
 
     def reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A transaction in which every statement sees the same snapshot."""
@@ -86,7 +87,7 @@ class SqliteConnections:
         return self._writers.begin()
 
     def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        return self.writing()
+        return self._writers.connect()
 
     def reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
         return self._readers.begin()

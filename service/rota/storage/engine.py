@@ -131,7 +131,7 @@ async def asyncpg_connect(location: PostgresLocation, session_timeout_ms: int | 
 
 
 def driver_of(connection: AsyncConnection) -> Any:
-    """The asyncpg connection beneath."""
+    """The connection of asyncpg or aiosqlite beneath."""
     assert connection.sync_connection is not None, "the connection is not open"
     return connection.sync_connection.connection.driver_connection
 
