@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import chain, repeat
 from operator import add, lt
 
 from rota.assignors.model import MemberSubscription, TopicPartition
@@ -24,13 +25,11 @@ class Claims:
     names: Sequence[TopicPartition | None] = ()
     """By number what the claims called it: a million names need not be made again. None where nobody claims it."""
     said: Sequence[list[int]] = ()
-    """By rank what is claimed, as it was read; nothing where the claims come of others."""
+    """By rank what is claimed, where nobody claims what another does, nor anything twice: nothing is to be settled."""
 
     def by_owner(self, members: int) -> list[list[int]]:
         """What each of so many members owns, ascending."""
-        owned = len(self.owners) - self.owners.count(NOBODY)
-        if self.said and sum(map(len, self.said)) == owned:
-            # Nobody claims what another does, nor anything twice: there is nothing to settle.
+        if self.said:
             return list(map(sorted, self.said))
         shares: list[list[int]] = [[] for _ in range(members)]
         for number, owner in enumerate(self.owners):
@@ -60,7 +59,6 @@ def read_claims(numbering: Numbering, members: Sequence[MemberSubscription]) -> 
     """Settle the claims of all members; those to partitions that are gone (a topic shrank) count for nothing."""
     owners = [NOBODY] * numbering.total
     names: list[TopicPartition | None] = [None] * numbering.total
-    contested: dict[int, tuple[int, ...]] = {}
     starts = {topic: run.start for topic, run in numbering.numbers.items()}
     sizes = {topic: len(run) for topic, run in numbering.numbers.items()}
     smallest = min(sizes.values(), default=0)
@@ -68,22 +66,15 @@ def read_claims(numbering: Numbering, members: Sequence[MemberSubscription]) -> 
     for rank, member in enumerate(members):
         claimed, numbers = _numbers(member.owned_partitions, starts, sizes, smallest)
         said.append(numbers)
-        # Almost always nobody else claims any of it, which is quickly seen.
-        if max(map(owners.__getitem__, numbers), default=NOBODY) == NOBODY:
-            for number, name in zip(numbers, claimed, strict=True):
-                owners[number] = rank
-                names[number] = name
-            continue
         for number, name in zip(numbers, claimed, strict=True):
+            owners[number] = rank
             names[number] = name
-            owner = owners[number]
-            if owner == NOBODY:
-                owners[number] = rank
-            elif rank not in (claimants := contested.get(number, (owner,))):
-                contested[number] = (*claimants, rank)
+    if len(owners) - owners.count(NOBODY) == sum(map(len, said)):
+        return Claims(owners, {}, names, said)
+    contested = _contested(said)
     for number, claimants in contested.items():
         owners[number] = _effective_owner(claimants, members)
-    return Claims(owners, contested, names, said)
+    return Claims(owners, contested, names)
 
 
 def _numbers(
@@ -98,6 +89,17 @@ def _numbers(
         return owned, list(map(add, map(starts.__getitem__, topics), partitions))
     there = [name for name in owned if 0 <= name[1] < sizes.get(name[0], 0)]
     return there, [starts[topic] + partition for topic, partition in there]
+
+
+def _contested(said: Sequence[Sequence[int]]) -> dict[int, tuple[int, ...]]:
+    """What several members claim, with all who do."""
+    claimants: dict[int, tuple[int, ...]] = {
+        number: () for number, times in Counter(chain.from_iterable(said)).items() if times > 1
+    }
+    for rank, numbers in enumerate(said):
+        for number in claimants.keys() & numbers:
+            claimants[number] += (rank,)
+    return {number: ranks for number, ranks in claimants.items() if len(ranks) > 1}
 
 
 def _effective_owner(claimants: Sequence[int], members: Sequence[MemberSubscription]) -> int:

@@ -115,7 +115,7 @@ class _Deal:
         while self.below:
             # As many rounds at once as all of them take part in: a member gets every so manieth.
             width = len(self.below)
-            end = start + width * (self.floor - max(len(self.shares[rank]) for rank in self.below))
+            end = start + width * (self.floor - max([len(self.shares[rank]) for rank in self.below]))
             for seat, rank in enumerate(self.below):
                 self.shares[rank] += free[start + seat : end : width]
             start = end

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import chain
 from operator import itemgetter
 from typing import cast
 
@@ -24,11 +24,13 @@ class Numbering:
     @staticmethod
     def of(partitions_per_topic: Mapping[str, int], members: Sequence[MemberSubscription]) -> Numbering:
         """Number what can be assigned at all: topics that exist, have partitions and at least one subscriber."""
-        wanted = {topic for member in members for topic in member.topics}
-        topics = sorted(topic for topic in wanted if partitions_per_topic.get(topic, 0) > 0)
-        ends = list(accumulate((partitions_per_topic[topic] for topic in topics), initial=0))
-        runs = zip(topics, ends, ends[1:], strict=False)
-        return Numbering({topic: range(start, end) for topic, start, end in runs}, ends[-1])
+        numbers, total = {}, 0
+        for topic in sorted(set[str]().union(*[member.topics for member in members])):
+            count = partitions_per_topic.get(topic, 0)
+            if count > 0:
+                numbers[topic] = range(total, total + count)
+                total += count
+        return Numbering(numbers, total)
 
     def partition_numbers(self) -> list[int]:
         """For each number the partition's own number within its topic."""
