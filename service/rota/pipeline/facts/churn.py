@@ -59,14 +59,16 @@ class Holding:
 
     def change_from(self, before: Holding) -> Change:
         """Compare with the assignment before: one look at each member."""
+        new, gone = self.units - before.units, before.units - self.units
         moved: list[Any] = []
         revoked, kept = 0, []
         for member, share in self.held.items():
             had = before.held.get(member, _NOTHING)
-            moved += (share - had) & before.units
-            revoked += len(had - share)
-            kept.append(len(had & self.units))
-        return Change(moved, revoked, len(before.units & self.units) - _most_that_stay(kept, len(self.units)))
+            kept.append(len(had - gone))
+            if share != had:
+                moved += share - had - new
+                revoked += len(had - share)
+        return Change(moved, revoked, len(before.units) - len(gone) - _most_that_stay(kept, len(self.units)))
 
     @property
     def size(self) -> int:
@@ -88,8 +90,8 @@ def _most_that_stay(kept: list[int], units: int) -> int:
     if not kept:
         return 0
     small, larger = divmod(units, len(kept))
-    kept.sort(reverse=True)
-    return sum([min(count, small + 1) for count in kept[:larger]] + [min(count, small) for count in kept[larger:]])
+    with_more = len([count for count in kept if count > small])
+    return sum([min(count, small) for count in kept]) + min(larger, with_more)
 
 
 def churn(before: Holding, after: Holding) -> Churn:
