@@ -83,17 +83,19 @@ async def _filled(dsn: str, wanted: int) -> int:
     )
     connection = await asyncpg.connect(dsn)
     copies = max(1, round(wanted / made.lines))
-    for copy in range(1, copies):
-        await connection.execute(
-            f"INSERT INTO rota.group_events ({_COLUMNS}) SELECT shard_id + {copy * BASE_SHARDS}, seq, at, epoch, "
-            f"namespace || '{copy}', group_id, generation_id, kind, reason, payload FROM rota.group_events "
-            f"WHERE shard_id < {BASE_SHARDS}"
-        )
-        await connection.execute(
-            "INSERT INTO rota.shards (shard_id, replica_id, address, epoch, lease_until_ms, last_seq) "
-            f"SELECT shard_id + {copy * BASE_SHARDS}, '', '', epoch, 0, last_seq FROM rota.shards "
-            f"WHERE shard_id < {BASE_SHARDS}"
-        )
+    await connection.execute('CREATE TEMP TABLE base AS SELECT * FROM rota.group_events ORDER BY "at"')
+    await connection.execute("TRUNCATE rota.group_events")
+    # In the order of time, as servers leave them: the lines of all shards among one another.
+    await connection.execute(
+        f"INSERT INTO rota.group_events ({_COLUMNS}) SELECT shard_id + copy * {BASE_SHARDS}, seq, at, epoch, "
+        "namespace || copy, group_id, generation_id, kind, reason, payload "
+        f"FROM (SELECT * FROM base ORDER BY at) AS line CROSS JOIN generate_series(0, {copies - 1}) AS copy"
+    )
+    await connection.execute(
+        "INSERT INTO rota.shards (shard_id, replica_id, address, epoch, lease_until_ms, last_seq) "
+        f"SELECT shard_id + copy * {BASE_SHARDS}, '', '', epoch, 0, last_seq "
+        f"FROM rota.shards, generate_series(1, {copies - 1}) AS copy"
+    )
     await connection.execute(f"UPDATE rota.store SET shard_count = {copies * BASE_SHARDS}")
     await connection.execute("VACUUM ANALYZE rota.group_events")
     lines = await connection.fetchval("SELECT sum(last_seq) FROM rota.shards")
@@ -140,7 +142,7 @@ def _figures(name: str, found: list[Cost], costs: dict[str, list[Cost]], lines: 
 
 
 def _spark_source(spark: SparkSession, dsn: str, lines: int) -> int:
-    source = spark.read.format("rota").option("url", dsn).option("linesPerTask", str(max(1, lines // 8)))
+    source = spark.read.format("rota").option("url", dsn).option("linesPerTask", str(-(-lines // 8)))
     source.load().write.format("noop").mode("overwrite").save()
     return lines
 

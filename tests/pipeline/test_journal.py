@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import astuple
 from pathlib import Path
@@ -219,17 +219,33 @@ def test_a_cut_is_one_moment_in_all_shards_and_all_cuts_together_are_everything(
         assert seen == len(at_ms)
 
 
-def test_spans_are_packed_into_tasks_of_one_size() -> None:
+def test_each_task_has_its_part_of_every_span() -> None:
     spans = [Span(0, 1, 250), Span(1, 1, 10), Span(2, 5, 14), Span(3, 1, 100)]
 
     tasks = packed(spans, 100)
 
-    assert [sum(span.lines for span in task) for task in tasks] == [100, 100, 70, 100]
-    assert [span for task in tasks for span in task if span.shard_id == 0] == [
-        Span(0, 1, 100),
-        Span(0, 101, 200),
-        Span(0, 201, 250),
+    assert [sum(span.lines for span in task) for task in tasks] == [93, 93, 92, 92]
+    assert [[span for span in task if span.shard_id == 0] for task in tasks] == [
+        [Span(0, 1, 63)],
+        [Span(0, 64, 126)],
+        [Span(0, 127, 188)],
+        [Span(0, 189, 250)],
     ]
+    assert _all_lines(span for task in tasks for span in task) == _all_lines(spans)
+
+
+def test_tasks_are_of_one_size_where_spans_are_short() -> None:
+    tasks = packed([Span(shard_id, 7, 7 + shard_id % 3) for shard_id in range(600)], 100)
+
+    assert [sum(span.lines for span in task) for task in tasks] == [100] * 12
+
+
+def test_there_is_no_task_where_there_is_nothing_to_read() -> None:
+    assert packed([], 100) == []
+
+
+def _all_lines(spans: Iterable[Span]) -> list[tuple[int, int]]:
+    return sorted((span.shard_id, seq) for span in spans for seq in range(span.first, span.last + 1))
 
 
 # --- the trap of serial numbers ---------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,19 +100,22 @@ def spans_between(start: Position, end: Position) -> list[Span]:
     return [Span(shard_id, first, last) for shard_id, first, last in found if first <= last]
 
 
-def packed(spans: list[Span], lines_per_task: int) -> list[list[Span]]:
-    """The same lines in tasks of about one size: long spans are cut, short ones share a task."""
-    tasks: list[list[Span]] = []
-    room = 0
-    for span in (piece for whole in spans for piece in _cut(whole, lines_per_task)):
-        if span.lines > room:
-            tasks.append([])
-            room = lines_per_task
-        tasks[-1].append(span)
-        room -= span.lines
+def packed(spans: Sequence[Span], lines_per_task: int) -> list[list[Span]]:
+    """The same lines in tasks of about one size, each of which has its part of every span.
+
+    Shards are written at the same time, so the lines of one part lie in the same pages of the store: each page is read
+    by one task, and not by all.
+    """
+    tasks: list[list[Span]] = [[] for _ in range(-(-sum(span.lines for span in spans) // lines_per_task))]
+    over = 0
+    for span in spans:
+        each, rest = divmod(span.lines, len(tasks))
+        first = span.first
+        for number, task in enumerate(tasks):
+            # What does not go up goes to task after task, so that many short spans make tasks of one size, too.
+            lines = each + ((number - over) % len(tasks) < rest)
+            if lines:
+                task.append(Span(span.shard_id, first, first + lines - 1))
+            first += lines
+        over += rest
     return tasks
-
-
-def _cut(span: Span, size: int) -> Iterator[Span]:
-    for first in range(span.first, span.last + 1, size):
-        yield Span(span.shard_id, first, min(first + size - 1, span.last))
