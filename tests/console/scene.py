@@ -27,6 +27,10 @@ PAGES = {
     "manual": "/docs",
     "missing": "/groups/default/nothing",
 }
+SHORT_SESSION_MS = 2_000
+"""Of members that are to be missed soon."""
+_SESSION_MS = 60_000
+"""Of the others: no machine is so busy that they are."""
 _DEADLINE_S = 30.0
 
 
@@ -59,8 +63,8 @@ class Scene:
         self.until_stable(WORKERS, workers)
         self.until_stable(CANDIDATES, candidates)
 
-    def add(self, group_id: str, name: str) -> None:
-        command = (sys.executable, "-m", "tests.console.member", self.url, group_id, name)
+    def add(self, group_id: str, name: str, session_ms: int = _SESSION_MS) -> None:
+        command = (sys.executable, "-m", "tests.console.member", self.url, group_id, name, str(session_ms))
         self.members[name] = self._processes.start(*command, cwd=ROOT)
 
     def kill(self, name: str) -> None:

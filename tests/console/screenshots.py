@@ -13,7 +13,7 @@ from typing import Literal
 from playwright.async_api import Page, expect
 
 from tests.console.keeper import keeper_in
-from tests.console.scene import PAGES, WORKERS, scene_in
+from tests.console.scene import PAGES, SHORT_SESSION_MS, WORKERS, scene_in
 from tests.support.browser import open_browser
 
 
@@ -74,7 +74,9 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="rota-console-") as directory:
         for scene in scene_in(Path(directory)):
-            scene.open(workers=4, candidates=3)
+            scene.open(workers=3, candidates=3)
+            scene.add(WORKERS, "indexer-3", SHORT_SESSION_MS)
+            scene.until_stable(WORKERS, 4)
             scene.kill("indexer-3")
             scene.until_stable(WORKERS, 3)
             asyncio.run(take(scene.url, SHOTS, folder))

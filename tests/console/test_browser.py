@@ -14,7 +14,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, expect
 
 from tests.console.keeper import Keeper, keeper_in
-from tests.console.scene import CANDIDATES, PAGES, STUCK, WORKERS, Scene, scene_in
+from tests.console.scene import CANDIDATES, PAGES, SHORT_SESSION_MS, STUCK, WORKERS, Scene, scene_in
 from tests.processes.server import Server
 from tests.support.browser import open_browser
 from tests.support.processes import Processes
@@ -88,7 +88,7 @@ async def violations(page: Page) -> list[str]:
 async def test_a_page_that_is_open_shows_a_killed_member_go_without_being_loaded_again(
     browser: Browser, scene: Scene
 ) -> None:
-    scene.add(WORKERS, "indexer-9")
+    scene.add(WORKERS, "indexer-9", SHORT_SESSION_MS)
     scene.until_stable(WORKERS, 3)
     async with page_of(browser, scene.url + PAGES["group"]) as page:
         rows = page.locator("table.members tbody tr")
