@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import resource
 import socket
 import struct
@@ -29,7 +31,15 @@ class Line(asyncio.Protocol):
         self.received = (self.received + data)[:10_000]
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            self._read_the_rest()
         self.closed.set()
+
+    def _read_the_rest(self) -> None:
+        """An answer may have come to who still speaks: where asyncio cannot write, it does not read any more."""
+        plug = self.transport.get_extra_info("socket")
+        with socket.socket(fileno=os.dup(plug.fileno())) as same, contextlib.suppress(OSError):
+            self.data_received(same.recv(10_000))
 
     @property
     def status(self) -> int:
