@@ -7,20 +7,12 @@ import shutil
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tests.support.debian_package import program
-from tests.support.directories import (
-    hand_over,
-    make_server_directory,
-    open_to_everyone,
-    remove_server_directory,
-    server_user,
-)
-from tests.support.ports import free_port
+from tests.support.directories import hand_over, open_to_everyone, server_user
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Process
+from tests.support.server import Server
 
 _CONFIGURATION = """\
 [databases]
@@ -37,8 +29,8 @@ default_pool_size = {pool_size}
 """
 
 
-class PgBouncer:
-    """One pooler for all databases of a server, on a port that is fixed for life.
+class PgBouncer(Server):
+    """One pooler for all databases of a server.
 
     Each database has `pool_size` connections for any number of clients. With few of them, what a client leaves behind
     in its session soon meets another one. `settings` are PgBouncer's own, and win over ours. `kill9` and `start` are
@@ -48,37 +40,19 @@ class PgBouncer:
     def __init__(
         self, postgres: PostgresServer, *, pool_size: int = 3, settings: Mapping[str, str] | None = None
     ) -> None:
-        self.port = free_port()
+        super().__init__("pgbouncer")
         self._postgres = postgres
-        self._directory = make_server_directory("pgbouncer")
         self._configuration = self._directory / "pgbouncer.ini"
         self._configuration.write_text(
             _CONFIGURATION.format(postgres_port=postgres.port, port=self.port, pool_size=pool_size)
             + "".join(f"{name} = {value}\n" for name, value in (settings or {}).items())
         )
-        self._process: Process | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
-
-    @property
-    def process(self) -> Process:
-        """The pooler's process, for pausing it or reading its log."""
-        assert self._process is not None, "the pooler was never started"
-        return self._process
 
     def through(self, dsn: str) -> str:
         """The DSN of a database of the server, by way of this pooler."""
         return dsn.replace(f":{self._postgres.port}/", f":{self.port}/")
 
     def start(self) -> None:
-        """Start, and return once it takes connections."""
         pgbouncer, libraries = program("pgbouncer")
         if server_user() is not None and not open_to_everyone(pgbouncer):
             pgbouncer, libraries = self._copy(pgbouncer, libraries)
@@ -89,16 +63,6 @@ class PgBouncer:
             user=server_user(),
         )
         self._process.wait_until(self._takes_connections, "a PgBouncer that takes connections")
-
-    def kill9(self) -> None:
-        """SIGKILL; all connections of its clients are lost."""
-        self.process.kill9()
-
-    def remove(self) -> None:
-        """Kill it and remove its directory."""
-        if self._process is not None:
-            self._process.kill9()
-        remove_server_directory(self._directory)
 
     def _copy(self, pgbouncer: Path, libraries: dict[str, str]) -> tuple[Path, dict[str, str]]:
         """A copy where the server's user may enter."""

@@ -12,18 +12,11 @@ from collections.abc import Mapping
 from enum import Enum
 from itertools import count
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from tests.support.directories import (
-    make_server_directory,
-    open_to_everyone,
-    remove_server_directory,
-    server_user,
-)
+from tests.support.directories import make_server_directory, open_to_everyone, server_user
 from tests.support.places import THIS_MACHINE, Place
-from tests.support.ports import free_port
 from tests.support.processes import Process
+from tests.support.server import Server
 
 _SETTINGS = {
     "autovacuum_naptime": "10min",
@@ -42,8 +35,8 @@ class StopMode(Enum):
     IMMEDIATE = signal.SIGQUIT  # as after a crash: the next start recovers
 
 
-class PostgresServer:
-    """One cluster in a directory of its own, with its port fixed for life so that a DSN stays good across restarts.
+class PostgresServer(Server):
+    """One cluster; `start` recovers first if the last stop was none.
 
     `durable=False` turns fsync off. Committed data then still survives `kill9`, since the kernel holds what was
     written, but not a loss of power: good for everything but measuring. `settings` are added to the command line. Who
@@ -53,9 +46,7 @@ class PostgresServer:
     def __init__(
         self, *, durable: bool = True, settings: Mapping[str, str] | None = None, place: Place = THIS_MACHINE
     ) -> None:
-        self.port = free_port()
-        self._place = place
-        self._directory = make_server_directory("postgres")
+        super().__init__("postgres", place)
         self._settings = {
             **_SETTINGS,
             "fsync": "on" if durable else "off",
@@ -64,23 +55,7 @@ class PostgresServer:
             "unix_socket_directories": str(self._directory),
             **(settings or {}),
         }
-        self._process: Process | None = None
         self._names = count(1)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
-
-    @property
-    def process(self) -> Process:
-        """The postmaster, for pausing it or reading its log."""
-        assert self._process is not None, "the server was never started"
-        return self._process
 
     @property
     def data_directory(self) -> Path:
@@ -88,7 +63,6 @@ class PostgresServer:
         return self._directory / "data"
 
     def start(self) -> None:
-        """Start, recovering first if the last stop was none, and return once connections are accepted."""
         if not self.data_directory.exists():
             copy: list[str | Path] = ["cp", "-Rp", _initialised_cluster(), self.data_directory]
             _run(copy, _environment(self._directory), user=server_user())
@@ -108,21 +82,11 @@ class PostgresServer:
         self.process.wait_for_exit()
         self.process.kill9()
 
-    def kill9(self) -> None:
-        """SIGKILL the postmaster and all its backends at once."""
-        self.process.kill9()
-
     def restart(self) -> None:
         """Start again on the same data, after a fast stop if it still runs."""
         if self.process.running:
             self.stop()
         self.start()
-
-    def remove(self) -> None:
-        """Kill it and throw its data away."""
-        if self._process is not None:
-            self._process.kill9()
-        remove_server_directory(self._directory)
 
     def dsn(self, database: str = "postgres") -> str:
         """The URL of a database of this server, as asyncpg and psql take it."""

@@ -6,30 +6,25 @@ import importlib.util
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.support.directories import make_server_directory, remove_server_directory
 from tests.support.places import THIS_MACHINE, Place
-from tests.support.ports import free_port
 from tests.support.processes import Process
+from tests.support.server import Server
 
 
-class ValkeyServer:
-    """One server without persistence on a port of its own, fixed for life so that a URL stays good across restarts.
+class ValkeyServer(Server):
+    """One server without persistence: what it held is gone when it starts again.
 
     `options` are added to the command line, for instance `["--maxmemory", "2mb"]`. Who has it run in another `place`
     makes 127.0.0.1 lead there.
     """
 
     def __init__(self, *, options: Sequence[str] = (), place: Place = THIS_MACHINE) -> None:
-        self.port = free_port()
-        self._place = place
-        self._directory = make_server_directory("valkey")
+        super().__init__("valkey", place)
         self._options = [
             *("--bind", place.address, "--protected-mode", "no", "--port", str(self.port)),
             *("--dir", str(self._directory), "--daemonize", "no"),
@@ -37,22 +32,6 @@ class ValkeyServer:
             *("--save", "", "--appendonly", "no", "--enable-debug-command", "local"),
             *options,
         ]
-        self._process: Process | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.remove()
-
-    @property
-    def process(self) -> Process:
-        """The server's process, for pausing it or reading its log."""
-        assert self._process is not None, "the server was never started"
-        return self._process
 
     @property
     def url(self) -> str:
@@ -60,7 +39,6 @@ class ValkeyServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start with nothing in it, and return once it answers."""
         self._process = Process([_binary(), *self._options], self._directory / "valkey.log", place=self._place)
         self._process.wait_until(self._answers, "a Valkey that answers")
 
@@ -68,20 +46,10 @@ class ValkeyServer:
         """Stop in order."""
         self.process.terminate()
 
-    def kill9(self) -> None:
-        """SIGKILL; what it held is gone."""
-        self.process.kill9()
-
     def restart(self) -> None:
         """Start again with its data gone, after a kill if it still runs."""
         self.kill9()
         self.start()
-
-    def remove(self) -> None:
-        """Kill it and remove its directory."""
-        if self._process is not None:
-            self._process.kill9()
-        remove_server_directory(self._directory)
 
     def flushall(self) -> None:
         """Forget all data while it keeps running."""
