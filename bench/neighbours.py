@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import sys
 import tempfile
@@ -71,12 +72,12 @@ async def _pairs(port: int, noise: Noise, effort: Effort) -> list[tuple[float, f
     quiet = [_crowd(port, "quiet", number) for number in range(QUIET_GROUPS)]
     await asyncio.gather(*(crowd.grow(QUIET_MEMBERS) for crowd in quiet))
     await asyncio.gather(*(member.enter() for crowd in quiet for member in crowd.members))
-    await _p99_ms(port, quiet, WARM_UP_S)
+    await _p99_ms(port, quiet, WARM_UP_S, 0)
     pairs = []
-    for _ in range(effort.repeats * PAIRS):
-        alone = await _p99_ms(port, quiet, SECONDS * effort.scale)
+    for seed in range(effort.repeats * PAIRS):
+        alone = await _p99_ms(port, quiet, SECONDS * effort.scale, seed)
         noise.begin()
-        beside = await _p99_ms(port, quiet, SECONDS * effort.scale)
+        beside = await _p99_ms(port, quiet, SECONDS * effort.scale, seed)
         pairs.append((beside, alone, await noise.end()))
     await asyncio.gather(*(crowd.disperse() for crowd in quiet))
     return pairs
@@ -159,15 +160,19 @@ async def _make_noise(port: int, noisy: Sequence[Crowd]) -> None:
         connection.close()
 
 
-async def _p99_ms(port: int, quiet: Sequence[Crowd], seconds: float) -> float:
-    """Of calls that come when they are due, and are timed from then: who is late is not spared the wait."""
+async def _p99_ms(port: int, quiet: Sequence[Crowd], seconds: float, seed: int) -> float:
+    """Of calls that come when they are due, and are timed from then: who is late is not spared the wait.
+
+    They are due at random. In step with the noise, as at first, all commits of a window met a rebalance, or none.
+    """
     connections = [await Connection.open(port) for _ in range(QUIET_GROUPS * QUIET_MEMBERS)]
     turns = [asyncio.Lock() for _ in connections]
     members = [(crowd, member) for crowd in quiet for member in crowd.members]
+    chance = random.Random(seed)
     began, waits = time.perf_counter(), list[float]()
 
     async def call(number: int) -> None:
-        due = began + number / CALLS_PER_S
+        due = began + chance.uniform(0, seconds)
         await asyncio.sleep(due - time.perf_counter())
         crowd, member = members[number % len(members)]
         ids = {"member_id": member.member_id, "generation_id": member.generation_id}
@@ -175,7 +180,6 @@ async def _p99_ms(port: int, quiet: Sequence[Crowd], seconds: float) -> float:
         body = {**ids, "offsets": [progress]} if number % 10 == 0 else ids
         what = "offsets" if number % 10 == 0 else "heartbeat"
         which = number % len(connections)
-        # Its last call was half a second ago, and still waits only where the whole machine stands.
         async with turns[which]:
             status, answer = await connections[which].post(f"{crowd.path}/{what}", body)
         assert status == 200, answer
