@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -118,6 +118,26 @@ def test_the_audit_of_lines_whose_beginning_was_dropped_looks_at_what_is_left(sp
     assert {found.check for found in tampered.findings} == {"S1"}
 
 
+def test_the_audit_finds_an_epoch_that_no_group_shows_to_be_raised(spark: SparkSession, lake: Lake) -> None:
+    tables = {uri: pq.read_table(uri) for uri in lake.bronze.uris()}
+    lines = [
+        (row["seq"], row["group_id"], uri, n)
+        for uri, t in tables.items()
+        for n, row in enumerate(t.to_pylist())
+        if row["shard_id"] == 0
+    ]
+    last_of_groups = sorted({group_id: (seq, group_id, uri, n) for seq, group_id, uri, n in sorted(lines)}.values())
+    seq, group_id, uri, place = last_of_groups[0]
+    assert seq < last_of_groups[-1][0]
+
+    epochs = tables[uri].column("epoch").to_pylist()
+    epochs[place] += 1
+    rewrite(uri, "epoch", epochs)
+    found = audit(spark, lake).findings
+
+    assert ("epoch", 0, group_id, seq) in [(each.check, each.shard_id, each.group_id, each.seq) for each in found]
+
+
 def with_kind(lake: Lake, kind: str) -> str:
     """A file that has a line of this kind."""
     return next(
@@ -136,8 +156,14 @@ def tamper(path: str, column: str, value: str | None) -> None:
     else:
         place = 0
     values[place] = value
-    place_of = table.schema.get_field_index(column)
-    pq.write_table(table.set_column(place_of, table.schema.field(column), [values]), path)
+    rewrite(path, column, values)
+
+
+def rewrite(path: str, column: str, values: list[Any]) -> None:
+    """Give a column of a file other values."""
+    table = pq.read_table(path)
+    place = table.schema.get_field_index(column)
+    pq.write_table(table.set_column(place, table.schema.field(column), [values]), path)
 
 
 def test_compacting_changes_no_row_and_what_is_dropped_was_folded(

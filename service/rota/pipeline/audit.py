@@ -19,7 +19,7 @@ from rota.pipeline.events import Line, ddl, lines_of
 from rota.pipeline.facts.units import load_decoder
 from rota.pipeline.fold import GroupFold
 from rota.pipeline.gold import by_group, sliced
-from rota.pipeline.invariants import Finding, GroupAudit
+from rota.pipeline.invariants import EpochSpan, Finding, GroupAudit, epochs_mixed
 from rota.pipeline.lake import Lake
 from rota.pipeline.positions import Position
 from rota.pipeline.tables import FOLDED, GOLD
@@ -65,7 +65,7 @@ def audit(spark: SparkSession, lake: Lake) -> Audited:
     found = by_group(lines).mapInArrow(_checker(plan["decoder"], beheaded), ddl(_FOUND)).collect()
     replayed = _sums(row for row in found if row.what.startswith("rows of "))
     findings = [Finding(*row) for row in found if not row.what.startswith(("rows of ", "seen"))]
-    findings += _numbers(lines)
+    findings += [*_numbers(lines), *epochs_mixed(_epochs(lines))]
     compared = FOLDED if _has_all_that_was_read(lake, first) else ()
     stored = {table: _stored(spark, lake, table) for table in compared}
     findings += [
@@ -170,6 +170,16 @@ def _numbers(lines: DataFrame) -> list[Finding]:
         )
         for row in counted.where("n <> b - a + 1 OR d <> n").collect()
     ]
+
+
+def _epochs(lines: DataFrame) -> list[EpochSpan]:
+    """A row for each owner that a shard has had: few, however many lines there are."""
+    from pyspark.sql import functions as F
+
+    first = F.min(F.struct("seq", "namespace", "group_id")).alias("first")
+    spans = lines.groupBy("shard_id", "epoch").agg(first, F.max("seq").alias("last"))
+    rows = spans.select("shard_id", "epoch", "first.*", "last").orderBy("shard_id", "epoch").collect()
+    return [EpochSpan(*row) for row in rows]
 
 
 def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:

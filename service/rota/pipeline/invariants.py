@@ -25,6 +25,17 @@ class Finding(NamedTuple):
     text: str
 
 
+class EpochSpan(NamedTuple):
+    """The lines of a shard that have an epoch: the first with its group, and the number of the last."""
+
+    shard_id: int
+    epoch: int
+    seq: int
+    namespace: str
+    group_id: str
+    last_seq: int
+
+
 class GroupAudit:
     """Replays one group with the service's own core, and looks at each step.
 
@@ -88,10 +99,36 @@ class GroupAudit:
                 yield "S9", f"a commit of {record.member_id}, which is no member, was accepted"
 
 
+def epochs_mixed(spans: Iterable[EpochSpan]) -> Iterator[Finding]:
+    """First lines of an epoch after which an older one goes on, in whatever group: of these two lines one is wrong.
+
+    The spans come ordered by shard and epoch. An epoch that was raised on a shard's last line alone cannot be told from
+    that of a new owner.
+    """
+    for shard_id, of_shard in groupby(spans, key=lambda span: span.shard_id):
+        older: EpochSpan | None = None
+        for span in of_shard:
+            if older is not None and older.last_seq > span.seq:
+                text = f"epoch {span.epoch}, but line {older.last_seq} of the shard has epoch {older.epoch}"
+                yield Finding("epoch", shard_id, span.namespace, span.group_id, span.seq, text)
+            if older is None or span.last_seq > older.last_seq:
+                older = span
+
+
 def findings_of(lines: Iterable[Line], *, whole: bool = True) -> Iterator[Finding]:
-    """What is wrong in the groups of these lines, which come group by group and ordered by number."""
+    """What is wrong in these lines, which come group by group and ordered by number."""
+    spans: dict[tuple[int, int], EpochSpan] = {}
     for key, of_group in groupby(lines, key=lambda line: (line.shard_id, line.namespace, line.group_id)):
         audit = GroupAudit(key[0], whole=whole)
         for line in of_group:
+            _widen(spans, line)
             for check, text in audit.add(line):
                 yield Finding(check, *key, line.seq, text)
+    yield from epochs_mixed(span for _, span in sorted(spans.items()))
+
+
+def _widen(spans: dict[tuple[int, int], EpochSpan], line: Line) -> None:
+    alone = EpochSpan(line.shard_id, line.epoch, line.seq, line.namespace, line.group_id, line.seq)
+    known = spans.get((line.shard_id, line.epoch), alone)
+    first = min(known, alone, key=lambda span: span.seq)
+    spans[line.shard_id, line.epoch] = first._replace(last_seq=max(known.last_seq, line.seq))
