@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -207,8 +206,10 @@ class GrpcServer:
         task, self._readiness = self._readiness, None
         if task is not None:
             task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            # Awaiting it would take our own cancellation for its.
+            await asyncio.wait((task,))
+            if not task.cancelled():
+                task.result()
 
 
 def _admit_everybody(_request: Request) -> None:
