@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -109,6 +110,15 @@ def test_the_pipe_tells_of_a_token_that_grows_and_ends_with_the_leadership(wrapp
     assert "the pipe has ended" in lead.output()
 
 
+@pytest.fixture
+def hangups_heeded() -> Iterator[None]:
+    """Also where these tests run under nohup: what is ignored stays ignored by all that they start."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangups_heeded")
 def test_every_signal_reaches_the_command_and_its_answer_is_the_exit_code(wrappers: Wrappers) -> None:
     lead = wrappers.lead_python(TELLS_SIGNALS)
     lead.wait_for_line("^ready")
