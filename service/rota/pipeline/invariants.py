@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from rota.group import records as r
@@ -115,20 +116,19 @@ def epochs_mixed(spans: Iterable[EpochSpan]) -> Iterator[Finding]:
                 older = span
 
 
-def findings_of(lines: Iterable[Line], *, whole: bool = True) -> Iterator[Finding]:
+def findings_of(lines: Sequence[Line], *, whole: bool = True) -> Iterator[Finding]:
     """What is wrong in these lines, which come group by group and ordered by number."""
-    spans: dict[tuple[int, int], EpochSpan] = {}
     for key, of_group in groupby(lines, key=lambda line: (line.shard_id, line.namespace, line.group_id)):
         audit = GroupAudit(key[0], whole=whole)
         for line in of_group:
-            _widen(spans, line)
             for check, text in audit.add(line):
                 yield Finding(check, *key, line.seq, text)
-    yield from epochs_mixed(span for _, span in sorted(spans.items()))
+    yield from epochs_mixed(_epoch_spans(lines))
 
 
-def _widen(spans: dict[tuple[int, int], EpochSpan], line: Line) -> None:
-    alone = EpochSpan(line.shard_id, line.epoch, line.seq, line.namespace, line.group_id, line.seq)
-    known = spans.get((line.shard_id, line.epoch), alone)
-    first = min(known, alone, key=lambda span: span.seq)
-    spans[line.shard_id, line.epoch] = first._replace(last_seq=max(known.last_seq, line.seq))
+def _epoch_spans(lines: Iterable[Line]) -> Iterator[EpochSpan]:
+    in_order = sorted(lines, key=attrgetter("shard_id", "epoch", "seq"))
+    for (shard_id, epoch), of_epoch in groupby(in_order, key=attrgetter("shard_id", "epoch")):
+        its_lines = list(of_epoch)
+        first, last = its_lines[0], its_lines[-1]
+        yield EpochSpan(shard_id, epoch, first.seq, first.namespace, first.group_id, last.seq)
