@@ -171,6 +171,7 @@ def metrics() -> str:
 def tables() -> str:
     """The tables that `rota pipeline` makes."""
     from rota.pipeline.facts.causes import CAUSES
+    from rota.pipeline.facts.outcomes import OUTCOMES
     from rota.pipeline.tables import GOLD
 
     parts = []
@@ -179,12 +180,14 @@ def tables() -> str:
         sources = ", ".join(f"`{kind}`" for kind in each.sources)
         told = f"One row: {each.grain}. Made of the lines {sources}."
         parts += [f"## {each.name}", told, table(("column", "type", "meaning"), rows)]
-    causes = table(("cause", "meaning"), ((f"`{cause}`", meaning) for cause, meaning in CAUSES.items()))
+    for heading, words in (("cause", CAUSES), ("outcome", OUTCOMES)):
+        meanings = ((f"`{word}`", meaning) for word, meaning in words.items())
+        parts += [f"## {heading.capitalize()}s of rebalances", table((heading, "meaning"), meanings)]
     opening = (
         "What `rota pipeline` makes of the journal. Times are UTC, names that end with `_ms` are milliseconds. "
         "Rows are written when they are complete and never change after that."
     )
-    return page("Tables of the pipeline", opening, *parts, "## Causes of rebalances", causes)
+    return page("Tables of the pipeline", opening, *parts)
 
 
 def openapi() -> str:

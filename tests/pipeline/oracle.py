@@ -19,8 +19,7 @@ from rota.group.shard import Shard
 from rota.pipeline.events import Line
 from rota.protocol.limits import Limits
 
-DEAD = "Dead"
-UNSETTLED = frozenset({"PreparingRebalance", "CompletingRebalance"})
+EMPTY, PREPARING, COMPLETING, STABLE, DEAD = "Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
@@ -96,27 +95,58 @@ def time_in_states(steps_of_group: Iterable[Step]) -> Counter[str]:
     return +spent
 
 
-def unsettled(steps_of_group: Iterable[Step]) -> list[tuple[int, int | None]]:
-    """From when to when (ms) the group was on its way to another generation; without an end if it still is."""
-    periods: list[tuple[int, int | None]] = []
-    since_ms: int | None = None
-    for line, _, found, after in steps_of_group:
-        for seen in (found, after):
-            if since_ms is None and seen.state in UNSETTLED:
-                since_ms = line.at_ms
-            elif since_ms is not None and seen.state not in UNSETTLED:
-                periods.append((since_ms, line.at_ms))
-                since_ms = None
-    return joined_up([*periods, (since_ms, None)] if since_ms is not None else periods)
+class Attempt(NamedTuple):
+    """To get to another generation: its number where there was one, from when to when (ms), and what became of it."""
+
+    since_ms: int
+    generation_id: int | None = None
+    joined_ms: int | None = None
+    until_ms: int | None = None
+    outcome: str = ""
+
+    def became(self, outcome: str, at_ms: int) -> Attempt:
+        return self._replace(outcome=outcome, until_ms=at_ms)
 
 
-def joined_up(periods: Iterable[tuple[int, int | None]]) -> list[tuple[int, int | None]]:
-    """Those that follow at once are one, and moments are none."""
-    whole: list[tuple[int, int | None]] = []
-    for from_ms, to_ms in periods:
-        follows = bool(whole) and whole[-1][1] == from_ms
-        whole.append((whole.pop()[0] if follows else from_ms, to_ms))
-    return [(from_ms, to_ms) for from_ms, to_ms in whole if from_ms != to_ms]
+def attempts(steps_of_group: Iterable[Step]) -> list[Attempt]:
+    """By the states that the group went through, in the order in which they began."""
+    tried: list[Attempt] = []
+    former: Line | None = None
+    for line, before, found, after in steps_of_group:
+        at_ms, way = line.at_ms, (found.state, after.state)
+        if before.state == PREPARING and found.state != PREPARING:
+            tried[-1] = tried[-1].became("forgotten", at_ms)
+            if found.state == COMPLETING:
+                # What the forgotten one had interrupted goes on.
+                tried.append(tried.pop(-2)._replace(outcome="", until_ms=None))
+        if found.state == COMPLETING and after.state in (PREPARING, EMPTY):
+            tried[-1] = tried[-1].became(_interruption(former), at_ms)
+        if after.state == PREPARING != found.state:
+            tried.append(Attempt(at_ms))
+        if way == (PREPARING, COMPLETING):
+            tried[-1] = tried[-1]._replace(joined_ms=at_ms, generation_id=_generation_id(line))
+        if way == (COMPLETING, STABLE):
+            tried[-1] = tried[-1].became("assigned", at_ms)
+        if line.kind == "assignment_synced" and way == (STABLE, STABLE):
+            tried.append(Attempt(at_ms, _generation_id(line)).became("reassigned", at_ms))
+        if found.state in (COMPLETING, STABLE) and after.state == EMPTY:
+            tried.append(Attempt(at_ms))
+        if line.kind == "group_emptied":
+            tried[-1] = tried[-1]._replace(generation_id=_generation_id(line)).became("emptied", at_ms)
+        former = line
+    return tried
+
+
+def _interruption(former: Line | None) -> str:
+    """By what the group's line before says."""
+    if former is not None and former.kind == "assignment_failed":
+        return "assignment_failed"
+    late = former is not None and former.kind == "member_expired" and "did not sync" in former.reason
+    return "timed_out" if late else "superseded"
+
+
+def _generation_id(line: Line) -> int:
+    return int(json.loads(line.payload)["generation_id"])
 
 
 def generations(steps_of_group: Iterable[Step]) -> list[tuple[int, int, int, str]]:
@@ -124,7 +154,7 @@ def generations(steps_of_group: Iterable[Step]) -> list[tuple[int, int, int, str
     found, before = [], 0
     for line, _, _, after in steps_of_group:
         if line.kind in ("generation_completed", "group_emptied"):
-            found.append((json.loads(line.payload)["generation_id"], before, len(after.members), after.leader_id))
+            found.append((_generation_id(line), before, len(after.members), after.leader_id))
             before = len(after.members)
         if line.kind == "group_deleted":
             before = 0

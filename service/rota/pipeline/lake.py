@@ -31,7 +31,7 @@ from rota.pipeline.parquet import ParquetFiles
 from rota.pipeline.positions import Position
 from rota.pipeline.tables import CARRY, GOLD
 
-LAKE_VERSION = 2
+LAKE_VERSION = 3
 """Goes up when tables or carried states change their form: older tables are then built anew from bronze."""
 
 FORMATS = ("delta", "parquet")

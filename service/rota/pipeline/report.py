@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from rota.pipeline import sections
+from rota.pipeline.facts.outcomes import WASTED
 from rota.pipeline.frames import closed, everything
 from rota.pipeline.lake import Lake
 from rota.pipeline.pages import Page, duration
@@ -72,8 +73,8 @@ def _period(rebalances: DataFrame, days: float) -> tuple[datetime, datetime]:
 def _headline(spark: SparkSession, begin: datetime, end: datetime) -> dict[str, str]:
     [row] = sections.all_rows(
         spark,
-        """SELECT count(*) AS rebalances, count(DISTINCT namespace, group_id) AS groups,
-               count_if(outcome = 'superseded' OR outcome = 'assignment_failed') AS wasted,
+        f"""SELECT count(*) AS rebalances, count(DISTINCT namespace, group_id) AS groups,
+               count_if(outcome IN {WASTED}) AS wasted,
                percentile_approx(duration_ms, 0.5) AS p50, percentile_approx(duration_ms, 0.99) AS p99
            FROM r_rebalances WHERE outcome <> 'reassigned'""",
     )

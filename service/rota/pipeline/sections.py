@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.pipeline.charts import Bars
 from rota.pipeline.facts.causes import CAUSES
+from rota.pipeline.facts.outcomes import OUTCOMES
 from rota.pipeline.pages import Chart, Section, duration
 from rota.pipeline.timeouts import LATEST
 
@@ -101,11 +102,16 @@ def durations(spark: SparkSession) -> Section:
     )
     return Section(
         "durations",
-        "How long rebalances took",
+        "How rebalances ended, and how long they took",
         "The join phase waits for the slowest member, the sync phase for the leader. 50 / 95 / 99 of 100 took at most:",
-        ("outcome", "rebalances", "join phase", "sync phase", "altogether"),
+        ("outcome", "rebalances", "join phase", "sync phase", "altogether", "meaning"),
         [
-            (r["outcome"], r["n"], *(_three(r[f"of_{name}"]) for name in ("join_ms", "sync_ms", "duration_ms")))
+            (
+                r["outcome"],
+                r["n"],
+                *(_three(r[f"of_{name}"]) for name in ("join_ms", "sync_ms", "duration_ms")),
+                OUTCOMES[r["outcome"]],
+            )
             for r in rows
         ],
     )

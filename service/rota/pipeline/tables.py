@@ -67,12 +67,7 @@ REBALANCES = Table(
         Column("leader_id", TEXT, "who leads the generation that it led to"),
         Column("protocol_type", TEXT, "the group's protocol type"),
         Column("protocol_name", TEXT, "the protocol that the members chose"),
-        Column(
-            "outcome",
-            TEXT,
-            "assigned, reassigned (without a join phase), superseded (another began before the assignment), "
-            "assignment_failed, emptied, forgotten (the coordinator crashed in the join phase), deleted",
-        ),
+        Column("outcome", TEXT, "how it ended: one of the words of rota.pipeline.facts.outcomes; empty while it lasts"),
     ),
 )
 
@@ -142,7 +137,7 @@ MEMBERS = Table(
         Column("ms", LONG, "for how long it was there"),
         Column("first_generation_id", INT, "its first generation; null if it never was in one"),
         Column("last_generation_id", INT, "its last"),
-        Column("end", TEXT, "left, expired, removed, replaced or forgotten (the coordinator crashed in its join)"),
+        Column("end", TEXT, "left, expired, removed, replaced or forgotten (its shard moved while it joined)"),
         Column("end_reason", TEXT, "why, in words"),
         Column(
             "sessions_in_hour",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rota.pipeline.facts.causes import COORDINATOR_CHANGED, REASSIGNED, cause_of
+from rota.pipeline.facts import causes, outcomes
 from rota.pipeline.facts.fact import GONE, Event, Fact, Row, State, apart_ms, row, us
-from rota.pipeline.facts.view import PREPARING, GroupView
+from rota.pipeline.facts.view import COMPLETING, PREPARING, GroupView
 from rota.pipeline.tables import REBALANCES
 
 _COUNTED = {
@@ -20,7 +20,10 @@ _COUNTED = {
 
 
 class Rebalances(Fact):
-    """At most one rebalance is open. It is closed by its assignment, or by whatever makes that impossible."""
+    """At most one rebalance is open. It ends with its assignment, or with whatever makes that impossible.
+
+    One that ended because another began is told when that one's join phase is over: until then it may yet go on.
+    """
 
     kinds = frozenset(
         {
@@ -36,51 +39,57 @@ class Rebalances(Fact):
     )
 
     def __init__(self, state: State | None = None) -> None:
-        self.state: State = state or {"open": None, "counts": dict.fromkeys(_COUNTED.values(), 0)}
+        self.state: State = state or {"open": None, "ended": None, "counts": dict.fromkeys(_COUNTED.values(), 0)}
 
     def add(self, event: Event, view: GroupView) -> Iterator[Row]:
         match event.kind:
             case "rebalance_started":
-                yield from self._close(event.at_ms, view, "superseded")
-                self.state["open"] = _began(event, view, cause_of(event, view), event.payload["by"])
+                yield from self._tell(view)
+                cause = causes.cause_of(event, view)
+                self._end(event.at_ms, _interrupted_by(cause))
+                self.state["open"] = _began(event, view, cause, event.payload["by"])
             case "generation_completed":
+                yield from self._tell(view)
                 self._complete(event, view)
             case "assignment_synced" if event.payload["resync"]:
-                yield from self._reassigned(event, view)
+                yield self._reassigned(event, view)
             case "assignment_synced":
                 if (opened := self.state["open"]) is not None:
                     opened["sync_ms"] = apart_ms(opened["completed_ms"] or event.at_ms, event.at_ms)
-                yield from self._close(event.at_ms, view, "assigned")
+                yield from self._close(event.at_ms, view, outcomes.ASSIGNED)
             case "assignment_failed":
-                yield from self._close(event.at_ms, view, "assignment_failed")
+                yield from self._close(event.at_ms, view, outcomes.ASSIGNMENT_FAILED)
             case "group_emptied":
-                if (opened := self.state["open"]) is not None and opened["completed_ms"] is not None:
-                    yield from self._close(event.at_ms, view, "superseded")
-                opened = self.state["open"] or _began(event, view, cause_of(event, view), "")
-                opened.update(generation_id=event.payload["generation_id"], members_after=0, **self._take_counts())
-                self.state["open"] = opened
-                yield from self._close(event.at_ms, view, "emptied")
+                yield from self._emptied(event, view)
             case "group_deleted":
-                yield from self._close(event.at_ms, view, "deleted")
+                yield from self._close(event.at_ms, view, outcomes.DELETED)
             case kind:
                 self.state["counts"][_COUNTED[kind]] += 1
 
     def taken_over(self, event: Event, view: GroupView) -> Iterator[Row]:
         self.state["counts"]["joined"] -= [each["settled"] for each in view.members.values()].count(False)
         opened = self.state["open"]
-        if opened is not None and opened["completed_ms"] is None and view.settled != PREPARING:
-            yield from self._close(event.at_ms, view, "forgotten")
+        if opened is None or opened["completed_ms"] is not None or view.settled == PREPARING:
+            return
+        goes_on = None
+        if view.settled == COMPLETING:
+            # The new owner waits for the assignment of the generation before.
+            goes_on, self.state["ended"] = self.state["ended"], None
+        yield from self._close(event.at_ms, view, outcomes.FORGOTTEN)
+        if goes_on is not None:
+            self.state["open"] = {**goes_on, "ended_ms": None, "outcome": ""}
 
     def open_rows(self, view: GroupView) -> Iterator[Row]:
-        if self.state["open"] is not None:
-            yield _row(self.state["open"], view, None, "")
+        for found in (self.state["ended"], self.state["open"]):
+            if found is not None:
+                yield _row(found, view)
 
     def _complete(self, event: Event, view: GroupView) -> None:
         payload = event.payload
         opened = self.state["open"]
         if opened is None:
             # A new owner loads a group in its join phase, and nobody has to say again that it began.
-            opened = _began(event, view, COORDINATOR_CHANGED, payload["by"])
+            opened = _began(event, view, causes.COORDINATOR_CHANGED, payload["by"])
             opened["started_ms"] = payload["started_at_ms"]
         opened.update(
             generation_id=payload["generation_id"],
@@ -93,8 +102,8 @@ class Rebalances(Fact):
         )
         self.state["open"] = opened
 
-    def _reassigned(self, event: Event, view: GroupView) -> Iterator[Row]:
-        opened = _began(event, view, REASSIGNED, event.payload["leader_id"])
+    def _reassigned(self, event: Event, view: GroupView) -> Row:
+        opened = _began(event, view, causes.REASSIGNED, event.payload["leader_id"])
         opened.update(
             generation_id=event.payload["generation_id"],
             sync_ms=0,
@@ -102,18 +111,43 @@ class Rebalances(Fact):
             leader_id=event.payload["leader_id"],
             protocol_type=view.state["protocol_type"],
             protocol_name=view.state["protocol_name"],
+            ended_ms=event.at_ms,
+            outcome=outcomes.REASSIGNED,
         )
-        yield _row(opened, view, event.at_ms, "reassigned")
+        return _row(opened, view)
+
+    def _emptied(self, event: Event, view: GroupView) -> Iterator[Row]:
+        cause = causes.cause_of(event, view)
+        if (opened := self.state["open"]) is not None and opened["completed_ms"] is not None:
+            yield from self._close(event.at_ms, view, _interrupted_by(cause))
+        opened = self.state["open"] = self.state["open"] or _began(event, view, cause, "")
+        opened.update(generation_id=event.payload["generation_id"], members_after=0, **self._take_counts())
+        yield from self._close(event.at_ms, view, outcomes.EMPTIED)
 
     def _close(self, at_ms: int, view: GroupView, outcome: str) -> Iterator[Row]:
+        """End what is open, and tell at once: it will not go on."""
+        yield from self._tell(view)
+        self._end(at_ms, outcome)
+        yield from self._tell(view)
+
+    def _end(self, at_ms: int, outcome: str) -> None:
         opened, self.state["open"] = self.state["open"], None
         if opened is not None:
-            yield _row(opened, view, at_ms, outcome)
+            self.state["ended"] = {**opened, "ended_ms": at_ms, "outcome": outcome}
+
+    def _tell(self, view: GroupView) -> Iterator[Row]:
+        ended, self.state["ended"] = self.state["ended"], None
+        if ended is not None:
+            yield _row(ended, view)
 
     def _take_counts(self) -> dict[str, int]:
         counts: dict[str, int] = self.state["counts"]
         self.state["counts"] = dict.fromkeys(counts, 0)
         return counts
+
+
+def _interrupted_by(cause: str) -> str:
+    return outcomes.TIMED_OUT if cause == causes.SYNC_EXPIRED else outcomes.SUPERSEDED
 
 
 def _began(event: Event, view: GroupView, cause: str, by: str) -> dict[str, Any]:
@@ -131,20 +165,21 @@ def _began(event: Event, view: GroupView, cause: str, by: str) -> dict[str, Any]
         "leader_id": "",
         "protocol_type": "",
         "protocol_name": "",
+        "ended_ms": None,
+        "outcome": "",
         **dict.fromkeys(_COUNTED.values(), 0),
     }
 
 
-def _row(opened: dict[str, Any], view: GroupView, ended_ms: int | None, outcome: str) -> Row:
-    started_ms, completed_ms = opened["started_ms"], opened["completed_ms"]
+def _row(found: dict[str, Any], view: GroupView) -> Row:
+    started_ms, completed_ms, ended_ms = found["started_ms"], found["completed_ms"], found["ended_ms"]
     return row(
         REBALANCES,
         **view.key,
-        **{name: value for name, value in opened.items() if name not in ("started_ms", "completed_ms")},
+        **{name: value for name, value in found.items() if name not in ("started_ms", "completed_ms", "ended_ms")},
         started_at=us(started_ms),
         completed_at=us(completed_ms),
         ended_at=us(ended_ms),
         join_ms=None if completed_ms is None else apart_ms(started_ms, completed_ms),
         duration_ms=None if ended_ms is None else apart_ms(started_ms, ended_ms),
-        outcome=outcome,
     )
