@@ -172,20 +172,22 @@ def tables() -> str:
     """The tables that `rota pipeline` makes."""
     from rota.pipeline.facts.causes import CAUSES
     from rota.pipeline.facts.outcomes import OUTCOMES
-    from rota.pipeline.tables import GOLD
+    from rota.pipeline.tables import BRONZE, CARRY, GOLD
 
     parts = []
-    for each in GOLD.values():
+    for each in (BRONZE, *GOLD.values(), CARRY):
         rows = ((f"`{column.name}`", str(column.type_), column.doc) for column in each.columns)
         sources = ", ".join(f"`{kind}`" for kind in each.sources)
-        told = f"One row: {each.grain}. Made of the lines {sources}."
+        told = f"One row: {each.grain}."
+        told += f" Made of the lines {sources}." * bool(sources) + f" Untold: {each.untold}." * bool(each.untold)
         parts += [f"## {each.name}", told, table(("column", "type", "meaning"), rows)]
     for heading, words in (("cause", CAUSES), ("outcome", OUTCOMES)):
         meanings = ((f"`{word}`", meaning) for word, meaning in words.items())
         parts += [f"## {heading.capitalize()}s of rebalances", table((heading, "meaning"), meanings)]
     opening = (
         "What `rota pipeline` makes of the journal. Times are UTC, names that end with `_ms` are milliseconds. "
-        "Rows are written when they are complete and never change after that."
+        "Rows are written when they are complete and never change after that. Whatever else they say of "
+        "their group (members, state, protocol) is known from all of its lines up to then."
     )
     return page("Tables of the pipeline", opening, *parts)
 

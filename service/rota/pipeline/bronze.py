@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rota.pipeline.breakpoints import breakpoint_at
-from rota.pipeline.events import BRONZE, EVENTS, ddl
+from rota.pipeline.events import EVENTS, ddl
 from rota.pipeline.files import WRITTEN, TableWriter, Written
 from rota.pipeline.journal import Journal
 from rota.pipeline.lake import Lake
 from rota.pipeline.positions import Heads, Position, spans_between
+from rota.pipeline.tables import BRONZE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,14 +90,14 @@ def lines_writer(folder: str, batch: int) -> Callable[[Iterator[pa.RecordBatch]]
     """What each task does: its lines into one file, whose name and size it tells."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writer = TableWriter(folder, {"events": BRONZE}, f"{batch:06}")
+        writer = TableWriter(folder, {"events": BRONZE.schema}, f"{batch:06}")
         # Most lines tell of committed offsets. Apart from the others, their row groups are skipped by their statistics
         # where nobody asks for them.
         commits, others = _RowGroups(writer), _RowGroups(writer)
         for lines in batches:
             numbers = pa.array([batch] * lines.num_rows, pa.int32())
             arrays = [lines.column(name).cast(EVENTS.field(name).type) for name in EVENTS.names]
-            whole = pa.RecordBatch.from_arrays([*arrays, numbers], schema=BRONZE)
+            whole = pa.RecordBatch.from_arrays([*arrays, numbers], schema=BRONZE.schema)
             are_commits = pc.equal(whole.column("kind"), COMMITS)
             commits.add(whole.filter(are_commits))
             others.add(whole.filter(pc.invert(are_commits)))

@@ -7,23 +7,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-EVENTS = pa.schema(
-    [
-        ("shard_id", pa.int32()),
-        ("seq", pa.int64()),
-        ("at", pa.timestamp("us", tz="UTC")),
-        ("epoch", pa.int64()),
-        ("namespace", pa.string()),
-        ("group_id", pa.string()),
-        ("generation_id", pa.int32()),
-        ("kind", pa.string()),
-        ("reason", pa.string()),
-        ("payload", pa.string()),
-    ]
-)
-"""`payload` is the line's JSON, as `rota.group.journal` writes it."""
+from rota.pipeline.tables import BRONZE
 
-BRONZE = EVENTS.append(pa.field("ingest_batch", pa.int32()))
+EVENTS = pa.schema([(column.name, column.type_) for column in BRONZE.columns if column.name != "ingest_batch"])
 
 _SPARK_TYPES = {
     pa.int32(): "int",

@@ -92,7 +92,7 @@ class GroupFold:
             self.facts = {"failovers": Failovers(states.get("failovers")), "topics": Topics(states.get("topics"))}
         self._by_kind: dict[str, list[Fact]] = {}
         for fact in self.facts.values():
-            for kind in fact.kinds:
+            for kind in fact.table.sources:
                 self._by_kind.setdefault(kind, []).append(fact)
 
     def _taken_over(self, event: Event) -> Iterator[Row]:

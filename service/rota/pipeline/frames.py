@@ -28,7 +28,7 @@ def opened(spark: SparkSession, lake: Lake, table: str) -> DataFrame:
     uris, schema = lake.gold("carry").uris(), GOLD[table].schema
     if not uris:
         return spark.createDataFrame([], ddl(schema))
-    carried = spark.read.schema(ddl(CARRY)).parquet(*uris)
+    carried = spark.read.schema(ddl(CARRY.schema)).parquet(*uris)
     return carried.mapInArrow(_still_open(table), ddl(schema))
 
 

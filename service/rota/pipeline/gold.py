@@ -115,7 +115,7 @@ def carry_lines(spark: SparkSession, lake: Lake, build: str) -> DataFrame | None
     files = lake.gold("carry", build).uris()
     if not files:
         return None
-    frame = spark.read.schema(ddl(CARRY)).parquet(*files)
+    frame = spark.read.schema(ddl(CARRY.schema)).parquet(*files)
     given = {"kind": F.lit(CARRIED), "payload": F.col("state"), **{name: F.col(name) for name in (*GROUP, "seq")}}
     types = dict(each.replace("`", "").split(" ") for each in ddl(EVENTS).split(", "))
     columns = [given.get(name, F.lit(None).cast(type_)).alias(name) for name, type_ in types.items()]
@@ -144,7 +144,7 @@ def _folder(folder: str, fold: int, decoder: str) -> Mapper:
     """What each task does: fold its groups, one after the other, into one file a table."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        schemas = {**{table: GOLD[table].schema for table in FOLDED}, "carry": CARRY}
+        schemas = {**{table: GOLD[table].schema for table in FOLDED}, "carry": CARRY.schema}
         writer = TableWriter(folder, schemas, f"{fold:06}")
         decode = load_decoder(decoder) if decoder else None
         for key, group, rows in fold_lines(chain.from_iterable(map(lines_of, batches)), decode):

@@ -20,16 +20,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from rota.pipeline.atomic import write_atomically
 from rota.pipeline.delta import DeltaFiles
-from rota.pipeline.events import BRONZE
 from rota.pipeline.failures import LakeRefused
 from rota.pipeline.files import Files
 from rota.pipeline.parquet import ParquetFiles
 from rota.pipeline.positions import Position
-from rota.pipeline.tables import CARRY, GOLD
+from rota.pipeline.tables import BRONZE, CARRY, GOLD, Table
 
 LAKE_VERSION = 3
 """Goes up when tables or carried states change their form: older tables are then built anew from bronze."""
@@ -95,11 +92,11 @@ class Lake:
 
     def gold(self, table: str, build: str | None = None) -> Files:
         """A table of the build that is in use, or of the one that is named."""
-        schema = CARRY if table == "carry" else GOLD[table].schema
-        return self._files(self.root / "gold" / (build or self.build) / table, schema)
+        described = CARRY if table == "carry" else GOLD[table]
+        return self._files(self.root / "gold" / (build or self.build) / table, described)
 
-    def _files(self, path: Path, schema: pa.Schema) -> Files:
-        return DeltaFiles(path, schema) if self.format == "delta" else ParquetFiles(path, schema)
+    def _files(self, path: Path, table: Table) -> Files:
+        return DeltaFiles(path, table.schema) if self.format == "delta" else ParquetFiles(path, table.schema)
 
     # --- builds of the facts ----------------------------------------------------------------------
 

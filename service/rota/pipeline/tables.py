@@ -1,4 +1,4 @@
-"""The tables of facts: what a row is, and what each column means, in which unit and from which lines."""
+"""All tables: what a row is, and what each column means, in which unit and from which lines."""
 
 from __future__ import annotations
 
@@ -22,17 +22,38 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`grain`: what one row is. `sources`: the kinds of lines that it is made of."""
+    """`grain`: what one row is. `sources`: the kinds of lines that it is made of; its fact sees no others."""
 
     name: str
     grain: str
     sources: tuple[str, ...]
     columns: tuple[Column, ...]
+    untold: str = ""
+    """What one may look for in vain, because the lines do not say it."""
 
     @property
     def schema(self) -> pa.Schema:
         return pa.schema([pa.field(c.name, c.type_, metadata={"comment": c.doc}) for c in self.columns])
 
+
+BRONZE = Table(
+    "bronze/events",
+    "one line of the journal, as it was read; `shard_id` and `seq` name it",
+    (),
+    (
+        Column("shard_id", INT, "its shard; -1 where it is about tokens, which belong to none"),
+        Column("seq", LONG, "its number in the shard, from 1 and without a gap"),
+        Column("at", TIME, "when the owner decided it, by the owner's clock"),
+        Column("epoch", LONG, "the owner's epoch"),
+        Column("namespace", TEXT, "whose group or topic it is about; empty where it is about neither"),
+        Column("group_id", TEXT, "the group; empty where it is about none"),
+        Column("generation_id", INT, "the group's generation"),
+        Column("kind", TEXT, "what happened"),
+        Column("reason", TEXT, "why, in the coordinator's words"),
+        Column("payload", TEXT, "what else belongs to it, as the JSON of rota.group.journal"),
+        Column("ingest_batch", INT, "the number of the batch that brought it here"),
+    ),
+)
 
 _GROUP = (
     Column("namespace", TEXT, "whose group it is"),
@@ -43,7 +64,16 @@ _GONE = ("member_left", "member_expired", "member_removed", "member_fenced")
 REBALANCES = Table(
     "rebalances",
     "one step of a group to another generation, or the attempt at one",
-    ("rebalance_started", "generation_completed", "assignment_synced", "assignment_failed", "group_emptied", *_GONE),
+    (
+        "rebalance_started",
+        "generation_completed",
+        "assignment_synced",
+        "assignment_failed",
+        "group_emptied",
+        "group_deleted",
+        "member_joined",
+        *_GONE,
+    ),
     (
         *_GROUP,
         Column("generation_id", INT, "the generation that it led to; null where it led to none"),
@@ -74,7 +104,15 @@ REBALANCES = Table(
 GROUP_STATES = Table(
     "group_states",
     "one stay of a group in a state",
-    ("rebalance_started", "generation_completed", "assignment_synced", "group_emptied", "group_deleted"),
+    (
+        "rebalance_started",
+        "generation_completed",
+        "assignment_synced",
+        "group_emptied",
+        "group_deleted",
+        "member_joined",
+        "offsets_committed",
+    ),
     (
         *_GROUP,
         Column("state", TEXT, "Empty, PreparingRebalance, CompletingRebalance, Stable or Dead"),
@@ -88,7 +126,7 @@ GROUP_STATES = Table(
 LEADER_TENURES = Table(
     "leader_tenures",
     "one time that one member led a group",
-    ("generation_completed", "group_emptied", *_GONE),
+    ("generation_completed", "group_emptied", "group_deleted", *_GONE),
     (
         *_GROUP,
         Column("leader_id", TEXT, "the leader"),
@@ -118,6 +156,7 @@ FAILOVERS = Table(
         ),
         Column("graceful", YES, "whether the owner before had released it"),
     ),
+    "how long nobody had a shard whose owner died: a lease that runs out leaves no line",
 )
 
 MEMBERS = Table(
@@ -191,7 +230,7 @@ TIMEOUT_ADVICE = Table(
 ASSIGNMENTS = Table(
     "assignments",
     "one assignment of a group",
-    ("assignment_synced",),
+    ("assignment_synced", "member_fenced", "group_emptied", "group_deleted"),
     (
         *_GROUP,
         Column("generation_id", INT, "its generation"),
@@ -215,7 +254,7 @@ ASSIGNMENTS = Table(
 OFFSETS = Table(
     "offsets",
     "the progress of one partition in one hour",
-    ("offsets_committed",),
+    ("offsets_committed", "offsets_deleted", "group_deleted"),
     (
         *_GROUP,
         Column("topic", TEXT, "the topic"),
@@ -230,12 +269,13 @@ OFFSETS = Table(
         Column("stall_ms", LONG, "the longest time without a commit, counted from the commit before the hour, too"),
         Column("went_back", LONG, "how many commits were lower than the one before"),
     ),
+    "the lag, for a commit says how far the group is and not where the partition ends",
 )
 
 FENCED = Table(
     "fenced",
     "the refused requests of one former member in one hour",
-    ("request_fenced",),
+    ("request_fenced", *_GONE),
     (
         *_GROUP,
         Column("member_id", TEXT, "in whose name"),
@@ -263,8 +303,8 @@ TOPICS = Table(
 
 ADVISOR = Table(
     "advisor",
-    "one generation of a group as one strategy would have assigned it",
-    ("assignment_synced", "member_joined", "member_updated"),
+    "one generation of a group as one strategy would have assigned it; written anew by `rota pipeline advise`",
+    ("assignment_synced", "member_joined", "member_updated", "generation_completed", "group_emptied", *_GONE),
     (
         *_GROUP,
         Column("generation_id", INT, "the generation"),
@@ -301,13 +341,15 @@ GOLD: dict[str, Table] = {
 FOLDED = tuple(name for name in GOLD if name != "advisor")
 """Kept up to date by `refresh`; the advisor's is made when it is asked for."""
 
-CARRY = pa.schema(
-    [
-        ("shard_id", INT),
-        ("namespace", TEXT),
-        ("group_id", TEXT),
-        ("seq", LONG),
-        ("state", TEXT),
-    ]
+CARRY = Table(
+    "carry",
+    "one group, as it stands after the last of its lines that was folded; written anew by each refresh",
+    (),
+    (
+        Column("shard_id", INT, "the group's shard"),
+        Column("namespace", TEXT, "whose group it is"),
+        Column("group_id", TEXT, "the group; empty where that is the shard itself, or the topics of a namespace"),
+        Column("seq", LONG, "the number of that line"),
+        Column("state", TEXT, "what is open in it, for every table: a few hundred bytes of JSON, whatever its history"),
+    ),
 )
-"""What is still open in each group after its line `seq`: a few hundred bytes of JSON, whatever its history was."""

@@ -17,7 +17,7 @@ _UNREADABLE = dict.fromkeys(field.name for field in fields(Churn))
 class Assignments(Fact):
     """Carries who held what last: members that have gone, too, for their units have to move."""
 
-    kinds = frozenset({"assignment_synced", "member_fenced", "group_emptied", "group_deleted"})
+    table = ASSIGNMENTS
 
     def __init__(self, state: State | None = None, decoder: Decoder | None = None) -> None:
         self.state: State = state or {"shares": {}}

@@ -46,8 +46,8 @@ class Event(NamedTuple):
 class Fact(ABC):
     """One question about a group."""
 
-    kinds: ClassVar[frozenset[str]]
-    """The lines that it wants to see."""
+    table: ClassVar[Table]
+    """What its rows are. It sees the table's sources."""
     state: State
 
     @abstractmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rota.pipeline.facts.fact import ENDS, Event, Fact, Row, State, apart_ms, row, us
+from rota.pipeline.facts.fact import Event, Fact, Row, State, apart_ms, row, us
 from rota.pipeline.facts.offsets import HOUR_MS
 from rota.pipeline.facts.view import GroupView
 from rota.pipeline.tables import FENCED
@@ -17,7 +17,7 @@ _REMEMBERED_MS = 24 * HOUR_MS
 class FencedRequests(Fact):
     """One open row for each member, operation and error of an hour; all are closed by the first of another hour."""
 
-    kinds = frozenset({"request_fenced", *ENDS})
+    table = FENCED
 
     def __init__(self, state: State | None = None) -> None:
         self.state: State = state or {"hour_ms": 0, "rows": {}, "gone": {}}

@@ -13,7 +13,7 @@ from rota.pipeline.tables import HEARTBEATS
 class Heartbeats(Fact):
     """A row for each member of each line of statistics."""
 
-    kinds = frozenset({"session_stats"})
+    table = HEARTBEATS
 
     def __init__(self, state: State | None = None) -> None:
         self.state: State = state or {}

@@ -12,7 +12,7 @@ from rota.pipeline.tables import LEADER_TENURES
 class LeaderTenures(Fact):
     """A tenure begins with a completed generation, and ends when the leader goes or another follows it."""
 
-    kinds = frozenset({"generation_completed", "group_emptied", "group_deleted", "member_fenced", *GONE})
+    table = LEADER_TENURES
 
     def __init__(self, state: State | None = None) -> None:
         self.state: State = state or {"leader_id": "", "from_ms": 0, "generations": 0, "gap_ms": None, "free_ms": None}

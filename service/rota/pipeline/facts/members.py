@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from statistics import median_low
 from typing import Any
 
-from rota.pipeline.facts.fact import ENDS, GONE, Event, Fact, Row, State, apart_ms, row, us
+from rota.pipeline.facts.fact import ENDS, Event, Fact, Row, State, apart_ms, row, us
 from rota.pipeline.facts.offsets import HOUR_MS
 from rota.pipeline.facts.view import GroupView
 from rota.pipeline.tables import MEMBERS
@@ -21,7 +21,7 @@ class Members(Fact):
     Carries who is there, and who has gone within the last hour: by client, in the order of the last end.
     """
 
-    kinds = frozenset({"member_joined", "member_updated", "member_fenced", "generation_completed", *GONE})
+    table = MEMBERS
 
     def __init__(self, state: State | None = None) -> None:
         self.state: State = state or {"here": {}, "gone": {}}

@@ -15,7 +15,7 @@ HOUR_MS = 3_600_000
 class Offsets(Fact):
     """One open hour a partition, closed by the first commit of another hour."""
 
-    kinds = frozenset({"offsets_committed", "offsets_deleted", "group_deleted"})
+    table = OFFSETS
 
     def __init__(self, state: State | None = None) -> None:
         self.state: State = state or {}

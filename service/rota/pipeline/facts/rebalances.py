@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rota.pipeline.facts import causes, outcomes
-from rota.pipeline.facts.fact import GONE, Event, Fact, Row, State, apart_ms, row, us
+from rota.pipeline.facts.fact import Event, Fact, Row, State, apart_ms, row, us
 from rota.pipeline.facts.view import COMPLETING, PREPARING, GroupView
 from rota.pipeline.tables import REBALANCES
 
@@ -25,18 +25,7 @@ class Rebalances(Fact):
     One that ended because another began is told when that one's join phase is over: until then it may yet go on.
     """
 
-    kinds = frozenset(
-        {
-            "rebalance_started",
-            "generation_completed",
-            "assignment_synced",
-            "assignment_failed",
-            "group_emptied",
-            "group_deleted",
-            *GONE,
-            *_COUNTED,
-        }
-    )
+    table = REBALANCES
 
     def __init__(self, state: State | None = None) -> None:
         self.state: State = state or {"open": None, "ended": None, "counts": dict.fromkeys(_COUNTED.values(), 0)}

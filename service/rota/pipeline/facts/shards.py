@@ -12,7 +12,7 @@ from rota.pipeline.tables import FAILOVERS, TOPICS
 class Failovers(Fact):
     """`seen_ms` is the last sign of the owner that this shard's own lines give."""
 
-    kinds = frozenset({"shard_acquired", "shard_released"})
+    table = FAILOVERS
 
     def __init__(self, state: State | None = None) -> None:
         self.state: State = state or {"replica_id": "", "seen_ms": None, "released": False}
@@ -38,7 +38,7 @@ class Failovers(Fact):
 class Topics(Fact):
     """Changes of registered topics."""
 
-    kinds = frozenset({"topic_changed"})
+    table = TOPICS
 
     def __init__(self, state: State | None = None) -> None:
         self.state: State = state or {}

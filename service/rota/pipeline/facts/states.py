@@ -20,7 +20,7 @@ _LEADS_TO = {
 class GroupStates(Fact):
     """A stay ends when the next one begins; a resync of a Stable group is no move."""
 
-    kinds = frozenset({*_LEADS_TO, "member_joined", "offsets_committed"})
+    table = GROUP_STATES
 
     def __init__(self, state: State | None = None) -> None:
         self.state: State = state or {"name": None, "since_ms": 0, "generation_id": 0}

@@ -53,7 +53,7 @@ def recommend(
 class Timeouts(Fact):
     """One open day: the advice by all statistics so far. The first statistics of another day close it."""
 
-    kinds = frozenset({"session_stats", "group_deleted"})
+    table = TIMEOUT_ADVICE
 
     def __init__(self, state: State | None = None) -> None:
         self.state: State = state or {}
