@@ -98,9 +98,10 @@ def _section_html(section: Section) -> str:
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, int):
-        return f'<td class="n">{value:,}</td>'
-    return f"<td>{escape(str(value))}</td>"
+    text = f"{value:,}" if isinstance(value, int) else str(value)
+    # Numbers and durations stay on one line.
+    kind = ' class="n"' if text[:1].isdigit() else ""
+    return f"<td{kind}>{escape(text)}</td>"
 
 
 def _csv(section: Section) -> str:
@@ -121,9 +122,9 @@ nav{font-size:.85rem;color:#888;margin:1rem 0}a{color:#3b6fb6;text-decoration:no
 .facts span{color:#666;font-size:.82rem}
 table{border-collapse:collapse;width:100%;font-size:.9rem}th{text-align:left;color:#666;font-weight:600}
 th,td{padding:.28rem .6rem .28rem 0;border-bottom:1px solid #e8e8e8;vertical-align:top}
-td.n{font-variant-numeric:tabular-nums}
+td.n{font-variant-numeric:tabular-nums;white-space:nowrap}
 svg{width:100%;height:auto;font:12px system-ui,sans-serif;margin:.2rem 0}svg .axis{fill:#777;font-size:11px}
 .legend{font-size:.8rem;color:#444;margin:0 0 .8rem}.legend span{margin-right:1rem;white-space:nowrap}
 .legend i{display:inline-block;width:.75em;height:.75em;margin-right:.35em;border-radius:2px}
-@media(max-width:640px){.facts{grid-template-columns:repeat(2,1fr)}}
+@media(max-width:640px){.facts{grid-template-columns:repeat(2,1fr)}table{display:block;overflow-x:auto}}
 """

@@ -273,4 +273,8 @@ def _group(row: dict[str, Any]) -> str:
 
 
 def _three(values: list[int] | None) -> str:
-    return " / ".join(map(duration, values)) if values else "-"
+    """Their unit is said once where they have the same."""
+    said = list(map(duration, values or ()))
+    units = {each.partition(" ")[2] for each in said}
+    shared = f" {units.pop()}" if len(units) == 1 else ""
+    return " / ".join(each.removesuffix(shared) for each in said) + shared or "-"
