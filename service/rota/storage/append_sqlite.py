@@ -25,8 +25,13 @@ class SqliteAppender:
 
     async def append(self, connection: AsyncConnection, batches: Sequence[ShardBatch]) -> set[int]:
         driver = driver_of(connection)
-        # What each of the driver's public methods does with a single statement.
-        moved: set[int] = await driver._execute(_append, driver._conn, batches)
+        try:
+            # What each of the driver's public methods does with a single statement.
+            moved: set[int] = await driver._execute(_append, driver._conn, batches)
+        except BaseException:
+            # Who gives up goes on once the thread has ended what it had begun: this has its turn after that.
+            await driver.rollback()
+            raise
         return moved
 
 

@@ -36,6 +36,8 @@ def sqlite_engine(
         pool_size=connections,
         max_overflow=0,
         pool_timeout=busy_timeout_ms / 1000,
+        # Who uses a connection ends what it began there. The pool would roll back once more: a visit to its thread.
+        pool_reset_on_return=None,
         execution_options={"schema_translate_map": {POSTGRES_SCHEMA: None}},
     )
     begin = "BEGIN IMMEDIATE" if writes else "BEGIN DEFERRED"
