@@ -80,6 +80,8 @@ class GuardedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._awaits_head = False
         super().on_headers_complete()
+        if self.scope["method"] == "POST" and not self.expect_100_continue:
+            self.cycle.transport = _HeadWithBody(self.transport)  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -122,3 +124,27 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         if self._write_deadline is not None:
             self._write_deadline.cancel()
             self._write_deadline = None
+
+
+class _HeadWithBody:
+    """A transport for one answer: what is written first, its head, goes out with what is written next.
+
+    uvloop writes at once, so that each write is a system call, and wakes who reads.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = None
+
+    def write(self, data: bytes) -> None:
+        if self._head is None:
+            self._head = data
+        else:
+            self._transport.write(self._head + data)
+            self._head = b""
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self._transport.close()

@@ -1,0 +1,69 @@
+"""How answers leave the server: what is written to their connection, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest_asyncio
+
+from rota.api.http.app import create_app
+from rota.server.http_protocol import GuardedHttpProtocol
+from rota.server.http_server import HttpServer
+from tests.http.scripted import ScriptedCoordinator
+
+REQUEST = "POST /v1/namespaces/default/groups/g/leave HTTP/1.1\r\nHost: rota\r\nContent-Length: 2\r\n"
+
+
+class Wire(asyncio.Transport):
+    """The server's end of a connection that keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def write(self, data: Any) -> None:
+        self.writes.put_nowait(bytes(data))
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Nobody is at the other end."""
+
+    def resume_reading(self) -> None:
+        """It never pauses."""
+
+
+@pytest_asyncio.fixture
+async def connection() -> AsyncIterator[tuple[GuardedHttpProtocol, Wire]]:
+    server = HttpServer(create_app(ScriptedCoordinator()), [], drain_timeout_ms=1_000)
+    wire = Wire()
+    protocol = GuardedHttpProtocol(server.config, server.server_state, {})
+    protocol.connection_made(wire)
+    yield protocol, wire
+    protocol.connection_lost(None)
+
+
+async def test_an_answer_is_one_write(connection: tuple[GuardedHttpProtocol, Wire]) -> None:
+    protocol, wire = connection
+
+    for _ in range(2):
+        protocol.data_received(f"{REQUEST}\r\n{{}}".encode())
+        async with asyncio.timeout(5):
+            written = await wire.writes.get()
+
+        assert written.startswith(b"HTTP/1.1 ")
+        assert written.endswith(b"}")
+        assert wire.writes.empty()
+
+
+async def test_who_asks_before_sending_a_body_is_answered_first(connection: tuple[GuardedHttpProtocol, Wire]) -> None:
+    protocol, wire = connection
+
+    protocol.data_received(f"{REQUEST}Expect: 100-continue\r\n\r\n".encode())
+    async with asyncio.timeout(5):
+        assert await wire.writes.get() == b"HTTP/1.1 100 Continue\r\n\r\n"
+        protocol.data_received(b"{}")
+        assert (await wire.writes.get()).startswith(b"HTTP/1.1 ")
