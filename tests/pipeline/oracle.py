@@ -137,6 +137,30 @@ def attempts(steps_of_group: Iterable[Step]) -> list[Attempt]:
     return tried
 
 
+def causes(steps_of_group: Iterable[Step]) -> Counter[tuple[int, str]]:
+    """When (ms) rebalances began, and why: in the words of the report, by what else happened at that moment."""
+    began: Counter[tuple[int, str]] = Counter()
+    moment: list[Line] = []
+    for line, _, found, after in steps_of_group:
+        moment = [each for each in moment if (each.epoch, each.at_ms) == (line.epoch, line.at_ms)]
+        if line.kind == "rebalance_started" or (found.state in (COMPLETING, STABLE) and after.state == EMPTY):
+            began[line.at_ms, _cause(line, moment, found)] += 1
+        moment.append(line)
+    return began
+
+
+def _cause(line: Line, moment: list[Line], found: Seen) -> str:
+    last = moment[-1].kind if moment else ""
+    if any(each.kind == "member_fenced" for each in moment[-2:]):
+        return "static member returned"
+    if last in ("", "member_updated") and found.state == STABLE and json.loads(line.payload)["by"] == found.leader_id:
+        # A leader that joins again as it was has no line of its own, nor has one that assigns to somebody who is gone.
+        return "assignment out of date" if "assigned to" in line.reason else "leader joined again"
+    if last == "member_expired":
+        return "sync too late" if "did not sync" in moment[-1].reason else "session expired"
+    return "metadata changed" if last == "member_updated" else last.replace("_", " ")
+
+
 def _interruption(former: Line | None) -> str:
     """By what the group's line before says."""
     if former is not None and former.kind == "assignment_failed":

@@ -32,7 +32,7 @@ def folded(lines: Iterable[Line]) -> tuple[Counter[str], dict[Key, str]]:
 
 def carried_line(key: Key, state: str) -> Line:
     shard_id, namespace, group_id = key
-    seq = json.loads(state)["view"]["last"][1]
+    seq = json.loads(state)["view"]["seq"]
     return Line(shard_id, seq, 0, 0, namespace, group_id, 0, CARRIED, "", state)
 
 

@@ -119,6 +119,13 @@ def took(from_ms: int | None, to_ms: int | None) -> int | None:
     return None if from_ms is None or to_ms is None else max(0, to_ms - from_ms)
 
 
+@pytest.mark.parametrize("seed", ENDINGS)
+def test_rebalances_began_for_what_the_line_before_says(seed: int) -> None:
+    for told, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
+        rows = [row for row in told["rebalances"] if row["cause"] != REASSIGNED]
+        assert Counter((row["started_at"] // 1000, row["cause"]) for row in rows) == oracle.causes(of_group)
+
+
 def test_rebalances_of_these_worlds_end_in_every_way_that_there_is() -> None:
     rows = [row for seed in ENDINGS for told in facts(seed) for row in told["rebalances"]]
 

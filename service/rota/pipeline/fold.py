@@ -66,7 +66,7 @@ class GroupFold:
     @property
     def last_seq(self) -> int:
         """The number of the last line that it has taken in."""
-        return self.view.last_line[1]
+        return self.view.last_seq
 
     def dump(self) -> str:
         """The state after the last line."""

@@ -66,7 +66,7 @@ def causes(spark: SparkSession, begin: datetime, end: datetime) -> Section:
     return Section(
         "causes",
         "Why groups rebalanced",
-        "Each rebalance has one cause: the line of the journal that came right before it.",
+        "Each rebalance has one cause: what the coordinator said when it began.",
         ("cause", "rebalances", "meaning"),
         [(cause, totals[cause], CAUSES[cause]) for cause in order],
         Chart("bars", Bars(labels, {cause: series[cause] for cause in order}, unit)),

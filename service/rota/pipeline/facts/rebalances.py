@@ -34,9 +34,9 @@ class Rebalances(Fact):
         match event.kind:
             case "rebalance_started":
                 yield from self._tell(view)
-                cause = causes.cause_of(event, view)
-                self._end(event.at_ms, _interrupted_by(cause))
-                self.state["open"] = _began(event, view, cause, event.payload["by"])
+                opened = _began(event, view, event.payload["by"])
+                self._end(event.at_ms, _interrupted_by(opened["cause"]))
+                self.state["open"] = opened
             case "generation_completed":
                 yield from self._tell(view)
                 self._complete(event, view)
@@ -77,8 +77,8 @@ class Rebalances(Fact):
         payload = event.payload
         opened = self.state["open"]
         if opened is None:
-            # A new owner loads a group in its join phase, and nobody has to say again that it began.
-            opened = _began(event, view, causes.COORDINATOR_CHANGED, payload["by"])
+            # The line that says so is not there.
+            opened = _began(event, view, payload["by"])
             opened["started_ms"] = payload["started_at_ms"]
         opened.update(
             generation_id=payload["generation_id"],
@@ -92,8 +92,9 @@ class Rebalances(Fact):
         self.state["open"] = opened
 
     def _reassigned(self, event: Event, view: GroupView) -> Row:
-        opened = _began(event, view, causes.REASSIGNED, event.payload["leader_id"])
+        opened = _began(event, view, event.payload["leader_id"])
         opened.update(
+            cause=causes.REASSIGNED,
             generation_id=event.payload["generation_id"],
             sync_ms=0,
             members_after=view.size,
@@ -106,10 +107,10 @@ class Rebalances(Fact):
         return _row(opened, view)
 
     def _emptied(self, event: Event, view: GroupView) -> Iterator[Row]:
-        cause = causes.cause_of(event, view)
+        anew = _began(event, view, "")
         if (opened := self.state["open"]) is not None and opened["completed_ms"] is not None:
-            yield from self._close(event.at_ms, view, _interrupted_by(cause))
-        opened = self.state["open"] = self.state["open"] or _began(event, view, cause, "")
+            yield from self._close(event.at_ms, view, _interrupted_by(anew["cause"]))
+        opened = self.state["open"] = self.state["open"] or anew
         opened.update(generation_id=event.payload["generation_id"], members_after=0, **self._take_counts())
         yield from self._close(event.at_ms, view, outcomes.EMPTIED)
 
@@ -139,9 +140,9 @@ def _interrupted_by(cause: str) -> str:
     return outcomes.TIMED_OUT if cause == causes.SYNC_EXPIRED else outcomes.SUPERSEDED
 
 
-def _began(event: Event, view: GroupView, cause: str, by: str) -> dict[str, Any]:
+def _began(event: Event, view: GroupView, by: str) -> dict[str, Any]:
     return {
-        "cause": cause,
+        "cause": causes.cause_of(event.reason),
         "reason": event.reason,
         "by": by,
         "from_state": view.now,

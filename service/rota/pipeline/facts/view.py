@@ -29,7 +29,7 @@ class GroupView:
             "protocol_name": "",
             "size": 0,
             "members": {},
-            "last": ["", 0, 0, ""],
+            "seq": 0,
         }
 
     # --- questions --------------------------------------------------------------------------------
@@ -65,10 +65,9 @@ class GroupView:
         return found
 
     @property
-    def last_line(self) -> tuple[str, int, int, str]:
-        """Kind, number, time and member of the group's line before."""
-        kind, seq, at_ms, member_id = self.state["last"]
-        return kind, seq, at_ms, member_id
+    def last_seq(self) -> int:
+        """The number of the group's line before."""
+        return int(self.state["seq"])
 
     @property
     def key(self) -> dict[str, str]:
@@ -112,7 +111,7 @@ class GroupView:
                 state.update(generation_id=payload["generation_id"], leader_id="", size=0, protocol_name="", members={})
         if state["now"] == DEAD and event.kind != "group_deleted":
             state["now"] = state["settled"] = EMPTY
-        state["last"] = [event.kind, event.seq, event.at_ms, _member_of(event)]
+        state["seq"] = event.seq
         state["epoch"] = event.epoch
 
     def _update(self, payload: dict[str, Any]) -> None:
@@ -153,11 +152,3 @@ class GroupView:
             protocol_name=payload["protocol_name"],
             size=len(payload["member_ids"]),
         )
-
-
-def _member_of(event: Event) -> str:
-    """Whom a line is about; empty where it is about the group."""
-    payload = event.payload
-    if "member" in payload:
-        return str(payload["member"]["member_id"])
-    return str(payload.get("new_member_id") or payload.get("member_id") or "")
