@@ -226,17 +226,32 @@ def flapping(steps_of_group: Iterable[Step]) -> Counter[tuple[str, int, int, int
     return rows
 
 
-def leaderships(steps_of_group: Iterable[Step]) -> Counter[tuple[str, int, int | None]]:
-    """Who led from when to when (ms)."""
-    led: Counter[tuple[str, int, int | None]] = Counter()
-    leader_id, since_ms = "", 0
+class Tenure(NamedTuple):
+    """Who led from when to when (ms), how long nobody had done before, and how many join phases ended with it."""
+
+    leader_id: str
+    from_ms: int
+    to_ms: int | None
+    gap_ms: int | None
+    generations: int
+
+
+def leaderships(steps_of_group: Iterable[Step]) -> list[Tenure]:
+    """In the order in which they began; two of one leader in a row where it had gone meanwhile."""
+    led: list[Tenure] = []
+    leader_id = ""
     for line, _, found, after in steps_of_group:
         for seen in (found, after):
-            if seen.leader_id != leader_id:
-                led[leader_id, since_ms, line.at_ms] += bool(leader_id)
-                leader_id, since_ms = seen.leader_id, line.at_ms
-    led[leader_id, since_ms, None] += bool(leader_id)
-    return +led
+            if leader_id and seen.leader_id != leader_id:
+                led[-1] = led[-1]._replace(to_ms=line.at_ms)
+            if seen.leader_id not in ("", leader_id):
+                gone_ms = led[-1].to_ms if led else None
+                gap_ms = None if gone_ms is None else max(0, line.at_ms - gone_ms)
+                led.append(Tenure(seen.leader_id, line.at_ms, None, gap_ms, 0))
+            leader_id = seen.leader_id
+        if line.kind == "generation_completed":
+            led[-1] = led[-1]._replace(generations=led[-1].generations + 1)
+    return led
 
 
 def assigned(steps_of_group: Iterable[Step]) -> list[tuple[int, int, int, int]]:

@@ -76,9 +76,12 @@ def test_members_were_there_from_when_to_when(seed: int) -> None:
 
 
 @each_seed
-def test_leaders_led_from_when_to_when(seed: int) -> None:
+def test_leaders_led_from_when_to_when_and_nobody_for_how_long(seed: int) -> None:
     for told, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
-        rows = Counter((row["leader_id"], ms(row["from_at"]), ms(row["to_at"])) for row in told["leader_tenures"])
+        rows = [
+            (row["leader_id"], ms(row["from_at"]), ms(row["to_at"]), row["gap_ms"], row["generations"])
+            for row in told["leader_tenures"]
+        ]
         assert rows == oracle.leaderships(of_group)
 
 
