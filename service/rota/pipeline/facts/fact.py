@@ -84,6 +84,5 @@ def apart_ms(from_ms: int, to_ms: int) -> int:
     return max(0, to_ms - from_ms)
 
 
-GONE = frozenset({"member_left", "member_expired", "member_removed"})
 ENDS = {"member_left": "left", "member_expired": "expired", "member_removed": "removed", "member_fenced": "replaced"}
 """How a member's time in the group ended, by the line that says so."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rota.pipeline.facts.fact import ENDS, GONE, Event, Fact, Row, State, apart_ms, row, us
+from rota.pipeline.facts.fact import ENDS, Event, Fact, Row, State, apart_ms, row, us
 from rota.pipeline.facts.view import GroupView
 from rota.pipeline.tables import LEADER_TENURES
 
@@ -30,7 +30,7 @@ class LeaderTenures(Fact):
                 self._begin(payload["new_member_id"], event.at_ms, 0)
             case "group_emptied" | "group_deleted":
                 yield from self._close(event, view, "emptied")
-            case kind if kind in GONE and payload["member_id"] == leader_id:
+            case kind if kind in ENDS and payload["member_id"] == leader_id:
                 yield from self._close(event, view, ENDS[kind])
 
     def open_rows(self, view: GroupView) -> Iterator[Row]:
