@@ -31,7 +31,7 @@ CALLS_PER_S = 200
 """Of the neighbours: nine heartbeats to a commit."""
 SECONDS = 3.0
 WARM_UP_S = 1.0
-PAIRS = 4
+PAIRS = 6
 """Of windows in each repeat: a machine that stands for 50 ms spoils the p99 of one, and not the median of many."""
 AIM_PERCENT = 20.0
 NOISY = "noisy"
