@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, groupby, pairwise
 from math import ceil, floor
+from statistics import pstdev
 from typing import NamedTuple
 
 from rota.group.gaps import class_end_ms
@@ -145,7 +146,8 @@ def causes(steps_of_group: Iterable[Step]) -> Counter[tuple[int, str]]:
         moment = [each for each in moment if (each.epoch, each.at_ms) == (line.epoch, line.at_ms)]
         if line.kind == "rebalance_started" or (found.state in (COMPLETING, STABLE) and after.state == EMPTY):
             began[line.at_ms, _cause(line, moment, found)] += 1
-        moment.append(line)
+        if line.kind != "offsets_committed":
+            moment.append(line)
     return began
 
 
@@ -254,8 +256,8 @@ def leaderships(steps_of_group: Iterable[Step]) -> list[Tenure]:
     return led
 
 
-def assigned(steps_of_group: Iterable[Step]) -> list[tuple[int, int, int, int]]:
-    """For each assignment: members, units, units that moved, units taken from who stayed."""
+def assigned(steps_of_group: Iterable[Step]) -> list[tuple[int, int, int, int, int, float]]:
+    """For each assignment: members, units, units that moved, from who had gone, units taken from who stayed, spread."""
     rows = []
     last: dict[str, set[str]] = {}
     for line, _, _, after in steps_of_group:
@@ -265,11 +267,13 @@ def assigned(steps_of_group: Iterable[Step]) -> list[tuple[int, int, int, int]]:
         if line.kind in ("group_emptied", "group_deleted"):
             last = {}
         if line.kind == "assignment_synced":
-            moved = sum(unit in last and not held <= last[unit] for unit, held in after.holders.items())
+            moved = [unit for unit, held in after.holders.items() if unit in last and not held <= last[unit]]
             stay = set(after.members)
+            forced = sum(not last[unit] <= stay for unit in moved)
             revoked = sum(len((held & stay) - after.holders.get(unit, set())) for unit, held in last.items())
             units = sum(map(len, after.holders.values()))
-            rows.append((len(after.members), units, moved, revoked))
+            spread = pstdev([sum(member in held for held in after.holders.values()) for member in after.members])
+            rows.append((len(after.members), units, len(moved), forced, revoked, spread))
             last = after.holders
     return rows
 

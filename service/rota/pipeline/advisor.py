@@ -154,11 +154,13 @@ class GroupReplay:
             members=len(after.shares),
             units=units,
             moves=moves,
+            forced_moves=change.forced_moves,
             least_moves=change.least_moves,
             revoked=change.revoked,
             rounds=rounds,
             paused_units=moves if cooperative else units,
             imbalance=after.imbalance,
+            stddev=after.stddev,
         )
 
 

@@ -313,11 +313,13 @@ ADVISOR = Table(
         Column("members", INT, "how many members there were"),
         Column("units", INT, "how many units there were"),
         Column("moves", INT, "units that change their holder"),
+        Column("forced_moves", INT, "of these, units whose holder had gone"),
         Column("least_moves", INT, "the fewest possible, as in `assignments`"),
         Column("revoked", INT, "units taken from members that stay"),
         Column("rounds", INT, "join phases that it takes: 2 where units are given up first and handed on afterwards"),
         Column("paused_units", INT, "units that nobody works on while the group agrees: all, but for what is kept"),
         Column("imbalance", INT, "units of the fullest member less units of the emptiest"),
+        Column("stddev", DOUBLE, "standard deviation of units per member"),
     ),
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import sqrt
+from operator import mul
 from typing import Any, NamedTuple
 
 AnyShares = Mapping[str, Sequence[Any]]
@@ -33,6 +34,8 @@ class Change(NamedTuple):
 
     moved: list[Any]
     """The units that somebody held and now somebody else does."""
+    forced_moves: int
+    """How many of these were held by members who are not there any more."""
     revoked: int
     """How many units were taken from members who stay."""
     least_moves: int
@@ -62,13 +65,19 @@ class Holding:
         new, gone = self.units - before.units, before.units - self.units
         moved: list[Any] = []
         revoked, kept = 0, []
+        orphaned = _NOTHING.union(*[had for member, had in before.held.items() if member not in self.held])
         for member, share in self.held.items():
             had = before.held.get(member, _NOTHING)
             kept.append(len(had - gone))
             if share != had:
                 moved += share - had - new
                 revoked += len(had - share)
-        return Change(moved, revoked, len(before.units) - len(gone) - _most_that_stay(kept, len(self.units)))
+        return Change(
+            moved,
+            len([unit for unit in moved if unit in orphaned]) if orphaned else 0,
+            revoked,
+            len(before.units) - len(gone) - _most_that_stay(kept, len(self.units)),
+        )
 
     @property
     def size(self) -> int:
@@ -80,6 +89,13 @@ class Holding:
         """How many more units the largest share has than the smallest."""
         sizes = list(map(len, self.shares.values()))
         return max(sizes) - min(sizes) if sizes else 0
+
+    @property
+    def stddev(self) -> float:
+        """The standard deviation of the sizes of the shares."""
+        sizes = list(map(len, self.shares.values()))
+        members = len(sizes)
+        return sqrt(members * sum(map(mul, sizes, sizes)) - sum(sizes) ** 2) / members if members else 0.0
 
 
 _NOTHING: frozenset[Any] = frozenset()
@@ -96,25 +112,16 @@ def _most_that_stay(kept: list[int], units: int) -> int:
 
 def churn(before: Holding, after: Holding) -> Churn:
     """Compare two assignments."""
-    moved, revoked, least_moves = after.change_from(before)
-    left = {unit for member, share in before.shares.items() if member not in after.shares for unit in share}
-    sizes = list(map(len, after.shares.values()))
+    moved, forced_moves, revoked, least_moves = after.change_from(before)
     return Churn(
         members=len(after.shares),
         units=after.size,
         moves=len(moved),
-        forced_moves=len([unit for unit in moved if unit in left]),
+        forced_moves=forced_moves,
         least_moves=least_moves,
         revoked=revoked,
         added=len(after.units - before.units),
         unassigned=len(before.units - after.units),
         imbalance=after.imbalance,
-        stddev=_stddev(sizes),
+        stddev=after.stddev,
     )
-
-
-def _stddev(sizes: list[int]) -> float:
-    if not sizes:
-        return 0.0
-    mean = sum(sizes) / len(sizes)
-    return sqrt(sum((size - mean) ** 2 for size in sizes) / len(sizes))
