@@ -48,6 +48,10 @@ class Crowd:
     work_s: float = _WORK_S
 
 
+PATIENT = Crowd(session_ms=10_000)
+"""So much longer than a lease and a store's silence are that also a busy machine has moved the shards by then."""
+
+
 class Load:
     """Workers of several groups. What one of them finds wrong ends the load and is raised."""
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.faults.hurts import CUTS, slow_down
-from tests.faults.load import SESSION_MS, Load
+from tests.faults.load import PATIENT, Load
 from tests.faults.verdict import judge
 from tests.support.cluster import Cluster
 from tests.support.cluster_network import ProxiedNetwork
@@ -20,13 +20,13 @@ FACTS = 150
 
 @pytest.mark.parametrize("cut", CUTS)
 async def test_nobody_is_evicted_and_nothing_lost_when_a_link_is_cut(cluster: Cluster, seed: int, cut: str) -> None:
-    load = Load(cluster.urls, cluster.shard_count, seed)
+    load = Load(cluster.urls, cluster.shard_count, seed, PATIENT)
     async with load.running():
         await load.until_all_hold()
         quiet_since_ms = load.record.clock.now_ms()
         CUTS[cut](cluster.network)
         # So long that who is not heard would be gone.
-        await asyncio.sleep(1.2 * SESSION_MS / 1_000)
+        await asyncio.sleep(1.2 * PATIENT.session_ms / 1_000)
         await load.until_facts(FACTS)
         cluster.network.heal()
         await cluster.until_settled()

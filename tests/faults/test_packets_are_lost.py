@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.asking import a_commit, a_question, ask, groups_on
 from tests.faults.hurts import LOSSES, PACKETS
-from tests.faults.load import Crowd, Load
+from tests.faults.load import PATIENT, Crowd, Load
 from tests.faults.verdict import judge
 from tests.support.cluster import Cluster
 from tests.support.cluster_wiring import POSTGRES
@@ -20,8 +20,6 @@ from tests.support.processes import Processes
 pytestmark = pytest.mark.processes
 
 FACTS = 60
-PATIENT = Crowd(session_ms=10_000)
-"""So much longer than a lease and a store's silence are that also a busy machine has moved the shards by then."""
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from rota.client import HttpTransport
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat
-from tests.faults.load import NAMESPACE, SESSION_MS, Crowd, Load
+from tests.faults.load import NAMESPACE, PATIENT, Crowd, Load
 from tests.faults.verdict import judge
 from tests.support.cluster import Cluster
 from tests.support.postgres import StopMode
@@ -63,7 +63,7 @@ def stalled(cluster: Cluster) -> None:
 async def test_nobody_is_evicted_when_redis_fails_and_then_a_replica(
     cluster: Cluster, seed: int, hurt: Callable[[Cluster], None]
 ) -> None:
-    load = Load(cluster.urls, cluster.shard_count, seed)
+    load = Load(cluster.urls, cluster.shard_count, seed, PATIENT)
     async with load.running():
         await load.until_all_hold()
         quiet_since_ms = load.record.clock.now_ms()
@@ -71,7 +71,7 @@ async def test_nobody_is_evicted_when_redis_fails_and_then_a_replica(
         cluster.replicas["r2"].kill9()
         await cluster.until_moved("r2")
         # So long that who is not heard would be gone.
-        await asyncio.sleep(1.2 * SESSION_MS / 1_000)
+        await asyncio.sleep(1.2 * PATIENT.session_ms / 1_000)
         await load.until_facts(FACTS)
 
     verdict = await judge(load, cluster, quiet_since_ms=quiet_since_ms)
