@@ -218,6 +218,16 @@ async def test_nothing_is_wider_than_a_small_screen(browser: Browser, scene: Sce
             assert await page.evaluate(_WIDTH_BEYOND_THE_SCREEN) == 0, name
 
 
+async def test_every_line_of_the_journal_is_read_on_a_small_screen_without_moving_it(
+    browser: Browser, scene: Scene
+) -> None:
+    async with page_of(browser, scene.url + PAGES["timeline"], size=SMALL) as page:
+        table = page.locator("table.journal")
+
+        assert await table.locator("tr").count() > 3
+        assert await table.evaluate("(table) => table.parentElement.scrollWidth - table.parentElement.clientWidth") == 0
+
+
 async def test_the_way_to_a_group_by_keyboard_alone(browser: Browser, scene: Scene) -> None:
     async with page_of(browser, scene.url) as page:
         await page.keyboard.press("Tab")

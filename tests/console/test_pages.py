@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 
@@ -10,7 +11,7 @@ import pytest
 
 from rota.console import desk, group
 from rota.console.browsing import PAGE_HEADERS
-from rota.console.rendering import static_file
+from rota.console.rendering import MOST_NAMED, STATES, static_file
 from tests.console.conftest import HOST, Site
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -34,6 +35,18 @@ async def test_the_overview_counts_groups_and_names_those_to_look_at(site: Site)
     assert f'href="{site.path("calm")}"' not in text
     assert "1 of 2 members joined, waiting for" in text
     assert member_id not in text
+
+
+async def test_figures_of_several_namespaces_lead_to_the_groups_that_they_count(site: Site) -> None:
+    """A list is of one namespace, so the figures of all lead to what tells them apart."""
+    await site.stable("indexers")
+    await Site(site.http, f"{site.namespace}-b").stable("indexers")
+
+    text = await site.page("/")
+
+    assert text.count('<a href="#spaces">') == len(STATES)
+    for namespace in (site.namespace, f"{site.namespace}-b"):
+        assert f'href="/groups?namespace={namespace}&amp;state=Stable">1 Stable</a>' in text
 
 
 async def test_a_group_says_why_it_is_so_who_is_in_it_and_who_holds_what(site: Site) -> None:
@@ -65,6 +78,50 @@ async def test_of_a_large_group_those_are_shown_whom_one_would_look_for(
     assert whole.count('aria-label="Evict') == len(others) + 1
     assert "Show all" not in whole
     assert "and 1 more" in of_leader
+
+
+async def test_of_many_who_came_at_once_some_are_named_and_the_others_counted(site: Site) -> None:
+    await site.stable("crowd")
+    await asyncio.gather(
+        *(site.join("crowd", client_id=f"new-{number}", wait_ms=0) for number in range(MOST_NAMED + 2))
+    )
+    await site.ask("crowd", "leave", members=[{"member_id": await _leader(site, "crowd")}])
+
+    text = await site.page(site.path("crowd", "timeline"))
+
+    assert text.count('<span class="came" title="new-') == MOST_NAMED
+    assert '<span class="came">+ 2 more</span>' in text
+
+
+async def test_what_somebody_holds_in_many_pieces_has_a_bound_and_is_all_there(site: Site) -> None:
+    numbers = list(range(0, 400, 2))
+    member_id = await site.stable("indexers", share=json.dumps({"topics": {"documents": numbers}}).encode())
+
+    text = await site.page(site.path("indexers"))
+
+    everything = f"documents {', '.join(map(str, numbers))}"
+    assert f'<div class="long" role="group" aria-label="What {member_id} holds" tabindex="0">{everything}</div>' in text
+
+
+@pytest.mark.parametrize("name", ["leader", "timeline"])
+async def test_a_group_that_is_called_like_one_of_its_pages_is_on_one_page_at_a_time(site: Site, name: str) -> None:
+    await site.stable(name)
+
+    for page in ((), ("leader",), ("timeline",)):
+        tabs = (await site.page(site.path(name, *page))).partition('class="tabs"')[2].partition("</nav>")[0]
+        assert tabs.count('aria-current="page"') == 1
+
+
+async def test_one_of_a_kind_is_told_as_one(site: Site) -> None:
+    await site.stable("indexers", share=json.dumps({"topics": {"documents": [0]}}).encode())
+
+    group_, delete = await site.page(site.path("indexers")), await site.page(site.path("indexers", "act", "delete"))
+    listed = await site.page(f"/groups?namespace={site.namespace}")
+
+    assert "<b>1</b> unit</span>" in group_
+    assert 'aria-label="1 member by 1 unit; ' in group_
+    assert "it has 1 member: it must be empty" in delete
+    assert 'data-unit="member">1</td>' in listed
 
 
 async def test_a_group_that_is_not_there_is_told_of_in_words(site: Site) -> None:
@@ -339,3 +396,9 @@ async def test_a_form_without_end_is_refused(site: Site) -> None:
     answer = await site.send(site.path("indexers", "act", "rebalance"), {**FORM, "note": "x" * 20_000})
 
     assert answer.status_code == httpx.codes.REQUEST_ENTITY_TOO_LARGE
+
+
+async def _leader(site: Site, group_id: str) -> str:
+    """The id of who leads."""
+    found = (await site.http.get(f"/v1/namespaces/{site.namespace}/groups/{group_id}")).json()
+    return str(found["leader_id"])

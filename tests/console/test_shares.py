@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -83,8 +84,26 @@ def test_a_drawing_has_a_cell_for_each_unit_and_all_of_it_inside(units: int, cel
     assert max(one.y for one in drawing.cells) < drawing.height
 
 
+def test_thousands_of_units_are_stripes_of_a_pixel_each_with_what_moved_apart() -> None:
+    before = {"a": plain(topic=list(range(1_000))), "b": plain(topic=list(range(1_000, 2_000)))}
+    now = {"a": plain(topic=list(range(1_001))), "b": plain(topic=list(range(1_001, 2_000)))}
+    drawn = share_map("consumer", now, before)
+    assert drawn is not None
+
+    drawing = draw(drawn)
+
+    assert drawing is not None
+    assert drawing.cells == ()
+    assert [(one.path.count("M"), one.moved) for one in drawing.stripes] == [(1_000, False), (1, True), (999, False)]
+    assert drawing.stripes[1].title == "a: 1 of 2000, new here"
+    at_px = [float(place) for one in drawing.stripes for place in re.findall(r"M([\d.]+) ", one.path)]
+    assert len(set(at_px)) == 2_000
+    assert max(at_px) + drawing.cell <= drawing.width
+    assert [one.text for one in drawing.numbers][:3] == ["0", "100", "200"]
+
+
 def test_what_nobody_could_look_at_is_not_drawn() -> None:
-    drawn = share_map("consumer", {"a": plain(topic=list(range(1_600)))})
+    drawn = share_map("consumer", {"a": plain(topic=list(range(6_001)))})
 
     assert drawn is not None
     assert draw(drawn) is None

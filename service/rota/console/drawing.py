@@ -10,9 +10,12 @@ from rota.console.shares import ShareMap
 _LABEL_PX = 190
 _COUNT_PX = 44
 _ROW_PX = 26
+_CELL_HEIGHT_PX = 18
 _HEAD_PX = 40
 _NAME_PX_PER_CHAR = 7.4
-_MOST_UNITS = 1_500
+_MOST_CELLS = 1_500
+"""Beyond that a unit is one pixel of a stripe: a cell each would be more to send than to see."""
+_MOST_UNITS = 6_000
 _MOST_ROWS = 200
 
 
@@ -20,6 +23,15 @@ _MOST_ROWS = 200
 class Cell:
     x: float
     y: float
+    moved: bool
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stripe:
+    """What one member holds of very many units, as the path of an SVG."""
+
+    path: str
     moved: bool
     title: str
 
@@ -34,13 +46,14 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """All in pixels. `step` is from one unit to the next, `cell` how wide one is drawn."""
+    """All in pixels. `cell` is how wide a unit is drawn: by itself, or of very many in stripes."""
 
     width: int
     height: int
     cell: float
-    row_height: int
+    cell_height: int
     cells: tuple[Cell, ...]
+    stripes: tuple[Stripe, ...]
     rows: tuple[Label, ...]
     counts: tuple[Label, ...]
     topics: tuple[Label, ...]
@@ -55,7 +68,7 @@ def draw(drawn: ShareMap) -> Drawing | None:
     units, members = len(drawn.units), len(drawn.rows)
     if units > _MOST_UNITS or members > _MOST_ROWS:
         return None
-    cell, gap = (18.0, 3.0) if units <= 60 else (9.0, 2.0) if units <= 300 else (3.0, 1.0)
+    cell, gap = _sizes(units)
     step, topic_gap = cell + gap, 12.0
     x_of = _columns(drawn, step, topic_gap)
     right = max(x_of[-1] + cell, *(_topic_end(drawn, x_of, one) for one in range(len(drawn.topics))))
@@ -63,8 +76,9 @@ def draw(drawn: ShareMap) -> Drawing | None:
         width=round(right + 8),
         height=_HEAD_PX + _ROW_PX * members + 6,
         cell=cell,
-        row_height=_ROW_PX,
-        cells=_cells(drawn, x_of),
+        cell_height=_CELL_HEIGHT_PX,
+        cells=_cells(drawn, x_of) if units <= _MOST_CELLS else (),
+        stripes=_stripes(drawn, x_of) if units > _MOST_CELLS else (),
         rows=tuple(Label(0, _y(n) + 14, short(row.member_id, 22), row.member_id) for n, row in enumerate(drawn.rows)),
         counts=tuple(Label(_LABEL_PX + 20, _y(n) + 14, str(len(row.held))) for n, row in enumerate(drawn.rows)),
         topics=tuple(Label(x_of[topic.first], 12, topic.name) for topic in drawn.topics),
@@ -73,6 +87,15 @@ def draw(drawn: ShareMap) -> Drawing | None:
         left=_LABEL_PX + _COUNT_PX,
         right=right,
     )
+
+
+def _sizes(units: int) -> tuple[float, float]:
+    """How wide a unit is, and how far the next one is from it."""
+    if units <= 60:
+        return 18.0, 3.0
+    if units <= 300:
+        return 9.0, 2.0
+    return (3.0, 1.0) if units <= _MOST_CELLS else (1.0, 0.0)
 
 
 def _columns(drawn: ShareMap, step: float, topic_gap: float) -> list[float]:
@@ -97,9 +120,21 @@ def _cells(drawn: ShareMap, x_of: list[float]) -> tuple[Cell, ...]:
     )
 
 
+def _stripes(drawn: ShareMap, x_of: list[float]) -> tuple[Stripe, ...]:
+    found: list[Stripe] = []
+    for number, row in enumerate(drawn.rows):
+        for moved in (False, True):
+            units = [unit for unit in row.held if (unit in row.gained) is moved]
+            if units:
+                path = "".join(f"M{x_of[unit]:g} {_y(number):g}h1v{_CELL_HEIGHT_PX}h-1z" for unit in units)
+                title = f"{row.member_id}: {len(units)} of {len(drawn.units)}{', new here' if moved else ''}"
+                found.append(Stripe(path, moved, title))
+    return tuple(found)
+
+
 def _numbers(drawn: ShareMap, x_of: list[float], cell: float) -> tuple[Label, ...]:
     """Partition numbers under the topics' names, as many as there is room for."""
-    every = 1 if cell >= 18 else 5 if cell >= 9 else 25
+    every = 1 if cell >= 18 else 5 if cell >= 9 else 25 if cell >= 3 else 100
     return tuple(
         Label(x_of[topic.first + n] + cell / 2, 28, str(drawn.units[topic.first + n][1]))
         for topic in drawn.topics

@@ -12,7 +12,7 @@ from rota.console.desk import Described, Desk
 from rota.console.drawing import draw
 from rota.console.rendering import utc
 from rota.console.shares import in_words, moves, share_map, units_of
-from rota.observability.explanation import explain, heard_ms_ago
+from rota.observability.explanation import count, explain, heard_ms_ago
 from rota.observability.generations import Event, Generation, generations
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import DescribedMember, DescribeReply
@@ -176,7 +176,7 @@ def refusals(group: DescribeReply) -> dict[str, str]:
         "rebalance": empty,
         "step-down": leaderless or ("nobody else could lead" if len(group.members) < 2 else ""),
         "evict": empty,
-        "delete": "" if group.state == "Empty" else f"it has {len(group.members)} members: it must be empty",
+        "delete": "" if group.state == "Empty" else f"it has {count(len(group.members), 'member')}: it must be empty",
     }
 
 

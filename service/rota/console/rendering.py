@@ -33,6 +33,8 @@ TONES = {
     "Stable": "calm",
     "Dead": "empty",
 }
+MOST_NAMED = 20
+"""Of those who came or went in one generation; the rest is told as a number, and stands in the journal."""
 _STATIC = files("rota.console") / "static"
 _MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 _TEXT = "text/plain; charset=utf-8"
@@ -68,6 +70,7 @@ def environment() -> Environment:
         "release": version("rota"),
         "tones": TONES,
         "state_meanings": STATE_MEANINGS,
+        "most_named": MOST_NAMED,
         "what_happened": what_happened,
     }
     return env
