@@ -93,6 +93,19 @@ def test_the_server_itself_is_for_rules_about_every_namespace() -> None:
     assert decide((a_rule(actions=ROLES["admin"]),), WORKER, Action.METRICS, server).allowed
 
 
+@pytest.mark.parametrize("named", [{"groups": ["bill*"]}, {"topics": ["documents"]}, {"groups": ["*"]}])
+@pytest.mark.parametrize("action", [Action.JOURNAL, Action.METRICS, Action.TOKENS])
+def test_a_rule_about_some_groups_or_topics_says_nothing_of_the_server(
+    named: dict[str, list[str]], action: Action
+) -> None:
+    everything, server = a_rule("everything", actions=ROLES["admin"]), Resource(Kind.SERVER)
+    some = {"name": "some", "subjects": ["sa:team-a/*"], "actions": ["*"], **named}
+    allowed, denied = read_rule(some), read_rule({**some, "effect": "deny"})
+
+    assert not decide((allowed,), WORKER, action, server).allowed
+    assert decide((everything, denied), WORKER, action, server).rule == "everything"
+
+
 @pytest.mark.parametrize(
     ("request_", "action"),
     [

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from rota.api.access.identity import FRESH_S
 from rota.api.grpc.server import RENEWAL_S
 from rota.v1 import coordinator_pb2 as pb
 from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
@@ -72,3 +73,40 @@ async def test_a_watch_ends_when_its_token_is_revoked(service: Service) -> None:
 
     assert [line for line in seen if line.startswith('data: {"revision')] == []
     assert "event: interrupted" in seen
+
+
+async def test_a_watch_ends_when_a_rule_denies_it(service: Service) -> None:
+    """The token is as good as before."""
+    owner, watcher = bearer(service.secrets.a_token("joiner")), bearer(service.secrets.a_token("onlooker", "viewer"))
+    group = f"/v1/namespaces/{NAMESPACE}/groups/frozen"
+    seen: list[str] = []
+
+    async with service.http.stream("GET", f"{group}/events", headers=watcher) as response:
+        lines = response.aiter_lines()
+        await anext(lines)
+        service.secrets.write(more=NOBODY_LOOKS)
+        await refused_with_403(service, group, watcher)
+        body = {**a_join_body(), "group_instance_id": "i1"}
+        await service.http.post(f"{group}/join", json=body, headers=owner)
+        async with asyncio.timeout(5):
+            seen += [line async for line in lines]
+
+    assert [line for line in seen if line.startswith('data: {"revision')] == []
+    assert "event: interrupted" in seen
+
+
+NOBODY_LOOKS = """
+[[rules]]
+name = "nobody looks"
+subjects = ["token:onlooker"]
+actions = ["describe"]
+groups = ["frozen"]
+effect = "deny"
+"""
+
+
+async def refused_with_403(service: Service, path: str, headers: dict[str, str]) -> None:
+    """Once what was allowed before is not remembered any more."""
+    async with asyncio.timeout(20 * FRESH_S):
+        while (await service.http.get(path, headers=headers)).status_code != 403:
+            continue

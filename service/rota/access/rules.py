@@ -34,11 +34,15 @@ class Rule:
     effect: Effect = Effect.ALLOW
 
     def is_about(self, action: Action, resource: Resource) -> bool:
-        """Whether it says anything about this action there. To deny, lists must be meant as a whole."""
+        """Whether it says anything about this action there.
+
+        A rule about some namespaces, groups or topics says nothing of the server. To deny, lists must be meant as a
+        whole, too.
+        """
         if action not in self.actions:
             return False
         if resource.kind is Kind.SERVER:
-            return ANY in self.namespaces
+            return ANY in self.namespaces and ANY in self.groups and ANY in self.topics
         if not matches(self.namespaces, resource.namespace):
             return False
         match resource.kind:

@@ -114,10 +114,11 @@ class GuardedCoordinator:
         return answer and (self._too_much(request) or answer)
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:
-        """Raises `RejectedRequest` before there is anything to follow, and ends when the caller's proof does."""
-        self.guard.admit_to(WATCH, namespace, group_id)
+        """Raises `RejectedRequest` before there is anything to follow, and ends when it would be refused anew."""
         identity = self.guard.current()
-        return self._while_proven(identity, self.unguarded.watch(namespace, group_id, after_revision))
+        identity.check(WATCH, namespace, group_id)
+        events = self.unguarded.watch(namespace, group_id, after_revision)
+        return self._while_allowed(identity, namespace, group_id, events)
 
     def subscribe(self, namespace: str, group_id: str, listener: Callable[[JournalEvent], None]) -> Callable[[], None]:
         """Not a caller's: the server follows groups for members that it has let in."""
@@ -179,18 +180,29 @@ class GuardedCoordinator:
         named = {"groups": listed} if isinstance(reply, ListReply) else {"topics": listed}
         return replace(answer, reply=replace(reply, more=more, **named))
 
-    async def _while_proven(
-        self, identity: Identity, events: AsyncIterator[JournalEvent]
+    async def _while_allowed(
+        self, identity: Identity, namespace: str, group_id: str, events: AsyncIterator[JournalEvent]
     ) -> AsyncIterator[JournalEvent]:
+        """Neither the caller's proof nor the rules need last as long as a watch."""
         try:
             async for event in events:
-                if identity.proof_refused():
+                if not _may_watch_on(identity, namespace, group_id):
                     return
                 yield event
         finally:
             close = getattr(events, "aclose", None)
             if close is not None:
                 await close()
+
+
+def _may_watch_on(identity: Identity, namespace: str, group_id: str) -> bool:
+    if identity.proof_refused():
+        return False
+    try:
+        identity.check(WATCH, namespace, group_id)
+    except RejectedRequest:
+        return False
+    return True
 
 
 def _page_after(page: ListGroups | ListTopics, last: str) -> ListGroups | ListTopics:
