@@ -25,7 +25,8 @@ test: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operating.
 	$(PYTEST) $(ARGS)
 
 test-all: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operating.stamp .venv/browser.stamp ## The tests and those that take minutes
-	$(PYTEST) -m "not torture" $(ARGS)
+	$(PYTEST) -m "not torture and not alone" $(ARGS)
+	$(BIN)/pytest -m alone $(ARGS) || [ $$? = 5 ] # 5: ARGS chose none of these
 
 coverage: .venv/dev.stamp ## Branches of the core that its own quick tests reach; fails below 95 %
 	$(BIN)/pytest -q tests/unit tests/conformance -k "not assignor and not support and not fuzz" --cov --cov-fail-under=95

@@ -21,6 +21,7 @@ from tests.support.processes import Processes
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.slow,
+    pytest.mark.alone,
     # asyncio leaves a socket to the collector where a connection is given up just as it is made.
     pytest.mark.filterwarnings("ignore:unclosed (<socket|transport):ResourceWarning"),
 ]
@@ -125,10 +126,9 @@ async def test_200_members_notice_nothing_of_a_rolling_restart(processes: Proces
         told = Counter(type(event).__name__ for worker in workers for event in worker.told)
         after = generations_of_all(workers)
 
-    print(f"{sum(worker.commits for worker in workers)} commits, told {dict(told)}")
+    print(f"{sum(worker.commits for worker in workers)} commits")
     assert after == before
-    # Where the machine keeps 200 members from their heartbeats, these say so, and that is all.
-    assert told.keys() <= {"Unreachable", "Reachable"}
+    assert told == {}
 
 
 def progress(workers: list[Worker]) -> Callable[[], bool]:
