@@ -179,7 +179,10 @@ def tables() -> str:
         rows = ((f"`{column.name}`", str(column.type_), column.doc) for column in each.columns)
         sources = ", ".join(f"`{kind}`" for kind in each.sources)
         told = f"One row: {each.grain}."
-        told += f" Made of the lines {sources}." * bool(sources) + f" Untold: {each.untold}." * bool(each.untold)
+        if sources:
+            told += f" Made of the lines {sources}."
+        if each.untold:
+            told += f" Untold: {each.untold}."
         parts += [f"## {each.name}", told, table(("column", "type", "meaning"), rows)]
     for heading, words in (("cause", CAUSES), ("outcome", OUTCOMES)):
         meanings = ((f"`{word}`", meaning) for word, meaning in words.items())

@@ -74,7 +74,7 @@ class Holding:
                 revoked += len(had - share)
         return Change(
             moved,
-            len([unit for unit in moved if unit in orphaned]) if orphaned else 0,
+            sum(map(orphaned.__contains__, moved)),
             revoked,
             len(before.units) - len(gone) - _most_that_stay(kept, len(self.units)),
         )
