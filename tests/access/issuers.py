@@ -44,6 +44,7 @@ class Reviewer:
         self.accounts: dict[str, str] = {}
         """Which token is which service account's: `namespace:name`."""
         self.asked: list[dict[str, Any]] = []
+        self.is_away = False
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         body, more = b"", True
@@ -54,7 +55,8 @@ class Reviewer:
         self.asked.append(asked)
         document = json.dumps({**asked, "status": self._status(asked["spec"])}).encode()
         headers = [(b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": 201, "headers": headers})
+        status = 503 if self.is_away else 201
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": document})
 
     def _status(self, spec: dict[str, Any]) -> dict[str, Any]:

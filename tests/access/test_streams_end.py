@@ -11,8 +11,10 @@ import pytest_asyncio
 
 from rota.api.access.identity import FRESH_S
 from rota.api.grpc.server import RENEWAL_S
+from rota.server.access import authenticator
 from rota.v1 import coordinator_pb2 as pb
 from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
+from tests.access.issuers import Signer
 from tests.grpc.clients import SessionClient
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -27,15 +29,45 @@ async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ser
         yield service
 
 
-async def test_a_stream_is_sent_elsewhere_before_its_token_runs_out(service: Service) -> None:
+@pytest.mark.parametrize("issuer", ["oidc", "reviewed"])
+async def test_a_stream_is_sent_elsewhere_before_its_token_runs_out(service: Service, issuer: str) -> None:
     leeway_s = 30
-    token = service.secrets.oidc.token(sub="worker", lasts_s=RENEWAL_S + 1 - leeway_s)
+    signer: Signer = getattr(service.secrets, issuer)
+    token = signer.token(sub="worker", lasts_s=RENEWAL_S + 1 - leeway_s)
+    service.secrets.reviewer.accounts[token] = f"{NAMESPACE}:worker"
     client = SessionClient(service.channel, (("authorization", f"Bearer {token}"),))
 
     await client.ask(options=pb.SessionOptions())
     drained = await client.next_news("drain")
 
     assert drained.reason
+    await client.close()
+
+
+async def test_a_stream_hears_that_the_pod_is_gone_whose_token_opened_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authenticator, "GOOD_FOR_S", 0.0)
+    token = service.secrets.reviewed.token(sub="gone")
+    reviewer = service.secrets.reviewer
+    reviewer.accounts[token] = f"{NAMESPACE}:worker"
+    client = SessionClient(service.channel, (("authorization", f"Bearer {token}"),))
+    sync = pb.SyncGroupRequest(**PLACE, member_id="nobody", generation_id=1)
+
+    before = await client.ask(sync=sync)
+    reviewer.is_away = True
+    asked = len(reviewer.asked)
+    async with asyncio.timeout(5):
+        while len(reviewer.asked) < asked + 2:
+            meanwhile = await client.ask(sync=sync)
+    reviewer.is_away = False
+    del reviewer.accounts[token]
+    async with asyncio.timeout(5):
+        while (after := await client.ask(sync=sync)).error.code != "UNAUTHENTICATED":
+            continue
+
+    assert before.error.code == meanwhile.error.code == "UNKNOWN_MEMBER_ID"
+    assert "does not accept the token" in after.error.detail
     await client.close()
 
 

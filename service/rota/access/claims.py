@@ -44,7 +44,7 @@ class Issuer:
 
 def caller_of_claims(claims: Mapping[str, Any], issuer: Issuer) -> Caller:
     """Who a token is, whose signature, issuer, audience and times have been checked; raises `UnusableClaims`."""
-    expires_at_ms = _end_ms(claims.get("exp"), issuer.leeway_s)
+    expires_at_ms = end_of_claims(claims, issuer)
     if issuer.kind == "kubernetes":
         return _service_account(claims, expires_at_ms)
     subject = _text(claims, issuer.subject_claim)
@@ -56,8 +56,13 @@ def caller_of_claims(claims: Mapping[str, Any], issuer: Issuer) -> Caller:
     return Caller(issuer.subject_prefix + subject, "jwt", tuple(groups), expires_at_ms=expires_at_ms)
 
 
-def caller_of_review(status: Mapping[str, Any], audiences: Sequence[str]) -> Caller:
-    """Who a Kubernetes TokenReview says it is; raises `UnusableClaims` where it says no."""
+def caller_of_review(
+    status: Mapping[str, Any], audiences: Sequence[str], *, expires_at_ms: int | None = None
+) -> Caller:
+    """Who a Kubernetes TokenReview says it is; raises `UnusableClaims` where it says no.
+
+    A review does not tell when the token runs out, but once it says yes, what the token says of that is true.
+    """
     if status.get("authenticated") is not True:
         raise UnusableClaims(f"the API server does not accept the token: {status.get('error') or 'no reason given'}")
     told = status.get("audiences") or ()
@@ -70,7 +75,7 @@ def caller_of_review(status: Mapping[str, Any], audiences: Sequence[str]) -> Cal
     extra = user.get("extra") or {}
     pod_name, pod_uid = (next(iter(extra.get(key) or ()), "") for key in (_POD_NAME, _POD_UID))
     pod = Pod(namespace, pod_name, pod_uid) if pod_name else None
-    return Caller(f"sa:{namespace}/{name}", "kubernetes", pod=pod)
+    return Caller(f"sa:{namespace}/{name}", "kubernetes", pod=pod, expires_at_ms=expires_at_ms)
 
 
 def caller_of_certificate(uris: Sequence[str], common_name: str) -> Caller | None:
@@ -101,5 +106,9 @@ def _text(claims: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _end_ms(seconds: Any, leeway_s: int) -> int | None:
-    return int((seconds + leeway_s) * 1000) if isinstance(seconds, int | float) else None
+def end_of_claims(claims: Mapping[str, Any], issuer: Issuer) -> int | None:
+    """Until when a token is good, in milliseconds since 1970; None where it does not say, or says no number."""
+    try:
+        return (int(claims["exp"]) + issuer.leeway_s) * 1000
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from rota.access.caller import Caller
@@ -17,7 +18,7 @@ MAX_CREDENTIAL_BYTES = 16 * 1024
 REMEMBERED = 20_000
 """Credentials of so many callers are kept."""
 GOOD_FOR_S = 60.0
-"""A verified JWT or review is verified again after so long. API tokens are looked at with each call."""
+"""A verified JWT or review is verified again after so long, on streams too. API tokens are looked at with each call."""
 BAD_FOR_S = 1.0
 TELL_EVERY_S = 1.0
 """Whoever makes up credentials must not fill the log."""
@@ -29,6 +30,10 @@ _log = logging.getLogger(__name__)
 
 class Refused(Exception):
     """The credentials prove nothing; the message says why, and quotes nothing of them."""
+
+
+class Unanswered(Refused):
+    """Nobody can say whether they do: who should know does not answer."""
 
 
 class Tokens(Protocol):
@@ -46,7 +51,7 @@ class Bearers(Protocol):
     """Issuers' tokens."""
 
     async def caller_of(self, token: str) -> Caller:
-        """Who a JWT names; raises `Refused`."""
+        """Who a JWT names; raises `Refused`, and `Unanswered` where nobody can say."""
 
 
 class ServerAuthenticator:
@@ -59,6 +64,13 @@ class ServerAuthenticator:
         self._nobody = nobody(policy)
         self._known: OrderedDict[bytes | str, tuple[float, Identity]] = OrderedDict()
         self._tell_at = 0.0
+        self._looking: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Stop looking at what streams show."""
+        for task in self._looking:
+            task.cancel()
+        await asyncio.gather(*self._looking, return_exceptions=True)
 
     def known(self, credentials: Credentials) -> Identity | None:
         if credentials is NO_CREDENTIALS:
@@ -96,7 +108,9 @@ class ServerAuthenticator:
             return await self._verify_token(token)
         if token.count(".") != 2:
             raise Refused("neither an API token nor a JWT")
-        return Identity(await self._bearers.caller_of(token), self.policy)
+        caller = await self._bearers.caller_of(token)
+        again = _Again(lambda: self._bearers.caller_of(token), self._looking)
+        return Identity(caller, self.policy, still_refused=again.refusal)
 
     async def _verify_token(self, token: str) -> Identity:
         try:
@@ -123,6 +137,38 @@ class ServerAuthenticator:
                     tokens.used(presented.token_id, now_ms)
                 return record, refusal
         return None, refusal_of(None, presented, now_ms)
+
+
+class _Again:
+    """An issuer's token that is used for longer than what was found out of it is good for, as by a stream.
+
+    It is verified again in the background, and the next use hears of that. While nobody can say anything of it, it
+    stays as it was.
+    """
+
+    def __init__(self, verify: Callable[[], Awaitable[Caller]], looking: set[asyncio.Task[None]]) -> None:
+        self._verify = verify
+        self._looking = looking
+        self._look_at = time.monotonic() + GOOD_FOR_S
+        self._refusal = ""
+
+    def refusal(self) -> str:
+        """Why the token is not accepted any more; empty while it is."""
+        now = time.monotonic()
+        if now >= self._look_at and not self._refusal:
+            self._look_at = now + GOOD_FOR_S
+            task = asyncio.create_task(self._look())
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+        return self._refusal
+
+    async def _look(self) -> None:
+        try:
+            await self._verify()
+        except Unanswered:
+            return
+        except Refused as refused:
+            self._refusal = str(refused)
 
 
 def _key(credentials: Credentials) -> bytes | str:

@@ -9,9 +9,9 @@ import httpx
 import jwt
 
 from rota.access.caller import Caller
-from rota.access.claims import Issuer, UnusableClaims, caller_of_claims, caller_of_review
+from rota.access.claims import Issuer, UnusableClaims, caller_of_claims, caller_of_review, end_of_claims
 from rota.api.access.identity import Policy
-from rota.server.access.authenticator import Refused
+from rota.server.access.authenticator import Refused, Unanswered
 from rota.server.access.key_sets import KeySet, KeysUnavailable, http_client
 
 _REVIEW_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
@@ -28,15 +28,16 @@ class IssuedTokens:
         self._key_sets: dict[Issuer, KeySet] = {}
 
     async def caller_of(self, token: str) -> Caller:
-        header, issuer = self._read(token)
+        header, claims, issuer = self._read(token)
         try:
             if issuer.review:
-                return await _review(token, issuer)
+                status = await _review(token, issuer)
+                return caller_of_review(status, issuer.audiences, expires_at_ms=end_of_claims(claims, issuer))
             return caller_of_claims(await self._claims(token, header, issuer), issuer)
         except UnusableClaims as error:
             raise Refused(str(error)) from error
 
-    def _read(self, token: str) -> tuple[dict[str, Any], Issuer]:
+    def _read(self, token: str) -> tuple[dict[str, Any], dict[str, Any], Issuer]:
         """What the token says of itself, of which nothing is believed: it only chooses who is asked."""
         try:
             header = jwt.get_unverified_header(token)
@@ -47,7 +48,7 @@ class IssuedTokens:
         issuer = next((each for each in self._policy.document.issuers if each.issuer == named), None)
         if issuer is None:
             raise Refused("the token's issuer is not one that the access file names")
-        return header, issuer
+        return header, claims, issuer
 
     async def _claims(self, token: str, header: dict[str, Any], issuer: Issuer) -> dict[str, Any]:
         key_set = self._key_sets.get(issuer)
@@ -56,7 +57,7 @@ class IssuedTokens:
         try:
             key = await key_set.key(header.get("kid"))
         except KeysUnavailable as error:
-            raise Refused(f"{issuer.issuer}: {error}") from error
+            raise Unanswered(f"{issuer.issuer}: {error}") from error
         if key is None:
             raise Refused("the token is signed with a key that its issuer does not have")
         try:
@@ -88,7 +89,7 @@ def _reason(error: jwt.InvalidTokenError) -> str:
             return "the token's signature does not fit"
 
 
-async def _review(token: str, issuer: Issuer) -> Caller:
+async def _review(token: str, issuer: Issuer) -> dict[str, Any]:
     """Ask the API server, which also knows of pods and accounts that are gone."""
     asked = {
         "apiVersion": "authentication.k8s.io/v1",
@@ -99,8 +100,8 @@ async def _review(token: str, issuer: Issuer) -> Caller:
         async with http_client(issuer) as client:
             answer = await client.post(issuer.review.rstrip("/") + _REVIEW_PATH, json=asked)
         answer.raise_for_status()
-        status = answer.json()["status"]
+        status: dict[str, Any] = answer.json()["status"]
     except (OSError, httpx.HTTPError, ValueError, KeyError, TypeError) as error:
         _log.warning("no review of a token", extra={"issuer": issuer.issuer, "why": type(error).__name__})
-        raise Refused("the API server does not answer") from error
-    return caller_of_review(status, issuer.audiences)
+        raise Unanswered("the API server does not answer") from error
+    return status

@@ -39,7 +39,8 @@ async def open_guard(settings: Settings, store: SqlStore) -> AsyncIterator[Guard
             files.append(TokenFile(settings.access_tokens_file))
     except InvalidAccess as error:
         raise CannotListen(f"access: {error}") from error
-    guard = Guard(ServerAuthenticator(policy, [*files, stored], _bearers(policy)), settings.limits)
+    authenticator = ServerAuthenticator(policy, [*files, stored], _bearers(policy))
+    guard = Guard(authenticator, settings.limits)
     running = [asyncio.create_task(stored.keep_looking()), asyncio.create_task(_keep_counting(guard, store))]
     try:
         yield guard
@@ -47,6 +48,7 @@ async def open_guard(settings: Settings, store: SqlStore) -> AsyncIterator[Guard
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        await authenticator.close()
 
 
 def _bearers(policy: AccessFile) -> Bearers:
