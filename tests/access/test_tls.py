@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +151,73 @@ async def test_whom_the_server_trusts_changes_with_the_file(
             await service.over_http(authority.client_context(old))
         with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
             await service.over_grpc(authority.channel_credentials(old))
+
+
+BOTH_VERSIONS = pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+
+
+@BOTH_VERSIONS
+async def test_an_earlier_session_does_not_outlive_the_trust_in_its_certificate(
+    tmp_path: Path, authority: Authority, server_certificate: Certificate, version: ssl.TLSVersion
+) -> None:
+    """Who goes on with one shows no certificate again: the server remembers it."""
+    (tmp_path / "next").mkdir()
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(authority.file.read_bytes())
+    client = Resuming(authority.client_context(authority.issue("old", common_name="old")), version)
+    files = TlsFiles(server_certificate.cert, server_certificate.key, trusted)
+
+    async with a_tls_service(files) as service:
+        assert await client.is_answered(service.port)
+        assert await client.is_answered(service.port)
+        assert client.resumed
+        trusted.write_bytes(Authority(tmp_path / "next", "next").file.read_bytes())
+
+        assert not await client.is_answered(service.port)
+
+
+@BOTH_VERSIONS
+async def test_an_earlier_session_does_not_outlive_its_certificate(
+    authority: Authority, server_certificate: Certificate, version: ssl.TLSVersion
+) -> None:
+    authority.good_for = timedelta(seconds=2)
+    short = authority.issue("short", common_name="short")
+    client, stranger = (Resuming(authority.client_context(short), version) for _ in range(2))
+    files = TlsFiles(server_certificate.cert, server_certificate.key, authority.file)
+
+    async with a_tls_service(files) as service:
+        assert await client.is_answered(service.port)
+        async with asyncio.timeout(10):
+            while await stranger.is_answered(service.port, anew=True):
+                continue
+
+        assert not await client.is_answered(service.port)
+
+
+class Resuming:
+    """A client that goes on with the session of its last connection."""
+
+    def __init__(self, context: ssl.SSLContext, version: ssl.TLSVersion) -> None:
+        context.maximum_version = version
+        self._context = context
+        self._session: ssl.SSLSession | None = None
+        self.resumed = False
+        """Whether the last connection did."""
+
+    async def is_answered(self, port: int, *, anew: bool = False) -> bool:
+        """Whether a call on a new connection is."""
+        return await asyncio.to_thread(self._call, port, None if anew else self._session)
+
+    def _call(self, port: int, session: ssl.SSLSession | None) -> bool:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            try:
+                with self._context.wrap_socket(connection, server_hostname="127.0.0.1", session=session) as secured:
+                    secured.sendall(b"GET /healthz HTTP/1.1\r\nhost: rota\r\n\r\n")
+                    answered = bool(secured.recv(1))
+                    self._session, self.resumed = secured.session, bool(secured.session_reused)
+                    return answered
+            except (ssl.SSLError, ConnectionError):
+                return False
 
 
 async def test_a_half_written_file_changes_nothing(authority: Authority, server_certificate: Certificate) -> None:

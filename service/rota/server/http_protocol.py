@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from rota.api.http.credentials import CERTIFICATE
 from rota.protocol.errors import ErrorCode
-from rota.server.tls import caller_of_connection
+from rota.server.tls import caller_of_connection, has_ended
 from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
 
 HEAD_DEADLINE_SECONDS = 10.0
@@ -55,7 +55,11 @@ class GuardedHttpProtocol(HttpToolsProtocol):
             return
         connection = transport.get_extra_info("ssl_object")
         if connection is not None:
-            self._extensions = {CERTIFICATE: caller_of_connection(connection.getpeercert())}
+            shown = connection.getpeercert()
+            if has_ended(shown):
+                transport.abort()
+                return
+            self._extensions = {CERTIFICATE: caller_of_connection(shown)}
         self._head_deadline = self.loop.call_later(self.timeout_keep_alive, self._close)
 
     def connection_lost(self, exc: Exception | None) -> None:

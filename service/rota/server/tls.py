@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,19 @@ class _Loaded:
     validity: Validity
 
 
+class _NewestContext(ssl.SSLContext):
+    """Stands for the context of the moment in which a connection is made.
+
+    To change the context of a connection that has begun, as `sni_callback` may, would come too late for a client that
+    goes on with an earlier session: that was looked up by then, and its certificate is not judged anew.
+    """
+
+    newest: Callable[[], ssl.SSLContext]
+
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        return self.newest().wrap_bio(*args, **kwargs)
+
+
 class ServerTls:
     """A server's side of TLS, and for mutual TLS between replicas also a client's."""
 
@@ -60,13 +74,9 @@ class ServerTls:
         return self._loaded.content.validity
 
     def context(self) -> ssl.SSLContext:
-        """For asyncio. Each handshake is done with what the files hold by then, also whom it trusts."""
-        context = _load(self._files).context
-
-        def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-            connection.context = self._loaded.content.context
-
-        context.sni_callback = choose
+        """For asyncio. Each connection is made with what the files hold by then, also whom it trusts."""
+        context = _NewestContext(ssl.PROTOCOL_TLS_SERVER)
+        context.newest = lambda: self._loaded.content.context
         return context
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
@@ -100,6 +110,11 @@ def caller_of_connection(peer_certificate: Mapping[str, Any] | None) -> Caller |
     uris = [value for kind, value in peer_certificate.get("subjectAltName", ()) if kind == "URI"]
     names = [value for part in peer_certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
     return caller_of_certificate(uris, names[0] if names else "")
+
+
+def has_ended(peer_certificate: Mapping[str, Any] | None) -> bool:
+    """Whether a client's certificate is over: one of an earlier session is taken over into a new one unjudged."""
+    return bool(peer_certificate) and ssl.cert_time_to_seconds(peer_certificate["notAfter"]) < time.time()
 
 
 def _load(files: TlsFiles) -> _Loaded:
