@@ -57,11 +57,6 @@ def run_kubectl(cluster: Path, arguments: list[str]) -> int:
 def run_helm(cluster: Path, arguments: list[str]) -> int:
     match arguments:
         case ["install" | "upgrade", release, *rest]:
-            record = cluster.parent / f"{release}.values"
-            if "--reuse-values" in rest:
-                rest.remove("--reuse-values")
-                rest += json.loads(record.read_text())
-            record.write_text(json.dumps([word for word in rest if word == "--values" or word.endswith(".yaml")]))
             rendered = _output([helm(), "template", release, *rest, "--namespace=prod", "--kube-version=1.37.0"])
             (cluster / f"release-{release}.yaml").write_text(rendered)
         case ["test" | "rollback" | "uninstall", *_]:

@@ -147,6 +147,8 @@ def test_the_limits_of_the_cases_are_limits_of_the_protocol() -> None:
         ({"pipeline": {"enabled": True, "image": "i", "kind": "SparkApplication"}}, "runs one step"),
         ({"autoscaling": {"enabled": True, "minReplicas": 10}}, "is more than"),
         ({"replicaCount": "3"}, "replicaCount"),
+        ({"commonLabels": {"app.kubernetes.io/name": "mine"}}, "'app.kubernetes.io/name'"),
+        ({"podLabels": {"app.kubernetes.io/component": "mine"}}, "'app.kubernetes.io/component'"),
         ({"replicas": 3}, "replicas"),
         ({"image": {"tga": "1"}}, "tga"),
         ({"serviceMonitor": {"interval": "15 seconds"}}, "serviceMonitor/interval"),

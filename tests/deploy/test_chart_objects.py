@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -151,14 +152,53 @@ def test_a_file_that_the_stores_url_names_is_there_for_whoever_is_told_that_url(
         assert values["extraVolumeMounts"][0] in mounts
 
 
-def test_a_job_of_another_image_is_another_job() -> None:
-    """What a job runs cannot be changed: an upgrade of the release would fail."""
+@pytest.mark.parametrize("mode", ["job", "hook"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"image": {"tag": "1.0.1"}},
+        {"image": {"pullPolicy": "Always"}},
+        {"imagePullSecrets": ["another"]},
+        {"store": {"existingSecretKey": "another"}},
+        {"resources": {"limits": {"memory": "2Gi"}}},
+        {"podSecurityContext": {"runAsUser": 1000}},
+        {"nodeSelector": {"pool": "another"}},
+        {"priorityClassName": "high"},
+        {"commonLabels": {"team": "another"}},
+        {"extraVolumes": [{"name": "another", "emptyDir": {}}]},
+    ],
+    ids=lambda values: next(iter(values)) if isinstance(values, dict) else "",
+)
+def test_a_job_with_other_pods_is_another_job(values: dict[str, Any], mode: str) -> None:
+    """A job's pods cannot be changed: an upgrade of the release would fail."""
+    former, same = (find(render(MINIMAL, values={"migrations": {"mode": mode}}), "Job") for _ in range(2))
+    other = find(render(MINIMAL, values={"migrations": {"mode": mode}, **values}), "Job")
+
+    assert former["metadata"]["name"] == same["metadata"]["name"]
+    assert former["spec"]["template"] != other["spec"]["template"]
+    assert former["metadata"]["name"] != other["metadata"]["name"]
+
+
+def test_a_job_of_the_next_release_of_the_chart_is_another_job(tmp_path: Path) -> None:
+    """The chart's version is a label of its pods."""
+    following = tmp_path / "rota"
+    shutil.copytree(CHART, following)
+    about = (following / "Chart.yaml").read_text()
+    (following / "Chart.yaml").write_text(about.replace("\nversion: 0.1.0\n", "\nversion: 0.1.1\n"))
+    values: dict[str, Any] = {"migrations": {"mode": "job"}, "image": {"tag": "1.0.0"}}
+
     names = {
-        find(render(MINIMAL, values={"migrations": {"mode": "job"}, "image": {"tag": tag}}), "Job")["metadata"]["name"]
-        for tag in ("1.0.0", "1.0.1", "1.0.1")
+        find(render(MINIMAL, values=values, chart=chart), "Job")["metadata"]["name"] for chart in (CHART, following)
     }
 
     assert len(names) == 2
+
+
+def test_who_wants_all_servers_replaced_at_once_says_no_more_than_that() -> None:
+    """Kubernetes takes no rollingUpdate beside it, and Helm keeps the chart's own unless it is told otherwise."""
+    deployment = find(render(MINIMAL, values={"strategy": {"type": "Recreate"}}), "Deployment")
+
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
 
 
 def test_a_hook_needs_nothing_that_the_release_brings() -> None:

@@ -114,6 +114,21 @@ def test_every_option_becomes_one_of_rota_sidecar(chart: Path) -> None:
     assert container["resources"] == {"limits": {"memory": "128Mi"}}
 
 
+def test_names_reach_the_sidecar_as_they_are_whatever_yaml_makes_of_them(chart: Path) -> None:
+    manifests = rendered(
+        chart, {"work": "orders:", "topics": ["a:", "b"], "strategy": "sticky: #1", "audience": "a, b"}
+    )
+    (projected,) = (
+        volume["projected"]
+        for volume in find(manifests, "Deployment", "app")["spec"]["template"]["spec"]["volumes"]
+        if volume["name"] == "rota-token"
+    )
+
+    arguments = ["--work=orders:", "--topic=a:", "--topic=b", "--strategy=sticky: #1"]
+    assert sidecar_of(manifests)["args"][2:] == arguments
+    assert projected["sources"][0]["serviceAccountToken"]["audience"] == "a, b"
+
+
 def test_it_has_what_it_shows_to_rota_and_the_program_has_the_status_alone(chart: Path) -> None:
     pod = find(rendered(chart, WORKS), "Deployment", "app")["spec"]["template"]["spec"]
     sidecar, program = pod["initContainers"][0], pod["containers"][0]

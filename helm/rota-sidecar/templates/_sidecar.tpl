@@ -49,21 +49,21 @@ $sidecar is a dictionary such as `merge (dict "context" $) .Values.sidecar`. Key
   restartPolicy: Always
   args:
     - sidecar
-    - --url={{ required "rota.sidecar: pass url" .url }}
+    - {{ printf "--url=%v" (required "rota.sidecar: pass url" .url) | quote }}
     {{- with .namespace }}
-    - --namespace={{ . }}
+    - {{ printf "--namespace=%v" . | quote }}
     {{- end }}
     {{- with .lead }}
-    - --lead={{ . }}
+    - {{ printf "--lead=%v" . | quote }}
     {{- end }}
     {{- with .work }}
-    - --work={{ . }}
+    - {{ printf "--work=%v" . | quote }}
     {{- end }}
     {{- range .topics }}
-    - --topic={{ . }}
+    - {{ printf "--topic=%v" . | quote }}
     {{- end }}
     {{- with .strategy }}
-    - --strategy={{ . }}
+    - {{ printf "--strategy=%v" . | quote }}
     {{- end }}
     {{- with .sessionTimeoutMs }}
     - --session-timeout-ms={{ int . }}
@@ -75,13 +75,13 @@ $sidecar is a dictionary such as `merge (dict "context" $) .Values.sidecar`. Key
     - --revoke-timeout-ms={{ int . }}
     {{- end }}
     {{- with .file }}
-    - --file=/var/run/rota/{{ . }}
+    - {{ printf "--file=/var/run/rota/%v" . | quote }}
     {{- end }}
     {{- with .webhook }}
-    - --webhook={{ . }}
+    - {{ printf "--webhook=%v" . | quote }}
     {{- end }}
     {{- with .podLabel }}
-    - --pod-label={{ . }}
+    - {{ printf "--pod-label=%v" . | quote }}
     {{- end }}
     {{- with .extraArgs }}
     {{- toYaml . | nindent 4 }}
@@ -168,7 +168,7 @@ $sidecar is a dictionary such as `merge (dict "context" $) .Values.sidecar`. Key
 {{- with .audience -}}
 - name: rota-token
   # The kubelet renews it.
-  projected: {sources: [{serviceAccountToken: {audience: {{ . }}, expirationSeconds: 3600, path: token}}]}
+  projected: {sources: [{serviceAccountToken: {audience: {{ . | quote }}, expirationSeconds: 3600, path: token}}]}
 {{ end }}
 {{- with .ca -}}
 - {name: rota-ca, configMap: {name: {{ . }}}}

@@ -114,7 +114,9 @@ def caller_of_connection(peer_certificate: Mapping[str, Any] | None) -> Caller |
 
 def has_ended(peer_certificate: Mapping[str, Any] | None) -> bool:
     """Whether a client's certificate is over: one of an earlier session is taken over into a new one unjudged."""
-    return bool(peer_certificate) and ssl.cert_time_to_seconds(peer_certificate["notAfter"]) < time.time()
+    if not peer_certificate:
+        return False
+    return ssl.cert_time_to_seconds(peer_certificate["notAfter"]) < time.time()
 
 
 def _load(files: TlsFiles) -> _Loaded:
