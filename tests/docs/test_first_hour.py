@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests.docs.pages import DOCUMENTED_ADDRESS, DOCUMENTED_STORE, ROOT, Block, blocks_of, compare, run
 from tests.support.curl import put_curl_on_path
+from tests.support.newcomer import Newcomer
 from tests.support.ports import free_port
 from tests.support.processes import Process, Processes
 
@@ -21,7 +23,10 @@ ENVIRONMENT = Path(sys.executable).parents[1]
 
 
 class Walk:
-    """A clone, and the server that runs in the other terminal. What is installed already is not installed again."""
+    """A clone, and the server that runs in the other terminal. What is installed already is not installed again.
+
+    But what the page has not had installed is not to be found.
+    """
 
     def __init__(self, processes: Processes, folder: Path, store: str) -> None:
         self.clone = folder / "rota"
@@ -31,7 +36,9 @@ class Walk:
         self._address = f"127.0.0.1:{free_port()}"
         self._replaced = {DOCUMENTED_ADDRESS: self._address, DOCUMENTED_STORE: store}
         path = f"{put_curl_on_path(folder)}:{ENVIRONMENT / 'bin'}:{os.environ['PATH']}"
+        self._newcomer = Newcomer(folder / "installed")
         self._environment = {"PATH": path, "ROTA_HTTP": self._address, "ROTA_URL": f"http://{self._address}"}
+        self._environment |= self._newcomer.environment
         self._at_first = {"ROTA_STORE": f"sqlite:///{folder / 'rota.db'}"}
         self._server: Process | None = None
 
@@ -45,6 +52,10 @@ class Walk:
 
     def take(self, block: Block) -> str:
         """Do as a block says; returns what it has printed."""
+        if block.more == "install":
+            (extras,) = re.findall(r"^\.venv/bin/pip install --editable '\.\[([\w,]+)\]'$", block.text, re.MULTILINE)
+            self._newcomer.install(extras.split(","))
+            return ""
         if block.more == "server":
             self._serve(block)
             return ""

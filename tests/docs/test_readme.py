@@ -6,12 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.processes.server import Server
 from tests.support.curl import put_curl_on_path
+from tests.support.newcomer import Newcomer
 from tests.support.ports import free_port
 from tests.support.processes import Processes
 
@@ -32,8 +34,10 @@ def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Pat
     server.start_and_wait()
 
     path = f"{put_curl_on_path(tmp_path)}:{os.environ['PATH']}"
+    newcomer = Newcomer(tmp_path / "installed")
     printed = "".join(
-        _run(language, text, server.url, path) for language, text in BLOCK.findall(README.replace(PIPELINE, ""))
+        _run(language, text, server.url, path, newcomer.environment)
+        for language, text in BLOCK.findall(README.replace(PIPELINE, ""))
     )
 
     assert "every file was counted exactly once" in printed
@@ -77,7 +81,7 @@ def test_the_two_commands_are_targets_of_the_makefile() -> None:
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
 
 
-def _run(language: str, text: str, url: str, path: str) -> str:
+def _run(language: str, text: str, url: str, path: str, environment: Mapping[str, str] | None = None) -> str:
     """Run one block as a reader would, on this test's server and with this environment's programs."""
     sidecar = f"127.0.0.1:{free_port()}"
     text = text.replace(DOCUMENTED_URL, url).replace(DOCUMENTED_SIDECAR, sidecar).replace(".venv/bin/", f"{BIN}/")
@@ -93,7 +97,7 @@ def _run(language: str, text: str, url: str, path: str) -> str:
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env={**os.environ, "ROTA_URL": url, "ROTA_SIDECAR_HTTP": sidecar, "PATH": path},
+        env={**os.environ, "ROTA_URL": url, "ROTA_SIDECAR_HTTP": sidecar, "PATH": path, **(environment or {})},
         capture_output=True,
         text=True,
         timeout=300,

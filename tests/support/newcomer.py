@@ -1,0 +1,66 @@
+"""What a newcomer has: of all that the tests' environment holds, Python finds what `pip install rota` brings alone.
+
+So a page that needs an extra fails here, as it would for a reader, unless it has had that extra installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import packages_distributions, requires
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+_HIDE = """
+import sys
+
+class _Hidden:
+    names = frozenset({names})
+
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.partition(".")[0] in cls.names:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, _Hidden)
+"""
+
+
+class Newcomer:
+    """Processes that have `environment` see what is installed; `install` adds extras, for those that start then."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._extras: set[str] = set()
+        folder.mkdir()
+        self.environment = {"PYTHONPATH": str(folder)}
+        self.install(())
+
+    def install(self, extras: Iterable[str]) -> None:
+        self._extras |= set(extras)
+        hidden = sorted(_modules() - _modules(_brought_by("rota", self._extras)))
+        (self._folder / "sitecustomize.py").write_text(_HIDE.format(names=hidden))
+
+
+def _modules(of: set[str] | None = None) -> set[str]:
+    """The top-level modules of these distributions, or of all; a module that several share belongs to each of them."""
+    return {
+        module
+        for module, distributions in packages_distributions().items()
+        if of is None or of & {canonicalize_name(name) for name in distributions}
+    }
+
+
+def _brought_by(name: str, extras: Iterable[str]) -> set[str]:
+    """The distributions that are installed with one, itself included."""
+    found, to_do = set[tuple[str, str]](), [(name, "")] + [(name, extra) for extra in extras]
+    while to_do:
+        name, extra = to_do.pop()
+        if (canonicalize_name(name), extra) in found:
+            continue
+        found.add((canonicalize_name(name), extra))
+        for requirement in map(Requirement, requires(name) or ()):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                to_do += [(requirement.name, "")] + [(requirement.name, more) for more in requirement.extras]
+    return {distribution for distribution, _ in found}
