@@ -23,7 +23,7 @@ from rota.server.counting import CountedPeers, take_census
 from rota.server.grpc_server import answering, listen_over_grpc, reached_over_grpc_at
 from rota.server.http_server import CannotListen
 from rota.server.own_ports import NO_OWN_PORTS, OwnPorts
-from rota.server.peer_secrets import read_peer_secrets
+from rota.server.peer_secrets import new_peer_secret, read_peer_secrets
 from rota.server.plugins import load_protocol_types
 from rota.server.settings import Address, Settings
 from rota.server.telemetry import ServerTelemetry
@@ -56,22 +56,30 @@ class Services:
 
 @asynccontextmanager
 async def open_services(
-    settings: Settings, url: str, tls: ServerTls | None = None, own: OwnPorts = NO_OWN_PORTS
+    settings: Settings,
+    url: str,
+    tls: ServerTls | None = None,
+    own: OwnPorts = NO_OWN_PORTS,
+    peer_secret: str = "",
 ) -> AsyncIterator[Services]:
     """Open the store and start a coordinator on it; on leaving stop and close both.
 
     The embedded store is brought up to this release first. A shared one is not, because replicas of another
-    release may be running on it: `StoreRefused` names the command. `url` is where others reach this replica.
+    release may be running on it: `StoreRefused` names the command. `url` is where others reach this replica,
+    `peer_secret` what it shares with those beside it where the settings name no secrets.
     """
     load_protocol_types()
     store = await _open_store(settings)
     try:
         metrics = Metrics()
         embedded = isinstance(store.location, SqliteLocation)
-        secrets = _peer_secrets(settings)
+        secrets = _peer_secrets(settings, peer_secret)
         peer_tls = _peer_tls(settings)
         signer = _signer(settings)
-        async with _peers(secrets, peer_tls, embedded=embedded) as peers, _liveness(settings, store) as liveness:
+        async with (
+            _peers(secrets or tuple, peer_tls, embedded=embedded) as peers,
+            _liveness(settings, store) as liveness,
+        ):
             coordinator = LocalCoordinator(
                 store,
                 shard_count=settings.shard_count,
@@ -151,11 +159,19 @@ def _peer_tls(settings: Settings) -> ServerTls | None:
         raise CannotListen(f"peer_tls: {error}") from error
 
 
-def _peer_secrets(settings: Settings) -> Secrets:
-    """They were looked at when the settings were made, but the file may have been spoiled since."""
+def _peer_secrets(settings: Settings, shared: str) -> Secrets | None:
+    """Those of the file. None where whoever reaches the peers' port may ask.
+
+    Where there are rules that is nobody, for a peer is above them: a replica without a file answers those alone that it
+    shares a secret with, or no others at all.
+    """
     path = settings.peer_secret_file
     if path is None:
-        return tuple
+        if not settings.is_guarded or settings.peer_tls_ca_file is not None:
+            return None
+        made = [shared or new_peer_secret()]
+        return lambda: made
+    # They were looked at when the settings were made, but the file may have been spoiled since.
     try:
         file = Reread([path], lambda: read_peer_secrets(path))
     except ValueError as error:
@@ -211,7 +227,12 @@ async def _liveness(settings: Settings, store: SqlStore) -> AsyncIterator[Livene
 
 @asynccontextmanager
 async def _peer_server(
-    coordinator: LocalCoordinator, settings: Settings, secrets: Secrets, tls: ServerTls | None, *, embedded: bool
+    coordinator: LocalCoordinator,
+    settings: Settings,
+    secrets: Secrets | None,
+    tls: ServerTls | None,
+    *,
+    embedded: bool,
 ) -> AsyncIterator[None]:
     """The other replicas' way to this one. It answers until the shards are given up."""
     if embedded:
@@ -220,9 +241,7 @@ async def _peer_server(
     from rota.api.peer.server import PeerServer
 
     credentials = tls.grpc_credentials() if tls is not None else None
-    # A file that is not set has no secrets to show; one that is set always has.
-    required = secrets if settings.peer_secret_file is not None else None
-    server = PeerServer(coordinator, settings.peer.host, settings.peer.port, required, credentials)
+    server = PeerServer(coordinator, settings.peer.host, settings.peer.port, secrets, credentials)
     coordinator.reached_at(peer_address=str(Address(settings.peer.host, server.port)))
     await server.start()
     try:

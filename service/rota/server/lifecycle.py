@@ -50,7 +50,9 @@ def run(settings: Settings, serving: Callable[[Settings], Coroutine[Any, Any, No
     return 0
 
 
-async def serve(settings: Settings, *, stop: asyncio.Event | None = None, own: OwnPorts = NO_OWN_PORTS) -> None:
+async def serve(
+    settings: Settings, *, stop: asyncio.Event | None = None, own: OwnPorts = NO_OWN_PORTS, peer_secret: str = ""
+) -> None:
     """Serve until `stop` is set or a signal sets it, then drain; raises `ServerFailed`."""
     stop = stop or asyncio.Event()
     try:
@@ -64,7 +66,7 @@ async def serve(settings: Settings, *, stop: asyncio.Event | None = None, own: O
             probed = sockets.enter_context(listen(settings.probes, shared=shared)) if settings.probes else None
             tls = open_tls(settings)
             urls = [url_of(each, "https" if tls else "http") for each in bound]
-            async with open_services(settings, urls[0], tls, own) as services:
+            async with open_services(settings, urls[0], tls, own, peer_secret) as services:
                 servers = _servers(services, settings, tls, bound, probed)
                 for url in urls:
                     _log.info("listening", extra={"url": url, "replica_id": services.coordinator.replica_id})

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 MIN_CHARACTERS = 16
+
+
+def new_peer_secret() -> str:
+    """One that nobody knows yet, for replicas that are started together."""
+    return secrets.token_urlsafe(32)
 
 
 def read_peer_secrets(path: Path) -> list[str]:
@@ -18,7 +24,7 @@ def read_peer_secrets(path: Path) -> list[str]:
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not ASCII"
         raise ValueError(f"cannot be read: {reason}") from error
-    secrets = [line.strip() for line in text.splitlines() if line.strip()]
-    if not secrets or not all(len(secret) >= MIN_CHARACTERS and secret.isprintable() for secret in secrets):
+    found = [line.strip() for line in text.splitlines() if line.strip()]
+    if not found or not all(len(secret) >= MIN_CHARACTERS and secret.isprintable() for secret in found):
         raise ValueError(f"must hold a secret a line, each of at least {MIN_CHARACTERS} printable characters")
-    return secrets
+    return found

@@ -226,9 +226,13 @@ class Settings(BaseSettings):
     @property
     def lets_everybody_in(self) -> bool:
         """Whoever reaches it from another machine may do everything."""
-        is_guarded = self.access_file is not None or self.tls_client_ca_file is not None
         reached = [address for address in (self.http, self.grpc) if address is not None and not address.is_loopback]
-        return bool(reached) and not is_guarded
+        return bool(reached) and not self.is_guarded
+
+    @property
+    def is_guarded(self) -> bool:
+        """Not everybody who reaches it may do everything."""
+        return self.access_file is not None or self.tls_client_ca_file is not None
 
 
 def _all_or_none(settings: Settings, *names: str) -> None:

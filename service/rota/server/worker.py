@@ -17,26 +17,27 @@ _LENGTH = 4
 
 def main() -> int:
     """Serve until told to stop, or until the supervisor is gone."""
-    settings, own = _read()
-    return run(settings, partial(_serve, own=own))
+    settings, own, peer_secret = _read()
+    return run(settings, partial(_serve, own=own, peer_secret=peer_secret))
 
 
-def pack(settings: Settings, own: OwnPorts) -> bytes:
+def pack(settings: Settings, own: OwnPorts, peer_secret: str) -> bytes:
     """What a worker reads from its standard input. Not arguments or environment: a URL may hold a password."""
-    packed = pickle.dumps((settings, own))
+    packed = pickle.dumps((settings, own, peer_secret))
     return len(packed).to_bytes(_LENGTH, "big") + packed
 
 
-def _read() -> tuple[Settings, OwnPorts]:
+def _read() -> tuple[Settings, OwnPorts, str]:
     """The pipe stays open, so there is no end to read up to."""
     length = int.from_bytes(sys.stdin.buffer.read(_LENGTH), "big")
-    settings, own = pickle.loads(sys.stdin.buffer.read(length))
+    settings, own, peer_secret = pickle.loads(sys.stdin.buffer.read(length))
     assert isinstance(settings, Settings)
     assert isinstance(own, OwnPorts)
-    return settings, own
+    assert isinstance(peer_secret, str)
+    return settings, own, peer_secret
 
 
-async def _serve(settings: Settings, own: OwnPorts) -> None:
+async def _serve(settings: Settings, own: OwnPorts, peer_secret: str) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -47,7 +48,7 @@ async def _serve(settings: Settings, own: OwnPorts) -> None:
     # Nothing more is ever written to it: it becomes readable when the supervisor ends.
     loop.add_reader(_STDIN, orphaned)
     try:
-        await serve(settings, stop=stop, own=own)
+        await serve(settings, stop=stop, own=own, peer_secret=peer_secret)
     finally:
         loop.remove_reader(_STDIN)
 

@@ -19,6 +19,7 @@ from rota.runtime.ports import StoreRefused, StoreUnavailable
 from rota.server.http_server import CannotListen
 from rota.server.lifecycle import ServerFailed, Signals, run
 from rota.server.own_ports import OwnPorts, own_ports
+from rota.server.peer_secrets import new_peer_secret
 from rota.server.settings import Address, Settings
 from rota.server.worker import pack
 from rota.storage import SqlStore
@@ -59,8 +60,9 @@ async def supervise(settings: Settings) -> None:
 
 async def _keep_all(settings: Settings, owns: Sequence[OwnPorts], stop: asyncio.Event) -> None:
     _log.info("supervising", extra={"url": f"http://{settings.http}", "workers": settings.workers})
+    peer_secret = new_peer_secret()
     async with asyncio.TaskGroup() as tasks:
-        workers = [_Worker(number, settings, own, stop) for number, own in enumerate(owns)]
+        workers = [_Worker(number, settings, own, peer_secret, stop) for number, own in enumerate(owns)]
         ends = [tasks.create_task(worker.keep()) for worker in workers]
     failed = [str(number) for number, end in enumerate(ends) if end.result() != 0]
     if failed:
@@ -131,11 +133,12 @@ def _kept_own_ports(settings: Settings) -> Iterator[list[OwnPorts]]:
 class _Worker:
     """One of the processes. It gets its settings through its standard input, whose end tells it that we are gone."""
 
-    def __init__(self, number: int, settings: Settings, own: OwnPorts, stop: asyncio.Event) -> None:
+    def __init__(self, number: int, settings: Settings, own: OwnPorts, peer_secret: str, stop: asyncio.Event) -> None:
         peer = settings.peer
         own_peer = Address(peer.host, peer.port and peer.port + number)
         self._settings = settings.model_copy(update={"peer": own_peer})
         self._own = own
+        self._peer_secret = peer_secret
         self._number = number
         self._stop = stop
 
@@ -164,7 +167,7 @@ class _Worker:
             start_new_session=True,
         )
         assert process.stdin is not None
-        process.stdin.write(pack(self._settings, self._own))
+        process.stdin.write(pack(self._settings, self._own, self._peer_secret))
         _log.info("a worker starts", extra={"worker": self._number, "pid": process.pid})
         return process
 
