@@ -55,10 +55,10 @@ class Rota:
     def _environment(self) -> dict[str, str]:
         return {"ROTA_URL": self.url, "ROTA_NAMESPACE": self.namespace, "COLUMNS": "100"}
 
-    def member(self, group_id: str) -> str:
-        """Make a Stable group with one member; its id."""
+    def member(self, group_id: str, reason: str = "to work") -> str:
+        """Make a Stable group with one member, which says why it joins; its id."""
         base = f"{self.url}/v1/namespaces/{self.namespace}/groups/{group_id}"
-        body = {"protocol_type": "worker", "protocols": [{"name": "range"}], "client_id": "w", "reason": "to work"}
+        body = {"protocol_type": "worker", "protocols": [{"name": "range"}], "client_id": "w", "reason": reason}
         with httpx.Client(trust_env=False, timeout=30) as http:
             member_id = http.post(f"{base}/join", json=body).json()["member_id"]
             joined = http.post(f"{base}/join", json={**body, "member_id": member_id}).json()

@@ -72,15 +72,33 @@ def test_top_shows_groups_that_rebalance_first(rota: Rota) -> None:
     assert [(row["group_id"], row["mood"]) for row in first] == [("b-busy", "busy")]
 
 
+MISCHIEF = "a\nbc \x1b]0;mine\x07 [/red]"
+"""A line of its own, the title of the window, and a tag of who draws the table of `rota top`."""
+
+
+def test_no_reason_of_a_member_gets_out_of_its_line(rota: Rota) -> None:
+    rota.member("indexers", MISCHIEF)
+
+    printed = [
+        rota("groups", "why", "indexers").out,
+        rota("groups", "describe", "indexers").out,
+        rota("top", "--once").out,
+        rota("groups", "watch", "indexers", "--after", "0", "-n", "3", "-o", "table").out,
+    ]
+
+    assert all(r"a\nbc \x1b]0;mine\x07 [/red]" in text for text in printed), printed
+    assert all(text.replace("\n", "").isprintable() for text in printed)
+
+
 @pytest.mark.slow
 def test_top_is_live_at_a_terminal(rota: Rota) -> None:
-    rota.member("indexers")
+    rota.member("indexers", MISCHIEF)
     master, slave = pty.openpty()
     environment = {"PATH": "", "TERM": "xterm", "COLUMNS": "150", "LINES": "30", "ROTA_URL": rota.url}
     command = [str(rota_command()), "--namespace", rota.namespace, "top", "--interval", "0.2"]
     with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=environment) as top:
         os.close(slave)
-        _read_until(master, "indexers")
+        _read_until(master, "[/red]")
         join_again(rota, "indexers")
         _read_until(master, "PreparingRebalance")
         top.send_signal(signal.SIGINT)

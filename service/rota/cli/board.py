@@ -14,6 +14,7 @@ from rich.text import Text
 from rota.cli.calls import Server
 from rota.cli.exits import CommandFailed, Exit
 from rota.observability.explanation import Explanation, Mood, duration, explain
+from rota.observability.printable import printable
 from rota.protocol.messages import DescribeGroup, DescribeReply, ListedGroup, ListGroups, ListReply
 
 COLUMNS = ("group_id", "state", "for", "generation_id", "members", "leader", "why")
@@ -89,5 +90,10 @@ def _table(server: Server, found: list[Row]) -> RenderableType:
     for row in found:
         state = Text(str(row["state"]), _STYLES[Mood(row["mood"])])
         cells = {**row, "state": state}
-        table.add_row(*(value if isinstance(value := cells[name], Text) else str(value or "-") for name in COLUMNS))
+        # As they are: rich would take brackets in somebody's reason for its markup.
+        table.add_row(*(value if isinstance(value := cells[name], Text) else _plain(value) for name in COLUMNS))
     return table
+
+
+def _plain(value: object) -> Text:
+    return Text(printable(str(value or "-")))

@@ -13,6 +13,7 @@ import typer
 from rota.cli.options import Group, Namespace, OutputFormat, Url, shared
 from rota.cli.output import Output, as_line, print_item, print_items, print_table, tell
 from rota.cli.times import ago
+from rota.observability.printable import printable
 from rota.observability.timeline import timeline_line, why
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def why_group(
         described = server.call(DescribeGroup(server.namespace, group), DescribeReply)
         told = explain(described, int(time.time() * 1_000), recent_events(server, group))
     if options.output is Output.TABLE:
-        print(told.headline)
+        print(printable(told.headline))
         print_table([[f"{point.about}:", point.text] for point in told.points])
     else:
         print_item({"group_id": group, **asdict(told)}, options.output, name="group_id")
@@ -111,10 +112,9 @@ def watch_group(
 
     options = shared(context, url, namespace, output)
     is_table = options.chosen is Output.TABLE if options.chosen else sys.stdout.isatty()
-    as_text = timeline_line if is_table else as_line
     with Server(options) as server:
         for event in islice(group_events(server, group, after), count):
-            print(as_text(event), flush=True)
+            print(printable(timeline_line(event)) if is_table else as_line(event), flush=True)
 
 
 @app.command("delete")

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+from rota.observability.printable import printable
+
 Item = Mapping[str, Any]
 
 
@@ -70,5 +72,5 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return " ".join(f"{key}={text}" for key, text in value.items()) or "-"
-    return str(value)
+        return printable(" ".join(f"{key}={text}" for key, text in value.items())) or "-"
+    return printable(str(value))

@@ -8,6 +8,8 @@ import sys
 import time
 from typing import Any, Literal, TextIO
 
+from rota.observability.printable import printable
+
 LogFormat = Literal["text", "json"]
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
@@ -38,7 +40,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         extra = "".join(f" {name}={value}" for name, value in vars(record).items() if name not in _STANDARD)
         at = _rfc3339(record.created)[11:23]
-        text = f"{at} {record.levelname.lower()} {record.name}: {record.getMessage()}{extra}"
+        text = printable(f"{at} {record.levelname.lower()} {record.name}: {record.getMessage()}{extra}")
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 

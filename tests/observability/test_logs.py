@@ -1,0 +1,32 @@
+"""Log lines: one for each record, whatever it tells of what somebody sent."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from rota.observability.logs import JsonFormatter, TextFormatter
+from rota.observability.printable import printable
+
+SENT = "x\n12:00:00.000 error rota: made up \x1b[2J"
+
+
+@pytest.mark.parametrize("field", ["msg", "reason"])
+def test_what_somebody_sent_cannot_begin_a_line(field: str) -> None:
+    record = logging.makeLogRecord({"msg": "group is Stable", "reason": "joined", field: SENT})
+
+    text, document = TextFormatter().format(record), JsonFormatter().format(record)
+
+    assert text.isprintable()
+    assert r"x\n12:00:00.000 error rota: made up \x1b[2J" in text
+    assert document.isprintable()
+    assert SENT in json.loads(document).values()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("as it is, ü", "as it is, ü"), ("a\tb\r\n", r"a\tb\r\n"), ("\x9b\u202e", r"\x9b\u202e")]
+)
+def test_what_is_not_printable_is_shown_as_an_escape(text: str, shown: str) -> None:
+    assert printable(text) == shown
