@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from rota.access.document import AccessDocument
 from rota.access.quotas import Bucket, Meter, Quota, Stored, Taken, quota_of
+from rota.api.access.meters import LOOK_EVERY_S, Meters
 from rota.protocol import messages as m
 from rota.protocol.limits import Limits
 
@@ -128,6 +130,19 @@ def test_only_new_groups_count_as_groups() -> None:
     assert [meter.refusal_of(a_join(group), 0) for group in joins] == ["", "", "", "more than 2 groups", ""]
 
 
+def test_a_group_that_a_commit_makes_counts_as_one() -> None:
+    """Who is no member may commit for a group that is empty, or not there."""
+    meter = a_meter(max_groups=2)
+    meter.look(Stored(frozenset({"old"})))
+
+    def commit(group_id: str, member_id: str = "") -> str:
+        return meter.refusal_of(m.CommitOffsets("n", group_id, -1, (), member_id=member_id), 0)
+
+    assert [commit("old"), commit("new"), commit("new")] == ["", "", ""]
+    assert commit("newer") == meter.refusal_of(a_join("newer"), 0) == "more than 2 groups"
+    assert commit("of a member, which joined elsewhere", member_id="a") == ""
+
+
 def test_parked_calls_are_bounded_but_heartbeats_that_wait_are_not() -> None:
     meter = a_meter(max_parked=1)
     meter.parked = 1
@@ -151,3 +166,31 @@ def test_a_namespace_without_a_quota_of_its_own_has_that_of_the_star() -> None:
     assert quota_of({"a": own, "*": general}, "a") is own
     assert quota_of({"a": own, "*": general}, "b") is general
     assert quota_of({"a": own}, "b") is None
+
+
+class Changing:
+    """A policy whose document is another one when it is set."""
+
+    def __init__(self) -> None:
+        self.document = AccessDocument()
+
+    def allow(self, requests_per_s: int) -> None:
+        """As a file that was written again says it, be it the same or not."""
+        self.document = AccessDocument(quotas={"n": Quota(requests_per_s=requests_per_s)})
+
+
+def test_a_changed_file_gives_nothing_back_where_the_quota_is_as_before() -> None:
+    now_s, policy = [0.0], Changing()
+    meters = Meters(policy, Limits(), clock=lambda: now_s[0])
+
+    def ask_later(requests_per_s: int) -> str:
+        policy.allow(requests_per_s)
+        now_s[0] += LOOK_EVERY_S
+        return meters.refusal_of(a_join())
+
+    policy.allow(1)
+    used_up = [meters.refusal_of(a_join()) for _ in range(3)]
+
+    assert used_up == ["", "", "more than 1 requests a second"]
+    assert [ask_later(1), ask_later(1)] == ["", "more than 1 requests a second"]
+    assert ask_later(2) == ""

@@ -112,7 +112,7 @@ class Meter:
         self.parked = 0
         self._stored = Stored()
         self._joined: dict[str, int] = {}
-        """Newcomers that were let in since the store was looked at, by group."""
+        """Newcomers that were let in since the store was looked at, by group; none in those that a commit made."""
         self._requests = Bucket(quota.requests_per_s, now_ms) if quota.requests_per_s is not None else None
         self._bytes = Bucket(quota.bytes_per_s, now_ms) if quota.bytes_per_s is not None else None
         # The shortest interval of any client: no member is refused for keeping to its own.
@@ -138,7 +138,13 @@ class Meter:
             return f"more than {self.quota.bytes_per_s} bytes a second"
         if self.quota.max_parked is not None and may_park(request) and self.parked >= self.quota.max_parked:
             return f"more than {self.quota.max_parked} parked calls"
-        return self._refusal_of_newcomer(request) if isinstance(request, m.JoinGroup) else ""
+        match request:
+            case m.JoinGroup():
+                return self._refusal_of_newcomer(request)
+            case m.CommitOffsets(member_id="", group_instance_id=None):
+                return self._refusal_of_group(request.group_id)
+            case _:
+                return ""
 
     def _refusal_of_heartbeat(self, request: m.Heartbeat | m.HeartbeatMany, now_ms: int) -> str:
         """By the member, and of several by any that is in time: its life must not hang on its neighbours'."""
@@ -153,16 +159,23 @@ class Meter:
     def _refusal_of_newcomer(self, request: m.JoinGroup) -> str:
         if request.member_id or (request.group_id, request.group_instance_id) in self._stored.instances:
             return ""
-        quota, group_id = self.quota, request.group_id
-        is_new = group_id not in self._stored.groups and group_id not in self._joined
-        if is_new and quota.max_groups is not None:
-            opened = sum(1 for name in self._joined if name not in self._stored.groups)
-            if len(self._stored.groups) + opened >= quota.max_groups:
-                return f"more than {quota.max_groups} groups"
+        quota = self.quota
         if quota.max_members is not None and self._stored.members + sum(self._joined.values()) >= quota.max_members:
             return f"more than {quota.max_members} members"
-        if quota.counts_stored:
-            self._joined[group_id] = self._joined.get(group_id, 0) + 1
+        refusal = self._refusal_of_group(request.group_id)
+        if not refusal and quota.counts_stored:
+            self._joined[request.group_id] = self._joined.get(request.group_id, 0) + 1
+        return refusal
+
+    def _refusal_of_group(self, group_id: str) -> str:
+        """Who joins a group makes it, and so does a commit without being a member."""
+        quota = self.quota
+        if quota.max_groups is None or group_id in self._stored.groups or group_id in self._joined:
+            return ""
+        opened = sum(1 for name in self._joined if name not in self._stored.groups)
+        if len(self._stored.groups) + opened >= quota.max_groups:
+            return f"more than {quota.max_groups} groups"
+        self._joined[group_id] = 0
         return ""
 
 

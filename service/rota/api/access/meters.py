@@ -76,7 +76,7 @@ class Meters:
         if quota is None:
             return None
         meter = self._by_namespace.get(namespace)
-        if meter is None or meter.quota is not quota:
+        if meter is None or meter.quota != quota:
             if len(self._by_namespace) >= MOST_METERS:
                 self._by_namespace = {name: each for name, each in self._by_namespace.items() if each.parked}
             meter = self._by_namespace[namespace] = Meter(quota, self._limits, now_ms)
