@@ -9,15 +9,19 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count, pairwise
 from pathlib import Path
-from statistics import quantiles
+from statistics import median, quantiles
+from typing import NamedTuple
 
+import psutil
 import uvloop
 
 from bench.connection import Connection
-from bench.figures import Effort, Figure, transposed
+from bench.figures import Effort, Figure
 from bench.members import Crowd
 from bench.servers import ROOT, rota_server
 from rota.storage import upgrade
@@ -31,56 +35,121 @@ CALLS_PER_S = 200
 """Of the neighbours: nine heartbeats to a commit."""
 SECONDS = 3.0
 WARM_UP_S = 1.0
-PAIRS = 6
+ROUNDS = 8
 """Of windows in each repeat: a machine that stands for 50 ms spoils the p99 of one, and not the median of many."""
 AIM_PERCENT = 20.0
 NOISY = "noisy"
 FLOOR = "the same without the other namespace's rebalances"
 
 
+class Round(NamedTuple):
+    """The p99 of three windows, one right after the other, in milliseconds."""
+
+    alone: float
+    beside: float
+    """While another namespace of the same server rebalances."""
+    elsewhere: float
+    """While one of another server does, on the same core, with its own store: what the machine does to it."""
+    rejoins_per_s: float
+    """Of the noise beside it."""
+
+
 def run(effort: Effort) -> list[Figure]:
-    """By turns without the noise and with it, each pair of windows one right after the other."""
-    with tempfile.TemporaryDirectory(prefix="rota-bench-") as name, PostgresServer() as postgres:
+    """By turns without the noise, with it, and with it at another server."""
+    with (
+        tempfile.TemporaryDirectory(prefix="rota-bench-") as name,
+        _a_core_left() as core,
+        PostgresServer() as postgres,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
         directory = Path(name)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            store_url = postgres.create_database("neighbours")
-            runner.run(upgrade(store_url))
-            stores = {"SQLite": f"sqlite:///{directory / 'rota.db'}", "Postgres": store_url}
-            return [figure for name, url in stores.items() for figure in _on(name, url, directory, runner, effort)]
+        urls = [postgres.create_database(database) for database in ("neighbours", "elsewhere")]
+        for url in urls:
+            runner.run(upgrade(url))
+        files = [f"sqlite:///{directory / file}" for file in ("neighbours.db", "elsewhere.db")]
+        stores = {"SQLite": files, "Postgres": urls}
+        return [f for name, each in stores.items() for f in _on(name, each, directory, core, runner, effort)]
 
 
-def _on(name: str, store_url: str, directory: Path, runner: asyncio.Runner, effort: Effort) -> list[Figure]:
-    with rota_server(directory, store_url) as server, Noise(server.port, directory) as noise:
-        beside, alone, rejoins = transposed(runner.run(_pairs(server.port, noise, effort)))
-    p99 = f"p99 beside {REJOINS_PER_S} rejoins/s of another namespace, {name}"
-    moved = tuple(_percent(before, after) for before, after in zip(alone, beside, strict=True))
-    by_itself = tuple(abs(_percent(before, after)) for before, after in pairwise(alone))
-    return [
-        Figure("neighbours", p99, "ms", beside, FLOOR, alone),
-        Figure("neighbours", f"how far that moves the p99, {name}", "%", moved, aim=AIM_PERCENT),
-        Figure("neighbours", f"how far apart two p99 without it are, {name}", "%", by_itself),
-        Figure("neighbours", f"rejoins of the noisy namespace, {name}", "joins/s", rejoins),
-    ]
+def _on(
+    name: str, urls: Sequence[str], directory: Path, core: int, runner: asyncio.Runner, effort: Effort
+) -> list[Figure]:
+    with rota_server(directory, urls[0]) as server, rota_server(directory, urls[1]) as other:
+        _pin(server.pid, core)
+        _pin(other.pid, core)
+        with Noise(server.port, directory) as noise, Noise(other.port, directory) as noise_elsewhere:
+            repeats = runner.run(_measured(server.port, noise, noise_elsewhere, effort))
+    rounds = [each for repeat in repeats for each in repeat]
+    alone, beside = tuple(each.alone for each in rounds), tuple(each.beside for each in rounds)
+    figures = (
+        Figure("neighbours", f"p99 beside {REJOINS_PER_S} rejoins/s of another namespace", "ms", beside, FLOOR, alone),
+        Figure("neighbours", "how far that moves the p99", "%", _moved(repeats, "beside"), aim=AIM_PERCENT),
+        Figure("neighbours", "how far the same at another server moves it", "%", _moved(repeats, "elsewhere")),
+        Figure("neighbours", "how far apart two p99 without it are", "%", _apart(alone)),
+        Figure("neighbours", "rejoins of the noisy namespace", "joins/s", tuple(each.rejoins_per_s for each in rounds)),
+    )
+    return [replace(figure, name=f"{figure.name}, {name}") for figure in figures]
+
+
+def _moved(repeats: Sequence[Sequence[Round]], where: str) -> tuple[float, ...]:
+    """Of each repeat's medians, in percent."""
+    return tuple(
+        _percent(median(each.alone for each in rounds), median(getattr(each, where) for each in rounds))
+        for rounds in repeats
+    )
+
+
+def _apart(alone: Sequence[float]) -> tuple[float, ...]:
+    return tuple(abs(_percent(before, after)) for before, after in pairwise(alone))
 
 
 def _percent(before: float, after: float) -> float:
     return (after / before - 1) * 100
 
 
-async def _pairs(port: int, noise: Noise, effort: Effort) -> list[tuple[float, float, float]]:
-    """The p99 beside the noise and without it, and the noise."""
+@contextmanager
+def _a_core_left() -> Iterator[int]:
+    """Leave a core to the server that is measured, as it has where its members are on other machines.
+
+    Whatever is started in the block shares the others. A machine with one core has none to leave.
+    """
+    cores = os.sched_getaffinity(0)
+    left = min(cores)
+    os.sched_setaffinity(0, cores - {left} or cores)
+    try:
+        yield left
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _pin(pid: int, core: int) -> None:
+    """Have all threads of a process run on this core."""
+    for thread in psutil.Process(pid).threads():
+        os.sched_setaffinity(thread.id, {core})
+
+
+async def _measured(port: int, noise: Noise, noise_elsewhere: Noise, effort: Effort) -> list[list[Round]]:
+    """The rounds of each repeat."""
     quiet = [_crowd(port, "quiet", number) for number in range(QUIET_GROUPS)]
     await asyncio.gather(*(crowd.grow(QUIET_MEMBERS) for crowd in quiet))
     await asyncio.gather(*(member.enter() for crowd in quiet for member in crowd.members))
     await _p99_ms(port, quiet, WARM_UP_S, 0)
-    pairs = []
-    for seed in range(effort.repeats * PAIRS):
-        alone = await _p99_ms(port, quiet, SECONDS * effort.scale, seed)
-        noise.begin()
-        beside = await _p99_ms(port, quiet, SECONDS * effort.scale, seed)
-        pairs.append((beside, alone, await noise.end()))
+    seconds, seeds = SECONDS * effort.scale, count()
+    repeats = []
+    for _ in range(effort.repeats):
+        rounds = []
+        for seed in (next(seeds) for _ in range(ROUNDS)):
+            alone = await _p99_ms(port, quiet, seconds, seed)
+            noise.begin()
+            beside = await _p99_ms(port, quiet, seconds, seed)
+            rejoins_per_s = await noise.end()
+            noise_elsewhere.begin()
+            elsewhere = await _p99_ms(port, quiet, seconds, seed)
+            await noise_elsewhere.end()
+            rounds.append(Round(alone, beside, elsewhere, rejoins_per_s))
+        repeats.append(rounds)
     await asyncio.gather(*(crowd.disperse() for crowd in quiet))
-    return pairs
+    return repeats
 
 
 def _crowd(port: int, namespace: str, number: int) -> Crowd:
