@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import DeleteTopic, GetTopic, ListTopics, ListTopicsReply, PutTopic, TopicReply
+from rota.protocol.messages import DeleteTopic, GetTopic, ListGroups, ListTopics, ListTopicsReply, PutTopic, TopicReply
 from rota.runtime.coordinator import LocalCoordinator
+from rota.runtime.ports import Replica
 from rota.storage.memory import MemoryTables
-from tests.runtime.conftest import FaultyStore, until
+from tests.runtime.conftest import NOW, FaultyStore, until
 from tests.runtime.test_routing import RunningReplica, a_replica, settled
 
 
@@ -95,6 +96,19 @@ async def test_nobody_is_left_waiting_when_the_server_stops(coordinator: LocalCo
 # --- all topics of a namespace ----------------------------------------------------------------------
 
 
+class LateStore(FaultyStore):
+    """Who is up it says when it may."""
+
+    def __init__(self, tables: MemoryTables) -> None:
+        super().__init__(tables)
+        self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
+
+    async def register(self, replica: Replica, lease_ms: int) -> list[Replica]:
+        self.asked.set()
+        await self.may_answer.wait()
+        return await super().register(replica, lease_ms)
+
+
 async def listed(replica: LocalCoordinator | RunningReplica, version: str = "", wait_ms: int = 0) -> ListTopicsReply:
     coordinator = replica.routed if isinstance(replica, RunningReplica) else replica
     reply = (await coordinator.call(ListTopics("default", "", 2, version, wait_ms))).reply
@@ -109,6 +123,22 @@ async def waiting_for_news(replica: LocalCoordinator | RunningReplica) -> asynci
     news = (replica.local if isinstance(replica, RunningReplica) else replica).topic_news
     await until(lambda: "default" in news._waiting)
     return task
+
+
+async def test_who_does_not_know_yet_which_shards_are_its_own_does_not_say_that_there_is_nothing(
+    tables: MemoryTables, coordinator: LocalCoordinator
+) -> None:
+    """Who leads would deal nothing to anybody: a rolling restart would stop the work of a group."""
+    await put(coordinator, 4)
+    late = LateStore(tables)
+    await late.open(2)
+    async with LocalCoordinator(late, shard_count=2, limits=NOW, replica_id="late") as starting:
+        await late.asked.wait()
+
+        replies = [(await starting.call(request)).reply for request in (ListTopics("default"), ListGroups("default"))]
+        late.may_answer.set()
+
+    assert [reply.error for reply in replies] == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 2
 
 
 async def test_a_change_beyond_the_page_that_is_asked_for_is_told_and_one_of_another_namespace_is_not(

@@ -400,13 +400,13 @@ class LocalCoordinator:
 
     async def _list_groups(self, request: ListGroups) -> Answer:
         replies = [reply for reply in await self._ask_all(request) if isinstance(reply, ListReply) and _ok(reply)]
-        if len(replies) < self._ownership.due():
+        if not self._ownership.is_all(len(replies)):
             return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "not every shard is loaded"))
         return Answer(merge_groups(replies, request.limit))
 
     async def _list_topics(self, request: ListTopics) -> Answer:
         replies = [reply for reply in await self._ask_all(request) if isinstance(reply, ListTopicsReply) and _ok(reply)]
-        if len(replies) < self._ownership.due():
+        if not self._ownership.is_all(len(replies)):
             return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "not every shard is loaded"))
         return Answer(merge_topics(replies, request.limit))
 

@@ -150,6 +150,10 @@ class Ownership:
         """How many shards this replica should hold."""
         return len(self._due)
 
+    def is_all(self, answered: int) -> bool:
+        """Whether so many shards are all that this replica has to tell of. Nobody knows before it is placed."""
+        return self.is_placed and answered >= len(self._due)
+
     # --- one round ---------------------------------------------------------------------------------
 
     async def _round(self) -> None:
