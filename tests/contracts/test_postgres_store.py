@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -230,6 +231,13 @@ async def test_nobody_listening_is_unavailable_and_a_wrong_database_refused(post
         await SqlStore(f"{host}/no_such_database").open(SHARD_COUNT)
     with pytest.raises(StoreUnavailable):
         await SqlStore("postgresql://postgres@127.0.0.1:1/rota").open(SHARD_COUNT)
+
+
+async def test_who_has_no_driver_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+
+    with pytest.raises(StoreRefused, match=r"rota\[postgres\]"):
+        await upgrade("postgresql://localhost/rota")
 
 
 async def test_values_that_postgres_cannot_hold_are_unavailability_and_leave_nothing(store: SqlStore) -> None:

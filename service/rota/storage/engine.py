@@ -22,6 +22,7 @@ from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation
 
 _CONNECT_TIMEOUT_S = 5.0
 _JOIN_TIMEOUT_S = 5.0
+_NEEDS_EXTRA = "a store on Postgres needs the extra: pip install 'rota[postgres]'"
 
 
 def sqlite_engine(
@@ -108,7 +109,10 @@ def postgres_engine(
         pool = {"pool_size": connections, "max_overflow": 0, "pool_timeout": timeout_s, "pool_use_lifo": True}
     arguments = {"async_creator_fn": asyncpg_connect, "location": location, "session_timeout_ms": session_timeout_ms}
     isolation = "AUTOCOMMIT" if explicit_transactions else "READ COMMITTED"
-    return create_async_engine("postgresql+asyncpg://", connect_args=arguments, isolation_level=isolation, **pool)
+    try:
+        return create_async_engine("postgresql+asyncpg://", connect_args=arguments, isolation_level=isolation, **pool)
+    except ModuleNotFoundError as error:
+        raise StoreRefused(_NEEDS_EXTRA) from error
 
 
 async def asyncpg_connect(location: PostgresLocation, session_timeout_ms: int | None = None) -> Any:
@@ -116,7 +120,7 @@ async def asyncpg_connect(location: PostgresLocation, session_timeout_ms: int | 
     try:
         import asyncpg
     except ModuleNotFoundError as error:
-        raise StoreRefused("a store on Postgres needs the extra: pip install 'rota[postgres]'") from error
+        raise StoreRefused(_NEEDS_EXTRA) from error
     # asyncpg reads the DSN itself: several hosts, sslmode and target_session_attrs mean what libpq says.
     connect = partial(asyncpg.connect, location.dsn, timeout=_CONNECT_TIMEOUT_S)
     if location.password_file is not None:
