@@ -24,7 +24,7 @@ class Credentials:
     """A token and certificates, or the files that hold them. Nothing of it is ever logged or shown.
 
     A token file is read again with each request that finds it changed: Kubernetes writes the next token into it long
-    before the last one runs out.
+    before the last one runs out. Certificates are read when a client connects: who renews them connects anew by then.
     """
 
     token: str | None = field(default=None, repr=False)
