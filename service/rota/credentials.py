@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +20,17 @@ _VARIABLES = {
 }
 
 
+Version = tuple[tuple[int, int, int], ...]
+"""Of files: another one whenever one of them is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """A token and certificates, or the files that hold them. Nothing of it is ever logged or shown.
 
-    A token file is read again with each request that finds it changed: Kubernetes writes the next token into it long
-    before the last one runs out. Certificates are read when a client connects: who renews them connects anew by then.
+    Files are read again when they have changed, the token's with each request, the certificates' for each connection:
+    Kubernetes writes the next token, and cert-manager or a SPIFFE agent the next certificate, long before the last
+    one runs out. Files that cannot be read any more leave what was in them.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -32,7 +38,8 @@ class Credentials:
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None
-    _read: dict[str, object] = field(default_factory=dict, repr=False, compare=False)
+    _read: dict[str, tuple[Version, Any]] = field(default_factory=dict, repr=False, compare=False)
+    """What was made of files that looked so, by what it is."""
 
     def __post_init__(self) -> None:
         if self.token is not None and self.token_file is not None:
@@ -64,38 +71,79 @@ class Credentials:
         return {} if authorization is None else {"authorization": authorization}
 
     def ssl_context(self) -> ssl.SSLContext | bool:
-        """For HTTP: whom to believe, and what to show. True is what the system believes."""
-        if self.ca_file is None and self.cert_file is None:
+        """For HTTP: whom to believe, and what to show, with each connection. True is what the system believes.
+
+        Raises ValueError where the files cannot be read.
+        """
+        if not self._certificate_files():
             return True
+        self._newest_context()
+        context = NewestContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.newest = self._newest_context
+        return context
+
+    def channel_credentials(self) -> tuple[Version, grpc.ChannelCredentials]:
+        """The same for gRPC, whose channels keep what they were opened with: another version needs another channel."""
         try:
-            context = ssl.create_default_context(cafile=self.ca_file)
-            if self.cert_file is not None and self.key_file is not None:
-                context.load_cert_chain(self.cert_file, self.key_file, password=lambda: "")
+            return self._newest("gRPC", self._certificate_files(), self._load_for_grpc)
+        except OSError as error:
+            raise ValueError(f"the certificates cannot be used: {_reason(error)}") from error
+
+    def _certificate_files(self) -> list[Path]:
+        return [file for file in (self.ca_file, self.cert_file, self.key_file) if file is not None]
+
+    def _newest_context(self) -> ssl.SSLContext:
+        try:
+            context: ssl.SSLContext = self._newest("TLS", self._certificate_files(), self._load_for_http)[1]
         except (OSError, ValueError) as error:
             raise ValueError(f"the certificates cannot be used: {_reason(error)}") from error
         return context
 
-    def channel_credentials(self) -> grpc.ChannelCredentials:
-        """The same for gRPC."""
+    def _load_for_http(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.ca_file)
+        if self.cert_file is not None and self.key_file is not None:
+            context.load_cert_chain(self.cert_file, self.key_file, password=lambda: "")
+        return context
+
+    def _load_for_grpc(self) -> grpc.ChannelCredentials:
         import grpc
 
-        try:
-            files = (self.ca_file, self.key_file, self.cert_file)
-            ca, key, cert = (path.read_bytes() if path is not None else None for path in files)
-        except OSError as error:
-            raise ValueError(f"the certificates cannot be used: {_reason(error)}") from error
-        return grpc.ssl_channel_credentials(ca, key, cert)
+        files = (self.ca_file, self.key_file, self.cert_file)
+        return grpc.ssl_channel_credentials(*(file.read_bytes() if file is not None else None for file in files))
 
     def _token_in_file(self, path: Path) -> str:
         try:
-            found = path.stat()
-            version = (found.st_ino, found.st_mtime_ns, found.st_size)
-            if self._read.get("version") != version:
-                self._read.update(token=path.read_text("ascii").strip(), version=version)
+            return str(self._newest("token", [path], lambda: path.read_text("ascii").strip())[1])
         except (OSError, UnicodeError) as error:
-            if "token" not in self._read:
-                raise ValueError(f"the token cannot be read from {path}: {_reason(error)}") from error
-        return str(self._read["token"])
+            raise ValueError(f"the token cannot be read from {path}: {_reason(error)}") from error
+
+    def _newest(self, what: str, files: Sequence[Path], load: Callable[[], Any]) -> tuple[Version, Any]:
+        """What the files hold, and their version; what they held before, where that cannot be used."""
+        try:
+            version = tuple(_version(file) for file in files)
+            if what not in self._read or self._read[what][0] != version:
+                self._read[what] = version, load()
+        except (OSError, ValueError):
+            if what not in self._read:
+                raise
+        return self._read[what]
+
+
+class NewestContext(ssl.SSLContext):
+    """Stands for the context of the moment in which a connection is made: `newest`, which is to be set."""
+
+    newest: Callable[[], ssl.SSLContext]
+
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        return self.newest().wrap_bio(*args, **kwargs)
+
+    def wrap_socket(self, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
+        return self.newest().wrap_socket(*args, **kwargs)
+
+
+def _version(file: Path) -> tuple[int, int, int]:
+    found = file.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _path(variable: str) -> Path | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import httpx
 import pytest
 import pytest_asyncio
 
@@ -14,6 +16,7 @@ from rota.client import Client, Credentials, GroupAuthorizationFailed, Member, U
 from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+WORKER = "spiffe://corp/ns/team-a/sa/worker"
 TRANSPORTS = ["http", "grpc", "grpc+stream"]
 
 
@@ -98,12 +101,50 @@ async def test_a_token_file_is_read_again_when_it_has_changed(service: Service, 
 @pytest.mark.parametrize("scheme", TRANSPORTS)
 async def test_a_client_shows_its_certificate_and_believes_its_own_authority(service: Service, scheme: str) -> None:
     authority = service.secrets.authority
-    shown = authority.issue("client", uri="spiffe://corp/ns/team-a/sa/worker")
+    shown = authority.issue("client", uri=WORKER)
     credentials = Credentials(ca_file=authority.file, cert_file=shown.cert, key_file=shown.key)
 
     async with connect(url_of(service, scheme, tls=True), NAMESPACE, credentials=credentials) as client:
         async with fast(client, named("tls", scheme)) as member:
             await member.wait_assigned()
+
+
+async def test_a_renewed_certificate_is_shown_by_the_next_connection_over_http(
+    service: Service, tmp_path: Path
+) -> None:
+    credentials = a_worker_with_files(service, tmp_path)
+    context = credentials.ssl_context()
+
+    assert await whoami(service, context) == WORKER
+    renew(service, tmp_path, "spiffe://corp/ns/team-b/sa/other")
+    assert await whoami(service, context) == "spiffe://corp/ns/team-b/sa/other"
+    (tmp_path / "tls.key").unlink()
+    assert await whoami(service, context) == "spiffe://corp/ns/team-b/sa/other"
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "grpc+stream"])
+async def test_a_renewed_certificate_is_shown_by_the_next_call_over_grpc(
+    service: Service, scheme: str, tmp_path: Path
+) -> None:
+    credentials = a_worker_with_files(service, tmp_path)
+
+    async with connect(url_of(service, scheme, tls=True), NAMESPACE, credentials=credentials) as client:
+        await client.list_groups()
+        renew(service, tmp_path, "spiffe://corp/ns/team-b/sa/other")
+        with pytest.raises(GroupAuthorizationFailed, match="no rule allows it"):
+            await client.list_groups()
+        (tmp_path / "tls.key").unlink()
+        with pytest.raises(GroupAuthorizationFailed, match="no rule allows it"):
+            await client.list_groups()
+
+
+async def test_certificates_that_cannot_be_used_are_an_error_at_once(tmp_path: Path) -> None:
+    nowhere = Credentials(ca_file=tmp_path / "ca.pem")
+
+    with pytest.raises(ValueError, match="the certificates cannot be used: No such file"):
+        nowhere.ssl_context()
+    with pytest.raises(ValueError, match="the certificates cannot be used: No such file"):
+        nowhere.channel_credentials()
 
 
 async def test_what_is_not_given_comes_from_the_environment(
@@ -125,6 +166,26 @@ async def test_credentials_do_not_show_their_secrets(tmp_path: Path) -> None:
     assert credentials.authorization() == "Bearer planted-secret"
     assert "planted-secret" not in repr(credentials)
     assert "planted-secret" not in repr(Credentials("planted-secret"))
+
+
+def a_worker_with_files(service: Service, folder: Path) -> Credentials:
+    renew(service, folder, WORKER)
+    return Credentials(
+        ca_file=service.secrets.authority.file, cert_file=folder / "tls.crt", key_file=folder / "tls.key"
+    )
+
+
+def renew(service: Service, folder: Path, uri: str) -> None:
+    issued = service.secrets.authority.issue("renewed", uri=uri)
+    os.replace(issued.cert, folder / "tls.crt")
+    os.replace(issued.key, folder / "tls.key")
+
+
+async def whoami(service: Service, context: ssl.SSLContext | bool) -> str:
+    """Whom the server sees in a connection of its own."""
+    async with httpx.AsyncClient(verify=context, trust_env=False) as http:
+        document = (await http.get(f"{url_of(service, 'http', tls=True)}/v1/whoami")).raise_for_status().json()
+    return str(document["subject"])
 
 
 async def list_until_refused(client: Client) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rota.access.caller import Caller
 from rota.access.claims import caller_of_certificate
+from rota.credentials import NewestContext
 from rota.observability.certificates import Validity
 from rota.server.access.files import LOOK_EVERY_S, Reread
 from rota.server.certificates import validity_of
@@ -48,19 +49,6 @@ class _Loaded:
     validity: Validity
 
 
-class _NewestContext(ssl.SSLContext):
-    """Stands for the context of the moment in which a connection is made.
-
-    To change the context of a connection that has begun, as `sni_callback` may, would come too late for a client that
-    goes on with an earlier session: that was looked up by then, and its certificate is not judged anew.
-    """
-
-    newest: Callable[[], ssl.SSLContext]
-
-    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
-        return self.newest().wrap_bio(*args, **kwargs)
-
-
 class ServerTls:
     """A server's side of TLS, and for mutual TLS between replicas also a client's."""
 
@@ -74,8 +62,12 @@ class ServerTls:
         return self._loaded.content.validity
 
     def context(self) -> ssl.SSLContext:
-        """For asyncio. Each connection is made with what the files hold by then, also whom it trusts."""
-        context = _NewestContext(ssl.PROTOCOL_TLS_SERVER)
+        """For asyncio. Each connection is made with what the files hold by then, also whom it trusts.
+
+        To change the context of a connection that has begun, as `sni_callback` may, would come too late for a client
+        that goes on with an earlier session: that was looked up by then, and its certificate is not judged anew.
+        """
+        context = NewestContext(ssl.PROTOCOL_TLS_SERVER)
         context.newest = lambda: self._loaded.content.context
         return context
 

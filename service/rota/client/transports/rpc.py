@@ -10,7 +10,7 @@ import grpc
 from google.rpc.status_pb2 import Status
 
 from rota.client.errors import CoordinatorUnreachable
-from rota.credentials import Credentials
+from rota.credentials import Credentials, Version
 from rota.observability.tracing import carried
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinReply, Request, refuse
@@ -45,7 +45,10 @@ _NOT_OURS = {
 
 
 class Channels:
-    """One channel for each address; speaks to one address until it fails, then to the next."""
+    """One channel for each address; speaks to one address until it fails, then to the next.
+
+    Where certificates have been renewed, there is another channel. What the former one carries goes on.
+    """
 
     def __init__(
         self, urls: Sequence[str], headers: Mapping[str, str] | None, credentials: Credentials | None = None
@@ -56,7 +59,7 @@ class Channels:
         self._headers = tuple((name.lower(), value) for name, value in (headers or {}).items())
         self._credentials = credentials or Credentials()
         self._current = 0
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._channels: dict[tuple[str, Version | None], grpc.aio.Channel] = {}
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -71,9 +74,14 @@ class Channels:
         return self.urls[self._current]
 
     def to(self, url: str) -> grpc.aio.Channel:
-        channel = self._channels.get(url)
+        address = urlsplit(url)
+        if address.scheme.removesuffix("+stream") == "grpcs":
+            version, shown = self._credentials.channel_credentials()
+        else:
+            version, shown = None, None
+        channel = self._channels.get((url, version))
         if channel is None:
-            channel = self._channels[url] = _open(url, self._credentials)
+            channel = self._channels[url, version] = _open(address.netloc, shown)
         return channel
 
     def in_order(self, first: str | None) -> list[str]:
@@ -123,8 +131,7 @@ def was_not_sent(error: grpc.aio.AioRpcError) -> bool:
     return error.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in (error.details() or "")
 
 
-def _open(url: str, credentials: Credentials) -> grpc.aio.Channel:
-    parts = urlsplit(url)
-    if parts.scheme.removesuffix("+stream") == "grpcs":
-        return grpc.aio.secure_channel(parts.netloc, credentials.channel_credentials(), options=_OPTIONS)
-    return grpc.aio.insecure_channel(parts.netloc, options=_OPTIONS)
+def _open(address: str, shown: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+    if shown is None:
+        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+    return grpc.aio.secure_channel(address, shown, options=_OPTIONS)
