@@ -8,9 +8,10 @@ ARGS ?=
 # Test processes side by side, more than two cores since many tests wait; each starts a Postgres and a Valkey of its own.
 JOBS ?= 3
 SEEDS ?= 10000
-# How long `make torture` takes, about.
+# How long each half of `make torture` takes, about.
 MINUTES ?= 10
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal
+TORTURE = ROTA_MINUTES=$(MINUTES) $(BIN)/python -m pytest -p tests.support.torture
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all coverage sim torture bench lint docs images proto clean
@@ -26,7 +27,7 @@ test: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operating.
 
 test-all: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operating.stamp .venv/browser.stamp ## The tests and those that take minutes
 	$(PYTEST) -m "not torture and not alone" $(ARGS)
-	$(BIN)/pytest -m alone $(ARGS) || [ $$? = 5 ] # 5: ARGS chose none of these
+	$(BIN)/pytest -m "alone and not torture" $(ARGS) || [ $$? = 5 ] # 5: ARGS chose none of these
 
 coverage: .venv/dev.stamp ## Branches of the core that its own quick tests reach; fails below 95 %
 	$(BIN)/pytest -q tests/unit tests/conformance -k "not assignor and not support and not fuzz" --cov --cov-fail-under=95
@@ -34,8 +35,10 @@ coverage: .venv/dev.stamp ## Branches of the core that its own quick tests reach
 sim: .venv/dev.stamp ## Simulate SEEDS=10000 faulty worlds, or replay one with SEED=4711
 	$(BIN)/python -m rota.testing.sim $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)
 
-torture: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operating.stamp ## Faults and kills for about MINUTES=10, and a table of what came out
-	ROTA_MINUTES=$(MINUTES) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -p tests.support.torture -m torture $(ARGS)
+torture: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operating.stamp ## Faults and kills, then load, for about MINUTES=10 each, and a table of what came out
+	rm -f build/torture/rows.jsonl
+	$(TORTURE) -n $(JOBS) --dist worksteal -m "torture and not alone" $(ARGS) || [ $$? = 5 ]
+	$(TORTURE) -m "torture and alone" $(ARGS) || [ $$? = 5 ]
 
 bench: .venv/dev.stamp ## Measure, beside the floor and the peers, in one run
 	$(BIN)/python bench/run.py $(ARGS)

@@ -33,8 +33,9 @@ FAILED = re.compile(r'rota_requests_total\{code="COORDINATOR_NOT_AVAILABLE",oper
 
 SECONDS = [
     pytest.param(20, GROUPS, id="20s"),
-    # `make torture` does it for as long as it is told to, and has a line of it in its table.
-    pytest.param(round(60 * MINUTES), GROUPS, marks=pytest.mark.torture, id="torture"),
+    # `make torture` does it for as long as it is told to, and has a line of it in its table. Beside kills and
+    # simulations on the same two cores, so many members do not always agree in time.
+    pytest.param(round(60 * MINUTES), GROUPS, marks=[pytest.mark.torture, pytest.mark.alone], id="torture"),
 ]
 
 

@@ -1,6 +1,7 @@
 """Runs for as long as one says, and the table of what came out: `make torture MINUTES=30`.
 
 A pytest plugin, too (`-p tests.support.torture`): it prints the rows that the tests of the mark `torture` have added.
+`make torture` has two sessions for one table, and deletes the rows of before when it begins.
 """
 
 from __future__ import annotations
@@ -63,11 +64,6 @@ def table(rows: list[Row]) -> str:
     lines += [[_shown(getattr(row, name)) for name in names] for row in rows]
     where = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, commit {_commit()}, Python {platform.python_version()}"
     return "\n".join([where, "", *(f"| {' | '.join(line)} |" for line in lines)])
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    if not _is_worker(session.config):
-        _ROWS.unlink(missing_ok=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
