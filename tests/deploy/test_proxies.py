@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
+import grpc
 import httpx
 import pytest
 
 import rota
 from rota.protocol.limits import MAX_WAIT_MS
+from rota.v1 import coordinator_pb2 as pb
 from tests.client.stage import TOPICS, all_partitions_are_shared
 from tests.deploy.proxies import SAMPLES, Proxy
+from tests.grpc.clients import stub
 from tests.support.ports import free_port
 from tests.support.processes import Processes
 
@@ -75,6 +79,28 @@ async def test_members_work_through_a_proxy_over_http_and_grpc(
                 await all_partitions_are_shared(members)
         async with httpx.AsyncClient(trust_env=False) as client:
             assert (await client.get(f"{urls[0]}/metrics")).status_code == 404
+
+
+@pytest.mark.parametrize("name", PROXIES)
+async def test_a_refusal_passes_a_proxy_with_its_status(
+    name: str, server: Server, processes: Processes, tmp_path: Path
+) -> None:
+    """It has a status and no message, which a proxy that flushes too early makes an answer without either.
+
+    Where that befalls a first join, its id is lost, and its group waits for a member that will never come.
+    """
+    proxy = Proxy(name, processes, tmp_path, http=server.http, grpc=server.grpc)
+    unknown = pb.HeartbeatRequest(namespace="default", group_id=f"refused-by-{name}", member_id="m", generation_id=1)
+    said = Counter[grpc.StatusCode]()
+
+    async with asyncio.timeout(30), grpc.aio.insecure_channel(f"127.0.0.1:{proxy.grpc}") as channel:
+        heartbeat = stub(channel).Heartbeat
+        for _ in range(200):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await heartbeat(unknown, wait_for_ready=True)
+            said[refused.value.code()] += 1
+
+    assert said == {grpc.StatusCode.NOT_FOUND: 200}
 
 
 @pytest.mark.parametrize("name", PROXIES)
