@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import ssl
+import weakref
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -13,7 +15,10 @@ import pytest
 import pytest_asyncio
 
 from rota.client import Client, Credentials, GroupAuthorizationFailed, Member, Unauthenticated, connect
+from rota.client.transports.rpc import Channels
+from rota.v1 import coordinator_pb2 as pb
 from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service
+from tests.grpc.clients import SessionClient
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 WORKER = "spiffe://corp/ns/team-a/sa/worker"
@@ -136,6 +141,24 @@ async def test_a_renewed_certificate_is_shown_by_the_next_call_over_grpc(
         (tmp_path / "tls.key").unlink()
         with pytest.raises(GroupAuthorizationFailed, match="no rule allows it"):
             await client.list_groups()
+
+
+async def test_a_renewed_certificate_replaces_a_channel_whose_calls_go_on(service: Service, tmp_path: Path) -> None:
+    """A process that lives for a year, with certificates that live for an hour, keeps one channel for an address."""
+    url = url_of(service, "grpc", tls=True)
+    channels = Channels([url], None, a_worker_with_files(service, tmp_path))
+    session = SessionClient(channels.to(url))
+    await session.ask(options=pb.SessionOptions())
+    former = weakref.ref(channels.to(url))
+
+    renew(service, tmp_path, WORKER)
+    channels.to(url)
+    gc.collect()
+
+    assert former() is None
+    await session.ask(options=pb.SessionOptions())
+    await session.close()
+    await channels.close()
 
 
 async def test_certificates_that_cannot_be_used_are_an_error_at_once(tmp_path: Path) -> None:

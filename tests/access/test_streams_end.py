@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -74,7 +74,7 @@ async def test_a_stream_hears_that_the_pod_is_gone_whose_token_opened_it(
 async def test_who_may_not_join_hears_nothing_of_the_group_on_a_stream(service: Service) -> None:
     owner = bearer(service.secrets.a_token("owner"))
     viewer = service.secrets.a_token("viewer", "viewer")
-    join = f"/v1/namespaces/{NAMESPACE}/groups/g/join"
+    join = f"{path_of('g')}/join"
     body = {**a_join_body(), "group_instance_id": "i1"}
     member_id = (await service.http.post(join, json=body, headers=owner)).json()["member_id"]
     client = SessionClient(service.channel, (("authorization", f"Bearer {viewer}"),))
@@ -90,41 +90,26 @@ async def test_who_may_not_join_hears_nothing_of_the_group_on_a_stream(service: 
 
 
 async def test_a_watch_ends_when_its_token_is_revoked(service: Service) -> None:
-    owner, watcher = bearer(service.secrets.a_token("writer")), bearer(service.secrets.a_token("watcher", "viewer"))
-    group = f"/v1/namespaces/{NAMESPACE}/groups/watched"
-    seen: list[str] = []
+    watcher = bearer(service.secrets.a_token("watcher", "viewer"))
 
-    async with service.http.stream("GET", f"{group}/events", headers=watcher) as response:
-        lines = response.aiter_lines()
-        await anext(lines)
+    async def revoke() -> None:
         service.secrets.revoke("watcher")
-        body = {**a_join_body(), "group_instance_id": "i1"}
-        await service.http.post(f"{group}/join", json=body, headers=owner)
-        async with asyncio.timeout(5):
-            seen += [line async for line in lines]
 
-    assert [line for line in seen if line.startswith('data: {"revision')] == []
-    assert "event: interrupted" in seen
+    assert_it_ended(await what_a_watch_hears_after(revoke, service, "watched", watcher))
 
 
 async def test_a_watch_ends_when_a_rule_denies_it(service: Service) -> None:
     """The token is as good as before."""
-    owner, watcher = bearer(service.secrets.a_token("joiner")), bearer(service.secrets.a_token("onlooker", "viewer"))
-    group = f"/v1/namespaces/{NAMESPACE}/groups/frozen"
-    seen: list[str] = []
+    onlooker = bearer(service.secrets.a_token("onlooker", "viewer"))
 
-    async with service.http.stream("GET", f"{group}/events", headers=watcher) as response:
-        lines = response.aiter_lines()
-        await anext(lines)
+    async def deny() -> None:
         service.secrets.write(more=NOBODY_LOOKS)
-        await refused_with_403(service, group, watcher)
-        body = {**a_join_body(), "group_instance_id": "i1"}
-        await service.http.post(f"{group}/join", json=body, headers=owner)
-        async with asyncio.timeout(5):
-            seen += [line async for line in lines]
+        # What was allowed before is remembered for a moment.
+        async with asyncio.timeout(20 * FRESH_S):
+            while (await service.http.get(path_of("frozen"), headers=onlooker)).status_code != 403:
+                continue
 
-    assert [line for line in seen if line.startswith('data: {"revision')] == []
-    assert "event: interrupted" in seen
+    assert_it_ended(await what_a_watch_hears_after(deny, service, "frozen", onlooker))
 
 
 NOBODY_LOOKS = """
@@ -137,8 +122,26 @@ effect = "deny"
 """
 
 
-async def refused_with_403(service: Service, path: str, headers: dict[str, str]) -> None:
-    """Once what was allowed before is not remembered any more."""
-    async with asyncio.timeout(20 * FRESH_S):
-        while (await service.http.get(path, headers=headers)).status_code != 403:
-            continue
+async def what_a_watch_hears_after(
+    change: Callable[[], Awaitable[None]], service: Service, group_id: str, watcher: dict[str, str]
+) -> list[str]:
+    """Its lines until it ends, where a member joins after the change."""
+    owner = bearer(service.secrets.a_token(f"owner of {group_id}"))
+    body = {**a_join_body(), "group_instance_id": "i1"}
+    async with service.http.stream("GET", f"{path_of(group_id)}/events", headers=watcher) as response:
+        lines = response.aiter_lines()
+        await anext(lines)
+        await change()
+        await service.http.post(f"{path_of(group_id)}/join", json=body, headers=owner)
+        async with asyncio.timeout(5):
+            return [line async for line in lines]
+
+
+def assert_it_ended(heard: list[str]) -> None:
+    """Without the news that it might not have."""
+    assert [line for line in heard if line.startswith('data: {"revision')] == []
+    assert "event: interrupted" in heard
+
+
+def path_of(group_id: str) -> str:
+    return f"/v1/namespaces/{NAMESPACE}/groups/{group_id}"

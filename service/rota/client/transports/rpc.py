@@ -47,7 +47,8 @@ _NOT_OURS = {
 class Channels:
     """One channel for each address; speaks to one address until it fails, then to the next.
 
-    Where certificates have been renewed, there is another channel. What the former one carries goes on.
+    Where certificates have been renewed, another channel takes its place. What the former one carries goes on: gRPC
+    closes a channel that nobody holds any more once the last call over it has ended.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Channels:
         self._headers = tuple((name.lower(), value) for name, value in (headers or {}).items())
         self._credentials = credentials or Credentials()
         self._current = 0
-        self._channels: dict[tuple[str, Version | None], grpc.aio.Channel] = {}
+        self._channels: dict[str, tuple[Version | None, grpc.aio.Channel]] = {}
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
@@ -79,10 +80,9 @@ class Channels:
             version, shown = self._credentials.channel_credentials()
         else:
             version, shown = None, None
-        channel = self._channels.get((url, version))
-        if channel is None:
-            channel = self._channels[url, version] = _open(address.netloc, shown)
-        return channel
+        if url not in self._channels or self._channels[url][0] != version:
+            self._channels[url] = version, _open(address.netloc, shown)
+        return self._channels[url][1]
 
     def in_order(self, first: str | None) -> list[str]:
         """Where to send something, in the order in which to try: the one that is known to be best, then as listed."""
@@ -96,7 +96,7 @@ class Channels:
 
     async def close(self) -> None:
         channels, self._channels = self._channels, {}
-        for channel in channels.values():
+        for _version, channel in channels.values():
             await channel.close()
 
 
