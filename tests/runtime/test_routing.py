@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
@@ -24,8 +24,10 @@ from rota.protocol.messages import (
     JoinReply,
     ListGroups,
     ListReply,
+    ListTopics,
     OffsetToCommit,
 )
+from rota.runtime import routing
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.ports import Replica, ShardNews
@@ -186,6 +188,41 @@ async def test_a_listing_has_the_groups_of_all_replicas(fleet: list[RunningRepli
 
     assert isinstance(reply, ListReply)
     assert [group.group_id for group in reply.groups] == groups
+
+
+async def has_not_seen(replica: RunningReplica, other: str) -> Callable[[], None]:
+    """Have a replica know nothing of another, which has shards nevertheless, until the returned function is called."""
+    await replica.local._ownership.stop_rounds()
+    directory = replica.local.directory
+    known, directory.peers = directory.peers, [peer for peer in directory.peers if peer.replica_id != other]
+    return lambda: setattr(directory, "peers", known)
+
+
+async def test_a_listing_waits_for_the_shards_of_a_replica_that_is_not_known_yet(
+    fleet: list[RunningReplica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing, "MOVE_S", SOON_S)
+    group = a_group_of(fleet[0])
+    await fleet[0].routed.call(CommitOffsets("default", group, -1, (OffsetToCommit("t", 0, 1),)))
+    see = await has_not_seen(fleet[2], "r1")
+    listing = asyncio.create_task(fleet[2].routed.call(ListGroups("default")))
+
+    await asyncio.wait([listing], timeout=0.1)
+    see()
+    reply = (await listing).reply
+
+    assert isinstance(reply, ListReply)
+    assert [group.group_id for group in reply.groups] == [group]
+
+
+@pytest.mark.parametrize("request_", [ListGroups("default"), ListTopics("default")])
+async def test_a_listing_that_stays_without_some_shards_is_refused(
+    fleet: list[RunningReplica], request_: ListGroups | ListTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing, "MOVE_S", 0.0)
+    await has_not_seen(fleet[2], "r1")
+
+    assert (await fleet[2].routed.call(request_)).reply.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 async def test_without_forwarding_the_client_is_told_the_owner(tables: MemoryTables) -> None:

@@ -55,6 +55,8 @@ from rota.runtime.watch import watch_group
 Sign = Callable[[VerifyFence, FenceReply], FenceReply]
 """Adds a signed token to the answer that a fence holds."""
 DRAINING = "this replica is stopping; ask again, another one takes over"
+NOT_ALL = "not every shard is loaded"
+"""A list of a part would look like the whole."""
 
 
 class LocalCoordinator:
@@ -399,20 +401,22 @@ class LocalCoordinator:
         return answer
 
     async def _list_groups(self, request: ListGroups) -> Answer:
-        replies = [reply for reply in await self._ask_all(request) if isinstance(reply, ListReply) and _ok(reply)]
-        if not self._ownership.is_all(len(replies)):
-            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "not every shard is loaded"))
-        return Answer(merge_groups(replies, request.limit))
+        parts = {of: reply for of, reply in await self._ask_all(request) if isinstance(reply, ListReply) and _ok(reply)}
+        if not self._ownership.is_all(parts):
+            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NOT_ALL))
+        return Answer(merge_groups(list(parts.values()), request.limit), shards=tuple(parts))
 
     async def _list_topics(self, request: ListTopics) -> Answer:
-        replies = [reply for reply in await self._ask_all(request) if isinstance(reply, ListTopicsReply) and _ok(reply)]
-        if not self._ownership.is_all(len(replies)):
-            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "not every shard is loaded"))
-        return Answer(merge_topics(replies, request.limit))
+        all_parts = await self._ask_all(request)
+        parts = {of: reply for of, reply in all_parts if isinstance(reply, ListTopicsReply) and _ok(reply)}
+        if not self._ownership.is_all(parts):
+            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NOT_ALL))
+        return Answer(merge_topics(list(parts.values()), request.limit), shards=tuple(parts))
 
-    async def _ask_all(self, request: Request) -> list[Reply]:
+    async def _ask_all(self, request: Request) -> list[tuple[int, Reply]]:
         """Every shard's part of a listing, each as durable as any other answer."""
-        return [(await _answered(host, request)).reply for host in list(self._ownership.hosts.values())]
+        hosts = list(self._ownership.hosts.values())
+        return [(host.shard_id, (await _answered(host, request)).reply) for host in hosts]
 
 
 async def _answered(host: ShardHost, request: Request) -> Answer:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 from rota.group.result import Timer
 from rota.group.rows import ShardImage
@@ -150,9 +150,9 @@ class Ownership:
         """How many shards this replica should hold."""
         return len(self._due)
 
-    def is_all(self, answered: int) -> bool:
-        """Whether so many shards are all that this replica has to tell of. Nobody knows before it is placed."""
-        return self.is_placed and answered >= len(self._due)
+    def is_all(self, answered: Collection[int]) -> bool:
+        """Whether these shards are all that this replica has to tell of. Nobody knows before it is placed."""
+        return self.is_placed and all(shard_id in answered for shard_id in self._due)
 
     # --- one round ---------------------------------------------------------------------------------
 

@@ -219,6 +219,8 @@ class Answer:
     epoch: int = 0
     owner: str = ""
     """With `NOT_COORDINATOR`: where the owner is, as far as is known."""
+    shards: tuple[int, ...] = ()
+    """With a list: whose part of it this is."""
 
 
 class Coordinator(Protocol):

@@ -21,7 +21,7 @@ from rota.protocol.messages import (
     Request,
     refuse,
 )
-from rota.runtime.coordinator import DRAINING, LocalCoordinator
+from rota.runtime.coordinator import DRAINING, NOT_ALL, LocalCoordinator
 from rota.runtime.directory import LOOK_AGAIN_MS
 from rota.runtime.following import Follower
 from rota.runtime.pages import merge_groups, merge_topics
@@ -231,12 +231,26 @@ class RoutedCoordinator:
         return True
 
     async def _list(self, request: ListGroups | ListTopics) -> Answer:
-        """Every replica lists its own shards, as they are now; a page is complete only if all of them answered."""
+        """A page of what all shards hold; asked for again while some are on their way, or their owner is silent."""
         if isinstance(request, ListTopics):
             request = replace(request, version="", wait_ms=0)
-        peers = self.local.directory.peers if self._forward else []
+        if not self._forward:
+            return await self.local.call(request)
+        give_up_s = _now_s() + MOVE_S
+        answer = await self._list_everywhere(request)
+        while answer.reply.error in UNANSWERED and _now_s() < give_up_s and not self.local.draining:
+            await asyncio.sleep(LOOK_AGAIN_MS / 1000)
+            answer = await self._list_everywhere(request)
+        return answer
+
+    async def _list_everywhere(self, request: ListGroups | ListTopics) -> Answer:
+        """Every replica lists its own shards, as they are now.
+
+        The list is complete only if each shard is in one part of it. One may be in none, where it was let go of and its
+        next owner is not known here yet; or in two, where it has moved between two answers.
+        """
         answers = [await self.local.call(request)]
-        for peer in peers:
+        for peer in self.local.directory.peers:
             try:
                 answers.append(await self._peers.call(peer, request))
             except PeerUnreachable as error:
@@ -244,7 +258,11 @@ class RoutedCoordinator:
                 return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, detail))
         replies = [answer.reply for answer in answers]
         failed = next((reply for reply in replies if reply.error is not ErrorCode.NONE), None)
-        return Answer(failed or _merged(request, replies))
+        if failed is not None:
+            return Answer(failed)
+        if sorted(shard_id for answer in answers for shard_id in answer.shards) != list(range(self.shard_count)):
+            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NOT_ALL))
+        return Answer(_merged(request, replies))
 
     def _tell_of_topics(self, namespaces: set[str]) -> None:
         self._untold |= namespaces

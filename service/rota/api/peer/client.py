@@ -74,7 +74,7 @@ class GrpcPeers:
         except grpc.aio.AioRpcError as error:
             raise PeerUnreachable(error.details() or error.code().name) from error
         reply, beside = unpack(data)
-        return Answer(reply, beside["revision"], beside["epoch"], beside["owner"])
+        return Answer(reply, beside["revision"], beside["epoch"], beside["owner"], tuple(beside.get("shards", ())))
 
     async def watch(
         self, peer: Replica, namespace: str, group_id: str, after_revision: int | None

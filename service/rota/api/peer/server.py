@@ -79,7 +79,9 @@ class PeerServer:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         with forwarded(context, type(request).__name__):
             answer = self._as_moved(await self._local.call(request))
-        return pack(answer.reply, revision=answer.revision, epoch=answer.epoch, owner=answer.owner)
+        return pack(
+            answer.reply, revision=answer.revision, epoch=answer.epoch, owner=answer.owner, shards=answer.shards
+        )
 
     async def _heartbeats(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         try:
