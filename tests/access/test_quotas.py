@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rota.access.document import AccessDocument
-from rota.access.quotas import Bucket, Meter, Quota, Stored, Taken, quota_of
-from rota.api.access.meters import LOOK_EVERY_S, Meters
+from rota.access.quotas import BURST_S, Bucket, Meter, Quota, Stored, Taken, quota_of
+from rota.api.access.meters import LOOK_EVERY_MS, Meters
 from rota.protocol import messages as m
 from rota.protocol.limits import Limits
 
@@ -151,6 +151,13 @@ def test_parked_calls_are_bounded_but_heartbeats_that_wait_are_not() -> None:
     assert meter.refusal_of(m.Heartbeat("n", "g", "a", 1, wait_ms=3_000), 0) == ""
     assert meter.refusal_of(m.GetLeader("n", "g"), 0) == ""
     assert meter.refusal_of(m.GetLeader("n", "g", wait_ms=1_000), 0) == "more than 1 parked calls"
+    assert meter.refusal_of_watch(0) == "more than 1 parked calls"
+
+
+def test_to_begin_a_watch_is_a_request() -> None:
+    meter = a_meter(requests_per_s=1)
+
+    assert [meter.refusal_of_watch(0) for _ in range(BURST_S + 1)] == ["", "", "more than 1 requests a second"]
 
 
 def test_bytes_are_those_that_are_kept_or_handed_on() -> None:
@@ -185,7 +192,7 @@ def test_a_changed_file_gives_nothing_back_where_the_quota_is_as_before() -> Non
 
     def ask_later(requests_per_s: int) -> str:
         policy.allow(requests_per_s)
-        now_s[0] += LOOK_EVERY_S
+        now_s[0] += LOOK_EVERY_MS / 1_000
         return meters.refusal_of(a_join())
 
     policy.allow(1)

@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 import httpx
 import pytest
 import pytest_asyncio
 
 from rota.access.quotas import BURST_S, Stored
+from rota.v1.admin_pb2 import WatchGroupRequest
 from tests.access.guarded import Secrets, Service, a_guarded_service, a_join_body, bearer
-from tests.grpc.clients import Refused, stub
+from tests.grpc.clients import Refused, admin, stub
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 QUOTAS = """
@@ -129,20 +131,38 @@ async def test_parked_calls_are_bounded_and_make_room_when_they_end(service: Ser
     def wait(wait_ms: int) -> Any:
         return service.http.get(path("small", "nobodys", "leader"), params={"wait_ms": wait_ms}, headers=headers)
 
-    async def until_parked(calls: int) -> None:
-        async with asyncio.timeout(60):
-            while service.guard.meters.parked("small") != calls:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-
     first = asyncio.create_task(wait(30_000))
-    await until_parked(1)
+    await until_parked(service, 1)
     refused = await wait(1)
     first.cancel()
-    await until_parked(0)
+    await until_parked(service, 0)
     after = await wait(1)
 
     assert refused.json()["detail"].endswith("more than 1 parked calls")
     assert after.status_code != 429
+
+
+async def test_a_watch_counts_as_parked_while_it_lasts(service: Service, headers: dict[str, str]) -> None:
+    events = path("small", "one", "events")
+    same = WatchGroupRequest(namespace="small", group_id="one")
+
+    async with service.http.stream("GET", events, headers=headers) as watching:
+        await until_parked(service, 1)
+        refused = await service.http.get(events, headers=headers)
+        with pytest.raises(grpc.aio.AioRpcError) as over_grpc:
+            await admin(service.channel).WatchGroup(same, metadata=tuple(headers.items())).read()
+    await until_parked(service, 0)
+
+    assert watching.status_code == 200
+    assert (refused.status_code, refused.json()["code"]) == (429, "THROTTLED")
+    assert refused.json()["detail"].endswith("more than 1 parked calls")
+    assert over_grpc.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def until_parked(service: Service, calls: int) -> None:
+    async with asyncio.timeout(60):
+        while service.guard.meters.parked("small") != calls:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 def _describe(namespace: str) -> Any:

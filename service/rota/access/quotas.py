@@ -110,6 +110,7 @@ class Meter:
     def __init__(self, quota: Quota, limits: Limits, now_ms: int) -> None:
         self.quota = quota
         self.parked = 0
+        """Calls that may wait, and watches."""
         self._stored = Stored()
         self._joined: dict[str, int] = {}
         """Newcomers that were let in since the store was looked at, by group; none in those that a commit made."""
@@ -132,12 +133,14 @@ class Meter:
         """Why the request is too much; empty where it is not. What is let through is counted."""
         if isinstance(request, m.Heartbeat | m.HeartbeatMany):
             return self._refusal_of_heartbeat(request, now_ms)
-        if self._requests is not None and not self._requests.take(1, now_ms):
-            return f"more than {self.quota.requests_per_s} requests a second"
+        refusal = self._refusal_of_call(now_ms)
+        if refusal:
+            return refusal
         if self._bytes is not None and not self._bytes.take(payload_bytes(request), now_ms):
             return f"more than {self.quota.bytes_per_s} bytes a second"
-        if self.quota.max_parked is not None and may_park(request) and self.parked >= self.quota.max_parked:
-            return f"more than {self.quota.max_parked} parked calls"
+        refusal = self._refusal_of_parked() if may_park(request) else ""
+        if refusal:
+            return refusal
         match request:
             case m.JoinGroup():
                 return self._refusal_of_newcomer(request)
@@ -145,6 +148,20 @@ class Meter:
                 return self._refusal_of_group(request.group_id)
             case _:
                 return ""
+
+    def refusal_of_watch(self, now_ms: int) -> str:
+        """The same for following a group, which is parked for as long as it lasts."""
+        return self._refusal_of_call(now_ms) or self._refusal_of_parked()
+
+    def _refusal_of_call(self, now_ms: int) -> str:
+        if self._requests is not None and not self._requests.take(1, now_ms):
+            return f"more than {self.quota.requests_per_s} requests a second"
+        return ""
+
+    def _refusal_of_parked(self) -> str:
+        if self.quota.max_parked is not None and self.parked >= self.quota.max_parked:
+            return f"more than {self.quota.max_parked} parked calls"
+        return ""
 
     def _refusal_of_heartbeat(self, request: m.Heartbeat | m.HeartbeatMany, now_ms: int) -> str:
         """By the member, and of several by any that is in time: its life must not hang on its neighbours'."""

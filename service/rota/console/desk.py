@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, replace
 
 from rota.access.quotas import Stored
@@ -152,9 +153,14 @@ class Desk:
     async def revoke_token(self, token_id: str, act: Act) -> None:
         await self._store.revoke_token(token_id, self.now_ms(), act)
 
-    async def changes(self, namespace: str, group_id: str) -> AsyncIterator[JournalEvent]:
+    def changes(self, namespace: str, group_id: str) -> AsyncIterator[JournalEvent]:
         """One `changed` for each line from now on that changes something which a page shows."""
-        async for event in self._coordinator.watch(namespace, group_id, None):
+        return _changes(self._coordinator.watch(namespace, group_id, None))
+
+
+async def _changes(events: AsyncIterator[JournalEvent]) -> AsyncIterator[JournalEvent]:
+    async with aclosing(events):  # type: ignore[type-var]  # the coordinators' watches are generators
+        async for event in events:
             if event.kind not in _QUIET:
                 yield replace(event, kind="changed", reason="", payload={})
 

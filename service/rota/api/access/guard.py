@@ -19,6 +19,7 @@ from rota.access.actions import (
     need_of,
 )
 from rota.access.binding import check_binding
+from rota.access.quotas import may_park
 from rota.api.access.identity import CURRENT, NOTE, ORIGIN, Authenticator, Credentials, Identity, nobody
 from rota.api.access.meters import Meters
 from rota.api.grpc.ports import StreamedCoordinator
@@ -102,8 +103,7 @@ class GuardedCoordinator:
             return await self._list(request)
         if is_administrative(request):
             request = self._signed(request)
-        with self.guard.meters.parking(request):
-            return await self.unguarded.call(request)
+        return await self._ask(request)
 
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         refused = self._refused(request)
@@ -117,6 +117,9 @@ class GuardedCoordinator:
         """Raises `RejectedRequest` before there is anything to follow, and ends when it would be refused anew."""
         identity = self.guard.current()
         identity.check(WATCH, namespace, group_id)
+        why = self.guard.meters.refusal_of_watch(namespace)
+        if why:
+            raise RejectedRequest(ErrorCode.THROTTLED, _of_quota(namespace, why))
         events = self.unguarded.watch(namespace, group_id, after_revision)
         return self._while_allowed(identity, namespace, group_id, events)
 
@@ -150,6 +153,12 @@ class GuardedCoordinator:
             return Answer(refuse(request, rejected.code, rejected.detail))
         return None
 
+    async def _ask(self, request: Request) -> Answer:
+        if not may_park(request):
+            return await self.unguarded.call(request)
+        with self.guard.meters.parking(request.namespace):
+            return await self.unguarded.call(request)
+
     def _signed(self, request: Any) -> Request:
         """With who does it, for the audit trail, which the owner of the shard writes wherever it is."""
         signed: Request = replace(request, act=self.guard.act())
@@ -159,15 +168,14 @@ class GuardedCoordinator:
         why = self.guard.meters.refusal_of(request)
         if not why:
             return None
-        return Answer(refuse(request, ErrorCode.THROTTLED, f"the quota of namespace {request.namespace}: {why}"))
+        return Answer(refuse(request, ErrorCode.THROTTLED, _of_quota(request.namespace, why)))
 
     async def _list(self, request: ListGroups | ListTopics) -> Answer:
         """A list shows what the caller may look at, and its pages are full of that."""
         identity, shown = self.guard.current(), list[Any]()
         page: Any = request
         while True:
-            with self.guard.meters.parking(page):
-                answer = await self.unguarded.call(page)
+            answer = await self._ask(page)
             reply: Any = answer.reply
             if reply.error is not ErrorCode.NONE:
                 return answer
@@ -185,14 +193,19 @@ class GuardedCoordinator:
     ) -> AsyncIterator[JournalEvent]:
         """Neither the caller's proof nor the rules need last as long as a watch."""
         try:
-            async for event in events:
-                if not _may_watch_on(identity, namespace, group_id):
-                    return
-                yield event
+            with self.guard.meters.parking(namespace):
+                async for event in events:
+                    if not _may_watch_on(identity, namespace, group_id):
+                        return
+                    yield event
         finally:
             close = getattr(events, "aclose", None)
             if close is not None:
                 await close()
+
+
+def _of_quota(namespace: str, why: str) -> str:
+    return f"the quota of namespace {namespace}: {why}"
 
 
 def _may_watch_on(identity: Identity, namespace: str, group_id: str) -> bool:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rota.access.quotas import Meter, Stored, Taken, may_park, quota_of
+from rota.access.quotas import Meter, Stored, Taken, quota_of
 from rota.api.access.identity import Policy
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Request
 
-LOOK_EVERY_S = 0.25
+LOOK_EVERY_MS = 250
 """How often a changed quota is looked for."""
 MOST_METERS = 10_000
 """Beyond so many namespaces, those that hold nothing here are forgotten: they begin with a full bucket again."""
@@ -26,22 +26,24 @@ class Meters:
         self._clock = clock
         self._by_namespace: dict[str, Meter] = {}
         self._quotas = policy.document.quotas
-        self._look_at = 0.0
+        self._look_at_ms = 0
 
     def refusal_of(self, request: Request) -> str:
         """Why the request is too much for its namespace; empty where it is not."""
-        now = self._clock()
-        if now >= self._look_at:
-            self._quotas, self._look_at = self._policy.document.quotas, now + LOOK_EVERY_S
-        if not self._quotas:
-            return ""
-        meter = self._meter(request.namespace, int(now * 1000))
-        return meter.refusal_of(request, int(now * 1000)) if meter is not None else ""
+        now_ms = self._now_ms()
+        meter = self._meter(request.namespace, now_ms)
+        return meter.refusal_of(request, now_ms) if meter is not None else ""
+
+    def refusal_of_watch(self, namespace: str) -> str:
+        """The same for following a group."""
+        now_ms = self._now_ms()
+        meter = self._meter(namespace, now_ms)
+        return meter.refusal_of_watch(now_ms) if meter is not None else ""
 
     @contextmanager
-    def parking(self, request: Request) -> Iterator[None]:
-        """Count the call as parked for as long as it is under way, if it may park."""
-        meter = self._by_namespace.get(request.namespace) if may_park(request) else None
+    def parking(self, namespace: str) -> Iterator[None]:
+        """Count one more as parked for as long as it is under way."""
+        meter = self._by_namespace.get(namespace)
         if meter is None:
             yield
             return
@@ -59,7 +61,7 @@ class Meters:
     def taken(self, namespace: str) -> Taken:
         """What a namespace takes here, as far as anybody counts it."""
         meter = self._by_namespace.get(namespace)
-        return meter.taken(int(self._clock() * 1000)) if meter is not None else Taken()
+        return meter.taken(self._now_ms()) if meter is not None else Taken()
 
     def to_look_at(self) -> list[str]:
         """Namespaces whose quota is about what the store has."""
@@ -71,8 +73,13 @@ class Meters:
         if meter is not None:
             meter.look(stored)
 
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
     def _meter(self, namespace: str, now_ms: int) -> Meter | None:
-        quota = quota_of(self._quotas, namespace)
+        if now_ms >= self._look_at_ms:
+            self._quotas, self._look_at_ms = self._policy.document.quotas, now_ms + LOOK_EVERY_MS
+        quota = quota_of(self._quotas, namespace) if self._quotas else None
         if quota is None:
             return None
         meter = self._by_namespace.get(namespace)
