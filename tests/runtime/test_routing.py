@@ -225,6 +225,17 @@ async def test_a_listing_that_stays_without_some_shards_is_refused(
     assert (await fleet[2].routed.call(request_)).reply.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
+async def test_a_listing_does_not_need_who_has_handed_over_all(fleet: list[RunningReplica]) -> None:
+    """For a moment it is still known, and says that its shards are not there."""
+    first, second, third = fleet
+    await first.local.drain()
+    await settled([second, third])
+    await third.local._ownership.stop_rounds()
+    third.local.directory.peers = [second.local._ownership.replica, first.local._ownership.replica]
+
+    assert (await third.routed.call(ListGroups("default"))).reply.error is ErrorCode.NONE
+
+
 async def test_without_forwarding_the_client_is_told_the_owner(tables: MemoryTables) -> None:
     async with a_replica(tables, "r1", forward=False) as first, a_replica(tables, "r2", forward=False) as second:
         await settled([first, second])

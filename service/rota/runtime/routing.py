@@ -256,7 +256,7 @@ class RoutedCoordinator:
             except PeerUnreachable as error:
                 detail = f"replica {peer.replica_id} does not answer: {error}"
                 return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, detail))
-        replies = [answer.reply for answer in answers]
+        replies = [answer.reply for answer in answers if answer.reply.error not in MOVED]
         failed = next((reply for reply in replies if reply.error is not ErrorCode.NONE), None)
         if failed is not None:
             return Answer(failed)
