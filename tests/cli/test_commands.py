@@ -67,7 +67,7 @@ def test_watch_tells_every_event_with_its_reason_one_a_line(rota: Rota) -> None:
     assert [event["kind"] for event in events] == kinds
     assert f"{member_id} joins: to work" in lines[0]
     assert f"rebalance: member {member_id} joined" in lines[1]
-    assert f"1 members agree, {member_id} leads by 'range'" in lines[2]
+    assert f"1 member agrees, {member_id} leads by 'range'" in lines[2]
 
 
 def test_a_member_is_removed_and_then_the_group_can_be_deleted(rota: Rota) -> None:

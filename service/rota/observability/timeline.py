@@ -47,10 +47,12 @@ def _told(kind: str, payload: Mapping[str, Any]) -> str:
         case "member_fenced":
             return f"{payload['member_id']} fenced, {payload['new_member_id']} is {payload['group_instance_id']} now"
         case "generation_completed":
-            members = payload["member_ids"]
-            return f"{len(members)} members agree, {payload['leader_id']} leads by {payload['protocol_name']!r}"
+            number = len(payload["member_ids"])
+            agree = "1 member agrees" if number == 1 else f"{number} members agree"
+            return f"{agree}, {payload['leader_id']} leads by {payload['protocol_name']!r}"
         case "leader_changed":
-            return f"{payload['leader_id']} follows {payload['former_leader_id'] or 'nobody'} as leader"
+            former, leader = payload["former_leader_id"], payload["leader_id"]
+            return f"the lead passes from {former} to {leader}" if former else f"{leader} leads now"
         case "assignment_synced":
             how = "assigns anew without a rebalance" if payload["resync"] else "has assigned"
             return f"{payload['leader_id']} {how}"
@@ -76,5 +78,12 @@ def _told_of_data(kind: str, payload: Mapping[str, Any]) -> str:
             return "the group is deleted"
         case "administered":
             return f"{payload['operation']} by {payload['actor']}"
+        case "session_stats":
+            return f"how regularly {len(payload['members'])} of its members were heard"
+        case "topic_changed":
+            partitions = payload["partitions"]
+            return f"topic {payload['topic']} {f'has {partitions} partitions' if partitions else 'is deleted'}"
+        case "shard_acquired" | "shard_released":
+            return f"{payload['replica_id']} {kind.removeprefix('shard_')} the shard, epoch {payload['epoch']}"
         case _:
             return kind

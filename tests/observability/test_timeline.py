@@ -1,0 +1,69 @@
+"""The journal in words: every kind of line has its own."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from rota.group.records import Record
+from rota.observability.timeline import what_happened
+
+LINES: list[tuple[str, dict[str, Any], str]] = [
+    ("rebalance_started", {}, "rebalance"),
+    ("member_joined", {"member": {"member_id": "a"}}, "a joins"),
+    ("member_updated", {"member": {"member_id": "a"}}, "a joins again with other metadata"),
+    ("member_left", {"member_id": "a"}, "a left"),
+    ("member_expired", {"member_id": "a"}, "a expired"),
+    ("member_removed", {"member_id": "a"}, "a removed"),
+    (
+        "member_fenced",
+        {"member_id": "a", "new_member_id": "b", "group_instance_id": "i"},
+        "a fenced, b is i now",
+    ),
+    (
+        "generation_completed",
+        {"member_ids": ["a", "b"], "leader_id": "a", "protocol_name": "range"},
+        "2 members agree, a leads by 'range'",
+    ),
+    (
+        "generation_completed",
+        {"member_ids": ["a"], "leader_id": "a", "protocol_name": "range"},
+        "1 member agrees, a leads by 'range'",
+    ),
+    ("leader_changed", {"former_leader_id": "a", "leader_id": "b"}, "the lead passes from a to b"),
+    ("leader_changed", {"former_leader_id": "", "leader_id": "b"}, "b leads now"),
+    ("assignment_synced", {"leader_id": "a", "resync": False}, "a has assigned"),
+    ("assignment_synced", {"leader_id": "a", "resync": True}, "a assigns anew without a rebalance"),
+    ("assignment_failed", {"leader_id": "a"}, "a could not assign"),
+    ("offsets_committed", {"member_id": "a", "offsets": [["t", 0, 7, "", -1]]}, "a commits t/0 at 7"),
+    ("offsets_committed", {"member_id": "", "offsets": [["t", 0, 7]]}, "an administrator commits t/0 at 7"),
+    ("offsets_deleted", {"partitions": [["t", 0], ["t", 1]]}, "offsets deleted of t/0, t/1"),
+    (
+        "request_fenced",
+        {"operation": "Heartbeat", "member_id": "a", "request_generation_id": 3, "error": "ILLEGAL_GENERATION"},
+        "Heartbeat of a with generation 3 refused, ILLEGAL_GENERATION",
+    ),
+    ("session_stats", {"members": [["a", "c", 10_000, 0, 3_000, []]]}, "how regularly 1 of its members were heard"),
+    ("group_emptied", {}, "the group is empty"),
+    ("group_deleted", {}, "the group is deleted"),
+    ("topic_changed", {"topic": "t", "partitions": 4}, "topic t has 4 partitions"),
+    ("topic_changed", {"topic": "t", "partitions": 0}, "topic t is deleted"),
+    ("administered", {"operation": "DeleteGroup", "actor": "ops"}, "DeleteGroup by ops"),
+    ("shard_acquired", {"replica_id": "r1", "epoch": 3}, "r1 acquired the shard, epoch 3"),
+    ("shard_released", {"replica_id": "r1", "epoch": 3}, "r1 released the shard, epoch 3"),
+]
+
+
+@pytest.mark.parametrize(("kind", "payload", "told"), LINES)
+def test_a_line_in_words(kind: str, payload: dict[str, Any], told: str) -> None:
+    assert what_happened({"kind": kind, "payload": payload, "reason": ""}) == told
+    assert what_happened({"kind": kind, "payload": payload, "reason": "because"}) == f"{told}: because"
+
+
+def test_every_kind_of_line_has_words() -> None:
+    assert {kind for kind, _, _ in LINES} == {record.kind for record in get_args(Record)}
+
+
+def test_the_line_of_a_later_release_is_named_as_it_is() -> None:
+    assert what_happened({"kind": "group_painted", "payload": {}, "reason": ""}) == "group_painted"
