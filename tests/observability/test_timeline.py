@@ -44,7 +44,7 @@ LINES: list[tuple[str, dict[str, Any], str]] = [
         {"operation": "Heartbeat", "member_id": "a", "request_generation_id": 3, "error": "ILLEGAL_GENERATION"},
         "Heartbeat of a with generation 3 refused, ILLEGAL_GENERATION",
     ),
-    ("session_stats", {"members": [["a", "c", 10_000, 0, 3_000, []]]}, "how regularly 1 of its members were heard"),
+    ("session_stats", {"members": [["a", "c", 10_000, 0, 3_000, []]]}, "statistics of heartbeats, members: 1"),
     ("group_emptied", {}, "the group is empty"),
     ("group_deleted", {}, "the group is deleted"),
     ("topic_changed", {"topic": "t", "partitions": 4}, "topic t has 4 partitions"),

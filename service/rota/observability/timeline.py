@@ -79,7 +79,7 @@ def _told_of_data(kind: str, payload: Mapping[str, Any]) -> str:
         case "administered":
             return f"{payload['operation']} by {payload['actor']}"
         case "session_stats":
-            return f"how regularly {len(payload['members'])} of its members were heard"
+            return f"statistics of heartbeats, members: {len(payload['members'])}"
         case "topic_changed":
             partitions = payload["partitions"]
             return f"topic {payload['topic']} {f'has {partitions} partitions' if partitions else 'is deleted'}"
