@@ -42,6 +42,9 @@ def test_the_driver_passes_the_tests_that_tooz_has_for_its_own(processes: Proces
         "no:unraisableexception",
         "-W",
         "ignore",
+        "-v",
+        "-o",
+        "faulthandler_timeout=40",
     )
     chosen = ("--pyargs", "tooz.tests.test_coordination", "-k", "TestAPI")
     running = processes.start(sys.executable, *theirs, *chosen, env={"TOOZ_TEST_URL": url_of(server)})

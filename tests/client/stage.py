@@ -11,7 +11,7 @@ from rota.client import Client, Consumer, CoordinatorUnreachable, InMemoryTransp
 from rota.client.transports import Answer, GroupEvent
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import CommitOffsets, Request, refuse
+from rota.protocol.messages import CommitOffsets, Request, SyncGroup, refuse
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage import MemoryStore
 from rota.wire.replies import Received
@@ -37,6 +37,8 @@ class Cable(InMemoryTransport):
         """Of each of these the next request is carried out, and its answer is lost."""
         self.naming_s = 0.0
         """How long the answer that gives a new member its id is under way."""
+        self.syncing_s = 0.0
+        """How long the answer to a sync is under way."""
         self.throttled_ms: int | None = None
         """The next request is refused, with so much patience asked for."""
         self.requests: list[Request] = []
@@ -60,6 +62,8 @@ class Cable(InMemoryTransport):
             answer = await call
             if answer.reply.error is ErrorCode.MEMBER_ID_REQUIRED:
                 await asyncio.sleep(self.naming_s)
+            if isinstance(request, SyncGroup):
+                await asyncio.sleep(self.syncing_s)
             if type(request) in self.lost_answers:
                 self.lost_answers.remove(type(request))
                 raise CoordinatorUnreachable("the answer was lost")

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from rota.client import Election, LeadershipLost, Term
+from rota.protocol.messages import SyncGroup
 from rota.runtime.coordinator import LocalCoordinator
 from tests.client.stage import SESSION_MS, Cable, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
@@ -168,6 +169,33 @@ async def test_resigning_ends_the_body_first_and_the_next_candidate_leads_at_onc
         assert first.when("ends") <= second.when("begins") < resigned_at + 1
         await election.member.wait_assigned()
         assert (election.is_leader, election.member.member_id != "") == (False, True)
+
+
+@in_virtual_time
+@pytest.mark.parametrize("for_good", [True, False])
+async def test_leadership_that_comes_while_it_is_given_up_is_not_taken_up(for_good: bool) -> None:
+    """As where the group is about to agree on its next generation: nobody would end the term that it begins."""
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        first, second = Candidate(coordinator, "first"), Candidate(coordinator, "second")
+        block = await stack.enter_async_context(AsyncExitStack())
+        election = await block.enter_async_context(first.election())
+        running = asyncio.create_task(election.run(first.write))
+        stack.push_async_callback(ended, running)
+        await until(lambda: first.deeds == ["begins"])
+        first.cable.syncing_s, first.ending_s = 0.3, 0.5
+        await second.campaign(stack)
+        await until(lambda: isinstance(first.cable.requests[-1], SyncGroup))
+
+        await (block.aclose() if for_good else election.resign())
+        await until(lambda: second.deeds == ["begins"])
+
+        assert first.deeds == ["begins", "ends"]
+        if for_good:
+            with pytest.raises(LeadershipLost):
+                await running
+            return
+        second.cable.pull()
+        await until(lambda: first.deeds == ["begins", "ends", "begins"])
 
 
 @in_virtual_time

@@ -78,7 +78,7 @@ class Commits(Generic[Share]):
         machine, holding = self._machine, self._holding
         while machine.generation_id == generation_id or machine.state is not State.STABLE:
             gives_up = machine.state is State.REVOKING and not self._role.is_cooperative
-            if not self._holds or gives_up or holding.is_closing:
+            if not self._holds or gives_up or holding.is_leaving:
                 return False
             await self._driver.changed.wait()
         return holding.owned is not None and not self._role.without(concerned, holding.owned)

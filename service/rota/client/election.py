@@ -197,6 +197,7 @@ class Election:
         try:
             await self.member.__aexit__(kind, error, trace)
         finally:
+            self._end("the candidacy is over")
             self._is_over = True
             self._elected.set()
 

@@ -42,8 +42,8 @@ class Holding(Generic[Share]):
         """What the coordinator has given to this member."""
         self.owned: Share | None = None
         """What the callbacks were told to hold, with what is being revoked: nobody else has any of it."""
-        self.is_closing = False
-        """The member is about to leave: it joins no more generations."""
+        self.is_leaving = False
+        """The member is about to leave, if not for good: it takes up nothing, and joins no more generations."""
         self._last: tuple[Share | None, int] = (None, -1)
         """What was held when this member joined last, and in which generation."""
         self._machine = machine
@@ -62,8 +62,12 @@ class Holding(Generic[Share]):
             self._on_error(error)
             return
         assigned = Assigned(event.generation_id, share, event.is_leader, event.leader_id, event.protocol_name)
-        self.current = assigned
-        self._callbacks.add(partial(self._take_up, assigned))
+        if not self.is_leaving:
+            self.current = assigned
+            self._callbacks.add(partial(self._take_up, assigned))
+        elif self.owned is not None:
+            # For the last commits of what is being given up.
+            self.current = assigned
 
     def move_on(self, event: core.RebalanceStarted) -> None:
         """The group rebalances: what must be is given up, then this member joins again."""
@@ -94,7 +98,7 @@ class Holding(Generic[Share]):
         current = self.current
         if self.owned is not None:
             await self._give_up(self._machine.generation_id, self.owned)
-        if self.current is current:
+        if self.is_leaving or self.current is current:
             self.owned = self.current = None
 
     async def _take_up(self, assigned: Assigned[Share]) -> None:
@@ -116,7 +120,7 @@ class Holding(Generic[Share]):
     async def _rejoin(self) -> None:
         """Give up what must be, and join the next generation, unless this member is about to leave."""
         current, owned = self.current, self.owned
-        if self.is_closing:
+        if self.is_leaving:
             return
         if not self._role.is_cooperative:
             await self.give_all_up()

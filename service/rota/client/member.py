@@ -84,6 +84,7 @@ class Member(Generic[Share]):
         self._wake = self._driver.wake
         self._changed = self._driver.changed
         self._failure: Exception | None = None
+        self._is_closing = False
         self._chores: list[asyncio.Task[None]] = []
 
     # --- where it stands ----------------------------------------------------------------------
@@ -258,7 +259,7 @@ class Member(Generic[Share]):
 
     async def _close(self) -> None:
         """Let work stop, then tell the group; the driver heartbeats until then, and ends once we have left."""
-        self._holding.is_closing = True
+        self._is_closing = self._holding.is_leaving = True
         if self._driving.done():
             return
         await self._let_go()
@@ -298,6 +299,7 @@ class Member(Generic[Share]):
 
     async def step_aside(self, reason: str) -> None:
         """Stop work in order and leave the group, but not for good: `come_back` joins again, as somebody new."""
+        self._holding.is_leaving = True
         await self._let_go()
         self._driver.react(self._machine.step_aside(self._now_ms(), reason))
         self._wake.set()
@@ -312,7 +314,8 @@ class Member(Generic[Share]):
 
     def come_back(self) -> None:
         """Join again after having stepped aside."""
-        if self._machine.is_away:
+        if self._machine.is_away and not self._is_closing:
+            self._holding.is_leaving = False
             self._machine.come_back(self._now_ms())
             self._wake.set()
 
@@ -358,7 +361,7 @@ class Member(Generic[Share]):
         """End this member's block with an error, as where a callback raises: work is stopped, and the group left."""
         if self._failure is None:
             self._failure = error
-        self._holding.is_closing = True
+        self._is_closing = self._holding.is_leaving = True
         self._holding.lose(f"{type(error).__name__}: {error}")
         self._callbacks.add(self._leave_broken)
 
