@@ -92,7 +92,7 @@ def test_at_the_deadline_everything_is_lost_though_nobody_can_be_reached() -> No
     deadline_ms = bench.membership.deadline_ms
     assert deadline_ms is not None
     bench.unanswered()
-    assert bench.passes(deadline_ms - bench.now_ms - 1) == []
+    assert bench.passes(deadline_ms - bench.now_ms - 1) == [Unreachable(bench.sent_at_ms + 100)]
     assert bench.passes(1) == [Lost(1, "deadline")]
     request = bench.sends()
     assert isinstance(request, JoinGroup)

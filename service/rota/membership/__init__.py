@@ -10,6 +10,7 @@ from rota.membership.events import (
     Lost,
     Reachable,
     RebalanceStarted,
+    Rejected,
     Unreachable,
 )
 from rota.membership.machine import Membership
@@ -31,6 +32,7 @@ __all__ = [
     "Planned",
     "Reachable",
     "RebalanceStarted",
+    "Rejected",
     "State",
     "Unreachable",
 ]

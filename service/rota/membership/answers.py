@@ -23,6 +23,8 @@ from rota.protocol.messages import (
 )
 
 _LEAVE_TRIES = 3
+_NOT_SENDABLE = frozenset({ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.INVALID_REQUEST})
+"""The coordinator will never accept these assignments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ def take_answer(
     standing: Standing, request: MembershipRequest | CommitOffsets, reply: Reply, at: Moment
 ) -> list[Event]:
     """An answer came that this member awaits."""
+    if mismatch(standing, request, reply):
+        return take_silence(standing, request, at)
     match request, reply:
         case JoinGroup(), JoinReply():
             return _take_join(standing, reply, at)
@@ -50,6 +54,26 @@ def take_answer(
         case CommitOffsets(), CommitReply():
             return _take_commit(standing, reply, at)
     return []
+
+
+def mismatch(standing: Standing, request: MembershipRequest | CommitOffsets, reply: Reply) -> str:
+    """What is wrong with an answer that speaks of another kind of group than the request; empty where nothing is.
+
+    A member that took up such an answer would read bytes by the wrong protocol.
+    """
+    if not isinstance(request, JoinGroup | SyncGroup) or not isinstance(reply, JoinReply | SyncReply):
+        return ""
+    if reply.error is not ErrorCode.NONE or reply.pending:
+        return ""
+    if reply.protocol_type and reply.protocol_type != standing.settings.protocol_type:
+        return f"the answer is about a group of type {reply.protocol_type!r}, not {standing.settings.protocol_type!r}"
+    if isinstance(request, JoinGroup):
+        offered = {protocol.name for protocol in request.protocols}
+    else:
+        offered = {request.protocol_name}
+    if reply.protocol_name and reply.protocol_name not in offered:
+        return f"the answer names the protocol {reply.protocol_name!r}, which this member did not offer"
+    return ""
 
 
 def take_silence(standing: Standing, request: MembershipRequest | CommitOffsets, at: Moment) -> list[Event]:
@@ -99,7 +123,7 @@ def _still_joining(standing: Standing, member_id: str, at: Moment) -> None:
         standing.deadline.renewed(at.sent_at_ms)
         standing.deadline.settled(at.sent_at_ms)
     standing.phase.pending(at.sent_at_ms)
-    standing.pace.at_once(at.now_ms)
+    standing.pace.pending(at.sent_at_ms, at.now_ms)
     standing.state = State.JOINING
 
 
@@ -135,10 +159,15 @@ def _take_sync(standing: Standing, request: SyncGroup, reply: SyncReply, at: Mom
             return standing.assignment_failed(request.leader_error, at.now_ms, at.jitter)
         case ErrorCode.NONE if reply.pending:
             standing.deadline.settled(at.sent_at_ms)
-            standing.pace.at_once(at.now_ms)
+            standing.pace.pending(at.sent_at_ms, at.now_ms)
             return []
         case ErrorCode.NONE:
             return _synced(standing, reply, at)
+        case code if code in _NOT_SENDABLE and request.assignments:
+            # Another leader would fail alike, so all members learn why instead of losing one leader after the other.
+            standing.assignments, standing.leader_error = (), f"{code}: {reply.detail}"
+            standing.pace.at_once(at.now_ms)
+            return []
         case ErrorCode.ASSIGNMENT_FAILED:
             return standing.assignment_failed(reply.detail, at.now_ms, at.jitter)
         case code:

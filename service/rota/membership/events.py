@@ -62,14 +62,30 @@ class AssignmentFailed:
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """The coordinator has not answered for a heartbeat interval. What is held stays held until the deadline."""
+    """No coordinator has answered for a second. A share that is held stays held until the deadline.
+
+    `cause` says why the last call failed: "cannot connect to …", or the coordinator's own error.
+    """
 
     since_ms: int
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The coordinator answers, but has rejected this member's calls for a second: the group is full, or it throttles.
+
+    The member retries; `cause` has the coordinator's words.
+    """
+
+    since_ms: int
+    code: ErrorCode
+    cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reachable:
-    """The coordinator answers again."""
+    """The coordinator serves this member's calls again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,4 +101,15 @@ class Failed:
     detail: str
 
 
-Event = JoinedAsLeader | Assigned | RebalanceStarted | Lost | AssignmentFailed | Unreachable | Reachable | Left | Failed
+Event = (
+    JoinedAsLeader
+    | Assigned
+    | RebalanceStarted
+    | Lost
+    | AssignmentFailed
+    | Unreachable
+    | Rejected
+    | Reachable
+    | Left
+    | Failed
+)

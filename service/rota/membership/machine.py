@@ -23,14 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rota.membership.answers import Moment, take_answer, take_silence
+from rota.membership.answers import Moment, mismatch, take_answer, take_silence
 from rota.membership.events import Event
 from rota.membership.planning import Plan
 from rota.membership.reachability import Reachability
 from rota.membership.requests import MembershipRequest, Planned
 from rota.membership.settings import MembershipSettings
 from rota.membership.standing import Standing
-from rota.membership.states import FINAL, JOINS, UNAVAILABLE, State
+from rota.membership.states import FINAL, JOINS, LATER, UNAVAILABLE, State
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, Heartbeat, HeartbeatReply, Protocol, Reply
 
@@ -42,7 +42,7 @@ class Membership:
         self.settings = settings
         self._standing = Standing(settings)
         self._plan = Plan(self._standing)
-        self._reachability = Reachability(settings.heartbeat_interval_ms)
+        self._reachability = Reachability(settings.notice_ms)
 
     # --- where it stands ----------------------------------------------------------------------
 
@@ -81,10 +81,13 @@ class Membership:
 
     @property
     def unreachable_since_ms(self) -> int | None:
-        """Since when nobody answers, once that is longer than a heartbeat interval; None before, and while somebody
-        does.
-        """
+        """Since when no coordinator answers, once that has lasted a second; None before, and while one answers."""
         return self._reachability.unreachable_since_ms
+
+    @property
+    def trouble(self) -> str:
+        """Why calls are not served now, once that has lasted a second; empty while they are."""
+        return self._reachability.cause
 
     @property
     def is_away(self) -> bool:
@@ -93,8 +96,14 @@ class Membership:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When what is held is lost unless renewed; None while nothing is held. Call `on_time` then."""
+        """When the share that is held is lost unless renewed; None while no share is held."""
         return self._standing.valid_until_ms
+
+    @property
+    def alarm_ms(self) -> int | None:
+        """When to call `on_time`, if no answer comes before: at the deadline, or when trouble is to be published."""
+        alarms = [at_ms for at_ms in (self.deadline_ms, self._reachability.notice_at_ms) if at_ms is not None]
+        return min(alarms, default=None)
 
     @property
     def revoke_by_ms(self) -> int | None:
@@ -194,14 +203,14 @@ class Membership:
         standing.pace.at_once(now_ms)
         return []
 
-    def step_aside(self, now_ms: int, reason: str) -> list[Event]:
-        """Leave as in `leave`, but only until `come_back`."""
+    def step_aside(self, now_ms: int, reason: str, *, silently: bool = False) -> list[Event]:
+        """Leave as in `leave`, but only until `come_back`; `silently`: without a LeaveGroup, as static members go."""
         standing = self._standing
-        events = self.leave(now_ms, reason) if standing.member_id else []
+        events = self.leave(now_ms, reason) if standing.member_id and not silently else []
         if not self.is_final:
             standing.comes_back = True
             standing.assignment = None
-            if standing.state is not State.LEAVING:
+            if silently or standing.state is not State.LEAVING:
                 standing.go_away(now_ms)
         return events
 
@@ -234,21 +243,38 @@ class Membership:
         Answers to commits are reported here, too: they renew the session or tell that it is over.
         A coordinator that asks for patience (`retry_after_ms`) is not called before.
         """
-        if reply.error in UNAVAILABLE:  # That nobody coordinates the group now is as good as silence.
-            events = self._reachability.silence(request, sent_at_ms, now_ms)
-        else:
-            events = self._reachability.answer()
+        events = self._judge(request, reply, sent_at_ms, now_ms)
         if self._standing.awaits(request):
             events += take_answer(self._standing, request, reply, Moment(sent_at_ms, now_ms, jitter))
             if retry_after_ms and not isinstance(request, CommitOffsets):
-                self._standing.pace.heed(retry_after_ms, now_ms, self.deadline_ms)
+                self._standing.pace.retry_after(retry_after_ms, now_ms, self.deadline_ms)
         return events + self.on_time(now_ms)
 
-    def on_failure(
-        self, request: MembershipRequest | CommitOffsets, sent_at_ms: int, now_ms: int, jitter: float
+    def _judge(
+        self, request: MembershipRequest | CommitOffsets, reply: Reply, sent_at_ms: int, now_ms: int
     ) -> list[Event]:
-        """No answer came: nobody knows whether the call was carried out. It is repeated after a pause."""
-        events = self._reachability.silence(request, sent_at_ms, now_ms)
+        """Whether this answer serves the member."""
+        if reply.error in UNAVAILABLE:  # No coordinator for the group is as good as silence.
+            cause = f"{reply.error}: {reply.detail}" if reply.detail else str(reply.error)
+            return self._reachability.silence(request, sent_at_ms, now_ms, cause, was_sent=True)
+        if reply.error in LATER:
+            return self._reachability.rejection(reply.error, reply.detail, now_ms)
+        if wrong := mismatch(self._standing, request, reply):
+            return self._reachability.silence(request, sent_at_ms, now_ms, wrong, was_sent=True)
+        return self._reachability.answer()
+
+    def on_failure(
+        self,
+        request: MembershipRequest | CommitOffsets,
+        sent_at_ms: int,
+        now_ms: int,
+        jitter: float,
+        cause: str = "",
+        *,
+        was_sent: bool = True,
+    ) -> list[Event]:
+        """No answer came, so the outcome of the call is unknown. It is repeated after a pause."""
+        events = self._reachability.silence(request, sent_at_ms, now_ms, cause, was_sent=was_sent)
         if self._standing.awaits(request):
             events += take_silence(self._standing, request, Moment(sent_at_ms, now_ms, jitter))
         return events + self.on_time(now_ms)
@@ -262,7 +288,8 @@ class Membership:
             standing.was_heard(reply, sent_at_ms)
 
     def on_time(self, now_ms: int) -> list[Event]:
-        """Time has passed. At the deadline what is held is lost, whether or not anybody can be reached."""
+        """Time has passed. At the deadline a share is lost, whether or not a coordinator can be reached."""
+        events = self._reachability.on_time(now_ms)
         if self.assignment is None or self._standing.deadline.holds(now_ms):
-            return []
-        return self._standing.lose("deadline", ErrorCode.NONE, now_ms)
+            return events
+        return events + self._standing.lose("deadline", ErrorCode.NONE, now_ms)

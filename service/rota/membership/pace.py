@@ -5,6 +5,11 @@ from __future__ import annotations
 from rota.membership.backoff import Backoff
 from rota.membership.settings import MembershipSettings
 
+_MAX_RETRY_AFTER_MS = 30_000
+"""A proxy's `Retry-After: 86400` must not silence a member for a day."""
+_PENDING_SPACING_MS = 200
+"""Between two calls that the coordinator answers with "pending" at once instead of parking them."""
+
 
 class Pace:
     """Nothing is sent before `not_before_ms`."""
@@ -13,6 +18,7 @@ class Pace:
         self._hurried_cap_ms = settings.heartbeat_backoff_cap_ms
         self._backoff = Backoff(settings.backoff_first_ms, settings.backoff_cap_ms)
         self.not_before_ms = 0
+        self._was_early = False
 
     @property
     def failures(self) -> int:
@@ -30,9 +36,14 @@ class Pace:
         """After one more failure. Who `hurries` has something that a long pause would cost it."""
         self.not_before_ms = now_ms + self._backoff.next_ms(jitter, self._hurried_cap_ms if hurries else None)
 
-    def heed(self, retry_after_ms: int, now_ms: int, valid_until_ms: int | None) -> None:
-        """The coordinator asks for patience; but what is held until then is not lost by waiting."""
-        wait_ms = retry_after_ms
+    def pending(self, sent_at_ms: int, now_ms: int) -> None:
+        """A parked call ended without news: call again at once, but not in a loop where parking does not work."""
+        was_early, self._was_early = self._was_early, now_ms - sent_at_ms < _PENDING_SPACING_MS
+        self.not_before_ms = sent_at_ms + _PENDING_SPACING_MS if was_early and self._was_early else now_ms
+
+    def retry_after(self, retry_after_ms: int, now_ms: int, valid_until_ms: int | None) -> None:
+        """The coordinator asks for patience; but a share that is held until then is not lost by waiting."""
+        wait_ms = min(retry_after_ms, _MAX_RETRY_AFTER_MS)
         if valid_until_ms is not None:
             wait_ms = min(wait_ms, max(0, valid_until_ms - now_ms) // 3)
         self.not_before_ms = max(self.not_before_ms, now_ms + wait_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rota.membership.requests import MembershipRequest, Planned, RequestFactory
 from rota.membership.standing import Standing
-from rota.membership.states import State
+from rota.membership.states import IN_GENERATION, State
 from rota.protocol.messages import Heartbeat, LeaveGroup, SyncGroup, parks_for_ms
 
 
@@ -36,10 +36,14 @@ class Plan:
                 return None
 
     def overdue_heartbeat(self, now_ms: int) -> Heartbeat | None:
-        """What somebody else may send for this member, when half a session has passed unrenewed."""
+        """The heartbeat that another thread may send for this member, when half a session has passed unrenewed.
+
+        Also while the member leads and still assigns: a blocking `assign` must not cost it the group.
+        """
         standing = self._standing
         half_ms = standing.settings.session_timeout_ms // 2
-        if standing.assignment is None or standing.deadline.is_fresh(now_ms, half_ms):
+        is_in_generation = standing.state in IN_GENERATION or standing.assignment is not None
+        if not is_in_generation or standing.deadline.is_fresh(now_ms, half_ms):
             return None
         return self._requests.heartbeat(standing.member_id, standing.generation_id, wait_ms=0)
 
@@ -69,7 +73,7 @@ class Plan:
         settings, valid_until_ms = self._standing.settings, self._standing.deadline.valid_until_ms
         if not settings.long_poll or self._standing.pace.failures or valid_until_ms is None:
             return 0
-        return max(0, min(settings.poll_ms, (valid_until_ms - now_ms) // 3))
+        return max(0, min(settings.heartbeat_wait_ms, (valid_until_ms - now_ms) // 3))
 
     def _sync(self) -> SyncGroup:
         standing = self._standing

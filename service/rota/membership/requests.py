@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rota.membership.settings import MembershipSettings
 from rota.protocol.messages import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, Protocol, SyncGroup
+from rota.protocol.texts import ERROR_MAX_CHARS, shortened
 
 MembershipRequest = JoinGroup | SyncGroup | Heartbeat | LeaveGroup
 
@@ -37,7 +38,7 @@ class RequestFactory:
             member_id=member_id,
             group_instance_id=settings.group_instance_id,
             client_id=settings.client_id,
-            reason=reason,
+            reason=shortened(reason),
             wait_ms=settings.poll_ms,
         )
 
@@ -59,7 +60,7 @@ class RequestFactory:
             protocol_type=settings.protocol_type,
             protocol_name=protocol_name or None,
             assignments=assignments,
-            leader_error=leader_error,
+            leader_error=None if leader_error is None else shortened(leader_error, ERROR_MAX_CHARS),
             wait_ms=settings.poll_ms,
         )
 
@@ -76,5 +77,5 @@ class RequestFactory:
 
     def leave(self, member_id: str, reason: str) -> LeaveGroup:
         settings = self.settings
-        leaving = LeavingMember(member_id, settings.group_instance_id, reason)
+        leaving = LeavingMember(member_id, settings.group_instance_id, shortened(reason))
         return LeaveGroup(settings.namespace, settings.group_id, (leaving,))

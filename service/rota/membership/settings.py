@@ -11,6 +11,8 @@ _MAX_HEARTBEAT_INTERVAL_MS = 3_000
 _MAX_ANSWER_GRACE_MS = 5_000
 _MIN_SEAT_GRACE_MS = 1_000
 _MIN_MARGIN_MS = 50
+_MAX_NOTICE_MS = 1_000
+"""A shard that changes hands leaves a call or two without an answer; an operator should know of more within 2 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,18 @@ class MembershipSettings:
     client_id: str = ""
     long_poll: bool = True
     """Park heartbeats at the coordinator, so that a rebalance is learnt the moment it starts."""
+    heartbeat_ms: int | None = None
+    """The heartbeat interval, where the program sets one; at most half of the session timeout."""
     backoff_first_ms: int = 100
     backoff_cap_ms: int = 5_000
+
+    def __post_init__(self) -> None:
+        """`ValueError` for an interval that leaves no time for a second heartbeat within the session."""
+        if self.heartbeat_ms is not None and not 0 < self.heartbeat_ms <= self.session_timeout_ms // 2:
+            raise ValueError(
+                f"heartbeat_interval_ms must be 1 to {self.session_timeout_ms // 2}, "
+                f"half of session_timeout_ms, not {self.heartbeat_ms}"
+            )
 
     @property
     def margin_ms(self) -> int:
@@ -43,7 +55,17 @@ class MembershipSettings:
     @property
     def heartbeat_interval_ms(self) -> int:
         """Between two heartbeats that do not park."""
-        return min(self.poll_ms, _MAX_HEARTBEAT_INTERVAL_MS)
+        return self.heartbeat_ms or min(self.poll_ms, _MAX_HEARTBEAT_INTERVAL_MS)
+
+    @property
+    def heartbeat_wait_ms(self) -> int:
+        """The longest that a heartbeat may park."""
+        return min(self.poll_ms, self.heartbeat_ms or self.poll_ms)
+
+    @property
+    def notice_ms(self) -> int:
+        """How long calls may go without a useful answer before the program is notified."""
+        return min(_MAX_NOTICE_MS, self.heartbeat_interval_ms)
 
     @property
     def answer_grace_ms(self) -> int:

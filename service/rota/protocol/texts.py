@@ -1,0 +1,15 @@
+"""Texts that a program writes and a coordinator bounds: the sender cuts them, so that a long one costs no call."""
+
+from __future__ import annotations
+
+REASON_MAX_CHARS = 255
+"""Reasons of joins and leaves: Kafka's clients cut them at the same length."""
+ERROR_MAX_CHARS = 1_000
+"""Why a leader could not assign; `Limits.reason_max_chars` is what a coordinator accepts."""
+_ELLIPSIS = "…"
+
+
+def shortened(text: str, max_chars: int = REASON_MAX_CHARS) -> str:
+    """At most `max_chars` characters of `text`, in a form that every transport can encode."""
+    encodable = text.encode("utf-8", "replace").decode()
+    return encodable if len(encodable) <= max_chars else encodable[: max_chars - 1] + _ELLIPSIS
