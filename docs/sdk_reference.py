@@ -61,18 +61,26 @@ def _class(kind: type[Any]) -> Iterator[str]:
     yield _prose(ast.get_docstring(node) or "")
     family = [*lineage(module, node, sdk.__all__)]
     attributes = [_item(each.name, each.kind, each.told) for _, of in family for each in attributes_of(of) if each.told]
-    if told := [*attributes, *(each for _, of in family for each in _properties(of))]:
-        yield "\n".join(told)
-    for home, of in family:
-        for each in of.body:
-            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and _is_told(each):
-                yield from _function(f"{kind.__name__}.", home, each, level=3)
+    members = [*_own_or_inherited(family)]
+    properties = [each for _, each in members if _is_property(each) and each.returns and _is_documented(each)]
+    listed = [_item(each.name, each.returns, ast.get_docstring(each) or "") for each in properties if each.returns]
+    if attributes or listed:
+        yield "\n".join([*attributes, *listed])
+    for home, each in members:
+        if _is_told(each):
+            yield from _function(f"{kind.__name__}.", home, each, level=3)
 
 
-def _properties(node: ast.ClassDef) -> Iterator[str]:
-    for each in node.body:
-        if isinstance(each, ast.FunctionDef) and each.returns and _is_property(each) and _is_documented(each):
-            yield _item(each.name, each.returns, ast.get_docstring(each) or "")
+def _own_or_inherited(
+    family: list[tuple[Module, ast.ClassDef]],
+) -> Iterator[tuple[Module, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """The methods and properties of a class, each as the first of its lineage has it."""
+    seen: set[str] = set()
+    for home, node in family:
+        for each in node.body:
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name not in seen:
+                seen.add(each.name)
+                yield home, each
 
 
 def _item(name: str, kind: ast.expr, told: str) -> str:

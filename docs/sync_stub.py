@@ -75,18 +75,21 @@ class _Stub:
         parts = [_docstring(node)]
         for home, each in (*unknown, own):
             parts += [self._attribute(home, attribute) for attribute in attributes_of(each)]
+        seen: set[str] = set()
         for home, each in (own, *unknown):
-            parts += self._methods(home, each)
+            parts += self._methods(home, each, seen)
         merged = {each.name for _, each in unknown}
         kept = [base for base in node.bases if not isinstance(base, ast.Name) or base.id not in merged]
         bases = ", ".join(self._type(module, base) for base in kept)
         head = f"class {node.name}({bases}):" if bases else f"class {node.name}:"
         return head + "\n" + textwrap.indent(_joined([part for part in parts if part]), "    ")
 
-    def _methods(self, module: Module, node: ast.ClassDef) -> Iterator[str]:
+    def _methods(self, module: Module, node: ast.ClassDef, seen: set[str]) -> Iterator[str]:
+        """Those that no class before it in the lineage has; `seen` are their names."""
         for each in node.body:
-            if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) or each.name in seen:
                 continue
+            seen.add(each.name)
             if each.name == "__aenter__":
                 yield self._block()
             elif not each.name.startswith("_"):

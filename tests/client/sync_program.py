@@ -33,7 +33,7 @@ def main(url: str) -> None:
         assert_type(client, sync.Client)
         assert_type(client.put_topic("documents", 2), TopicReply)
         with client.leader("writer") as election:
-            assert_type(election.run(lead), int)
+            assert_type(election.run(lead), int | None)
             assert_type(election.terms(), Iterator[sync.Term])
         with client.consumer("readers", "documents", on_assigned=start) as consumer:
             assert_type(consumer.wait_assigned(timeout=20), Assigned[Places])

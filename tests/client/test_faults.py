@@ -71,6 +71,7 @@ async def test_who_is_asked_for_patience_joins_and_commits_no_sooner() -> None:
             await consumer.wait_assigned()
             assert clock.time() >= 9
 
+            await asyncio.sleep(0.01)  # Its heartbeat is parked, so that the next call is the commit.
             asked_at, worker.cable.throttled_ms = clock.time(), 700
             await consumer.commit([OffsetToCommit("work", 0, 5)])
             assert clock.time() - asked_at >= 0.7

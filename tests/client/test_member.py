@@ -18,8 +18,16 @@ from rota.client import (
     OffsetToCommit,
     TopicPartitions,
 )
-from rota.client.events import Assigned, Lost, MemberEvent, Reachable, Rebalancing, Revoked, Unreachable
-from rota.membership import AssignmentFailed
+from rota.client.events import (
+    Assigned,
+    GenerationFailed,
+    Lost,
+    MemberEvent,
+    Reachable,
+    RebalanceStarted,
+    Revoked,
+    Unreachable,
+)
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup
 from tests.client.stage import (
@@ -193,7 +201,16 @@ async def test_events_tell_the_whole_story_in_order() -> None:
             async with a_worker(coordinator).member() as other:
                 await all_partitions_are_shared([member, other])
             await all_partitions_are_shared([member])
-        assert await watcher == [Assigned, Rebalancing, Revoked, Assigned, Rebalancing, Revoked, Assigned, Revoked]
+        assert await watcher == [
+            Assigned,
+            RebalanceStarted,
+            Revoked,
+            Assigned,
+            RebalanceStarted,
+            Revoked,
+            Assigned,
+            Revoked,
+        ]
 
 
 # --- commits and fences -----------------------------------------------------------------------
@@ -275,7 +292,7 @@ async def test_an_exception_of_the_leader_is_news_for_all_and_the_next_try_succe
         client = a_worker(coordinator).client
         async with client.member("g", protocol_type="worker", protocols={"even": b""}, assign=assign) as member:
             failed = await anext(member.events())
-            assert isinstance(failed, AssignmentFailed)
+            assert isinstance(failed, GenerationFailed)
             assert "no shards yet" in failed.detail
             assigned = await member.wait_assigned()
             assert (assigned.share, tries) == (b"share", [1, 2])

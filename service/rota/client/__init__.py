@@ -56,8 +56,19 @@ from rota.client.errors import (
     UnknownTopic,
     error_for,
 )
+from rota.client.events import (
+    Assigned,
+    GenerationFailed,
+    Lost,
+    Reachable,
+    RebalanceStarted,
+    Rejected,
+    Revoked,
+    Unreachable,
+)
 from rota.client.member import Member
 from rota.client.roles import Assign
+from rota.client.stop_signal import StopSignal
 from rota.client.transports import GroupEvent, HttpTransport, InMemoryTransport, Transport
 from rota.client.worker_pool import Shard, WorkerPool
 from rota.credentials import Credentials
@@ -68,6 +79,7 @@ from rota.types import TopicFacts
 __all__ = [
     "AccessDenied",
     "Assign",
+    "Assigned",
     "AssignmentFailed",
     "Client",
     "ConnectWorker",
@@ -80,6 +92,7 @@ __all__ = [
     "Election",
     "ErrorCode",
     "FencedInstanceId",
+    "GenerationFailed",
     "GroupAuthorizationFailed",
     "GroupEvent",
     "GroupIdNotFound",
@@ -96,6 +109,7 @@ __all__ = [
     "JoinedMember",
     "LeadershipLost",
     "Listener",
+    "Lost",
     "Member",
     "MemberIdRequired",
     "MembershipLost",
@@ -105,10 +119,15 @@ __all__ = [
     "OffsetMetadataTooLarge",
     "OffsetToCommit",
     "PayloadTooLarge",
+    "Reachable",
     "RebalanceInProgress",
+    "RebalanceStarted",
     "Rebalancing",
     "Refused",
+    "Rejected",
+    "Revoked",
     "Shard",
+    "StopSignal",
     "Term",
     "Throttled",
     "TopicFacts",
@@ -119,6 +138,7 @@ __all__ = [
     "Unavailable",
     "UnknownMemberId",
     "UnknownTopic",
+    "Unreachable",
     "WorkItem",
     "WorkerPool",
     "connect",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from rota.client.calls import Caller
-from rota.client.errors import CoordinatorUnreachable, UnknownTopic, error_for
+from rota.client.errors import CoordinatorUnreachable, UnknownTopic, error_for, typed_errors
 from rota.client.transports.port import GroupEvent, Transport
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import check_namespace
@@ -49,11 +50,14 @@ _WATCH_PAUSE_S = 0.5
 class Administration:
     """The groups, offsets and topics of one namespace."""
 
-    def __init__(self, transport: Transport, namespace: str, *, patience_ms: int) -> None:
-        check_namespace(namespace)
+    def __init__(
+        self, transport: Transport, namespace: str, *, patience_ms: int, jitter: Callable[[], float] = random.random
+    ) -> None:
+        with typed_errors():
+            check_namespace(namespace)
         self.namespace: str = namespace
         self._transport = transport
-        self._caller = Caller(transport, patience_ms=patience_ms)
+        self._caller = Caller(transport, patience_ms=patience_ms, jitter=jitter)
 
     # --- groups -------------------------------------------------------------------------------
 

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
+
+from rota.client.errors import CoordinatorError
+
+_log = logging.getLogger(__name__)
 
 Outcome = TypeVar("Outcome")
 Share = TypeVar("Share")
@@ -22,12 +29,24 @@ class Listeners(Generic[Share]):
 
     `on_assigned(added, all)` starts work and returns. `on_revoked(removed)` stops it and commits, and is waited for:
     the group goes on without this member's answer only at the deadline. `on_lost(removed)` is called instead where
-    that is over already: it stops work at once, without a commit, and interrupts the other two.
+    that is over already: it stops work at once, without a commit, and interrupts the other two. Without an `on_lost`,
+    `on_revoked` is called in its place, as by Kafka's consumers; a commit that it tries raises `MembershipLost`.
     """
 
     on_assigned: Listener | None = None
     on_revoked: Listener | None = None
     on_lost: Listener | None = None
+
+
+async def notify_lost(listeners: Listeners[Any], share: Any, *, deadline: float | None) -> None:
+    """Call `on_lost`, or else `on_revoked`: the program must learn that its share is over."""
+    if listeners.on_lost is not None:
+        await notify(listeners.on_lost, share, deadline=deadline)
+        return
+    try:
+        await notify(listeners.on_revoked, share, deadline=deadline)
+    except CoordinatorError as error:
+        _log.warning("on_revoked was called for a share that is lost, and could not commit: %s", error)
 
 
 async def notify(listener: Listener | None, *shares: Any, deadline: float | None) -> None:
@@ -56,14 +75,39 @@ async def call(function: Callable[..., Outcome | Awaitable[Outcome]], *arguments
     return outcome
 
 
+_INSIDE: ContextVar[frozenset[int]] = ContextVar("rota_inside", default=frozenset())
+"""The queues of which the current code is a callback, or was started by one."""
+
+
+@contextmanager
+def inside(*keys: int) -> Iterator[None]:
+    """Mark the code in this block, and the tasks and threads that it starts, as a callback of these queues."""
+    token = _INSIDE.set(_INSIDE.get() | frozenset(keys))
+    try:
+        yield
+    finally:
+        _INSIDE.reset(token)
+
+
+def is_inside(key: int) -> bool:
+    """Whether the current code is a callback of the queue `key`: then it must not wait for that queue to be idle."""
+    return key in _INSIDE.get()
+
+
+def current_queues() -> frozenset[int]:
+    """The queues of which the current code is a callback."""
+    return _INSIDE.get()
+
+
 class CallbackQueue:
     """Runs callbacks one after the other, beside the member's own tasks.
 
     An exception of one goes to `on_error`; it does not end the tasks beside it, so that the member can leave in order.
     """
 
-    def __init__(self, tasks: asyncio.TaskGroup, on_error: Callable[[Exception], None]) -> None:
-        self._tasks = tasks
+    def __init__(self, key: int, on_error: Callable[[BaseException], None]) -> None:
+        """`key` marks the callbacks, for `is_inside`."""
+        self._key = key
         self._on_error = on_error
         self._last: asyncio.Task[None] | None = None
         self._unfinished: set[asyncio.Task[None]] = set()
@@ -73,20 +117,21 @@ class CallbackQueue:
         self._start(self._last, callback)
 
     def interrupt(self, callback: Callable[[], Awaitable[None]]) -> None:
-        """Cancel what runs and what waits, and run `callback` now: it does not wait for those to heed it."""
+        """Cancel all callbacks that run or wait, and run `callback` now, without waiting for those to end."""
         for task in self._unfinished:
             task.cancel()
         self._start(None, callback)
 
-    async def drain(self, timeout_s: float | None = None) -> None:
-        """Return when no callback runs or waits, or after `timeout_s`."""
+    async def drain(self, close_by: CloseBy) -> bool:
+        """Return True when no callback runs or waits, or False at `close_by`."""
         while self._unfinished:
-            done, _ = await asyncio.wait(self._unfinished, timeout=timeout_s)
-            if not done:
-                return
+            if close_by.is_over:
+                return False
+            await close_by.wait_for(self._unfinished)
+        return True
 
     def _start(self, former: asyncio.Task[None] | None, callback: Callable[[], Awaitable[None]]) -> None:
-        task = self._last = self._tasks.create_task(self._run(former, callback))
+        task = self._last = asyncio.create_task(self._run(former, callback))
         self._unfinished.add(task)
         task.add_done_callback(self._unfinished.discard)
 
@@ -94,6 +139,39 @@ class CallbackQueue:
         if former is not None:
             await asyncio.wait((former,))
         try:
-            await callback()
-        except Exception as error:
+            with inside(self._key):
+                await callback()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
             self._on_error(error)
+
+
+class CloseBy:
+    """By when something must be over, in the event loop's clock; `now` brings that forward."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.at = self._loop.time() + timeout_s
+        self._hurry = asyncio.Event()
+
+    @property
+    def is_over(self) -> bool:
+        return self._hurry.is_set() or self._loop.time() >= self.at
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until then; 0 where it is over."""
+        return 0.0 if self.is_over else self.at - self._loop.time()
+
+    def now(self) -> None:
+        """There is no time left."""
+        self._hurry.set()
+
+    async def wait_for(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
+        """Return when one of the tasks is over, or time is."""
+        hurry = asyncio.create_task(self._hurry.wait())
+        try:
+            await asyncio.wait({*tasks, hurry}, timeout=self.left_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            hurry.cancel()

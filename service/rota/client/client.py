@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from rota.client.administration import Administration
 from rota.client.callbacks import Listener, Listeners
 from rota.client.connect_worker import RETURN_DELAY_MS, Configured, ConnectWorker, WorkRole
 from rota.client.consumer import Consumer, ConsumerSettings
 from rota.client.consumer_protocol import PROTOCOL_TYPE, PartitionCounts, TopicRole
+from rota.client.context import ClientContext
 from rota.client.election import CandidateRole, Election
+from rota.client.errors import typed_errors
 from rota.client.lag import LoopLag
 from rota.client.member import Member
 from rota.client.pulse import Pulse
@@ -27,7 +30,7 @@ from rota.client.transports.port import Transport
 from rota.client.worker_pool import Work, WorkerPool
 from rota.credentials import Credentials
 from rota.membership import MembershipSettings
-from rota.protocol.ids import check_group_id
+from rota.protocol.ids import check_client_id, check_group_id, check_instance_id
 from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
 from rota.protocol.messages import NO_GENERATION, Protocol
 from rota.types import TopicFacts, leader, worker
@@ -86,6 +89,12 @@ def _unary(url: str) -> str:
     return url.replace("+stream://", "://").partition("?")[0]
 
 
+class _Times(NamedTuple):
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    heartbeat_interval_ms: int | None
+
+
 class Client(Administration):
     """Speaks for one namespace over one transport, which it closes at the end of its `async with` block."""
 
@@ -97,12 +106,16 @@ class Client(Administration):
         client_id: str | None = None,
         patience_ms: int = 10_000,
         pulse: Pulse | None = None,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
-        super().__init__(transport, namespace, patience_ms=patience_ms)
-        self.lag: LoopLag = LoopLag()
+        """`jitter` gives random numbers from 0 to 1, by which the members of a fleet spread their calls."""
+        super().__init__(transport, namespace, patience_ms=patience_ms, jitter=jitter)
+        self._context = ClientContext(transport, jitter, pulse)
+        self.lag: LoopLag = LoopLag(on_resume=self._context.check_deadlines)
         """How late this client's event loop is: one that is blocked sends no heartbeats."""
-        self._pulse = pulse
         self.client_id: str = socket.gethostname() if client_id is None else client_id
+        with typed_errors():
+            check_client_id(self.client_id)
 
     async def __aenter__(self) -> Self:
         self.lag.start()
@@ -111,10 +124,14 @@ class Client(Administration):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.lag.stop()
-        if self._pulse is not None:
-            await asyncio.to_thread(self._pulse.stop)
-        await self._transport.close()
+        """Members that are still open are closed first, in order."""
+        try:
+            await self._context.close_members()
+        finally:
+            await self.lag.stop()
+            if self._context.pulse is not None:
+                await asyncio.to_thread(self._context.pulse.stop)
+            await self._transport.close()
 
     # --- members ------------------------------------------------------------------------------
 
@@ -123,6 +140,7 @@ class Client(Administration):
         name: str,
         *,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
         group_instance_id: str | None = None,
         metadata: bytes = b"",
@@ -132,17 +150,17 @@ class Client(Administration):
 
         Args:
             name: The group of the candidates.
-            session_timeout_ms: After how much silence somebody else leads; an unreachable leader stops before.
+            session_timeout_ms: After how much silence another candidate leads; an unreachable leader stops before.
+            heartbeat_interval_ms: As in `member`.
             rebalance_timeout_ms: How long a term's body may take to end when it is handed over in order.
             group_instance_id: As in `member`.
             metadata: What others may read of this candidate, such as where it can be reached.
             leave_on_close: As in `member`.
         """
+        times = _Times(session_timeout_ms, rebalance_timeout_ms, heartbeat_interval_ms)
         role = CandidateRole(metadata)
-        settings = self._settings(
-            name, leader.PROTOCOL_TYPE, role, session_timeout_ms, rebalance_timeout_ms, group_instance_id
-        )
-        return Election(self._transport, settings, role=role, leave_on_close=leave_on_close, pulse=self._pulse)
+        settings = self._settings(name, leader.PROTOCOL_TYPE, role, group_instance_id, times)
+        return Election(self._context, settings, role=role, leave_on_close=leave_on_close)
 
     def consumer(
         self,
@@ -152,6 +170,7 @@ class Client(Administration):
         *,
         partitions_per_topic: PartitionCounts | None = None,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
         max_processing_interval_ms: int | None = None,
         auto_commit_ms: int | None = None,
@@ -177,6 +196,7 @@ class Client(Administration):
                 without a mapping in `topics`, the topics registered with the coordinator count, with their attributes
                 `racks` and `weights`.
             session_timeout_ms: As in `member`.
+            heartbeat_interval_ms: As in `member`.
             rebalance_timeout_ms: As in `member`.
             max_processing_interval_ms: Give the share up when for so long nothing was committed or stored, nor
                 `progress` called, though heartbeats go on. The member joins again with the next progress.
@@ -191,15 +211,18 @@ class Client(Administration):
             on_lost: As in `member`.
             leave_on_close: As in `member`.
         """
+        times = _Times(session_timeout_ms, rebalance_timeout_ms, heartbeat_interval_ms)
         selection = TopicSelection.of(topics)
         counts = partitions_per_topic or (topics if isinstance(topics, Mapping) else self._registered_facts)
         is_registered = selection.pattern is not None or counts == self._registered_facts
-        watch = TopicsWatch(self._transport, self.namespace, longest_pause_ms=topics_refresh_ms)
+        watch = TopicsWatch(
+            self._transport, self.namespace, longest_pause_ms=topics_refresh_ms, jitter=self._context.jitter
+        )
         strategies = (strategy,) if isinstance(strategy, str) else tuple(strategy)
         role = TopicRole(strategies, selection.names, counts, rack_id, capacity)
         return Consumer(
-            self._transport,
-            self._settings(group_id, PROTOCOL_TYPE, role, session_timeout_ms, rebalance_timeout_ms, group_instance_id),
+            self._context,
+            self._settings(group_id, PROTOCOL_TYPE, role, group_instance_id, times),
             role=role,
             selection=selection,
             registered=self._registered_topics,
@@ -207,7 +230,6 @@ class Client(Administration):
             options=ConsumerSettings(auto_commit_ms, max_processing_interval_ms, topics_refresh_ms),
             watch=watch if is_registered else None,
             leave_on_close=leave_on_close,
-            pulse=self._pulse,
         )
 
     def worker_pool(
@@ -220,6 +242,7 @@ class Client(Administration):
         drain_ms: int = 0,
         partitions_per_topic: PartitionCounts | None = None,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
         max_processing_interval_ms: int | None = None,
         auto_commit_ms: int | None = None,
@@ -245,6 +268,7 @@ class Client(Administration):
             topics,
             strategy,
             partitions_per_topic=partitions_per_topic,
+            heartbeat_interval_ms=heartbeat_interval_ms,
             session_timeout_ms=session_timeout_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,
             max_processing_interval_ms=max_processing_interval_ms,
@@ -256,7 +280,7 @@ class Client(Administration):
             leave_on_close=leave_on_close,
         )
         return WorkerPool(
-            lambda pool: make(on_assigned=pool.start, on_revoked=pool.stop, on_lost=pool.abandon),
+            lambda to: make(on_assigned=to.on_assigned, on_revoked=to.on_revoked, on_lost=to.on_lost),
             work,
             drain_ms=drain_ms,
         )
@@ -270,6 +294,7 @@ class Client(Administration):
         scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS,
         refresh_ms: int = 10_000,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
         group_instance_id: str | None = None,
         on_assigned: Listener | None = None,
@@ -286,6 +311,7 @@ class Client(Administration):
             scheduled_rebalance_max_delay_ms: How long a departed worker's work waits for its return.
             refresh_ms: How often the leader looks for other work, where `configured` is a function.
             session_timeout_ms: As in `member`.
+            heartbeat_interval_ms: As in `member`.
             rebalance_timeout_ms: As in `member`.
             group_instance_id: As in `member`; it is what this worker is known by, then.
             on_assigned: As in `member`; work that this member keeps is not among what is added.
@@ -293,17 +319,15 @@ class Client(Administration):
             on_lost: As in `member`.
             leave_on_close: As in `member`.
         """
+        times = _Times(session_timeout_ms, rebalance_timeout_ms, heartbeat_interval_ms)
         role = WorkRole(configured, url, scheduled_rebalance_max_delay_ms)
         return ConnectWorker(
-            self._transport,
-            self._settings(
-                group_id, worker.PROTOCOL_TYPE, role, session_timeout_ms, rebalance_timeout_ms, group_instance_id
-            ),
+            self._context,
+            self._settings(group_id, worker.PROTOCOL_TYPE, role, group_instance_id, times),
             role=role,
             listeners=Listeners(on_assigned, on_revoked, on_lost),
             refresh_ms=refresh_ms,
             leave_on_close=leave_on_close,
-            pulse=self._pulse,
         )
 
     def member(
@@ -314,6 +338,7 @@ class Client(Administration):
         protocols: Mapping[str, bytes],
         assign: Assign,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
         group_instance_id: str | None = None,
         on_assigned: Listener | None = None,
@@ -328,7 +353,9 @@ class Client(Administration):
             protocol_type: What the group is for; the same for all its members.
             protocols: Metadata by protocol name, the preferred one first.
             assign: Called when this member leads; see `rota.client.Assign`.
-            session_timeout_ms: Silence after which the coordinator removes this member.
+            session_timeout_ms: Time without a heartbeat after which the coordinator removes this member.
+            heartbeat_interval_ms: Time between two heartbeats, at most half of the session timeout. By default a third
+                of it and at most 3 s; one that the coordinator parks, to answer at the next event, may take longer.
             rebalance_timeout_ms: How long `on_revoked` may take at most.
             group_instance_id: Makes the member static: it takes its place again after a restart. By default what the
                 environment variable `ROTA_GROUP_INSTANCE_ID` says, if it is set.
@@ -338,15 +365,15 @@ class Client(Administration):
             on_lost: `on_lost(removed)` stops work at once, without a commit, where it is too late to give up in order.
             leave_on_close: Whether the end of the block tells the group; by default not for static members.
         """
+        times = _Times(session_timeout_ms, rebalance_timeout_ms, heartbeat_interval_ms)
         listed = tuple(Protocol(name, metadata) for name, metadata in protocols.items())
         role = OpaqueRole(listed, assign)
         return Member(
-            self._transport,
-            self._settings(group_id, protocol_type, role, session_timeout_ms, rebalance_timeout_ms, group_instance_id),
+            self._context,
+            self._settings(group_id, protocol_type, role, group_instance_id, times),
             role=role,
             listeners=Listeners(on_assigned, on_revoked, on_lost),
             leave_on_close=leave_on_close,
-            pulse=self._pulse,
         )
 
     def _settings(
@@ -354,20 +381,25 @@ class Client(Administration):
         group_id: str,
         protocol_type: str,
         role: Role[Share],
-        session_timeout_ms: int,
-        rebalance_timeout_ms: int,
         group_instance_id: str | None,
+        times: _Times,
     ) -> MembershipSettings:
-        check_group_id(group_id)
+        """Raises what the coordinator would answer to these names, and ValueError for times that do not fit."""
+        instance_id = group_instance_id or os.environ.get(INSTANCE_ID_VARIABLE) or None
+        with typed_errors():
+            check_group_id(group_id)
+            if instance_id is not None:
+                check_instance_id(instance_id)
         return MembershipSettings(
             self.namespace,
             group_id,
             protocol_type,
             role.protocols(None, NO_GENERATION),
-            session_timeout_ms,
-            rebalance_timeout_ms,
-            group_instance_id or os.environ.get(INSTANCE_ID_VARIABLE) or None,
+            times.session_timeout_ms,
+            times.rebalance_timeout_ms,
+            instance_id,
             self.client_id,
+            heartbeat_ms=times.heartbeat_interval_ms,
         )
 
     async def _registered_topics(self) -> list[str]:

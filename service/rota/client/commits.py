@@ -1,9 +1,16 @@
-"""Progress that a member commits: fenced by its generation, and repeated while that may help."""
+"""Progress that a member commits: one ordered queue, fenced by the generation, repeated while that may help.
+
+Commits leave in the order in which they were asked for, one request at a time, so that an earlier one that has to be
+repeated can never overwrite a later one. All that wait while a request is under way go into the next one together; of
+several for one partition only the last is sent, and each caller learns the outcome of its own partitions.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from rota.client.calls import patience_ms
@@ -12,20 +19,82 @@ from rota.client.errors import (
     CoordinatorError,
     CoordinatorUnreachable,
     IllegalGeneration,
+    InvalidRequest,
     MembershipLost,
+    OffsetMetadataTooLarge,
     RebalanceInProgress,
+    Refused,
     error_for,
 )
 from rota.client.holding import Holding
 from rota.client.roles import Role
+from rota.client.tasks import BackgroundTasks
 from rota.membership import Membership, State
 from rota.membership.backoff import Backoff
 from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
 from rota.protocol.messages import CommitOffsets, CommitReply, OffsetToCommit
 
 Share = TypeVar("Share")
 
+FLUSH_TIMEOUT_S = 2.0
+"""A commit that gets no answer must not hold up the group's rebalance; the fence rejects it where it comes too late."""
 _TIMEOUT_MS = 5_000
+_MOST_OFFSETS = 1_000
+"""Of one request; more than that waits for the next."""
+_MAX_OFFSET = 2**63 - 1
+_MAX_PARTITION = 2**31 - 1
+_Place = tuple[str, int]
+
+
+def check_offset(item: OffsetToCommit) -> None:
+    """Raise what a coordinator would answer to an offset that it can never accept.
+
+    Raises:
+        InvalidRequest: The offset or the partition is negative or too large, or no number.
+    """
+    name = f"{item.topic}/{item.partition}"
+    if type(item.offset) is not int or not 0 <= item.offset <= _MAX_OFFSET:
+        raise InvalidRequest(f"the offset of {name} must be 0 to {_MAX_OFFSET}, not {item.offset!r}")
+    if type(item.partition) is not int or not 0 <= item.partition <= _MAX_PARTITION:
+        raise InvalidRequest(f"the partition of {item.topic} must be 0 to {_MAX_PARTITION}, not {item.partition!r}")
+
+
+def check_metadata(item: OffsetToCommit) -> None:
+    """Raise `OffsetMetadataTooLarge` for metadata that is longer than coordinators accept by default."""
+    if len(item.metadata) > Limits().offset_metadata_max_chars:
+        raise OffsetMetadataTooLarge(
+            f"the metadata of {item.topic}/{item.partition} has {len(item.metadata)} characters, "
+            f"more than {Limits().offset_metadata_max_chars}"
+        )
+
+
+def retrieved(future: asyncio.Future[None]) -> None:
+    """The program may not want to know the outcome: an error that it never asks for is not one of the loop's."""
+    if not future.cancelled():
+        future.exception()
+
+
+@dataclass(slots=True, eq=False)
+class _Entry(Generic[Share]):
+    """One call of `commit`."""
+
+    items: tuple[OffsetToCommit, ...]
+    concerned: Share
+    """What must still be held for the entry to be sent in a later generation."""
+    era: int
+    """The time of holding that it belongs to: progress from before a loss says nothing of what is held after it."""
+    outcome: asyncio.Future[None]
+    errors: list[CoordinatorError] = field(default_factory=list)
+    """Of its partitions that were refused so far."""
+
+    def fail(self, error: CoordinatorError) -> None:
+        if not self.outcome.done():
+            self.outcome.set_exception(error)
+
+    def finish(self) -> None:
+        if not self.outcome.done():
+            self.outcome.set_exception(self.errors[0]) if self.errors else self.outcome.set_result(None)
 
 
 class Commits(Generic[Share]):
@@ -36,62 +105,142 @@ class Commits(Generic[Share]):
         machine: Membership,
         role: Role[Share],
         driver: Driver,
-        holding: Holding[Share],
+        tasks: BackgroundTasks,
         jitter: Callable[[], float],
     ) -> None:
         self._machine = machine
         self._role = role
         self._driver = driver
-        self._holding = holding
+        self._tasks = tasks
         self._jitter = jitter
+        self._holding: Holding[Share] | None = None
+        self._waiting: list[_Entry[Share]] = []
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._flushing = 0
 
-    async def commit(self, items: tuple[OffsetToCommit, ...]) -> None:
-        backoff = Backoff(self._machine.settings.backoff_first_ms, self._machine.settings.heartbeat_backoff_cap_ms)
-        concerned = self._role.concerned(self._holding.owned, items)
-        while (error := await self._commit_once(request := self._fenced(items))) is not None:
+    def belong_to(self, holding: Holding[Share]) -> None:
+        """Whose share is committed. The two need each other: what is given up is committed before."""
+        self._holding = holding
+
+    def add(self, items: tuple[OffsetToCommit, ...]) -> asyncio.Future[None]:
+        """Queue a commit; its outcome is the future's. The place in the queue is that of this call."""
+        for item in items:
+            check_offset(item)
+        concerned, outcome = self._role.concerned(self._owned, items), asyncio.get_running_loop().create_future()
+        outcome.add_done_callback(retrieved)
+        entry = _Entry(items, concerned, self._era, outcome)
+        self._waiting.append(entry)
+        if self._idle.is_set():
+            self._idle.clear()
+            self._tasks.create(self._send_all())
+        return entry.outcome
+
+    async def flush(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
+        """Return when nothing is queued any more, sent or failed, or after `timeout_s`."""
+        self._flushing += 1
+        self._driver.announce()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self._idle.wait()
+        finally:
+            self._flushing -= 1
+
+    async def _send_all(self) -> None:
+        try:
+            while self._waiting:
+                entries = self._take_waiting()
+                try:
+                    await self._commit(entries)
+                finally:
+                    for entry in entries:
+                        entry.fail(MembershipLost("the member was closed before this was committed"))
+        finally:
+            self._idle.set()
+            for entry in self._waiting:
+                entry.fail(MembershipLost("the member was closed before this was committed"))
+            self._waiting.clear()
+
+    def _take_waiting(self) -> list[_Entry[Share]]:
+        """The entries of the next request: the first, and those behind it that fit."""
+        taken: list[_Entry[Share]] = []
+        offsets = 0
+        while self._waiting and (not taken or offsets + len(self._waiting[0].items) <= _MOST_OFFSETS):
+            taken.append(self._waiting.pop(0))
+            offsets += len(taken[-1].items)
+        return taken
+
+    async def _commit(self, entries: list[_Entry[Share]]) -> None:
+        """Send until it is known for each entry whether it was committed, or can be no more."""
+        settings = self._machine.settings
+        backoff = Backoff(settings.backoff_first_ms, settings.heartbeat_backoff_cap_ms)
+        while entries := [entry for entry in entries if not entry.outcome.done()]:
+            over = [entry for entry in entries if not self._holds or entry.era != self._era]
+            if over:
+                _fail_all(over, MembershipLost("this member does not hold (any more) what it would commit for"))
+                continue
+            request = self._fenced(_latest(entries))
+            error = await self._commit_once(request, entries)
+            if error is None:
+                continue
             if isinstance(error, IllegalGeneration | RebalanceInProgress):
-                if not await self._moved_on(request.generation_id, concerned):
-                    raise error
+                await self._wait_for_next(request.generation_id)
+                _fail_all([entry for entry in entries if not self._still_holds(entry, request.generation_id)], error)
+            elif isinstance(error, Refused) and len(entries) > 1:
+                # One of them spoils the request for all: each goes by itself, in order.
+                for entry in entries:
+                    await self._commit([entry])
             elif not error.retriable or not self._is_in(request.generation_id):
-                raise error
+                _fail_all(entries, error)
             else:
                 await self._pause_before_again(backoff.next_ms(self._jitter()), error)
                 if not self._holds:
-                    raise error
+                    _fail_all(entries, error)
 
-    async def _commit_once(self, request: CommitOffsets) -> CoordinatorError | None:
+    async def _commit_once(self, request: CommitOffsets, entries: list[_Entry[Share]]) -> CoordinatorError | None:
+        """An error that concerns all of the request; those of single partitions are noted at their entries."""
         answer = await self._driver.commit(request, _TIMEOUT_MS)
         if isinstance(answer, CoordinatorUnreachable):
             return answer
         reply = answer.reply
         if reply.error is not ErrorCode.NONE:
             return error_for(reply.error, reply.detail, answer.retry_after_ms)
-        assert isinstance(reply, CommitReply)
-        refused = [partition for partition in reply.partitions if partition.error is not ErrorCode.NONE]
-        if not refused:
-            return None
-        names = ", ".join(f"{partition.topic}/{partition.partition}" for partition in refused)
-        return error_for(refused[0].error, f"not committed: {names}")
+        if not isinstance(reply, CommitReply):
+            return CoordinatorUnreachable("the answer to a commit is another's")
+        refused = {(each.topic, each.partition): each.error for each in reply.partitions if each.error.value != "NONE"}
+        for entry in entries:
+            own = [name for item in entry.items if (name := _place(item)) in refused]
+            if own:
+                names = ", ".join(f"{topic}/{partition}" for topic, partition in own)
+                entry.errors.append(error_for(refused[own[0]], f"not committed: {names}"))
+            entry.finish()
+        return None
 
-    async def _moved_on(self, generation_id: int, concerned: Share) -> bool:
-        """Wait for the generation after this one; whether this member still holds there what it is about."""
-        machine, holding = self._machine, self._holding
+    async def _wait_for_next(self, generation_id: int) -> None:
+        """Return in the generation after this one, or when this member will not be in it with what it holds."""
+        machine = self._machine
         while machine.generation_id == generation_id or machine.state is not State.STABLE:
             gives_up = machine.state is State.REVOKING and not self._role.is_cooperative
-            if not self._holds or gives_up or holding.is_leaving:
-                return False
+            # A flush must not wait for a generation that begins only after it.
+            if not self._holds or gives_up or self._flushing or self._is_leaving:
+                return
             await self._driver.changed.wait()
-        return holding.owned is not None and not self._role.without(concerned, holding.owned)
+
+    def _still_holds(self, entry: _Entry[Share], generation_id: int) -> bool:
+        """Whether the member is in a later generation, and still holds there what the entry is about."""
+        machine = self._machine
+        if machine.generation_id == generation_id or machine.state is not State.STABLE or not self._holds:
+            return False
+        return self._owned is not None and not self._role.without(entry.concerned, self._owned)
 
     async def _pause_before_again(self, pause_ms: int, error: CoordinatorError) -> None:
-        """As the coordinator asks, but not longer than what is held is good for."""
+        """As the coordinator asks, but not longer than the share is held."""
         asked_ms = patience_ms(error.code, error.retry_after_ms)
         left_ms = (self._machine.deadline_ms or 0) - self._driver.now_ms()
         await asyncio.sleep(max(pause_ms, min(asked_ms, left_ms)) / 1000)
 
     def _fenced(self, offsets: tuple[OffsetToCommit, ...]) -> CommitOffsets:
-        if not self._holds:
-            raise MembershipLost("this member holds nothing, so it cannot commit")
         settings, machine = self._machine.settings, self._machine
         return CommitOffsets(
             settings.namespace,
@@ -103,8 +252,35 @@ class Commits(Generic[Share]):
         )
 
     @property
+    def _owned(self) -> Share | None:
+        return self._holding.owned if self._holding is not None else None
+
+    @property
+    def _is_leaving(self) -> bool:
+        return self._holding is not None and self._holding.is_leaving
+
+    @property
+    def _era(self) -> int:
+        return self._holding.era if self._holding is not None else 0
+
+    @property
     def _holds(self) -> bool:
-        return self._holding.current is not None and self._machine.holds(self._driver.now_ms())
+        current = self._holding.current if self._holding is not None else None
+        return current is not None and self._machine.holds(self._driver.now_ms())
 
     def _is_in(self, generation_id: int) -> bool:
         return self._holds and self._machine.generation_id == generation_id
+
+
+def _fail_all(entries: Sequence[_Entry[Share]], error: CoordinatorError) -> None:
+    for entry in entries:
+        entry.fail(error)
+
+
+def _latest(entries: Sequence[_Entry[Share]]) -> tuple[OffsetToCommit, ...]:
+    """The last offset of each partition."""
+    return tuple({_place(item): item for entry in entries for item in entry.items}.values())
+
+
+def _place(item: OffsetToCommit) -> _Place:
+    return item.topic, item.partition

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Self, TypeAlias
 
 from rota.assignors.work import Memory, WorkItem, WorkShare, assign_work
-from rota.client.callbacks import Listeners, call, notify
+from rota.client.callbacks import Listeners, call, notify, notify_lost
+from rota.client.context import ClientContext
 from rota.client.member import Member
-from rota.client.pulse import Pulse
-from rota.client.transports.port import Transport
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.protocol.messages import OffsetToCommit, Protocol
 from rota.types.worker import WorkerState, decode_share, decode_state, encode_share, encode_state
@@ -92,20 +91,17 @@ class ConnectWorker(Member[WorkShared]):
 
     def __init__(
         self,
-        transport: Transport,
+        context: ClientContext,
         settings: MembershipSettings,
         *,
         role: WorkRole,
         listeners: Listeners[WorkShared],
         refresh_ms: int,
         leave_on_close: bool | None = None,
-        pulse: Pulse | None = None,
     ) -> None:
         """`refresh_ms` is how often the leader looks whether there is other work to do."""
-        own_listeners: Listeners[WorkShared] = Listeners(self._start, self._stop, listeners.on_lost)
-        super().__init__(
-            transport, settings, role=role, listeners=own_listeners, leave_on_close=leave_on_close, pulse=pulse
-        )
+        own_listeners: Listeners[WorkShared] = Listeners(self._start, self._stop, self._abandon)
+        super().__init__(context, settings, role=role, listeners=own_listeners, leave_on_close=leave_on_close)
         self._work_role = role
         self._user = listeners
         self._refresh_ms = refresh_ms
@@ -130,6 +126,9 @@ class ConnectWorker(Member[WorkShared]):
     async def _stop(self, removed: WorkShared, *, deadline: float | None) -> None:
         self._has_stopped = True
         await notify(self._user.on_revoked, removed, deadline=deadline)
+
+    async def _abandon(self, removed: WorkShared, *, deadline: float | None) -> None:
+        await notify_lost(self._user, removed, deadline=deadline)
 
     async def _wait_for_who_is_away(self) -> None:
         """As the leader, have the group rebalance when work has waited long enough for its worker."""

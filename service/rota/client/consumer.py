@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from rota.assignors import TopicPartition
-from rota.client.callbacks import Listeners, call, notify
+from rota.client.callbacks import CloseBy, Listeners, call, inside, notify, notify_lost
+from rota.client.commits import check_metadata, check_offset, retrieved
 from rota.client.consumer_protocol import Partitions, TopicRole
-from rota.client.errors import CoordinatorError, MembershipLost
+from rota.client.context import ClientContext
+from rota.client.errors import CoordinatorError, MembershipLost, Refused
 from rota.client.events import Assigned
 from rota.client.member import Member
-from rota.client.pulse import Pulse
 from rota.client.topic_lookout import TopicLookout
 from rota.client.topics import Topics, TopicSelection
 from rota.client.topics_watch import TopicsWatch
-from rota.client.transports.port import Transport
 from rota.membership import MembershipSettings
 from rota.membership import events as core
 from rota.membership.watchdog import ProcessingWatchdog
@@ -28,6 +29,9 @@ _log = logging.getLogger(__name__)
 
 Committed = Callable[[Sequence[OffsetToCommit], CoordinatorError | None], Awaitable[None] | None]
 """Told how a commit in the background went; plain or async."""
+
+
+_Notice = tuple[tuple[OffsetToCommit, ...], asyncio.Future[None], Committed | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Consumer(Member[Partitions]):
 
     def __init__(
         self,
-        transport: Transport,
+        context: ClientContext,
         settings: MembershipSettings,
         *,
         role: TopicRole,
@@ -58,17 +62,16 @@ class Consumer(Member[Partitions]):
         options: ConsumerSettings,
         watch: TopicsWatch | None = None,
         leave_on_close: bool | None = None,
-        pulse: Pulse | None = None,
     ) -> None:
         """`registered` asks for the topics that there are; `watch` tells when these are others, if they matter."""
         own_listeners: Listeners[Partitions] = Listeners(self._start, self._stop, self._abandon)
-        super().__init__(
-            transport, settings, role=role, listeners=own_listeners, leave_on_close=leave_on_close, pulse=pulse
-        )
+        super().__init__(context, settings, role=role, listeners=own_listeners, leave_on_close=leave_on_close)
         self._topic_role = role
         self._user = listeners
         self._options = options
         self._stored: dict[TopicPartition, OffsetToCommit] = {}
+        self._notices: deque[_Notice] = deque()
+        """Commits of `commit_soon` whose outcome was not published yet, in order."""
         self._watchdog = ProcessingWatchdog(options.max_processing_interval_ms)
         self._lookout = TopicLookout(
             self._machine,
@@ -89,7 +92,7 @@ class Consumer(Member[Partitions]):
         for chore in self._lookout.chores():
             self._in_background(chore)
         if self._options.auto_commit_ms is not None:
-            self._in_background(self._commit_now_and_then(self._options.auto_commit_ms / 1000))
+            self._in_background(self._auto_commit(self._options.auto_commit_ms / 1000))
         if self._options.max_processing_interval_ms is not None:
             self._in_background(self._watch_progress())
         return self
@@ -109,35 +112,63 @@ class Consumer(Member[Partitions]):
 
     def progress(self) -> None:
         """Say that work goes on; so do `store` and `commit`. A member that fell silent joins its group again."""
+        self._progress()
+
+    def _progress(self) -> None:
         self._watchdog.progressed(self._now_ms())
         if self._owned is None:
             self._watchdog.rest()
-        self.come_back()
+        if self._stepping is None or self._stepping.done():
+            self.come_back()
 
     def store(self, topic: str, partition: int, offset: int, metadata: str = "") -> None:
         """Note that everything before `offset` is done, for the next commit.
 
         Raises:
             MembershipLost: This member does not hold the partition (any more).
+            InvalidRequest: The offset is one that no coordinator accepts; nothing is stored.
+            OffsetMetadataTooLarge: The metadata is too long; nothing is stored.
         """
-        self.progress()
+        self._progress()
+        stored = OffsetToCommit(topic, partition, offset, metadata=metadata)
+        check_offset(stored)
+        check_metadata(stored)
         if not self.owns(TopicPartition(topic, partition)):
             raise MembershipLost(f"this member does not hold {topic}/{partition}")
-        stored = OffsetToCommit(topic, partition, offset, metadata=metadata)
         self._stored[TopicPartition(topic, partition)] = stored
 
     async def commit(self, offsets: Iterable[OffsetToCommit] | None = None) -> None:
         """As `Member.commit`; without offsets, everything that is stored."""
-        self.progress()
-        items = tuple(self._stored.values() if offsets is None else offsets)
-        if items:
-            await super().commit(items)
-        self._strike_off(items)
+        self._progress()
+        await self._commit_in_turn(tuple(self._stored.values() if offsets is None else offsets))
 
     def commit_soon(self, offsets: Iterable[OffsetToCommit] | None = None, then: Committed | None = None) -> None:
-        """Commit in the background. `then` is told how it went; without it, that it failed is only logged."""
+        """Commit in the background, in the order of the calls; before partitions are given up, and before leaving.
+
+        `then` is called with the outcome, also in that order; without it, a failure is logged.
+
+        Raises:
+            InvalidRequest: An offset is one that no coordinator accepts; nothing is committed.
+        """
         items = tuple(self._stored.values() if offsets is None else offsets)
-        self._tasks.create_task(self._commit_and_tell(items, then))
+        outcome = self._commit_in_turn(items)
+        self._notices.append((items, outcome, then))
+        if len(self._notices) == 1:
+            self._notifying = self._in_background(self._notify_of_commits())
+
+    def _commit_in_turn(self, items: tuple[OffsetToCommit, ...]) -> asyncio.Future[None]:
+        """The place in the queue is that of this call. Once it is done, stored offsets from before it are dropped."""
+        stored_then = {place: stored for item in items if (stored := self._stored.get(place := _place(item)))}
+        outcome = self._commits.add(items) if items else None
+
+        async def wait() -> None:
+            if outcome is not None:
+                await outcome
+                self._drop_stored(stored_then)
+
+        waiting = asyncio.ensure_future(wait())
+        waiting.add_done_callback(retrieved)
+        return waiting
 
     async def committed(self) -> dict[TopicPartition, int]:
         """The group's progress in what this member holds; 0 where nothing was committed yet."""
@@ -149,40 +180,57 @@ class Consumer(Member[Partitions]):
         found = await self.fetch_offsets(wanted) if wanted else ()
         return {TopicPartition(each.topic, each.partition): max(each.offset, 0) for each in found}
 
-    async def _commit_and_tell(self, items: tuple[OffsetToCommit, ...], then: Committed | None) -> None:
-        error: CoordinatorError | None = None
+    async def _notify_of_commits(self) -> None:
         try:
-            await self.commit(items)
-        except CoordinatorError as failure:
-            error = failure
+            with inside(id(self)):
+                while self._notices:
+                    await self._notify_of_commit(*self._notices[0])
+                    self._notices.popleft()
+        finally:
+            self._notices.clear()
+
+    async def _notify_of_commit(
+        self, items: tuple[OffsetToCommit, ...], outcome: asyncio.Future[None], then: Committed | None
+    ) -> None:
+        await asyncio.wait((outcome,))
+        error = outcome.exception()
+        if error is not None and not isinstance(error, CoordinatorError):
+            raise error
         if then is not None:
             await call(then, items, error)
         elif error is not None:
             _log.warning("group %s: not committed: %s", self.group_id, error)
 
-    async def _commit_now_and_then(self, interval_s: float) -> None:
+    async def _auto_commit(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
             if self._stored and self.assignment is not None:
-                # Not progress by itself: only that somebody has stored something was.
+                # Not progress by itself: only the program's `store` was.
                 await self._commit_stored(tuple(self._stored))
 
     async def _commit_stored(self, partitions: Sequence[TopicPartition]) -> None:
+        """Each partition by itself in the end: one that is refused must not hold back the others."""
         items = [self._stored[place] for place in partitions if place in self._stored]
-        if not items:
-            return
-        try:
-            await Member.commit(self, items)
-        except CoordinatorError as error:
-            _log.warning("group %s: progress was not committed: %s", self.group_id, error)
-            return
-        self._strike_off(items)
+        outcomes = [self._commit_in_turn((item,)) for item in items]
+        for item, outcome in zip(items, outcomes, strict=True):
+            try:
+                await outcome
+            except Refused as error:
+                _log.error("group %s: the progress of %s is dropped: %s", self.group_id, _place(item), error)
+                self._drop_stored({_place(item): item})
+            except CoordinatorError as error:
+                _log.warning("group %s: progress was not committed: %s", self.group_id, error)
 
-    def _strike_off(self, committed: Iterable[OffsetToCommit]) -> None:
-        """What was stored since, while they were being committed, stays."""
-        for item in committed:
-            if self._stored.get(place := TopicPartition(item.topic, item.partition)) == item:
+    def _drop_stored(self, stored: Mapping[TopicPartition, OffsetToCommit]) -> None:
+        """Later ones stay."""
+        for place, item in stored.items():
+            if self._stored.get(place) is item:
                 del self._stored[place]
+
+    async def _before_leaving(self, close_by: CloseBy) -> None:
+        await self._commits.flush(close_by.left_s)
+        while self._notices and not close_by.is_over:
+            await close_by.wait_for([self._notifying])
 
     # --- what is held changes -----------------------------------------------------------------
 
@@ -202,7 +250,7 @@ class Consumer(Member[Partitions]):
     async def _abandon(self, removed: Partitions, *, deadline: float | None) -> None:
         self._forget(removed)
         self._watchdog.rest()
-        await notify(self._user.on_lost, removed, deadline=deadline)
+        await notify_lost(self._user, removed, deadline=deadline)
 
     def _forget(self, partitions: Partitions) -> None:
         for partition in partitions:
@@ -235,3 +283,7 @@ class Consumer(Member[Partitions]):
     def _on_event(self, event: core.Event) -> None:
         super()._on_event(event)
         self._lookout.heed(event)
+
+
+def _place(item: OffsetToCommit) -> TopicPartition:
+    return TopicPartition(item.topic, item.partition)

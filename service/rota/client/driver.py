@@ -1,15 +1,17 @@
-"""What moves a member: it sends what the state machine plans, one call at a time, and hears what comes of it."""
+"""The task that moves a member: it sends what the state machine plans, one call at a time, and applies the answers."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
+import threading
 from collections.abc import Callable
 
 from rota.client.calls import patience_ms
+from rota.client.clock import SessionClock
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.pulse import Beat
+from rota.client.tasks import BackgroundTasks
 from rota.client.transports.port import Answer, Transport
 from rota.membership import Event, Membership, MembershipRequest, Planned
 from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, Request
@@ -18,13 +20,13 @@ _log = logging.getLogger(__name__)
 
 
 class Driver:
-    """The deadline is an alarm that rings whether or not a call is under way. Lives as one of its member's `tasks`."""
+    """Sends a member's calls from `begin` on. The deadline is an alarm that fires whatever call is under way."""
 
     def __init__(
         self,
         machine: Membership,
         transport: Transport,
-        tasks: asyncio.TaskGroup,
+        tasks: BackgroundTasks,
         *,
         jitter: Callable[[], float],
         on_event: Callable[[Event], None],
@@ -40,6 +42,14 @@ class Driver:
         self._on_event = on_event
         self._beat: Beat | None = None
         self._is_naming = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clock: SessionClock | None = None
+        self._thread_id = 0
+
+    def begin(self) -> None:
+        """Belong to the running loop from now on."""
+        self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
+        self._clock = SessionClock(self._loop)
 
     async def run(self) -> None:
         """Until the membership has come to its end."""
@@ -52,10 +62,14 @@ class Driver:
             self.look_at_time()
 
     def react(self, happened: list[Event]) -> None:
-        """Tell what the state machine says."""
+        """Publish what the state machine says."""
         for event in happened:
             _log.debug("member %s of group %s: %s", self._machine.member_id, self._machine.settings.group_id, event)
             self._on_event(event)
+        self.announce()
+
+    def announce(self) -> None:
+        """Wake all that wait for a change."""
         self.changed.set()
         if not self._machine.is_final:
             self.changed.clear()
@@ -63,47 +77,79 @@ class Driver:
     def look_at_time(self) -> None:
         self.react(self._machine.on_time(self.now_ms()))
 
+    def check(self) -> None:
+        """Notice at once where a deadline has passed. Any thread may call it."""
+        self.on_loop(self._check)
+
     def rejoin(self, reason: str) -> None:
-        self.react(self._machine.request_rejoin(self.now_ms(), reason))
-        self.wake.set()
+        """Any thread may call it."""
+        self.on_loop(lambda: self._rejoin(reason))
+
+    def on_loop(self, act: Callable[[], None]) -> None:
+        """Do something now, or soon where this is not the loop's own thread."""
+        if self._loop is None or threading.get_ident() == self._thread_id:
+            act()
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(act)
 
     async def until_named(self) -> None:
         """Return once no call is under way that gives a new member its id."""
         while self._is_naming:
             await self.changed.wait()
 
+    def holds(self) -> bool:
+        """Whether a share is held at this moment. Any thread may ask, and any clock that stood still is caught up."""
+        beat = self._beat
+        if beat is not None and threading.get_ident() != self._thread_id:
+            return self._machine.holds_with(self._clock_ms(), beat.request, beat.reply, beat.sent_at_ms)
+        return self._machine.holds(self.now_ms())
+
     def now_ms(self) -> int:
-        if (beat := self._beat) is not None:
-            # Before time is looked at, what was heard meanwhile, by the thread that is not blocked when this one is.
+        if (beat := self._beat) is not None and threading.get_ident() == self._thread_id:
+            # Before the time is read: the heartbeat thread may have renewed the session while this one was blocked.
             self._beat = None
             self._machine.heard(beat.request, beat.reply, beat.sent_at_ms)
-        # Loops ring timers up to their clock's resolution too soon: what is due must not read as not yet.
-        return int(asyncio.get_running_loop().time() * 1000 + 1e-3)
+        return self._clock_ms()
+
+    def loop_time(self, at_ms: int | None) -> float | None:
+        """A moment in seconds of the event loop's clock."""
+        return None if at_ms is None or self._clock is None else self._clock.loop_time(at_ms)
 
     async def commit(self, request: CommitOffsets, timeout_ms: int) -> Answer | CoordinatorUnreachable:
-        """Beside the calls that are planned. Its answer renews the session, or tells that it is over."""
+        """Beside the calls that are planned. Its answer renews the session, or says that it is over."""
         sent_at_ms = self.now_ms()
         outcome = await self._try_send(request, timeout_ms)
-        self._hear(request, outcome, sent_at_ms)
+        self._apply(request, outcome, sent_at_ms)
         self.wake.set()
         return outcome
 
+    def _clock_ms(self) -> int:
+        return 0 if self._clock is None else self._clock.now_ms()
+
+    def _check(self) -> None:
+        self.look_at_time()
+        self.wake.set()
+
+    def _rejoin(self, reason: str) -> None:
+        self.react(self._machine.request_rejoin(self.now_ms(), reason))
+        self.wake.set()
+
     async def _rest(self, until_ms: int | None) -> None:
-        """Wait until then, until the deadline, or until something wakes the driver."""
-        alarms = [at_ms for at_ms in (until_ms, self._machine.deadline_ms) if at_ms is not None]
+        """Wait until then, until an alarm of the machine's, or until something wakes the driver."""
+        alarms = [at_ms for at_ms in (until_ms, self._machine.alarm_ms) if at_ms is not None]
         try:
-            async with asyncio.timeout_at(min(alarms) / 1000 if alarms else None):
+            async with asyncio.timeout_at(self.loop_time(min(alarms, default=None))):
                 await self.wake.wait()
         except TimeoutError:
             return
         self.wake.clear()
 
     async def _exchange(self, planned: Planned) -> None:
-        """One call, unless what happens meanwhile makes it pointless: then it is hung up."""
+        """One call, unless something happens meanwhile that makes it pointless: then it is cancelled."""
         request, sent_at_ms = planned.request, self.now_ms()
-        call_task = self._tasks.create_task(self._try_send(request, planned.timeout_ms))
+        call_task = self._tasks.create(self._try_send(request, planned.timeout_ms))
         call_task.add_done_callback(lambda _: self.wake.set())
-        # Of a static member it parks, and one that comes back takes that place.
+        # A static newcomer parks at once, and one that comes back takes its former place.
         self._is_naming = isinstance(request, JoinGroup) and not (request.member_id or request.group_instance_id)
         try:
             while not call_task.done() and self._machine.wants(request, self.now_ms()):
@@ -113,33 +159,41 @@ class Driver:
         finally:
             self._is_naming = False
             call_task.cancel()
-        if call_task.done() and not call_task.cancelled():
-            self._hear(request, call_task.result(), sent_at_ms)
+        if call_task.done() and not call_task.cancelled() and (outcome := call_task.result()) is not None:
+            self._apply(request, outcome, sent_at_ms)
 
-    def _hear(
+    def _apply(
         self, request: MembershipRequest | CommitOffsets, outcome: Answer | CoordinatorUnreachable, sent_at_ms: int
     ) -> None:
         now_ms, jitter = self.now_ms(), self._jitter()
         if isinstance(outcome, CoordinatorUnreachable):
-            self.react(self._machine.on_failure(request, sent_at_ms, now_ms, jitter))
+            cause, was_sent = str(outcome), outcome.was_sent
+            self.react(self._machine.on_failure(request, sent_at_ms, now_ms, jitter, cause, was_sent=was_sent))
         else:
             waits_ms = patience_ms(outcome.reply.error, outcome.retry_after_ms)
             self.react(self._machine.on_reply(request, outcome.reply, sent_at_ms, now_ms, jitter, waits_ms))
 
     async def _try_send(self, request: Request, timeout_ms: int) -> Answer | CoordinatorUnreachable:
-        """That nobody answers is an outcome here, not an exception: it must not end the tasks beside it."""
+        """A failed call is an outcome here, not an exception: whatever a transport raises, the member lives on."""
         try:
             return await self._transport.send(request, timeout_ms=timeout_ms)
         except CoordinatorUnreachable as error:
             return error
+        except Exception as error:
+            _log.exception("the transport raised on %s", type(request).__name__)
+            return CoordinatorUnreachable(f"the transport raised {type(error).__name__}: {error}")
 
     # --- being kept alive by another thread: see `rota.client.pulse.Beating` ------------------
 
     def overdue_heartbeat(self) -> Heartbeat | None:
-        now_ms, beat = int(time.monotonic() * 1000), self._beat
+        now_ms, beat = self._clock_ms(), self._beat
         if beat is not None and now_ms < beat.sent_at_ms + self._machine.settings.session_timeout_ms // 2:
             return None
         return self._machine.overdue_heartbeat(now_ms)
+
+    def beat_sent_at_ms(self) -> int:
+        """The moment of sending, in the clock that this member's deadlines are counted in."""
+        return self._clock_ms()
 
     def note_beat(self, beat: Beat) -> None:
         """Looked at when this member next reads the clock."""

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
 from rota.client.callbacks import Listeners
+from rota.client.context import ClientContext
 from rota.client.errors import LeadershipLost
 from rota.client.member import Member
-from rota.client.pulse import Pulse
-from rota.client.transports.port import Transport
+from rota.client.running import Running
+from rota.client.stop_signal import StopSignal
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
+from rota.membership.backoff import Backoff
 from rota.protocol import messages
 from rota.protocol.messages import FenceReply, OffsetToCommit
 from rota.types.leader import PROTOCOL_NAMES
@@ -24,6 +27,12 @@ Leadership: TypeAlias = tuple[str, ...]
 """A share of the one thing that there is to hold, or of nothing."""
 
 _LEADS: Final[Leadership] = ("leader",)
+_GRACE_S = 1.0
+_LEAVE_TIMEOUT_S = 5.0
+_HEALTHY_S = 30.0
+"""Work that has run for so long is well again, and the next failure of it is the first."""
+_RETRY_FIRST_MS = 1_000
+_RETRY_CAP_MS = 30_000
 _log = logging.getLogger(__name__)
 
 
@@ -66,8 +75,10 @@ class Term:
     def __init__(self, member: Member[Leadership]) -> None:
         self._member = member
         self._token = member.generation_id
-        self.lost: asyncio.Event = asyncio.Event()
+        self.lost: StopSignal = StopSignal()
         """Set once this term is over, for whatever reason: wait for it, or look at `is_valid`."""
+        self.stopping: StopSignal = StopSignal()
+        """Set once the work should come to its end, while the term may still be valid; never later than `lost`."""
         self.reason: str = ""
         """Why it is over."""
         self._body: asyncio.Task[object] | None = None
@@ -93,11 +104,15 @@ class Term:
 
     @property
     def is_valid(self) -> bool:
-        """Whether this candidate leads now, by the clock: right also after the event loop was blocked."""
+        """Whether this candidate leads now, by the clock: right also after the event loop was blocked. Any thread may
+        ask.
+        """
         return not self.lost.is_set() and bool(self._member.assignment)
 
     def raise_if_lost(self) -> None:
-        """Raise `LeadershipLost` unless the term is valid now. To be called before what must not be done twice."""
+        """Raise `LeadershipLost` unless the term is valid now. To be called before what must not be done twice. Any
+        thread may call it.
+        """
         if not self.is_valid:
             self._member.check_deadline()
             raise LeadershipLost(self.reason or "the local deadline has passed")
@@ -148,6 +163,7 @@ class Term:
             return
         self._token = self.token
         self.reason = reason
+        self.stopping.set()
         self.lost.set()
         if self._body is not None and self._body is not asyncio.current_task():
             self._was_cancelled = True
@@ -158,8 +174,8 @@ class Term:
         await self._left.wait()
 
 
-class Election:
-    """A candidacy, for the time of an `async with` block.
+class Election(Running):
+    """A candidacy, for the time of an `async with` block, or from `start` to `close`.
 
         async with client.leader("billing-writer") as election:
             await election.run(write)          # calls write(term) in each term; cancelled when the term is lost
@@ -170,21 +186,26 @@ class Election:
 
     def __init__(
         self,
-        transport: Transport,
+        context: ClientContext,
         settings: MembershipSettings,
         *,
         role: CandidateRole,
         leave_on_close: bool | None = None,
-        pulse: Pulse | None = None,
     ) -> None:
+        super().__init__()
         listeners: Listeners[Leadership] = Listeners(self._on_assigned, self._on_revoked, self._on_lost)
         self.member: Member[Leadership] = Member(
-            transport, settings, role=role, listeners=listeners, leave_on_close=leave_on_close, pulse=pulse
+            context, settings, role=role, listeners=listeners, leave_on_close=leave_on_close
         )
         """The candidate's membership, for what is not about leading."""
+        self._jitter = context.jitter
         self._term: Term | None = None
         self._elected = asyncio.Event()
         self._is_over = False
+        self._drain_s = 0.0
+        self._resigning: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
+        self._work_began_at: float | None = None
         self._has_own_token = settings.group_instance_id is None
 
     async def __aenter__(self) -> Self:
@@ -197,20 +218,28 @@ class Election:
         try:
             await self.member.__aexit__(kind, error, trace)
         finally:
-            self._end("the candidacy is over")
-            self._is_over = True
-            self._elected.set()
+            self._finish()
+
+    def _finish(self) -> None:
+        self._end("the candidacy is over")
+        self._is_over = True
+        self._elected.set()
 
     # --- where it stands ----------------------------------------------------------------------
 
     @property
+    def is_open(self) -> bool:
+        return self.member.is_open
+
+    @property
     def term(self) -> Term | None:
-        """The term under way; None while this candidate does not lead."""
-        return self._term if self._term is not None and self._term.is_valid else None
+        """The term under way; None while this candidate does not lead. Any thread may ask."""
+        term = self._term
+        return term if term is not None and term.is_valid else None
 
     @property
     def is_leader(self) -> bool:
-        """Whether this candidate leads now, by the clock."""
+        """Whether this candidate leads now, by the clock. Any thread may ask."""
         return self.term is not None
 
     @property
@@ -222,6 +251,19 @@ class Election:
     def unreachable_since(self) -> float | None:
         """See `Member.unreachable_since`."""
         return self.member.unreachable_since
+
+    @property
+    def trouble(self) -> str:
+        """See `Member.trouble`."""
+        return self.member.trouble
+
+    @property
+    def failure(self) -> BaseException | None:
+        """With `run(retry=True)`, the last exception of the work; None once work has run well for half a minute."""
+        began_at = self._work_began_at
+        if began_at is not None and asyncio.get_running_loop().time() >= began_at + _HEALTHY_S:
+            return None
+        return self._failure
 
     # --- leading ------------------------------------------------------------------------------
 
@@ -237,21 +279,161 @@ class Election:
                 yield term
             await term.lost.wait()
 
-    async def run(self, work: Callable[[Term], Awaitable[Outcome]]) -> Outcome:
-        """Wait to be elected and call `work(term)`; anew in each term, until it returns or raises."""
+    async def run(
+        self,
+        work: Callable[[Term], Awaitable[Outcome]],
+        *,
+        drain_ms: int = 0,
+        handle_signals: bool = True,
+        retry: bool = False,
+    ) -> Outcome | None:
+        """Wait to be elected and call `work(term)`; anew in each term, until it returns or raises. To return is to
+        resign: this candidate leads and campaigns no more, until `run` is called again.
+
+        SIGTERM and SIGINT end it in order, where the program handles them not itself: `term.stopping` is set, after
+        `drain_ms` the work is cancelled, the group is left, and None is returned. A second signal cancels at once.
+
+        Args:
+            work: An async function that works while this candidate leads.
+            drain_ms: How long work may go on after a signal; by default not at all, so that another one leads at once.
+            handle_signals: Whether SIGTERM and SIGINT are handled here.
+            retry: Campaign again, after a pause that grows, when `work` raises, instead of raising that; see `failure`.
+
+        Raises:
+            LeadershipLost: The block was left meanwhile.
+        """
+        if not self.member.is_open and not self._is_over:
+            async with self:
+                return await self._run(work, drain_ms, handle_signals, retry)
+        return await self._run(work, drain_ms, handle_signals, retry)
+
+    async def resign(self, reason: str = "resigned", *, pause_s: float = 0.0) -> None:
+        """End the term in order and let another candidate lead; campaign again after `pause_s`, as the last in line.
+
+        Called by the term's own body, the body is cancelled here. Once begun, it is carried out, whatever becomes of
+        the caller.
+        """
+        resigning = self._begin_resign(reason, pause_s)
+        if not self._is_inside():
+            await asyncio.shield(resigning)
+
+    def _begin_resign(self, reason: str, pause_s: float = 0.0) -> asyncio.Task[None]:
+        """As `resign`, in a task of its own."""
+        if self._resigning is None or self._resigning.done():
+            stepping = self.member._begin_step_aside(reason)
+            self._resigning = self.member._in_background(self._come_back_after(stepping, pause_s))
+        return self._resigning
+
+    async def _come_back_after(self, stepping: asyncio.Task[None], pause_s: float) -> None:
+        await asyncio.wait((stepping,))
+        await asyncio.sleep(pause_s)
+        self.member.come_back()
+
+    # --- run ----------------------------------------------------------------------------------
+
+    async def _run(
+        self, work: Callable[[Term], Awaitable[Outcome]], drain_ms: int, handle_signals: bool, retry: bool
+    ) -> Outcome | None:
+        """Campaign beside the wait for a stop; the first to end ends both."""
+        self._drain_s = drain_ms / 1000
+        stopping = asyncio.ensure_future(self._run_until_stopped(handle_signals=handle_signals))
+        campaigning = asyncio.ensure_future(_captured(self._campaign(work, retry)))
+        try:
+            await asyncio.wait((stopping, campaigning), return_when=asyncio.FIRST_COMPLETED)
+            if self._stops.in_order.is_set():
+                await stopping
+            elif not campaigning.done():
+                stopping.result()
+            if not campaigning.done():
+                await asyncio.wait((campaigning,), timeout=_GRACE_S)
+            return self._outcome(campaigning)
+        finally:
+            await self._end_run(stopping, campaigning)
+
+    def _outcome(self, campaigning: asyncio.Future[_Captured[Outcome]]) -> Outcome | None:
+        """What the work returned or raised; None where it was stopped before it did either."""
+        ended = campaigning.result() if campaigning.done() and not campaigning.cancelled() else _Captured[Outcome]()
+        if ended.error is None and ended.has_returned:
+            return ended.value
+        if ended.error is not None and not isinstance(ended.error, LeadershipLost):
+            raise ended.error
+        if self._stops.in_order.is_set():
+            return None
+        raise ended.error or LeadershipLost("the candidacy is over")
+
+    async def _end_run(self, stopping: asyncio.Future[None], campaigning: asyncio.Future[Any]) -> None:
+        """Nothing works on: the term that is left, if any, is given up."""
+        for task in (stopping, campaigning):
+            task.cancel()
+        try:
+            await asyncio.wait((stopping, campaigning))
+        finally:
+            if self.member.is_open:
+                await asyncio.wait((self.member._begin_step_aside("its run has ended"),), timeout=_LEAVE_TIMEOUT_S)
+
+    async def _campaign(self, work: Callable[[Term], Awaitable[Outcome]], retry: bool) -> Outcome:
+        backoff = Backoff(_RETRY_FIRST_MS, _RETRY_CAP_MS)
+        while True:
+            self.member.come_back()
+            try:
+                return await self._lead(work)
+            except Exception as error:
+                if not retry or self._is_over:
+                    raise
+                self._note_failure(error, backoff)
+                pause_s = backoff.next_ms(0.5 + self._jitter() / 2) / 1000
+                _log.exception("election %s: the work raised; a candidate again in %.1f s", self._name, pause_s)
+                await self._wait_resigned(f"its work raised {type(error).__name__}", pause_s)
+
+    def _note_failure(self, error: Exception, backoff: Backoff) -> None:
+        if self.failure is None:
+            backoff.reset()
+        self._failure, self._work_began_at = error, None
+
+    async def _wait_resigned(self, reason: str, pause_s: float) -> None:
+        await asyncio.shield(self._begin_resign(reason, pause_s))
+
+    async def _lead(self, work: Callable[[Term], Awaitable[Outcome]]) -> Outcome:
         async for term in self.terms():
             try:
                 async with term:
+                    self._work_began_at = asyncio.get_running_loop().time()
                     return await work(term)
             except LeadershipLost as lost:
-                _log.warning("election %s: %s", self.member.group_id, lost)
+                if not term.lost.is_set():
+                    raise  # Another election's: this one is still led, and its work has ended by an error.
+                _log.warning("election %s: %s", self._name, lost)
         raise LeadershipLost("the candidacy is over")
 
-    async def resign(self, reason: str = "resigned", *, pause_s: float = 0.0) -> None:
-        """End the term in order and let another candidate lead; campaign again after `pause_s`, as the last in line."""
-        await self.member.step_aside(reason)
-        await asyncio.sleep(pause_s)
-        self.member.come_back()
+    @property
+    def _name(self) -> str:
+        return self.member.group_id
+
+    # --- closing ------------------------------------------------------------------------------
+
+    async def _close_for_stop(self) -> None:
+        term = self._term
+        if term is not None and not term.lost.is_set():
+            term.stopping.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._drain_s):
+                    await term.wait_left()
+        await self.close()
+
+    async def _close(self, timeout_s: float) -> None:
+        try:
+            await self.member._close(timeout_s)
+        finally:
+            self._finish()
+
+    def _close_now(self) -> None:
+        self.member._close_now()
+
+    def _is_inside(self) -> bool:
+        return self.member._is_inside()
+
+    async def _until_over(self) -> None:
+        await self.member._until_over()
 
     # --- what happens -------------------------------------------------------------------------
 
@@ -280,3 +462,21 @@ class Election:
             self._elected.clear()
             self._term.end(reason)
         return self._term
+
+
+@dataclass(slots=True)
+class _Captured(Generic[Outcome]):
+    """How the work ended: an exit of the program must not end the event loop before the group is left."""
+
+    has_returned: bool = False
+    value: Outcome | None = None
+    error: BaseException | None = None
+
+
+async def _captured(working: Coroutine[Any, Any, Outcome]) -> _Captured[Outcome]:
+    try:
+        return _Captured(True, await working)
+    except asyncio.CancelledError:
+        return _Captured()
+    except BaseException as error:
+        return _Captured(error=error)

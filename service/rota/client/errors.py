@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
-from rota.protocol.errors import ErrorCode
+from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.wire.status import STATUS, Remedy
 
 
@@ -269,6 +270,15 @@ def _leaves(kind: type[CoordinatorError]) -> Iterator[type[CoordinatorError]]:
 
 
 _LEAF_OF = {leaf.code: leaf for leaf in _leaves(CoordinatorError) if leaf is not CoordinatorUnreachable}
+
+
+@contextmanager
+def typed_errors() -> Iterator[None]:
+    """A name that the protocol does not admit is the error that the coordinator would answer."""
+    try:
+        yield
+    except RejectedRequest as error:
+        raise error_for(error.code, error.detail) from None
 
 
 def error_for(code: ErrorCode, detail: str = "", retry_after_ms: int = 0) -> CoordinatorError:

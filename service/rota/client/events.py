@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
-from rota.membership.events import AssignmentFailed
+from rota.protocol.errors import ErrorCode
 
 Share = TypeVar("Share")
 
@@ -24,7 +24,7 @@ class Assigned(Generic[Share]):
 
 
 @dataclass(frozen=True, slots=True)
-class Rebalancing:
+class RebalanceStarted:
     """The group moves on; `on_revoked` is being called, and the share is held until it returns."""
 
     generation_id: int
@@ -50,18 +50,48 @@ class Lost(Generic[Share]):
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """No answer since then (monotonic seconds), and a heartbeat is missed; what is held stays held to the deadline."""
+    """No coordinator answers since then (seconds of the event loop's clock); a share stays held to its deadline.
+
+    `cause` says why the last call failed.
+    """
 
     since: float
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The coordinator rejects this member's calls since then, for now: the group is full, or it throttles. They are
+    retried; `cause` has the coordinator's words.
+    """
+
+    since: float
+    code: ErrorCode
+    cause: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reachable:
-    """The coordinator answers again."""
+    """The coordinator serves this member's calls again."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationFailed:
+    """The leader could not assign this generation, for the reason in `detail`; all members join again after a pause."""
+
+    generation_id: int
+    detail: str
 
 
 MemberEvent: TypeAlias = (
-    Assigned[Share] | Rebalancing | Revoked[Share] | Lost[Share] | AssignmentFailed | Unreachable | Reachable
+    Assigned[Share]
+    | RebalanceStarted
+    | Revoked[Share]
+    | Lost[Share]
+    | GenerationFailed
+    | Unreachable
+    | Rejected
+    | Reachable
 )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Generic, TypeVar
 
-from rota.client.callbacks import CallbackQueue, Listeners, notify
+from rota.client.callbacks import CallbackQueue, CloseBy, Listeners, notify, notify_lost
 from rota.client.driver import Driver
-from rota.client.events import Assigned, Broadcast, Lost, Rebalancing, Revoked
+from rota.client.events import Assigned, Broadcast, Lost, RebalanceStarted, Revoked
 from rota.client.roles import Role
 from rota.membership import Membership
 from rota.membership import events as core
@@ -36,14 +36,19 @@ class Holding(Generic[Share]):
         callbacks: CallbackQueue,
         broadcast: Broadcast[Share],
         on_error: Callable[[Exception], None],
+        flush: Callable[[], Awaitable[None]],
     ) -> None:
-        """`on_error` is told where the role cannot read what was assigned."""
+        """`on_error` takes the error of a role that cannot read an assignment; `flush` waits for queued commits."""
         self.current: Assigned[Share] | None = None
         """What the coordinator has given to this member."""
         self.owned: Share | None = None
         """What the callbacks were told to hold, with what is being revoked: nobody else has any of it."""
+        self.era = 0
+        """Grows each time that everything is given up or lost."""
         self.is_leaving = False
-        """The member is about to leave, if not for good: it takes up nothing, and joins no more generations."""
+        """The member is about to leave, if not for good: it takes up no share, and joins no more generations."""
+        self.close_by: CloseBy | None = None
+        """While it is about to leave: by when `on_revoked` must have returned."""
         self._last: tuple[Share | None, int] = (None, -1)
         """What was held when this member joined last, and in which generation."""
         self._machine = machine
@@ -53,6 +58,7 @@ class Holding(Generic[Share]):
         self._callbacks = callbacks
         self._broadcast = broadcast
         self._on_error = on_error
+        self._flush = flush
 
     def take(self, event: core.Assigned) -> None:
         """An assignment came."""
@@ -71,13 +77,14 @@ class Holding(Generic[Share]):
 
     def move_on(self, event: core.RebalanceStarted) -> None:
         """The group rebalances: what must be is given up, then this member joins again."""
-        self._broadcast.publish(Rebalancing(event.generation_id, event.reason))
+        self._broadcast.publish(RebalanceStarted(event.generation_id, event.reason))
         self._callbacks.add(self._rejoin)
 
     def lose(self, reason: str) -> None:
         """Stop work at once: it does not wait for what is being called."""
         current, self.current = self.current, None
         owned, self.owned = self.owned, None
+        self.era += 1
         self._last = (None, -1)
         self._machine.say(self._role.protocols(*self._last))
         if current is None or owned is None:
@@ -91,7 +98,7 @@ class Holding(Generic[Share]):
         )
         self._broadcast.publish(Lost(current.generation_id, owned, reason))
         deadline = asyncio.get_running_loop().time() + self._machine.settings.margin_ms / 1000
-        self._callbacks.interrupt(partial(notify, self._listeners.on_lost, owned, deadline=deadline))
+        self._callbacks.interrupt(partial(notify_lost, self._listeners, owned, deadline=deadline))
 
     async def give_all_up(self) -> None:
         """Stop all work in order; nothing is held any more. To be added to the callbacks."""
@@ -100,19 +107,24 @@ class Holding(Generic[Share]):
             await self._give_up(self._machine.generation_id, self.owned)
         if self.is_leaving or self.current is current:
             self.owned = self.current = None
+            self.era += 1
 
     async def _take_up(self, assigned: Assigned[Share]) -> None:
         """Give up what is not assigned any more, then take up what is new."""
         owned, share = self.owned, assigned.share
         removed = None if owned is None else self._role.without(owned, share)
-        if removed and self.current is assigned:
+        if owned is not None and removed and self.current is assigned:
             await self._give_up(assigned.generation_id, removed)
+            if self.owned is owned:
+                self.owned = self._role.without(owned, removed)
         if self.current is not assigned:
             return
         self.owned = share
         self._broadcast.publish(assigned)
         added = share if owned is None else self._role.without(share, owned)
-        await notify(self._listeners.on_assigned, added, share, deadline=_seconds(self._machine.deadline_ms))
+        await notify(
+            self._listeners.on_assigned, added, share, deadline=self._driver.loop_time(self._machine.deadline_ms)
+        )
         if removed and self._role.is_cooperative and self.current is assigned:
             # Nobody is given what was revoked before all have joined without it.
             self._driver.rejoin("gave up what was revoked")
@@ -136,13 +148,15 @@ class Holding(Generic[Share]):
             self._driver.wake.set()
 
     async def _give_up(self, generation_id: int, removed: Share) -> None:
-        await notify(self._listeners.on_revoked, removed, deadline=_seconds(self._machine.revoke_by_ms))
+        """Stop the work on `removed` in order: its last commits are sent before another member may have it."""
+        await notify(self._listeners.on_revoked, removed, deadline=self._revoke_by())
+        await self._flush()
         self._broadcast.publish(Revoked(generation_id, removed))
+
+    def _revoke_by(self) -> float | None:
+        limits = [self._driver.loop_time(self._machine.revoke_by_ms), self.close_by.at if self.close_by else None]
+        return min((limit for limit in limits if limit is not None), default=None)
 
 
 async def _nothing() -> None:
     """To interrupt what is being called."""
-
-
-def _seconds(at_ms: int | None) -> float | None:
-    return None if at_ms is None else at_ms / 1000

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+
+from rota.client.clock import SessionClock
 
 _INTERVAL_S = 0.1
 _WORTH_A_WARNING_MS = 500
@@ -13,7 +16,9 @@ _log = logging.getLogger(__name__)
 class LoopLag:
     """Measures, all the time that its loop runs, by how much a timer rings too late."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_resume: Callable[[], None] = lambda: None) -> None:
+        """`on_resume` is called when the machine has been asleep."""
+        self._on_resume = on_resume
         self.last_ms = 0
         """At the last look, ten times a second."""
         self.worst_ms = 0
@@ -30,9 +35,13 @@ class LoopLag:
 
     async def _measure(self) -> None:
         loop = asyncio.get_running_loop()
+        clock, asleep_s = SessionClock(loop), 0.0
         while True:
             due = loop.time() + _INTERVAL_S
             await asyncio.sleep(_INTERVAL_S)
+            if clock.asleep_s > asleep_s:
+                asleep_s = clock.asleep_s
+                self._on_resume()
             self.last_ms = max(0, int((loop.time() - due) * 1000))
             self.worst_ms = max(self.worst_ms, self.last_ms)
             if self.last_ms >= _WORTH_A_WARNING_MS:

@@ -1,29 +1,33 @@
 """One member of one group: joins, leads, syncs, heartbeats, rejoins and leaves in the background.
 
-Two tasks matter. The driver (`driver.py`) does what the state machine of `rota.membership` plans. The user's callbacks
-(`holding.py`) run beside it, so that slow work never keeps a heartbeat waiting.
+Two tasks matter. The driver (`driver.py`) sends what the state machine of `rota.membership` plans. The user's callbacks
+(`holding.py`) run beside it, one after the other, so that slow work never keeps a heartbeat waiting. Closing and
+stepping aside go on in tasks of their own: the task that asked for it may be part of the work that has to end first.
+
+A share that was handed over (`on_assigned`) is ended on every way out: by `on_revoked`, or by `on_lost` where it is too
+late for that, where the member fails, and where the close timeout is over.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from rota.client.callbacks import CallbackQueue, Listeners, call
+from rota.client.callbacks import CallbackQueue, CloseBy, Listeners, call, is_inside
 from rota.client.calls import Caller
 from rota.client.commits import Commits
+from rota.client.context import ClientContext
 from rota.client.driver import Driver
 from rota.client.errors import MembershipLost, error_for
-from rota.client.events import Assigned, Broadcast, MemberEvent, Reachable, Unreachable
+from rota.client.events import Assigned, Broadcast, GenerationFailed, MemberEvent, Reachable, Rejected, Unreachable
 from rota.client.holding import Holding
-from rota.client.pulse import Pulse
 from rota.client.roles import Role
-from rota.client.transports.port import Transport
+from rota.client.running import CLOSE_TIMEOUT_S, Running
+from rota.client.tasks import BackgroundTasks
 from rota.membership import Membership, MembershipSettings, State
 from rota.membership import events as core
 from rota.protocol.messages import (
@@ -38,54 +42,73 @@ from rota.protocol.messages import (
 
 Share = TypeVar("Share")
 
-_CLOSE_TIMEOUT_S = 5.0
+_LEAVE_TIMEOUT_S = 5.0
+_HURRIED_LEAVE_TIMEOUT_S = 1.0
+_GRACE_S = 1.0
+"""For callbacks to end once they are cancelled."""
 _log = logging.getLogger(__name__)
 
 
-class Member(Generic[Share]):
-    """A membership, for the time of an `async with` block.
+class _MemberEnded(Exception):
+    """Cancels the block's body; the member's own failure is raised in its place."""
+
+
+class Member(Running, Generic[Share]):
+    """A membership, for the time of an `async with` block, or from `start` to `close`.
 
     Leaving the block is two-phase: `on_revoked` finishes first, then the group is left. If the coordinator refuses
     this member for good (`FencedInstanceId`, `InconsistentGroupProtocol`, …) or a callback raises, the block is
-    cancelled and that error comes out of it.
+    cancelled and that error comes out of it, unless the body raises one of its own.
 
     `Share` is what an assignment means to the user: what its role reads in it.
     """
 
     def __init__(
         self,
-        transport: Transport,
+        context: ClientContext,
         settings: MembershipSettings,
         *,
         role: Role[Share],
         listeners: Listeners[Share] | None = None,
         leave_on_close: bool | None = None,
-        jitter: Callable[[], float] = random.random,
-        pulse: Pulse | None = None,
     ) -> None:
-        """`leave_on_close` is whether closing tells the group; by default static members do not, they come back.
-
-        With a `pulse`, this member is kept alive also while its event loop is blocked.
-        """
-        self._pulse = pulse
-        self._caller = Caller(transport, jitter=jitter)
+        """`leave_on_close`: whether closing sends a LeaveGroup; by default static members do not, they come back."""
+        super().__init__()
+        self._context = context
+        self._caller = Caller(context.transport, jitter=context.jitter)
         self._machine = Membership(settings)
         self._role = role
-        self._leaves = settings.group_instance_id is None if leave_on_close is None else leave_on_close
-        self._jitter = jitter
-        self._tasks = asyncio.TaskGroup()
-        self._callbacks = CallbackQueue(self._tasks, self.fail)
+        self._is_static = settings.group_instance_id is not None
+        self._leaves = not self._is_static if leave_on_close is None else leave_on_close
+        self._jitter = context.jitter
+        self._block = asyncio.TaskGroup()
+        self._tasks = BackgroundTasks(self.fail)
+        self._callbacks = CallbackQueue(id(self), self.fail)
         self._broadcast: Broadcast[Share] = Broadcast()
-        self._driver = Driver(self._machine, transport, self._tasks, jitter=jitter, on_event=self._on_event)
-        self._holding: Holding[Share] = Holding(
-            self._machine, role, listeners or Listeners(), self._driver, self._callbacks, self._broadcast, self.fail
+        self._driver = Driver(
+            self._machine, context.transport, self._tasks, jitter=context.jitter, on_event=self._on_event
         )
-        self._commits = Commits(self._machine, role, self._driver, self._holding, jitter)
+        self._commits: Commits[Share] = Commits(self._machine, role, self._driver, self._tasks, context.jitter)
+        self._holding: Holding[Share] = Holding(
+            self._machine,
+            role,
+            listeners or Listeners(),
+            self._driver,
+            self._callbacks,
+            self._broadcast,
+            self.fail,
+            self._commits.flush,
+        )
+        self._commits.belong_to(self._holding)
         self._wake = self._driver.wake
         self._changed = self._driver.changed
-        self._failure: Exception | None = None
-        self._is_closing = False
-        self._chores: list[asyncio.Task[None]] = []
+        self._failure: BaseException | None = None
+        self._driving: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._close_by: CloseBy | None = None
+        self._stepping: asyncio.Task[None] | None = None
+        self._comes_back = False
+        self._over = asyncio.Event()
 
     # --- where it stands ----------------------------------------------------------------------
 
@@ -116,10 +139,11 @@ class Member(Generic[Share]):
     def assignment(self) -> Share | None:
         """What this member may act on at this moment; None where it holds nothing.
 
-        The clock is asked each time, so the answer is right even where the event loop was blocked past the deadline.
+        The clock is read each time, so the answer is right even where the event loop was blocked past the deadline,
+        and while the machine slept. Any thread may ask.
         """
         current = self._holding.current
-        return current.share if current is not None and self._machine.holds(self._now_ms()) else None
+        return current.share if current is not None and self._driver.holds() else None
 
     @property
     def valid_until(self) -> float | None:
@@ -127,25 +151,38 @@ class Member(Generic[Share]):
 
         Always earlier than the moment from which the coordinator may give it to somebody else.
         """
-        deadline_ms = self._machine.deadline_ms
-        return None if deadline_ms is None else deadline_ms / 1000
+        return self._driver.loop_time(self._machine.deadline_ms)
 
     @property
     def revoke_by(self) -> float | None:
         """By when `on_revoked` must have returned, however well the coordinator can be reached meanwhile."""
-        deadline_ms = self._machine.revoke_by_ms
-        return None if deadline_ms is None else deadline_ms / 1000
+        return self._driver.loop_time(self._machine.revoke_by_ms)
 
     @property
     def unreachable_since(self) -> float | None:
         """Since when no answer came, once that cost a heartbeat; None while they come. Unreachable is not lost."""
-        since_ms = self._machine.unreachable_since_ms
-        return None if since_ms is None else since_ms / 1000
+        return self._driver.loop_time(self._machine.unreachable_since_ms)
+
+    @property
+    def trouble(self) -> str:
+        """Why this member's calls are not served now, once that has lasted a second; empty while they are."""
+        return self._machine.trouble
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the block was entered, and is not being closed."""
+        return self._driving is not None and self._closing is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this member was closed, or has failed."""
+        return self._over.is_set()
 
     def check_deadline(self) -> None:
-        """Notice at once where the deadline has passed, though the event loop had no time to say so."""
-        self._driver.look_at_time()
-        self._wake.set()
+        """Notice at once where the deadline has passed, though the event loop had no time to say so. Any thread may
+        call it.
+        """
+        self._driver.check()
 
     def _now_ms(self) -> int:
         return self._driver.now_ms()
@@ -191,8 +228,11 @@ class Member(Generic[Share]):
             RebalanceInProgress: The group is between two generations: nothing was committed.
             CoordinatorUnreachable: It is not known whether it was committed, and nothing is held any more.
             OffsetMetadataTooLarge: The partitions in its detail were not committed, all others were.
+            InvalidRequest: An offset is one that no coordinator accepts: nothing was committed.
         """
-        await self._commits.commit(tuple(offsets))
+        items = tuple(offsets)
+        if items:
+            await self._commits.add(items)
 
     async def fetch_offsets(self, topics: Sequence[TopicPartitions] | None = None) -> tuple[FetchedOffset, ...]:
         """The group's committed offsets; an offset of -1 where nothing was committed."""
@@ -230,107 +270,209 @@ class Member(Generic[Share]):
         return (await self._caller.ask(request, FenceReply)).token
 
     def rejoin(self, reason: str) -> None:
-        """Have the group rebalance (as the leader), or bring this member's part of it up to date."""
+        """Have the group rebalance (as the leader), or bring this member's part of it up to date. Any thread may call
+        it, and callbacks, too.
+        """
         self._driver.rejoin(reason)
 
     # --- the block ----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        await self._tasks.__aenter__()
-        self._driving = self._tasks.create_task(self._run(), name=f"rota member of {self.group_id}")
-        if self._pulse is not None:
-            self._pulse.keep(self._driver)
+        if self._driving is not None:
+            raise RuntimeError("a member is for one block; ask the client for another one")
+        await self._block.__aenter__()
+        self._driver.begin()
+        self._driving = self._tasks.create(self._driver.run(), name=f"rota member of {self.group_id}")
+        self._block.create_task(self._watch(self._driving))
+        self._context.members.add(self)
+        if self._context.pulse is not None:
+            self._context.pulse.keep(self._driver)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._pulse is not None:
-            self._pulse.release(self._driver)
         try:
-            await self._close()
+            await asyncio.shield(self._begin_close(CLOSE_TIMEOUT_S))
         except asyncio.CancelledError as cancelled:
             error = cancelled
+            self._close_now()
+            await _until_done(self._begin_close(0.0))
             raise
         finally:
-            self._machine.abandon()
-            self._wake.set()
-            await self._end_tasks(error)
+            await self._end_block(error)
 
-    async def _close(self) -> None:
-        """Let work stop, then tell the group; the driver heartbeats until then, and ends once we have left."""
-        self._is_closing = self._holding.is_leaving = True
-        if self._driving.done():
+    async def _end_block(self, error: BaseException | None) -> None:
+        """Raise the member's own failure, unless the body raised something else than its cancellation."""
+        cancelled = error if isinstance(error, asyncio.CancelledError) else None
+        with suppress(_MemberEnded):
+            try:
+                await self._block.__aexit__(type(cancelled) if cancelled else None, cancelled, None)
+            except BaseExceptionGroup as group:
+                raise _MemberEnded from group
+        failure = self._failure
+        if failure is None or failure is error:
             return
-        await self._let_go()
-        self._leave("the member was closed")
-        await asyncio.wait((self._driving,), timeout=_CLOSE_TIMEOUT_S)
+        if error is None or cancelled is not None:
+            raise failure
+        _log.error("member of %s: it had failed before its block did", self.group_id, exc_info=failure)
+        error.add_note(f"rota: the member itself had failed: {type(failure).__name__}: {failure}")
 
-    async def _let_go(self) -> None:
-        """Let work stop, and learn the id that was asked for: the group would wait for one that could not leave."""
+    async def _watch(self, driving: asyncio.Task[None]) -> None:
+        """Cancel the block's body once the member has ended for a reason of its own."""
+        await asyncio.wait((driving,))
+        if self._failure is not None:
+            await self._callbacks.drain(CloseBy(_LEAVE_TIMEOUT_S))
+            raise _MemberEnded
+
+    # --- closing ------------------------------------------------------------------------------
+
+    async def _close(self, timeout_s: float) -> None:
+        await asyncio.shield(self._begin_close(timeout_s))
+
+    def _close_now(self) -> None:
+        if self._close_by is not None:
+            self._close_by.now()
+
+    def _is_inside(self) -> bool:
+        return is_inside(id(self))
+
+    async def _until_over(self) -> None:
+        await self._over.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _begin_close(self, timeout_s: float) -> asyncio.Task[None]:
+        """Closing goes on in a task of its own, whatever becomes of those that wait for it."""
+        if self._closing is None:
+            self._close_by = CloseBy(timeout_s)
+            self._holding.is_leaving = True
+            self._closing = asyncio.create_task(self._close_in_order(self._close_by))
+        elif self._close_by is not None:
+            self._close_by.at = min(self._close_by.at, asyncio.get_running_loop().time() + timeout_s)
+        return self._closing
+
+    async def _close_in_order(self, close_by: CloseBy) -> None:
+        """Let work stop, then leave the group; the driver heartbeats until then, and ends once we have left."""
+        if self._driving is not None and not self._driving.done():
+            has_stopped = await self._let_go(close_by)
+            await self._before_leaving(close_by)
+            self._leave("the member was closed", tells=has_stopped)
+            limit_s = _HURRIED_LEAVE_TIMEOUT_S if close_by.is_over else _LEAVE_TIMEOUT_S
+            await asyncio.wait((self._driving,), timeout=limit_s)
+        await self._end()
+
+    async def _before_leaving(self, close_by: CloseBy) -> None:
+        """For what must be done while this is still a member."""
+
+    async def _end(self) -> None:
+        """Every task is over when this returns, but for callbacks that ignore their cancellation."""
+        if self._context.pulse is not None:
+            self._context.pulse.release(self._driver)
+        self._machine.abandon()
+        self._wake.set()
+        await self._tasks.cancel(_GRACE_S)
+        await self._callbacks.drain(CloseBy(_GRACE_S))
+        self._context.troubles.over(self, f"group {self.group_id}", now_s=self._now_ms() / 1000)
+        self._context.members.discard(self)
+        self._broadcast.end()
+        self._changed.set()
+        self._over.set()
+
+    async def _let_go(self, close_by: CloseBy) -> bool:
+        """Let work stop, and learn the id that was asked for: the group would wait for one that could not leave.
+
+        False where work goes on although its share was lost to it: then only the session may end the membership.
+        """
+        self._holding.close_by = close_by
         self._callbacks.add(self._holding.give_all_up)
-        await self._callbacks.drain()
+        if not await self._callbacks.drain(close_by):
+            _log.error("group %s: on_revoked has not returned in time: its work is cancelled", self.group_id)
+            self._holding.lose("closed before on_revoked had returned")
+            if not await self._callbacks.drain(CloseBy(_GRACE_S)):
+                _log.error("group %s: a callback ignores its cancellation: the group is not left", self.group_id)
+                return False
         with suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            async with asyncio.timeout(_GRACE_S if close_by.is_over else _LEAVE_TIMEOUT_S):
                 await self._driver.until_named()
+        return True
 
-    def _leave(self, reason: str) -> None:
-        self._driver.react(self._machine.leave(self._now_ms(), reason) if self._leaves else self._machine.abandon())
+    def _leave(self, reason: str, *, tells: bool = True) -> None:
+        leaves = self._leaves and tells
+        self._driver.react(self._machine.leave(self._now_ms(), reason) if leaves else self._machine.abandon())
         self._wake.set()
 
-    async def _end_tasks(self, error: BaseException | None) -> None:
-        """Every task is over when this returns. An error of the block goes its own way; one of the tasks is raised."""
-        for chore in self._chores:
-            chore.cancel()
-        cancelled = error if isinstance(error, asyncio.CancelledError) else None
-        try:
-            await self._tasks.__aexit__(type(cancelled) if cancelled else None, cancelled, None)
-        except BaseExceptionGroup as group:
-            raise _first_leaf(group) from None
-        finally:
-            self._broadcast.end()
-            self._changed.set()
+    def _in_background(self, chore: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Run something for as long as the member lives; an exception of it ends the member."""
+        return self._tasks.create(chore)
 
-    def _in_background(self, chore: Coroutine[None, None, None]) -> None:
-        """Run something for as long as the block lasts."""
-        self._chores.append(self._tasks.create_task(chore))
+    async def run(self, *, handle_signals: bool = True) -> None:
+        """Be a member until a signal, `stop` or cancellation; inside or outside of the block.
+
+        SIGTERM and SIGINT stop in order, where the program handles them not itself: `on_revoked` is called and waited
+        for, and the group is left. A second signal cancels.
+        """
+        if self._driving is None and not self.is_over:
+            async with self:
+                await self._run_until_stopped(handle_signals=handle_signals)
+        else:
+            await self._run_until_stopped(handle_signals=handle_signals)
 
     # --- stepping aside -----------------------------------------------------------------------
 
     async def step_aside(self, reason: str) -> None:
-        """Stop work in order and leave the group, but not for good: `come_back` joins again, as somebody new."""
-        self._holding.is_leaving = True
-        await self._let_go()
-        self._driver.react(self._machine.step_aside(self._now_ms(), reason))
+        """Stop work in order and leave the group, but not for good: `come_back` joins again, as a new member.
+
+        Called by a callback it returns at once, and the member steps aside when its callbacks have returned.
+        """
+        stepping = self._begin_step_aside(reason)
+        if not self._is_inside():
+            await asyncio.shield(stepping)
+
+    def _begin_step_aside(self, reason: str) -> asyncio.Task[None]:
+        """As `step_aside`, in a task of its own, which goes on whatever becomes of those that wait for it."""
+        if self._stepping is None or self._stepping.done():
+            self._comes_back = False
+            self._holding.is_leaving = True
+            self._stepping = self._tasks.create(self._step_aside(reason))
+        return self._stepping
+
+    async def _step_aside(self, reason: str) -> None:
+        has_stopped = await self._let_go(CloseBy(CLOSE_TIMEOUT_S))
+        if self._closing is not None:
+            return
+        self._driver.react(self._machine.step_aside(self._now_ms(), reason, silently=not has_stopped))
         self._wake.set()
         while self._machine.state is State.LEAVING:
             await self._changed.wait()
+        if self._comes_back:
+            self._join_again()
 
     def withdraw(self, reason: str) -> None:
-        """As `step_aside`, at once: what is held is lost, whatever its work is at."""
+        """As `step_aside`, at once: the share is lost, whatever its work is doing. Static members keep their place."""
         self._holding.lose(reason)
-        self._driver.react(self._machine.step_aside(self._now_ms(), reason))
+        self._driver.react(self._machine.step_aside(self._now_ms(), reason, silently=self._is_static))
         self._wake.set()
 
     def come_back(self) -> None:
-        """Join again after having stepped aside."""
-        if self._machine.is_away and not self._is_closing:
+        """Join again after having stepped aside; as soon as this member has left, where that is still under way."""
+        if self._stepping is not None and not self._stepping.done():
+            self._comes_back = True
+        else:
+            self._join_again()
+
+    def _join_again(self) -> None:
+        if self._machine.is_away and self._closing is None:
             self._holding.is_leaving = False
             self._machine.come_back(self._now_ms())
             self._wake.set()
 
     # --- what happens -------------------------------------------------------------------------
 
-    async def _run(self) -> None:
-        await self._driver.run()
-        if self._failure is not None:
-            await self._callbacks.drain(_CLOSE_TIMEOUT_S)
-            raise self._failure
-
     def _on_event(self, event: core.Event) -> None:
         match event:
             case core.JoinedAsLeader():
-                self._tasks.create_task(self._lead(event))
+                self._tasks.create(self._lead(event))
             case core.Assigned():
                 self._holding.take(event)
             case core.RebalanceStarted():
@@ -340,12 +482,26 @@ class Member(Generic[Share]):
             case core.Failed():
                 self._failure = error_for(event.code, event.detail)
             case core.Unreachable():
-                self._broadcast.publish(Unreachable(event.since_ms / 1000))
+                self._broadcast.publish(Unreachable(self._seconds(event.since_ms), event.cause))
+                self._publish_trouble(event.cause, event.since_ms)
+            case core.Rejected():
+                self._broadcast.publish(Rejected(self._seconds(event.since_ms), event.code, event.cause))
+                self._publish_trouble(event.cause, event.since_ms)
             case core.Reachable():
                 self._broadcast.publish(Reachable())
+                self._context.troubles.over(self, f"group {self.group_id}", now_s=self._now_ms() / 1000)
             case core.AssignmentFailed():
                 _log.warning("group %s could not be assigned: %s", self.group_id, event.detail)
-                self._broadcast.publish(event)
+                self._broadcast.publish(GenerationFailed(event.generation_id, event.detail))
+
+    def _publish_trouble(self, cause: str, since_ms: int) -> None:
+        subject, now_s = f"group {self.group_id}", self._now_ms() / 1000
+        self._context.troubles.publish(self, subject, cause, since_s=since_ms / 1000, now_s=now_s)
+
+    def _seconds(self, at_ms: int) -> float:
+        at = self._driver.loop_time(at_ms)
+        assert at is not None  # Events come from a driver that has begun.
+        return at
 
     async def _lead(self, event: core.JoinedAsLeader) -> None:
         """Assign, and tell all if that fails: an exception here is news for the group, not the end of its leader."""
@@ -357,11 +513,11 @@ class Member(Generic[Share]):
             self._machine.assignment_failed(event.generation_id, f"{type(error).__name__}: {error}")
         self._wake.set()
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """End this member's block with an error, as where a callback raises: work is stopped, and the group left."""
         if self._failure is None:
             self._failure = error
-        self._is_closing = self._holding.is_leaving = True
+        self._holding.is_leaving = True
         self._holding.lose(f"{type(error).__name__}: {error}")
         self._callbacks.add(self._leave_broken)
 
@@ -369,9 +525,6 @@ class Member(Generic[Share]):
         self._leave("its callback raised")
 
 
-def _first_leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """A member has one reason to end; that it comes in a group is the task group's business."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+async def _until_done(task: asyncio.Task[None]) -> None:
+    """Wait for a task that ends soon, though this one was cancelled."""
+    await asyncio.wait((task,))

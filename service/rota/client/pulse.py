@@ -1,4 +1,4 @@
-"""Heartbeats from a thread of their own, for programs whose event loop is not always free (users.md 11).
+"""Heartbeats from a thread of their own, for programs whose event loop is not always free.
 
 The members stay on the program's loop. When one of them has not been heard of for half a session, this thread sends a
 heartbeat for it over a connection of its own, and notes the answer; the member looks there before it gives anything up.
@@ -22,7 +22,7 @@ _TICK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A heartbeat that was answered, and when it had been sent (monotonic milliseconds)."""
+    """A heartbeat that was answered, and when it had been sent (milliseconds of the member's own clock)."""
 
     request: Heartbeat
     reply: HeartbeatReply
@@ -34,6 +34,9 @@ class Beating(Protocol):
 
     def overdue_heartbeat(self) -> Heartbeat | None:
         """What to send, if it is time that somebody did."""
+
+    def beat_sent_at_ms(self) -> int:
+        """The present moment, in the clock of what is kept alive."""
 
     def note_beat(self, beat: Beat) -> None:
         """An answer came."""
@@ -89,7 +92,7 @@ class Pulse:
 
 async def _exchange(transport: Transport, member: Beating, request: Heartbeat) -> None:
     """What the answer says apart from that it came is for the member's own heartbeats to learn."""
-    sent_at_ms = int(asyncio.get_running_loop().time() * 1000)
+    sent_at_ms = member.beat_sent_at_ms()
     try:
         answer = await transport.send(request, timeout_ms=1_000)
     except CoordinatorUnreachable:

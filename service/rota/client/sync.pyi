@@ -15,8 +15,10 @@ from rota.client.errors import CoordinatorError
 from rota.client.events import Assigned, MemberEvent
 from rota.client.lag import LoopLag
 from rota.client.member import Share
+from rota.client.running import CLOSE_TIMEOUT_S
 from rota.client.topics import Topics
 from rota.client.transports.port import GroupEvent
+from rota.client.worker_pool import STOP_DRAIN_MS
 from rota.credentials import Credentials
 from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
 from rota.protocol.messages import (
@@ -39,6 +41,7 @@ __all__ = [
     "Event",
     "Member",
     "Shard",
+    "StopSignal",
     "Term",
     "WorkerPool",
     "connect",
@@ -124,6 +127,7 @@ class Client:
         name: str,
         *,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
         group_instance_id: str | None = None,
         metadata: bytes = b"",
@@ -133,7 +137,8 @@ class Client:
 
         Args:
             name: The group of the candidates.
-            session_timeout_ms: After how much silence somebody else leads; an unreachable leader stops before.
+            session_timeout_ms: After how much silence another candidate leads; an unreachable leader stops before.
+            heartbeat_interval_ms: As in `member`.
             rebalance_timeout_ms: How long a term's body may take to end when it is handed over in order.
             group_instance_id: As in `member`.
             metadata: What others may read of this candidate, such as where it can be reached.
@@ -148,6 +153,7 @@ class Client:
         *,
         partitions_per_topic: PartitionCounts | None = None,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
         max_processing_interval_ms: int | None = None,
         auto_commit_ms: int | None = None,
@@ -173,6 +179,7 @@ class Client:
                 without a mapping in `topics`, the topics registered with the coordinator count, with their attributes
                 `racks` and `weights`.
             session_timeout_ms: As in `member`.
+            heartbeat_interval_ms: As in `member`.
             rebalance_timeout_ms: As in `member`.
             max_processing_interval_ms: Give the share up when for so long nothing was committed or stored, nor
                 `progress` called, though heartbeats go on. The member joins again with the next progress.
@@ -198,6 +205,7 @@ class Client:
         drain_ms: int = 0,
         partitions_per_topic: PartitionCounts | None = None,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
         max_processing_interval_ms: int | None = None,
         auto_commit_ms: int | None = None,
@@ -227,6 +235,7 @@ class Client:
         scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS,
         refresh_ms: int = 10000,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
         group_instance_id: str | None = None,
         on_assigned: Listener | None = None,
@@ -243,6 +252,7 @@ class Client:
             scheduled_rebalance_max_delay_ms: How long a departed worker's work waits for its return.
             refresh_ms: How often the leader looks for other work, where `configured` is a function.
             session_timeout_ms: As in `member`.
+            heartbeat_interval_ms: As in `member`.
             rebalance_timeout_ms: As in `member`.
             group_instance_id: As in `member`; it is what this worker is known by, then.
             on_assigned: As in `member`; work that this member keeps is not among what is added.
@@ -259,6 +269,7 @@ class Client:
         protocols: Mapping[str, bytes],
         assign: Assign,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
         group_instance_id: str | None = None,
         on_assigned: Listener | None = None,
@@ -273,7 +284,9 @@ class Client:
             protocol_type: What the group is for; the same for all its members.
             protocols: Metadata by protocol name, the preferred one first.
             assign: Called when this member leads; see `rota.client.Assign`.
-            session_timeout_ms: Silence after which the coordinator removes this member.
+            session_timeout_ms: Time without a heartbeat after which the coordinator removes this member.
+            heartbeat_interval_ms: Time between two heartbeats, at most half of the session timeout. By default a third
+                of it and at most 3 s; one that the coordinator parks, to answer at the next event, may take longer.
             rebalance_timeout_ms: How long `on_revoked` may take at most.
             group_instance_id: Makes the member static: it takes its place again after a restart. By default what the
                 environment variable `ROTA_GROUP_INSTANCE_ID` says, if it is set.
@@ -343,11 +356,11 @@ class Client:
         """Forget a topic; `UnknownTopic` if there is none."""
 
 class Member(Generic[Share]):
-    """A membership, for the time of a `with` block.
+    """A membership, for the time of a `with` block, or from `start` to `close`.
 
     Leaving the block is two-phase: `on_revoked` finishes first, then the group is left. If the coordinator refuses
     this member for good (`FencedInstanceId`, `InconsistentGroupProtocol`, …) or a callback raises, the block is
-    cancelled and that error comes out of it.
+    cancelled and that error comes out of it, unless the body raises one of its own.
 
     `Share` is what an assignment means to the user: what its role reads in it.
     """
@@ -372,7 +385,8 @@ class Member(Generic[Share]):
     def assignment(self) -> Share | None:
         """What this member may act on at this moment; None where it holds nothing.
 
-        The clock is asked each time, so the answer is right even where the event loop was blocked past the deadline.
+        The clock is read each time, so the answer is right even where the event loop was blocked past the deadline,
+        and while the machine slept. Any thread may ask.
         """
 
     @property
@@ -390,8 +404,22 @@ class Member(Generic[Share]):
     def unreachable_since(self) -> float | None:
         """Since when no answer came, once that cost a heartbeat; None while they come. Unreachable is not lost."""
 
+    @property
+    def trouble(self) -> str:
+        """Why this member's calls are not served now, once that has lasted a second; empty while they are."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the block was entered, and is not being closed."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this member was closed, or has failed."""
+
     def check_deadline(self) -> None:
-        """Notice at once where the deadline has passed, though the event loop had no time to say so."""
+        """Notice at once where the deadline has passed, though the event loop had no time to say so. Any thread may
+        call it.
+        """
 
     def wait_assigned(self, *, timeout: float | None = None) -> Assigned[Share]:
         """Return as soon as this member holds something (which may be nothing at all to do).
@@ -415,6 +443,7 @@ class Member(Generic[Share]):
             RebalanceInProgress: The group is between two generations: nothing was committed.
             CoordinatorUnreachable: It is not known whether it was committed, and nothing is held any more.
             OffsetMetadataTooLarge: The partitions in its detail were not committed, all others were.
+            InvalidRequest: An offset is one that no coordinator accepts: nothing was committed.
         """
 
     def fetch_offsets(self, topics: Sequence[TopicPartitions] | None = None) -> tuple[FetchedOffset, ...]:
@@ -439,23 +468,50 @@ class Member(Generic[Share]):
         """
 
     def rejoin(self, reason: str) -> None:
-        """Have the group rebalance (as the leader), or bring this member's part of it up to date."""
+        """Have the group rebalance (as the leader), or bring this member's part of it up to date. Any thread may call
+        it, and callbacks, too.
+        """
 
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+    def run(self, *, handle_signals: bool = True) -> None:
+        """Be a member until a signal, `stop` or cancellation; inside or outside of the block.
+
+        SIGTERM and SIGINT stop in order, where the program handles them not itself: `on_revoked` is called and waited
+        for, and the group is left. A second signal cancels.
+        """
+
     def step_aside(self, reason: str) -> None:
-        """Stop work in order and leave the group, but not for good: `come_back` joins again, as somebody new."""
+        """Stop work in order and leave the group, but not for good: `come_back` joins again, as a new member.
+
+        Called by a callback it returns at once, and the member steps aside when its callbacks have returned.
+        """
 
     def withdraw(self, reason: str) -> None:
-        """As `step_aside`, at once: what is held is lost, whatever its work is at."""
+        """As `step_aside`, at once: the share is lost, whatever its work is doing. Static members keep their place."""
 
     def come_back(self) -> None:
-        """Join again after having stepped aside."""
+        """Join again after having stepped aside; as soon as this member has left, where that is still under way."""
 
-    def fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
         """End this member's block with an error, as where a callback raises: work is stopped, and the group left."""
+
+    def start(self) -> None:
+        """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
+
+    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Stop work in order, commit and leave; also inside of a `with` block, whose end has nothing to do then.
+
+        Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called, and the group is left all
+        the same. Called by a callback or by work of a pool it returns at once, and the member is closed behind it.
+        """
+
+    def stop(self) -> None:
+        """Have `run` end as at a first SIGTERM: work stops in order, the group is left. The second time, as at a second
+        one. May be called from any thread, and from a signal handler.
+        """
 
 class Consumer(Member[Partitions]):
     """A `Member` whose share is partitions of topics.
@@ -482,13 +538,21 @@ class Consumer(Member[Partitions]):
 
         Raises:
             MembershipLost: This member does not hold the partition (any more).
+            InvalidRequest: The offset is one that no coordinator accepts; nothing is stored.
+            OffsetMetadataTooLarge: The metadata is too long; nothing is stored.
         """
 
     def commit(self, offsets: Iterable[OffsetToCommit] | None = None) -> None:
         """As `Member.commit`; without offsets, everything that is stored."""
 
     def commit_soon(self, offsets: Iterable[OffsetToCommit] | None = None, then: Committed | None = None) -> None:
-        """Commit in the background. `then` is told how it went; without it, that it failed is only logged."""
+        """Commit in the background, in the order of the calls; before partitions are given up, and before leaving.
+
+        `then` is called with the outcome, also in that order; without it, a failure is logged.
+
+        Raises:
+            InvalidRequest: An offset is one that no coordinator accepts; nothing is committed.
+        """
 
     def committed(self) -> dict[TopicPartition, int]:
         """The group's progress in what this member holds; 0 where nothing was committed yet."""
@@ -516,7 +580,7 @@ class ConnectWorker(Member[WorkShared]):
     ) -> None: ...
 
 class Election:
-    """A candidacy, for the time of a `with` block.
+    """A candidacy, for the time of a `with` block, or from `start` to `close`.
 
         with client.leader("billing-writer") as election:
             election.run(write)          # calls write(term) in each term; cancelled when the term is lost
@@ -533,12 +597,14 @@ class Election:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     @property
+    def is_open(self) -> bool: ...
+    @property
     def term(self) -> Term | None:
-        """The term under way; None while this candidate does not lead."""
+        """The term under way; None while this candidate does not lead. Any thread may ask."""
 
     @property
     def is_leader(self) -> bool:
-        """Whether this candidate leads now, by the clock."""
+        """Whether this candidate leads now, by the clock. Any thread may ask."""
 
     @property
     def valid_until(self) -> float | None:
@@ -548,14 +614,62 @@ class Election:
     def unreachable_since(self) -> float | None:
         """See `Member.unreachable_since`."""
 
+    @property
+    def trouble(self) -> str:
+        """See `Member.trouble`."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """With `run(retry=True)`, the last exception of the work; None once work has run well for half a minute."""
+
     def terms(self) -> Iterator[Term]:
         """Each term as it begins. The next one comes when the one before is over."""
 
-    def run(self, work: Callable[[Term], Outcome]) -> Outcome:
-        """Wait to be elected and call `work(term)`; anew in each term, until it returns or raises."""
+    def run(
+        self,
+        work: Callable[[Term], Outcome],
+        *,
+        drain_ms: int = 0,
+        handle_signals: bool = True,
+        retry: bool = False,
+    ) -> Outcome | None:
+        """Wait to be elected and call `work(term)`; anew in each term, until it returns or raises. To return is to
+        resign: this candidate leads and campaigns no more, until `run` is called again.
+
+        SIGTERM and SIGINT end it in order, where the program handles them not itself: `term.stopping` is set, after
+        `drain_ms` the work is cancelled, the group is left, and None is returned. A second signal cancels at once.
+
+        Args:
+            work: A function that works while this candidate leads.
+            drain_ms: How long work may go on after a signal; by default not at all, so that another one leads at once.
+            handle_signals: Whether SIGTERM and SIGINT are handled here.
+            retry: Campaign again, after a pause that grows, when `work` raises, instead of raising that; see `failure`.
+
+        Raises:
+            LeadershipLost: The block was left meanwhile.
+        """
 
     def resign(self, reason: str = "resigned", *, pause_s: float = 0.0) -> None:
-        """End the term in order and let another candidate lead; campaign again after `pause_s`, as the last in line."""
+        """End the term in order and let another candidate lead; campaign again after `pause_s`, as the last in line.
+
+        Called by the term's own body, the body is cancelled here. Once begun, it is carried out, whatever becomes of
+        the caller.
+        """
+
+    def start(self) -> None:
+        """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
+
+    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Stop work in order, commit and leave; also inside of a `with` block, whose end has nothing to do then.
+
+        Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called, and the group is left all
+        the same. Called by a callback or by work of a pool it returns at once, and the member is closed behind it.
+        """
+
+    def stop(self) -> None:
+        """Have `run` end as at a first SIGTERM: work stops in order, the group is left. The second time, as at a second
+        one. May be called from any thread, and from a signal handler.
+        """
 
 class Term:
     """One time of leading. As a `with` block it cancels its body when it is over, and raises `LeadershipLost`.
@@ -563,8 +677,11 @@ class Term:
     A term goes on while other candidates come and go; `token` then grows with the generation, and never goes back.
     """
 
-    lost: Event
+    lost: StopSignal
     """Set once this term is over, for whatever reason: wait for it, or look at `is_valid`."""
+
+    stopping: StopSignal
+    """Set once the work should come to its end, while the term may still be valid; never later than `lost`."""
 
     reason: str
     """Why it is over."""
@@ -582,10 +699,14 @@ class Term:
 
     @property
     def is_valid(self) -> bool:
-        """Whether this candidate leads now, by the clock: right also after the event loop was blocked."""
+        """Whether this candidate leads now, by the clock: right also after the event loop was blocked. Any thread may
+        ask.
+        """
 
     def raise_if_lost(self) -> None:
-        """Raise `LeadershipLost` unless the term is valid now. To be called before what must not be done twice."""
+        """Raise `LeadershipLost` unless the term is valid now. To be called before what must not be done twice. Any
+        thread may call it.
+        """
 
     def verify(self) -> FenceReply:
         """Ask the coordinator whether this term's generation is the current one; `LeadershipLost` if not."""
@@ -613,7 +734,8 @@ class Term:
         """Return when the body has come to its end."""
 
 class WorkerPool:
-    """Runs `work(shard)` for each shard that this process holds, for the time of a `with` block.
+    """Runs `work(shard)` for each shard that this process holds, for the time of a `with` block, from `start` to
+    `close`, or for that of `run`.
 
     A shard that is revoked: `shard.stopping` is set, after `drain_ms` the task is cancelled, and only when it has ended
     is the shard free for others. One that is lost is cancelled at once. If `work` raises, the block ends with that.
@@ -627,18 +749,45 @@ class WorkerPool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     @property
+    def is_open(self) -> bool: ...
+    @property
     def shards(self) -> tuple[TopicPartition, ...]:
-        """What this process holds now."""
+        """What this process holds now. Any thread may ask."""
 
-    def run(self) -> None:
-        """Work until this task is cancelled."""
+    @property
+    def trouble(self) -> str:
+        """See `Member.trouble`."""
+
+    def run(self, *, drain_ms: int = STOP_DRAIN_MS, handle_signals: bool = True) -> None:
+        """Work until a signal, `stop` or cancellation; inside or outside of the block.
+
+        SIGTERM and SIGINT end it in order, where the program handles them not itself: no work begins any more,
+        `shard.stopping` is set, work that goes on after `drain_ms` is cancelled, progress is committed, and the group
+        is left. A second signal cancels at once.
+
+        Args:
+            drain_ms: How long work may go on after a signal. The default leaves time for the rest before Docker, which
+                waits for 10 s, kills the process.
+            handle_signals: Whether SIGTERM and SIGINT are handled here.
+        """
 
     def wait_done(self, *, timeout: float | None = None) -> None:
         """Return once this process holds shards (maybe none) and the work on each of them has returned."""
 
-    def start(self, added: Partitions, _held: Partitions) -> None: ...
-    def stop(self, removed: Partitions) -> None: ...
-    def abandon(self, removed: Partitions) -> None: ...
+    def start(self) -> None:
+        """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
+
+    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Stop work in order, commit and leave; also inside of a `with` block, whose end has nothing to do then.
+
+        Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called, and the group is left all
+        the same. Called by a callback or by work of a pool it returns at once, and the member is closed behind it.
+        """
+
+    def stop(self) -> None:
+        """Have `run` end as at a first SIGTERM: work stops in order, the group is left. The second time, as at a second
+        one. May be called from any thread, and from a signal handler.
+        """
 
 class Shard:
     """One partition while this process works on it."""
@@ -647,7 +796,7 @@ class Shard:
 
     partition: int
 
-    stopping: Event
+    stopping: StopSignal
     """Set when the shard is to be given up: work that ends by itself within `drain_ms` is not cancelled."""
 
     @property
@@ -664,10 +813,17 @@ class Shard:
 
     @property
     def is_held(self) -> bool:
-        """Whether the shard is this process's now, by the clock."""
+        """Whether this process may work on the shard now, by the clock; False once its work was cancelled. Any thread
+        may ask.
+        """
+
+    def end(self) -> None:
+        """The work on it is cancelled: what follows is not this shard's any more."""
 
     def raise_if_lost(self) -> None:
-        """Raise `MembershipLost` unless the shard is held now. To be called before what must not be done twice."""
+        """Raise `MembershipLost` unless the shard is held now. To be called before what must not be done twice. Any
+        thread may call it.
+        """
 
     def position(self) -> int:
         """Where to go on: what the group committed last, 0 where nothing was."""
@@ -677,3 +833,18 @@ class Shard:
 
     def store(self, offset: int, metadata: str = "") -> None:
         """As `commit`, at the pool's leisure: every `auto_commit_ms`, and when the shard is given up."""
+
+class StopSignal(Event):
+    """An `asyncio.Event` that threads may wait for, too: `signal.wait()`, or `signal.wait_in_thread(1.0)`.
+
+    `is_set` may be called from any thread.
+    """
+
+    def set(self) -> None:
+        """Wake all tasks and threads that wait. Called on the event loop."""
+
+    def clear(self) -> None:
+        """A stop is final."""
+
+    def wait_in_thread(self, timeout: float | None = None) -> bool:
+        """Wait in a thread that runs no event loop, for at most `timeout` seconds; whether the signal is set."""

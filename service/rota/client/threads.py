@@ -4,11 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 import threading
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
 
 Outcome = TypeVar("Outcome")
+
+
+@dataclass(frozen=True, slots=True)
+class Contained(Generic[Outcome]):
+    """How a coroutine ended, an exit of the program included: raised on the loop, that would end the loop."""
+
+    value: Outcome | None = None
+    error: BaseException | None = None
+
+    def result(self) -> Outcome:
+        if self.error is not None:
+            raise self.error
+        return cast(Outcome, self.value)
+
+
+async def contained(coroutine: Coroutine[Any, Any, Outcome]) -> Contained[Outcome]:
+    """The outcome of `coroutine`; only its cancellation is raised."""
+    try:
+        return Contained(await coroutine)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return Contained(error=error)
 
 
 class LoopThread:
@@ -19,6 +44,7 @@ class LoopThread:
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._process_id = os.getpid()
 
     def start(self) -> None:
         self._thread.start()
@@ -29,8 +55,23 @@ class LoopThread:
         """Whether the caller is this thread: it must not wait for itself."""
         return threading.current_thread() is self._thread
 
+    @property
+    def was_forked(self) -> bool:
+        """Whether this is a child of the process that the thread runs in: here it does not run."""
+        return os.getpid() != self._process_id
+
     def submit(self, coroutine: Coroutine[Any, Any, Outcome]) -> concurrent.futures.Future[Outcome]:
-        """Run `coroutine` there."""
+        """Run `coroutine` there.
+
+        Raises:
+            RuntimeError: In a forked child, which has no such thread and would wait for ever.
+        """
+        if self.was_forked:
+            coroutine.close()
+            raise RuntimeError(
+                f"this client belongs to process {self._process_id}, and this is its forked child {os.getpid()}: "
+                "connect anew in the child, or start processes by spawn"
+            )
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
@@ -39,14 +80,17 @@ class LoopThread:
         if self.is_current:
             coroutine.close()
             raise RuntimeError("a callback on the loop's own thread must not wait for the loop")
-        future = self.submit(coroutine)
+        future = self.submit(contained(coroutine))
         try:
-            return future.result()
+            ended = future.result()
         except BaseException:
             future.cancel()
             raise
+        return ended.result()
 
     def stop(self) -> None:
+        if self.was_forked:
+            return
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()

@@ -10,14 +10,20 @@ import inspect
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from contextvars import copy_context
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import rota.client as sdk
+from rota.client.callbacks import current_queues, inside
 from rota.client.connect_worker import WorkShared
 from rota.client.consumer_protocol import Partitions
 from rota.client.errors import LeadershipLost
-from rota.client.threads import LoopThread
+from rota.client.signals import stopped_by_signals
+from rota.client.stop_signal import StopSignal
+from rota.client.threads import LoopThread, contained
 
 Original = TypeVar("Original")
 
@@ -25,6 +31,8 @@ Share = TypeVar("Share")
 
 WAITS = frozenset({"wait", "wait_assigned", "wait_done"})
 """Methods that take a `timeout`, too."""
+ANY_THREAD = frozenset({"is_set", "wait_in_thread", "stop"})
+"""Methods that are called where the caller is: they wait for no loop."""
 _MOST_THREADS = 10_000
 """Threads for callbacks and work come when they are needed: one for each shard that is held, at most."""
 
@@ -38,7 +46,8 @@ class _Thread(LoopThread):
 
     def stop(self) -> None:
         super().stop()
-        self.workers.shutdown()
+        if not self.was_forked:
+            self.workers.shutdown()
 
 
 class Twin(Generic[Original]):
@@ -71,7 +80,8 @@ class Twin(Generic[Original]):
     ) -> None:
         block, self._block = self._block, None
         assert block is not None
-        block.leave(error)
+        if not self._thread.was_forked:
+            block.leave(error)
 
     def _method(self, method: Callable[..., Any]) -> Callable[..., Any]:
         thread = self._thread
@@ -80,10 +90,17 @@ class Twin(Generic[Original]):
             timeout_s = options.pop("timeout", None) if method.__name__ in WAITS else None
             given = [_given(each, thread) for each in arguments]
             named = {name: _given(each, thread) for name, each in options.items()}
-            return _twin(thread.run(_call(method, given, named, timeout_s)), thread)
+            return _twin(thread.run(_call(method, given, named, timeout_s, current_queues())), thread)
 
-        waits.__name__, waits.__doc__ = method.__name__, method.__doc__
-        return waits
+        def runs(*arguments: Any, handle_signals: bool = True, **options: Any) -> Any:
+            # Signals arrive in the main thread, which waits here, and never in the loop's.
+            with stopped_by_signals(method.__self__._stops, enabled=handle_signals):  # type: ignore[attr-defined]
+                return waits(*arguments, handle_signals=False, **options)
+
+        chosen = method if method.__name__ in ANY_THREAD else runs if method.__name__ == "run" else waits
+        if chosen is not method:
+            chosen.__name__, chosen.__doc__ = method.__name__, method.__doc__
+        return chosen
 
 
 class Client(Twin[sdk.Client]):
@@ -140,6 +157,7 @@ TWINS: dict[type[Any], type[Twin[Any]]] = {
     sdk.WorkerPool: WorkerPool,
     sdk.Shard: Shard,
     asyncio.Event: Event,
+    StopSignal: Event,
 }
 """By the class that each stands for."""
 
@@ -164,9 +182,20 @@ async def _read(original: Any, name: str) -> Any:
 
 
 async def _call(
+    method: Callable[..., Any],
+    arguments: list[Any],
+    named: dict[str, Any],
+    timeout_s: float | None,
+    queues: frozenset[int],
+) -> Any:
+    """With a timeout, `TimeoutError` where it runs out. `queues`: of which the caller is a callback."""
+    with inside(*queues):
+        return await _timed(method, arguments, named, timeout_s)
+
+
+async def _timed(
     method: Callable[..., Any], arguments: list[Any], named: dict[str, Any], timeout_s: float | None
 ) -> Any:
-    """With a timeout, `TimeoutError` where it runs out."""
     async with asyncio.timeout(timeout_s):
         outcome = method(*arguments, **named)
         return await outcome if inspect.isawaitable(outcome) else outcome
@@ -209,11 +238,16 @@ def _is_callable_object(argument: Any) -> bool:
 def _in_thread(function: Callable[..., Any], thread: _Thread) -> Callable[..., Awaitable[Any]]:
     async def call(*arguments: Any, **named: Any) -> Any:
         given = [_twin(each, thread) for each in arguments]
-        running = asyncio.get_running_loop().run_in_executor(thread.workers, lambda: function(*given, **named))
+        # A thread that works in a term must not wait for the end of that work: see `Election.resign`.
+        with inside(*(id(each._member) for each in arguments if isinstance(each, sdk.Term))):
+            context = copy_context()
+        running = asyncio.get_running_loop().run_in_executor(
+            thread.workers, lambda: context.run(partial(function, *given, **named))
+        )
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            # It goes on in its thread until it looks at what it holds. Who cancels waits for that, as for any task.
+            # It goes on in its thread until it looks at what it holds. The canceller waits for that, as for any task.
             await asyncio.wait((running,))
             raise
 
@@ -239,26 +273,30 @@ class _Block:
         self._leave = asyncio.Event()
         self._error: BaseException | None = None
         self._holding: Any = None
+        self._in_term = ExitStack()
 
     def enter(self) -> None:
         if isinstance(self._original, sdk.Term):
             self._thread.run(_do(self._original.begin))
+            self._in_term.enter_context(inside(id(self._original._member)))
             return
-        self._holding = self._thread.submit(self._hold())
+        self._holding = self._thread.submit(contained(self._hold()))
         self._entered.wait()
         if self._holding.done():
-            self._holding.result()
+            self._holding.result().result()
 
     def leave(self, error: BaseException | None) -> None:
         """What ended the block meanwhile is raised, unless the body raised something itself."""
         if isinstance(self._original, sdk.Term):
+            with suppress(ValueError):  # Left by another thread than it was entered by.
+                self._in_term.close()
             self._thread.run(_do(self._original.finish))
             if error is None and self._original.lost.is_set():
                 raise LeadershipLost(self._original.reason)
             return
         self._thread.run(_do(self._leave.set))
         try:
-            self._holding.result()
+            self._holding.result().result()
         except BaseException:
             if error is None:
                 raise

@@ -8,9 +8,12 @@ from types import TracebackType
 from typing import Self, TypeAlias
 
 from rota.assignors import TopicPartition
+from rota.client.callbacks import Listeners
 from rota.client.consumer import Consumer
 from rota.client.consumer_protocol import Partitions
-from rota.client.errors import MembershipLost
+from rota.client.errors import CoordinatorError, MembershipLost
+from rota.client.running import CLOSE_TIMEOUT_S, Running
+from rota.client.stop_signal import StopSignal
 from rota.protocol.messages import OffsetToCommit, TopicPartitions
 
 
@@ -21,8 +24,9 @@ class Shard:
         self._consumer = consumer
         self.topic: str = place.topic
         self.partition: int = place.partition
-        self.stopping: asyncio.Event = asyncio.Event()
+        self.stopping: StopSignal = StopSignal()
         """Set when the shard is to be given up: work that ends by itself within `drain_ms` is not cancelled."""
+        self._is_over = False
 
     @property
     def token(self) -> int:
@@ -41,11 +45,20 @@ class Shard:
 
     @property
     def is_held(self) -> bool:
-        """Whether the shard is this process's now, by the clock."""
-        return self._consumer.owns(TopicPartition(self.topic, self.partition))
+        """Whether this process may work on the shard now, by the clock; False once its work was cancelled. Any thread
+        may ask.
+        """
+        return not self._is_over and self._consumer.owns(TopicPartition(self.topic, self.partition))
+
+    def end(self) -> None:
+        """The work on it is cancelled: what follows is not this shard's any more."""
+        self._is_over = True
+        self.stopping.set()
 
     def raise_if_lost(self) -> None:
-        """Raise `MembershipLost` unless the shard is held now. To be called before what must not be done twice."""
+        """Raise `MembershipLost` unless the shard is held now. To be called before what must not be done twice. Any
+        thread may call it.
+        """
         if not self.is_held:
             self._consumer.check_deadline()
             raise MembershipLost(f"{self.topic}/{self.partition} is not held any more")
@@ -65,25 +78,32 @@ class Shard:
         self._consumer.store(self.topic, self.partition, offset, metadata)
 
 
+STOP_DRAIN_MS = 8_000
+"""Docker kills a process 10 s after SIGTERM, Kubernetes after 30 s: commits and the leave must fit behind the drain."""
+_GRACE_S = 1.0
+
 Work: TypeAlias = Callable[[Shard], Awaitable[None]]
 """Works on a shard until it is cancelled; if it returns, the shard is done for as long as it is held."""
 
 
-class WorkerPool:
-    """Runs `work(shard)` for each shard that this process holds, for the time of an `async with` block.
+class WorkerPool(Running):
+    """Runs `work(shard)` for each shard that this process holds, for the time of an `async with` block, from `start` to
+    `close`, or for that of `run`.
 
     A shard that is revoked: `shard.stopping` is set, after `drain_ms` the task is cancelled, and only when it has ended
     is the shard free for others. One that is lost is cancelled at once. If `work` raises, the block ends with that.
     """
 
-    def __init__(self, consumer: Callable[[WorkerPool], Consumer], work: Work, *, drain_ms: int = 0) -> None:
-        """`consumer` makes the pool's consumer, which must call its `start`, `stop` and `abandon`."""
+    def __init__(self, consumer: Callable[[Listeners[Partitions]], Consumer], work: Work, *, drain_ms: int) -> None:
+        """`consumer` makes the pool's consumer, which calls these listeners."""
+        super().__init__()
         self._work = work
-        self._drain_ms = drain_ms
+        self._drain_s = drain_ms / 1000
+        self._stop_drain_s = STOP_DRAIN_MS / 1000
         self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
         self._shards: dict[TopicPartition, Shard] = {}
         self._changed = asyncio.Event()
-        self.consumer: Consumer = consumer(self)
+        self.consumer: Consumer = consumer(Listeners(self._start_work, self._stop_work, self._abandon_work))
         """The membership underneath, for what is not about shards."""
 
     async def __aenter__(self) -> Self:
@@ -96,18 +116,40 @@ class WorkerPool:
         try:
             await self.consumer.__aexit__(kind, error, trace)
         finally:
-            self._cancel(self._tasks)
-            await _ended(self._tasks.values())
+            await self._end_all()
+
+    @property
+    def is_open(self) -> bool:
+        return self.consumer.is_open
 
     @property
     def shards(self) -> tuple[TopicPartition, ...]:
-        """What this process holds now."""
+        """What this process holds now. Any thread may ask."""
         return self.consumer.assignment or ()
 
-    async def run(self) -> None:
-        """Work until this task is cancelled."""
-        async with self:
-            await asyncio.Event().wait()
+    @property
+    def trouble(self) -> str:
+        """See `Member.trouble`."""
+        return self.consumer.trouble
+
+    async def run(self, *, drain_ms: int = STOP_DRAIN_MS, handle_signals: bool = True) -> None:
+        """Work until a signal, `stop` or cancellation; inside or outside of the block.
+
+        SIGTERM and SIGINT end it in order, where the program handles them not itself: no work begins any more,
+        `shard.stopping` is set, work that goes on after `drain_ms` is cancelled, progress is committed, and the group
+        is left. A second signal cancels at once.
+
+        Args:
+            drain_ms: How long work may go on after a signal. The default leaves time for the rest before Docker, which
+                waits for 10 s, kills the process.
+            handle_signals: Whether SIGTERM and SIGINT are handled here.
+        """
+        self._stop_drain_s = drain_ms / 1000
+        if not self.is_open and not self.consumer.is_over:
+            async with self:
+                await self._run_until_stopped(handle_signals=handle_signals)
+        else:
+            await self._run_until_stopped(handle_signals=handle_signals)
 
     async def wait_done(self) -> None:
         """Return once this process holds shards (maybe none) and the work on each of them has returned."""
@@ -118,44 +160,69 @@ class WorkerPool:
     def _is_done(self) -> bool:
         return all(place in self._tasks and self._tasks[place].done() for place in self.shards)
 
+    # --- closing ------------------------------------------------------------------------------
+
+    async def _close_for_stop(self) -> None:
+        self._drain_s = max(self._drain_s, self._stop_drain_s)
+        await self.close(CLOSE_TIMEOUT_S + self._drain_s)
+
+    async def _close(self, timeout_s: float) -> None:
+        await self.consumer._close(timeout_s)
+
+    def _close_now(self) -> None:
+        self.consumer._close_now()
+
+    def _is_inside(self) -> bool:
+        return self.consumer._is_inside()
+
+    async def _until_over(self) -> None:
+        await self.consumer._until_over()
+
     # --- what the consumer says ---------------------------------------------------------------
 
-    def start(self, added: Partitions, _held: Partitions) -> None:
+    def _start_work(self, added: Partitions, _held: Partitions) -> None:
         for place in added:
             shard = self._shards[place] = Shard(self.consumer, place)
             self._tasks[place] = asyncio.create_task(self._run(shard), name=f"{place.topic}/{place.partition}")
-        self._tell()
+        self._notify()
 
-    async def stop(self, removed: Partitions) -> None:
+    async def _stop_work(self, removed: Partitions) -> None:
         for place in removed:
             self._shards[place].stopping.set()
-        await _ended([self._tasks[place] for place in removed], self._drain_ms / 1000)
-        await self.abandon(removed)
+        await _ended([self._tasks[place] for place in removed], self._drain_s)
+        await self._abandon_work(removed)
 
-    async def abandon(self, removed: Partitions) -> None:
+    async def _abandon_work(self, removed: Partitions) -> None:
         held = [place for place in removed if place in self._tasks]
         self._cancel(held)
         await _ended([self._tasks[place] for place in held])
         for place in held:
-            del self._tasks[place], self._shards[place]
-        self._tell()
+            self._tasks.pop(place, None)
+            self._shards.pop(place, None)
+        self._notify()
 
     def _cancel(self, places: Iterable[TopicPartition]) -> None:
         for place in places:
-            self._shards[place].stopping.set()
+            self._shards[place].end()
             self._tasks[place].cancel()
+
+    async def _end_all(self) -> None:
+        self._cancel(self._tasks)
+        await _ended(self._tasks.values(), _GRACE_S)
 
     async def _run(self, shard: Shard) -> None:
         try:
             await self._work(shard)
-        except Exception as error:
-            # That the shard is not its own any more is no failure of the work: its task was about to be cancelled.
-            if shard.is_held or not isinstance(error, MembershipLost):
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            # A shard that is not this process's any more: its work was about to be cancelled, and has not failed.
+            if shard.is_held or not isinstance(error, CoordinatorError):
                 self.consumer.fail(error)
         finally:
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed.clear()
 

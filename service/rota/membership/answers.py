@@ -68,7 +68,7 @@ def mismatch(standing: Standing, request: MembershipRequest | CommitOffsets, rep
     if reply.protocol_type and reply.protocol_type != standing.settings.protocol_type:
         return f"the answer is about a group of type {reply.protocol_type!r}, not {standing.settings.protocol_type!r}"
     if isinstance(request, JoinGroup):
-        offered = {protocol.name for protocol in request.protocols}
+        offered: set[str | None] = {protocol.name for protocol in request.protocols}
     else:
         offered = {request.protocol_name}
     if reply.protocol_name and reply.protocol_name not in offered:

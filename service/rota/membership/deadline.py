@@ -12,6 +12,8 @@ and a member that cannot be reached is not told; so this second limit holds at a
 
 from __future__ import annotations
 
+from copy import copy
+
 from rota.membership.settings import MembershipSettings
 
 
@@ -36,6 +38,14 @@ class LocalDeadline:
     def settled(self, sent_at_ms: int) -> None:
         """A call sent then found the group in our generation and in no join phase."""
         self._settled_at_ms = max(sent_at_ms, self._settled_at_ms or sent_at_ms)
+
+    def with_renewal(self, sent_at_ms: int, *, settled: bool) -> LocalDeadline:
+        """A copy that also knows of a renewal sent then."""
+        other = copy(self)
+        other.renewed(sent_at_ms)
+        if settled:
+            other.settled(sent_at_ms)
+        return other
 
     @property
     def valid_until_ms(self) -> int | None:

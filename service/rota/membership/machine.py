@@ -34,6 +34,9 @@ from rota.membership.states import FINAL, JOINS, LATER, UNAVAILABLE, State
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, Heartbeat, HeartbeatReply, Protocol, Reply
 
+_RENEWING = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
+"""Answers to a heartbeat that say that it has renewed the session."""
+
 
 class Membership:
     """One member's side of the protocol. Times are milliseconds of the caller's monotonic clock."""
@@ -113,6 +116,13 @@ class Membership:
     def holds(self, now_ms: int) -> bool:
         """Whether this member may act now. Right also where `on_time` has not been called yet, as on a blocked loop."""
         return self.assignment is not None and self._standing.deadline.holds(now_ms)
+
+    def holds_with(self, now_ms: int, request: Heartbeat, reply: HeartbeatReply, sent_at_ms: int) -> bool:
+        """As `holds`, if this heartbeat that another thread sent were known already. Changes nothing."""
+        standing = self._standing
+        if standing.assignment is None or not standing.awaits(request) or reply.error not in _RENEWING:
+            return self.holds(now_ms)
+        return standing.deadline.with_renewal(sent_at_ms, settled=standing.shows_settled(reply)).holds(now_ms)
 
     # --- what to send -------------------------------------------------------------------------
 
@@ -284,7 +294,7 @@ class Membership:
         standing = self._standing
         if not standing.awaits(request):
             return
-        if reply.error in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
+        if reply.error in _RENEWING:
             standing.was_heard(reply, sent_at_ms)
 
     def on_time(self, now_ms: int) -> list[Event]:

@@ -93,8 +93,12 @@ class Standing:
         Until we have synced, an owner waits for our sync as long as for a join, however alive we are.
         """
         self.deadline.renewed(sent_at_ms)
-        if reply.error is ErrorCode.NONE and reply.state and self.has_synced:
+        if self.shows_settled(reply):
             self.deadline.settled(sent_at_ms)
+
+    def shows_settled(self, reply: HeartbeatReply) -> bool:
+        """Whether this answer found the group in our generation, and in no join phase."""
+        return reply.error is ErrorCode.NONE and bool(reply.state) and self.has_synced
 
     def pause(self, now_ms: int, jitter: float) -> None:
         hurries = self.state in IN_GENERATION or self.assignment is not None

@@ -1,0 +1,151 @@
+"""Begin and end of everything that has an `async with` block: `start`, `close`, `run` and `stop`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+from rota.client.signals import StopRequests, stopped_by_signals
+
+_log = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 30.0
+
+
+class Running(ABC):
+    """A membership and whatever is built on it: an `async with` block, or `start` and `close` without one."""
+
+    def __init__(self) -> None:
+        self._stops = StopRequests()
+        self._own_block: asyncio.Task[None] | None = None
+        self._close_asked: asyncio.Event = asyncio.Event()
+
+    # --- what the kinds differ in -------------------------------------------------------------
+
+    @abstractmethod
+    async def __aenter__(self) -> Self: ...
+
+    @abstractmethod
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    @property
+    @abstractmethod
+    def is_open(self) -> bool:
+        """Whether the block was entered, and has not been closed."""
+
+    @abstractmethod
+    async def _close(self, timeout_s: float) -> None:
+        """Stop work in order and leave, inside of the block; returns when that is done."""
+
+    @abstractmethod
+    def _close_now(self) -> None:
+        """Have a `_close` that is under way give up its order: cancel the work, and leave."""
+
+    @abstractmethod
+    def _is_inside(self) -> bool:
+        """Whether the caller is a callback that `_close` waits for."""
+
+    @abstractmethod
+    async def _until_over(self) -> None:
+        """Return when the membership is over; raise the error that ended it, if it was one."""
+
+    # --- without a block ----------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
+        if self._own_block is not None or self.is_open:
+            raise RuntimeError("this is open already; each object is for one membership")
+        entered = asyncio.Event()
+        self._own_block = asyncio.create_task(self._hold_block(entered))
+        await _first_of(self._own_block, entered)
+        if self._own_block.done():
+            self._own_block.result()
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Stop work in order, commit and leave; also inside of an `async with` block, whose end has nothing to do then.
+
+        Work that has not stopped after `timeout` seconds is cancelled, `on_lost` is called, and the group is left all
+        the same. Called by a callback or by work of a pool it returns at once, and the member is closed behind it.
+        """
+        self._close_asked.set()
+        closing = asyncio.ensure_future(self._close(timeout))
+        if self._is_inside():
+            _keep(closing)
+            return
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            self._close_now()
+            _keep(closing)
+            raise
+        if self._own_block is not None:
+            await self._own_block
+
+    async def _hold_block(self, entered: asyncio.Event) -> None:
+        async with self:
+            entered.set()
+            await self._close_asked.wait()
+
+    # --- run ----------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Have `run` end as at a first SIGTERM: work stops in order, the group is left. The second time, as at a second
+        one. May be called from any thread, and from a signal handler.
+        """
+        self._stops.add()
+
+    async def _run_until_stopped(self, *, handle_signals: bool) -> None:
+        """Return when a stop was carried out, or the membership is over. Signals count while this runs."""
+        self._stops.bind(asyncio.get_running_loop())
+        with stopped_by_signals(self._stops, enabled=handle_signals):
+            over = asyncio.ensure_future(self._until_over())
+            try:
+                await _first_of(over, self._stops.in_order)
+                if over.done():
+                    over.result()
+                else:
+                    await self._stop_in_order()
+            finally:
+                _end(over)
+
+    async def _stop_in_order(self) -> None:
+        """Close; at once where a second request comes."""
+        _log.info("stopping in order; a second signal stops at once")
+        closing = asyncio.ensure_future(self._close_for_stop())
+        _keep(closing)
+        await _first_of(closing, self._stops.at_once)
+        if not closing.done():
+            self._close_now()
+        await closing
+
+    async def _close_for_stop(self) -> None:
+        await self.close()
+
+
+_kept: set[asyncio.Future[None]] = set()
+
+
+def _keep(task: asyncio.Future[None]) -> None:
+    """Nothing awaits this task; its end is awaited by the block's."""
+    _kept.add(task)
+    task.add_done_callback(_kept.discard)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+
+def _end(task: asyncio.Future[None]) -> None:
+    """Cancel a task that nothing waits for any more."""
+    task.cancel()
+    _keep(task)
+
+
+async def _first_of(task: asyncio.Future[None], event: asyncio.Event) -> None:
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()

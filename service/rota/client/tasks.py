@@ -1,0 +1,42 @@
+"""Background tasks with an owner: an error of one is handed to the owner, and all are over when the owner is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+Outcome = TypeVar("Outcome")
+
+
+class BackgroundTasks:
+    """Unlike a `TaskGroup`, an error does not cancel the tasks beside it: the owner ends them in its own order."""
+
+    def __init__(self, on_error: Callable[[BaseException], None]) -> None:
+        self._on_error = on_error
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def create(self, coroutine: Coroutine[Any, Any, Outcome], name: str | None = None) -> asyncio.Task[Outcome | None]:
+        """Run `coroutine`. An exception of it goes to the owner, and the task returns None."""
+        task = asyncio.create_task(self._guarded(coroutine), name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def cancel(self, timeout_s: float) -> bool:
+        """Cancel all and wait for their end; False where some still run after `timeout_s`."""
+        tasks = self._tasks - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+        return all(task.done() for task in tasks)
+
+    async def _guarded(self, coroutine: Coroutine[Any, Any, Outcome]) -> Outcome | None:
+        try:
+            return await coroutine
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._on_error(error)
+            return None
