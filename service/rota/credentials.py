@@ -24,6 +24,10 @@ Version = tuple[tuple[int, int, int], ...]
 """Of files: another one whenever one of them is."""
 
 
+class CredentialsError(ValueError):
+    """A token or a certificate cannot be read from its file. The text never quotes what is in it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """A token and certificates, or the files that hold them. Nothing of it is ever logged or shown.
@@ -62,7 +66,7 @@ class Credentials:
         return bool(self.token or self.token_file)
 
     def authorization(self) -> str | None:
-        """The `Authorization` header's value as it is now; raises ValueError where the file cannot be read."""
+        """The `Authorization` header's value as it is now; raises CredentialsError where the file cannot be read."""
         token = self.token if self.token_file is None else self._token_in_file(self.token_file)
         return f"Bearer {token}" if token else None
 
@@ -73,7 +77,7 @@ class Credentials:
     def ssl_context(self) -> ssl.SSLContext | bool:
         """For HTTP: whom to believe, and what to show, with each connection. True is what the system believes.
 
-        Raises ValueError where the files cannot be read.
+        Raises CredentialsError where the files cannot be read.
         """
         if not self._certificate_files():
             return True
@@ -87,7 +91,7 @@ class Credentials:
         try:
             return self._newest("gRPC", self._certificate_files(), self._load_for_grpc)
         except OSError as error:
-            raise ValueError(f"the certificates cannot be used: {_reason(error)}") from error
+            raise CredentialsError(f"the certificates cannot be used: {_reason(error)}") from error
 
     def _certificate_files(self) -> list[Path]:
         return [file for file in (self.ca_file, self.cert_file, self.key_file) if file is not None]
@@ -96,7 +100,7 @@ class Credentials:
         try:
             context: ssl.SSLContext = self._newest("TLS", self._certificate_files(), self._load_for_http)[1]
         except (OSError, ValueError) as error:
-            raise ValueError(f"the certificates cannot be used: {_reason(error)}") from error
+            raise CredentialsError(f"the certificates cannot be used: {_reason(error)}") from error
         return context
 
     def _load_for_http(self) -> ssl.SSLContext:
@@ -115,7 +119,7 @@ class Credentials:
         try:
             return str(self._newest("token", [path], lambda: path.read_text("ascii").strip())[1])
         except (OSError, UnicodeError) as error:
-            raise ValueError(f"the token cannot be read from {path}: {_reason(error)}") from error
+            raise CredentialsError(f"the token file {path} cannot be read: {_reason(error)}") from error
 
     def _newest(self, what: str, files: Sequence[Path], load: Callable[[], Any]) -> tuple[Version, Any]:
         """What the files hold, and their version; what they held before, where that cannot be used."""

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
+from rota.client.transports.rpc import Channels
 from rota.client.transports.session_stream import SessionStream
 from rota.v1.coordinator_pb2 import HeartbeatManyRequest, HeartbeatManyResponse, SessionEvent, SessionOptions
 from rota.v1.coordinator_pb2 import SessionRequest as Request
@@ -39,13 +40,14 @@ async def test_calls_of_one_moment_go_in_one_message_where_the_server_takes_that
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(COORDINATOR, {"Session": handler}),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        stream = SessionStream(channel, (), lambda _: None, None)
-        await stream.call(heartbeat=HeartbeatManyRequest())  # by its answer, that to the options has come
-        before = len(recorder.messages)
+    channels = Channels([f"grpc://127.0.0.1:{port}"], None)
+    stream = SessionStream(channels, channels.url, lambda _: None, None)
+    await stream.call(heartbeat=HeartbeatManyRequest())  # by its answer, that to the options has come
+    before = len(recorder.messages)
 
-        await asyncio.gather(*(stream.call(heartbeat=HeartbeatManyRequest()) for _ in range(20)))
-        await stream.close()
+    await asyncio.gather(*(stream.call(heartbeat=HeartbeatManyRequest()) for _ in range(20)))
+    await stream.close()
+    await channels.close()
 
     await server.stop(None)
     assert len(recorder.messages) - before == (1 if takes_together else 20)

@@ -82,6 +82,7 @@ async def test_every_error_is_a_problem_document_with_its_status(
     assert document["status"] == response.status_code
     assert document["retriable"] == STATUS[code].retriable
     problem = decode_problem(response.status_code, document)
+    assert problem is not None
     assert (problem.code, problem.detail, problem.member_id) == (code, "why", "m-1")
     assert (problem.revision, problem.epoch) == (REVISION, EPOCH)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
 
 from rota.protocol.errors import ErrorCode
-from rota.wire.problems import Problem, decode_problem, problem_document
-from rota.wire.rpc_status import problem_of, rpc_status
+from rota.wire.problems import MAX_RETRY_AFTER_MS, Problem, decode_problem, problem_document
+from rota.wire.rpc_status import DOMAIN, problem_of, rpc_status
 from rota.wire.status import STATUS, Remedy
 
 GRPC_NAMES = {
@@ -68,6 +70,7 @@ def test_retriable_and_the_remedy_never_contradict_each_other(code: ErrorCode) -
 def test_a_problem_document_survives_the_way_to_the_client(code: ErrorCode) -> None:
     document = problem_document(code, "why", member_id="m-1", revision=7, epoch=3)
     problem = decode_problem(STATUS[code].http, document)
+    assert problem is not None
     assert (problem.code, problem.detail, problem.member_id) == (code, "why", "m-1")
     assert (problem.revision, problem.epoch) == (7, 3)
 
@@ -78,25 +81,57 @@ def test_an_rpc_status_survives_the_way_to_the_client(code: ErrorCode) -> None:
     assert problem == Problem(code, "why", "m-1", 7, 3, (STATUS[code].retry_after_s or 0) * 1_000)
 
 
+@pytest.mark.parametrize("http_status", [302, 400, 401, 403, 404, 408, 413, 429, 502, 504])
 @pytest.mark.parametrize(
-    ("http_status", "code"),
+    "document",
     [
-        (502, ErrorCode.COORDINATOR_NOT_AVAILABLE),
-        (504, ErrorCode.COORDINATOR_NOT_AVAILABLE),
-        (408, ErrorCode.COORDINATOR_NOT_AVAILABLE),
-        (429, ErrorCode.THROTTLED),
-        (401, ErrorCode.UNAUTHENTICATED),
-        (403, ErrorCode.GROUP_AUTHORIZATION_FAILED),
-        (404, ErrorCode.INVALID_REQUEST),
+        {},
+        {"code": "INVALID_REQUEST"},
+        {"code": "INVALID_REQUEST", "type": "about:blank"},
+        {"code": "INVALID_REQUEST", "type": "urn:rota:error:UNAUTHENTICATED"},
+        {"code": "A_CODE_OF_TOMORROW", "type": "urn:rota:error:A_CODE_OF_TOMORROW"},
+        {"code": "NONE", "type": "urn:rota:error:NONE"},
+        {"code": 404, "detail": 5},
     ],
 )
-def test_an_answer_of_a_proxy_is_read_by_its_status(http_status: int, code: ErrorCode) -> None:
-    assert decode_problem(http_status, {}).code is code
-    assert decode_problem(http_status, {"code": "A_CODE_OF_TOMORROW", "detail": 5}).code is code
+def test_an_answer_of_another_program_is_no_problem_of_rotas(http_status: int, document: dict[str, object]) -> None:
+    assert decode_problem(http_status, document) is None
+
+
+def test_a_status_with_an_unknown_code_is_no_problem_of_rotas() -> None:
+    for reason in ("A_CODE_OF_TOMORROW", "NONE", ""):
+        status = Status(message="why")
+        status.details.add().Pack(ErrorInfo(reason=reason, domain=DOMAIN))
+        assert problem_of(status) is None
 
 
 @pytest.mark.parametrize(
-    ("header", "retry_after_ms"), [("7", 7_000), ("", 0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0), ("-1", 0), ("²", 0)]
+    ("header", "expected_ms"),
+    [
+        ("7", 7_000),
+        ("007", 7_000),
+        ("0", 0),
+        ("", 0),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", 0),
+        ("-1", 0),
+        ("1.5", 0),
+        ("²", 0),
+        ("86400", MAX_RETRY_AFTER_MS),
+        ("9" * 5_000, MAX_RETRY_AFTER_MS),
+        ("0" * 5_000, 0),
+    ],
 )
-def test_how_long_to_wait_is_read_off_its_header(header: str, retry_after_ms: int) -> None:
-    assert decode_problem(429, {}, header).retry_after_ms == retry_after_ms
+def test_a_requested_wait_is_read_from_its_header_within_bounds(header: str, expected_ms: int) -> None:
+    problem = decode_problem(429, problem_document(ErrorCode.THROTTLED, "slower"), header)
+    assert problem is not None
+    assert problem.retry_after_ms == expected_ms
+
+
+@pytest.mark.parametrize(("seconds", "expected_ms"), [(7, 7_000), (86_400, MAX_RETRY_AFTER_MS), (-5, 0)])
+def test_a_requested_wait_in_an_rpc_status_is_bounded_too(seconds: int, expected_ms: int) -> None:
+    status, retry = rpc_status(ErrorCode.REBALANCE_IN_PROGRESS, "wait"), RetryInfo()
+    retry.retry_delay.seconds = seconds
+    status.details.add().Pack(retry)
+    problem = problem_of(status)
+    assert problem is not None
+    assert problem.retry_after_ms == expected_ms

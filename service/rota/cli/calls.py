@@ -22,6 +22,7 @@ from rota.wire.routes import PREFIX, ROUTES, decode_path, encode_request, wait_m
 AnyReply = TypeVar("AnyReply", bound=Reply)
 
 _TIMEOUT_S = 10.0
+_IS_THIS_ROTA = "is this a Rota server, or a proxy in front of it?"
 
 
 class Server:
@@ -119,4 +120,9 @@ class Server:
         if response.is_success and document:
             return document
         problem = decode_problem(response.status_code, document)
+        if problem is None:
+            message = (
+                f"HTTP status {response.status_code} from {self.url} without an error code of Rota's; {_IS_THIS_ROTA}"
+            )
+            raise CommandFailed(message, Exit.UNAVAILABLE)
         raise CommandFailed(f"{problem.detail} ({problem.code})", exit_for(problem.code))

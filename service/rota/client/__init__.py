@@ -54,6 +54,7 @@ from rota.client.errors import (
     Unavailable,
     UnknownMemberId,
     UnknownTopic,
+    UnreachableKind,
     error_for,
 )
 from rota.client.events import (
@@ -139,6 +140,7 @@ __all__ = [
     "UnknownMemberId",
     "UnknownTopic",
     "Unreachable",
+    "UnreachableKind",
     "WorkItem",
     "WorkerPool",
     "connect",

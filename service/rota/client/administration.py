@@ -6,8 +6,8 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
-from rota.client.calls import Caller
-from rota.client.errors import CoordinatorUnreachable, UnknownTopic, error_for, typed_errors
+from rota.client.calls import Caller, patience_ms
+from rota.client.errors import CoordinatorUnreachable, Unavailable, UnknownTopic, error_for, typed_errors
 from rota.client.transports.port import GroupEvent, Transport
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import check_namespace
@@ -119,13 +119,18 @@ class Administration:
         When the coordinator goes away it is waited for, and what happened meanwhile is not missed, provided that
         there was a revision to go on from: the one given, or that of an event seen.
         """
+        lasting = 0
         while True:
             try:
                 async for event in self._transport.watch(self.namespace, group_id, after_revision):
-                    after_revision = event.revision
+                    after_revision, lasting = event.revision, 0
                     yield event
-            except CoordinatorUnreachable:
-                await asyncio.sleep(_WATCH_PAUSE_S)
+            except Unavailable as error:
+                lasting += isinstance(error, CoordinatorUnreachable) and error.is_lasting
+                if lasting > 1:
+                    raise
+                pause_s = max(_WATCH_PAUSE_S, patience_ms(error.code, error.retry_after_ms) / 1000)
+                await asyncio.sleep(pause_s)
 
     # --- topics -------------------------------------------------------------------------------
 

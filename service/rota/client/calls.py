@@ -41,16 +41,21 @@ class Caller:
         self._jitter = jitter
 
     async def ask(self, request: Request, reply_type: type[AnyReply]) -> AnyReply:
-        """The reply to `request`; its error, or that nobody answers, is raised."""
+        """The reply to `request`. Raises its error, or `CoordinatorUnreachable` where no answer came.
+
+        An answer of another program that will not change, such as a 404, is asked for once more and then raised.
+        """
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self._patience_ms / 1000
         backoff = Backoff(_BACKOFF_FIRST_MS, _BACKOFF_CAP_MS)
+        lasting = 0
         while True:
             try:
                 return await self._ask_once(request, reply_type)
             except CoordinatorError as error:
                 pause_s = max(backoff.next_ms(self._jitter()), patience_ms(error.code, error.retry_after_ms)) / 1000
-                if not error.retriable or loop.time() + pause_s >= give_up_at:
+                lasting += isinstance(error, CoordinatorUnreachable) and error.is_lasting
+                if not error.retriable or lasting > 1 or loop.time() + pause_s >= give_up_at:
                     raise
             await asyncio.sleep(pause_s)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import ClassVar
 
 from rota.protocol.errors import ErrorCode, RejectedRequest
@@ -80,12 +81,46 @@ class Unavailable(CoordinatorError):
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-class CoordinatorUnreachable(Unavailable):
-    """No answer came. The call may have been carried out, if it `was_sent`: repeat it where that does no harm."""
+class UnreachableKind(StrEnum):
+    """Why a call got no answer of Rota's, in one word that logs and metrics can count."""
 
-    def __init__(self, detail: str = "", *, was_sent: bool = True) -> None:
+    CONNECT = "connect"
+    """No connection could be opened: refused, no route, or no response in time."""
+    DNS = "dns"
+    """The host name could not be resolved."""
+    TLS = "tls"
+    """The TLS handshake failed: a certificate that is not trusted, or a server without TLS."""
+    TIMEOUT = "timeout"
+    """The call was sent, and no answer came in time."""
+    FOREIGN_ANSWER = "foreign_answer"
+    """Another program answered, such as a proxy: the answer has no error code of Rota's and is no reply of its."""
+    BROKEN = "broken"
+    """The connection broke during the call, or the call failed in an unexpected way."""
+    CLOSED = "closed"
+    """The client was closed."""
+    CREDENTIALS = "credentials"
+    """The token or the certificates could not be read or sent."""
+
+
+class CoordinatorUnreachable(Unavailable):
+    """No answer came. The call may have been carried out, if it `was_sent`: repeat it where that does no harm.
+
+    `kind` is the cause in one word, `detail` the cause in a sentence that names the address. `is_lasting`: the next
+    call will most likely fail in the same way, because what answers at that address is not Rota.
+    """
+
+    def __init__(
+        self,
+        detail: str = "",
+        *,
+        was_sent: bool = True,
+        kind: UnreachableKind = UnreachableKind.BROKEN,
+        is_lasting: bool = False,
+    ) -> None:
         super().__init__(detail)
         self.was_sent = was_sent
+        self.kind = kind
+        self.is_lasting = is_lasting
 
 
 class CoordinatorNotAvailable(Unavailable):

@@ -9,6 +9,8 @@ from rota.protocol.errors import ErrorCode
 from rota.wire.status import STATUS
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
+MAX_RETRY_AFTER_MS = 30_000
+"""A client waits no longer than this because of an answer, no matter what the answer asks for."""
 _TYPE_PREFIX = "urn:rota:error:"
 
 
@@ -39,36 +41,50 @@ def problem_document(code: ErrorCode, detail: str, http_status: int | None = Non
     }
 
 
-def decode_problem(http_status: int, document: dict[str, Any], retry_after: str = "") -> Problem:
-    """Read an error answer, also one of a proxy that never heard of us. `retry_after` is the header of that name.
+def decode_problem(http_status: int, document: dict[str, Any], retry_after: str = "") -> Problem | None:
+    """Read an error of Rota's; None for the answer of another program. `retry_after` is the header of that name.
 
-    An unknown code counts as THROTTLED where the status says 429, and as COORDINATOR_NOT_AVAILABLE where it says 5xx
-    or 408: nobody knows what came of the request, so it must be tried again.
+    An error of Rota's has both a `code` that this release knows and the `type` that goes with it. Other programs use
+    the same words as codes (`INVALID_REQUEST`), so `code` alone proves nothing.
     """
     text = {name: value for name, value in document.items() if isinstance(value, str)}
     numbers = {name: value for name, value in document.items() if type(value) is int}
-    try:
-        code = ErrorCode(text.get("code", ""))
-    except ValueError:
-        code = _code_of_status(http_status)
+    code = error_code(text.get("code", ""))
+    if code is None or text.get("type") != _TYPE_PREFIX + code:
+        return None
     return Problem(
         code,
         text.get("detail", f"HTTP status {http_status}"),
         text.get("member_id", ""),
         numbers.get("revision", 0),
         numbers.get("epoch", 0),
-        # The other form, a date, needs clocks that agree: who sends one is not told apart from who sends none.
-        int(retry_after) * 1000 if retry_after.isascii() and retry_after.isdigit() else 0,
+        retry_after_ms(retry_after),
     )
 
 
-def _code_of_status(http_status: int) -> ErrorCode:
-    if http_status == 429:
-        return ErrorCode.THROTTLED
-    if http_status >= 500 or http_status == 408:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if http_status == 401:
-        return ErrorCode.UNAUTHENTICATED
-    if http_status == 403:
-        return ErrorCode.GROUP_AUTHORIZATION_FAILED
-    return ErrorCode.INVALID_REQUEST
+def error_code(name: str) -> ErrorCode | None:
+    """The error of this name; None if this release knows none, and for `NONE`, which is no error."""
+    return ErrorCode(name) if name in ErrorCode.__members__ and name != ErrorCode.NONE else None
+
+
+def unknown_code(document: dict[str, Any]) -> str:
+    """The error code that a newer release of Rota answered with; empty for any other answer."""
+    code = document.get("code")
+    is_of_rota = isinstance(code, str) and document.get("type") == _TYPE_PREFIX + code
+    return code[:64] if isinstance(code, str) and is_of_rota else ""
+
+
+def retry_after_ms(header: str) -> int:
+    """The wait that a `Retry-After` header asks for, within bounds; 0 for a header that is not a number of seconds.
+
+    The header's other form, a date, counts as none: reading it needs clocks that agree.
+    """
+    if not (header.isascii() and header.isdigit()):
+        return 0
+    # More digits than these are beyond the bound, and int() rejects text of thousands of digits.
+    return bounded_retry_after_ms(int(header.lstrip("0")[:9] or "0") * 1000)
+
+
+def bounded_retry_after_ms(asked_ms: int) -> int:
+    """A wait that an answer asks for, as far as a client accepts it."""
+    return max(0, min(asked_ms, MAX_RETRY_AFTER_MS))

@@ -35,7 +35,7 @@ from rota.protocol.messages import (
     SyncReply,
     TopicReply,
 )
-from rota.wire.fields import MAX_SAFE_INTEGER, Boolean, Code, Integer, Octets, Text, TextMap
+from rota.wire.fields import MAX_SAFE_INTEGER, Boolean, Code, Integer, Octets, Text, TextMap, invalid
 from rota.wire.page_token import PageToken
 from rota.wire.records import Entry, ListOf, Record
 
@@ -265,6 +265,9 @@ def _decode(reply_type: type[Reply], document: dict[str, Any]) -> Reply:
             return JoinReply(pending=True, member_id=_TEXT.decode(document.get("member_id"), Limits()))
         if reply_type is SyncReply:
             return SyncReply(pending=True)
+    if not SHAPES[reply_type].entries and "revision" not in document:
+        # Without this any object of another program would do.
+        raise invalid("revision is missing")
     reply: Reply = SHAPES[reply_type].decode(document, Limits())
     if isinstance(reply, (ListReply, ListTopicsReply)):
         return replace(reply, more=document.get("next_page_token") is not None)

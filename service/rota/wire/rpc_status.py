@@ -7,12 +7,13 @@ from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from rota.protocol.errors import ErrorCode
-from rota.wire.problems import Problem
+from rota.wire.problems import Problem, bounded_retry_after_ms, error_code
 from rota.wire.status import STATUS
 
 DOMAIN = "rota"
 DETAILS_KEY = "grpc-status-details-bin"
 """The trailing header that all gRPC libraries look for a `google.rpc.Status` in."""
+_MAX_DIGITS = 19
 MESSAGE_MAX_BYTES = 300
 """A status's message also travels percent-encoded in a header, and clients admit 8 KiB of headers in all."""
 
@@ -50,28 +51,26 @@ def _short(detail: str) -> str:
 
 
 def problem_of(status: Status) -> Problem | None:
-    """What our own server meant by a status; None if it is not one of ours."""
+    """What our own server meant by a status; None if it is not one of ours, or has a code of a newer release."""
     info, retry = ErrorInfo(), RetryInfo()
     for detail in status.details:
         # Each leaves what is of another type alone.
         detail.Unpack(info)
         detail.Unpack(retry)
-    return _problem(info, status.message, retry.retry_delay.ToMilliseconds()) if info.domain == DOMAIN else None
+    code = error_code(info.reason) if info.domain == DOMAIN else None
+    return None if code is None else _problem(code, info, status.message, retry.retry_delay.ToMilliseconds())
 
 
-def _problem(info: ErrorInfo, detail: str, retry_after_ms: int) -> Problem:
-    """A code that we do not know is a newer server's; nobody knows what it means for the request."""
-    known = info.reason in ErrorCode.__members__
-    code = ErrorCode(info.reason) if known else ErrorCode.COORDINATOR_NOT_AVAILABLE
+def _problem(code: ErrorCode, info: ErrorInfo, detail: str, retry_after_ms: int) -> Problem:
     return Problem(
         code,
         info.metadata.get("detail", detail),
         info.metadata.get("member_id", ""),
         _number(info.metadata.get("revision", "")),
         _number(info.metadata.get("epoch", "")),
-        retry_after_ms,
+        bounded_retry_after_ms(retry_after_ms),
     )
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else 0

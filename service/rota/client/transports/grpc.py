@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from rota.client.errors import CoordinatorUnreachable, error_for
+from rota.client.transports.causes import ends_the_call, foreign, quoted, together
 from rota.client.transports.grpc_owners import asking_over_grpc
 from rota.client.transports.owner_search import OwnerSearch
 from rota.client.transports.owners import Owners
 from rota.client.transports.port import GroupEvent
-from rota.client.transports.rpc import ELSEWHERE, Channels, problem_in, received_of, was_not_sent
+from rota.client.transports.rpc import ELSEWHERE, Channels, problem_in, refusal
 from rota.credentials import Credentials
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Request, refuse
@@ -22,6 +24,7 @@ from rota.v1.admin_pb2 import WatchGroupRequest, WatchGroupResponse
 from rota.wire.replies import MalformedReply, Received
 from rota.wire.rpcs import ADMIN, rpc_of
 
+_WATCH = f"/{ADMIN}/WatchGroup"
 _ENDS = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 
 
@@ -48,14 +51,15 @@ class GrpcTransport:
         except (TypeError, ValueError) as error:
             # A number too large for its field, or text that is no Unicode: no server could read it either.
             return Received(refuse(request, ErrorCode.INVALID_REQUEST, str(error)))
-        addresses = self.channels.in_order(self.owners.address_of(request))
-        for url in addresses[:-1]:
-            with suppress(_NotSent):
+        failures: list[CoordinatorUnreachable] = []
+        for url in self.channels.in_order(self.owners.address_of(request)):
+            try:
                 return await self._ask(request, data, url, timeout_ms)
-        try:
-            return await self._ask(request, data, addresses[-1], timeout_ms)
-        except _NotSent as not_sent:
-            return received_of(request, not_sent.error)
+            except CoordinatorUnreachable as failure:
+                if ends_the_call(failure):
+                    raise
+                failures.append(failure)
+        raise together(failures)
 
     def avoid(self, request: Request, url: str) -> None:
         """The next call like this one goes to another address."""
@@ -66,17 +70,16 @@ class GrpcTransport:
         """As `Transport.watch`."""
         request = WatchGroupRequest(namespace=namespace, group_id=group_id, after_revision=after_revision)
         url = self.channels.url
-        path = f"/{ADMIN}/WatchGroup"
-        method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self.channels.to(url).unary_stream(path)
+        method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self.channels.to(url).unary_stream(_WATCH)
         stream = method(request.SerializeToString(), metadata=self.channels.metadata)
         try:
             async for data in stream:
                 yield _group_event(WatchGroupResponse.FromString(data))
-        except grpc.aio.AioRpcError as error:
+        except (Exception, asyncio.CancelledError) as error:
             self.channels.leave(url)
             problem = problem_in(error)
             if problem is None:
-                raise CoordinatorUnreachable(error.details() or error.code().name) from error
+                raise self.channels.failure(error, url) from error
             if problem.code not in _ENDS:
                 raise error_for(problem.code, problem.detail) from error
         finally:
@@ -87,39 +90,36 @@ class GrpcTransport:
         await self.channels.close()
 
     async def _ask(self, request: Request, data: bytes, url: str, timeout_ms: int) -> Received:
-        """At one address; raises `_NotSent` if it cannot be connected to."""
-        rpc = rpc_of(request)
-        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self.channels.to(url).unary_unary(rpc.path)
+        """At one address; raises `CoordinatorUnreachable` for everything but an answer of Rota's."""
         try:
-            answer = await method(data, timeout=timeout_ms / 1000, metadata=self.channels.metadata)
-        except grpc.aio.AioRpcError as error:
-            if problem_in(error) is None:
-                self.avoid(request, url)
-            if was_not_sent(error):
-                raise _NotSent(error) from None
-            received = received_of(request, error)
-        else:
-            received = _read(rpc, answer)
+            received = await self._exchange(request, data, url, timeout_ms)
+        except CoordinatorUnreachable:
+            self.avoid(request, url)
+            raise
         if received.reply.error in ELSEWHERE:
             self.avoid(request, url)
         # Who does not forward knows whom to go to.
         self.owners.answered(request, received, url)
         return received
 
+    async def _exchange(self, request: Request, data: bytes, url: str, timeout_ms: int) -> Received:
+        rpc = rpc_of(request)
+        try:
+            method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self.channels.to(url).unary_unary(rpc.path)
+            answer = await method(data, timeout=timeout_ms / 1000, metadata=self.channels.metadata)
+            return _read(rpc, answer, url)
+        except (Exception, asyncio.CancelledError) as error:
+            problem = problem_in(error)
+            if problem is None:
+                raise self.channels.failure(error, url, timeout_ms) from error
+            return refusal(request, problem)
 
-class _NotSent(Exception):
-    """No connection could be made."""
 
-    def __init__(self, error: grpc.aio.AioRpcError) -> None:
-        super().__init__(error.details())
-        self.error = error
-
-
-def _read(rpc: Any, data: bytes) -> Received:
+def _read(rpc: Any, data: bytes, url: str) -> Received:
     try:
         received: Received = rpc.read_answer(rpc.response_message.FromString(data))
-    except (MalformedReply, ValueError) as error:
-        raise CoordinatorUnreachable(f"the answer is no reply: {error}") from error
+    except (MalformedReply, ValueError, DecodeError) as error:
+        raise foreign(f"the answer from {url} is no reply of Rota's ({quoted(error)})") from error
     return received
 
 

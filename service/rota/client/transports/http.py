@@ -5,34 +5,40 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import httpx
 
-from rota.client.errors import CoordinatorUnreachable, error_for
+from rota.client.errors import CoordinatorError, CoordinatorUnreachable
+from rota.client.transports.causes import (
+    cause_of,
+    closed,
+    credentials_failed,
+    ends_the_call,
+    foreign,
+    no_answer,
+    together,
+)
+from rota.client.transports.http_answers import HttpAnswer, group_event, read_answer, received_of, refusal_in
 from rota.client.transports.http_owners import asking_over_http
 from rota.client.transports.owner_search import OwnerSearch
 from rota.client.transports.owners import Owners
 from rota.client.transports.port import GroupEvent
-from rota.client.transports.sse import ServerSentEvent, events_of
-from rota.credentials import Credentials
+from rota.client.transports.sse import events_of
+from rota.credentials import Credentials, CredentialsError
 from rota.observability.tracing import carried
-from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.protocol.messages import JoinReply, LeaveGroup, LeaveReply, LeftMember, Reply, Request, refuse
-from rota.wire.documents import dump_document, parse_document
-from rota.wire.problems import Problem, decode_problem
-from rota.wire.replies import MalformedReply, Received, decode_reply
-from rota.wire.routes import PREFIX, ROUTES, Target, encode_request
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import Request, refuse
+from rota.wire.documents import dump_document
+from rota.wire.replies import Received
+from rota.wire.routes import PREFIX, Target, encode_request
 
-_CONNECT_TIMEOUT_S = 2.0
+_CONNECT_TIMEOUT_S = 1.5
 _STREAM_SILENCE_S = 45.0
 """The server pings a stream every 15 seconds: one that is silent for three pings is dead."""
 _ELSEWHERE = frozenset(
     {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 )
-OF_A_MEMBER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 _JSON = {"content-type": "application/json"}
 
 
@@ -60,6 +66,7 @@ class HttpTransport:
             raise ValueError("a list of at least one base URL is needed")
         self._base_urls = [url.rstrip("/") for url in base_urls]
         self._current = 0
+        self._is_closed = False
         # Every member of the process parks one call, so the pool must not make them queue for connections.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0)
         shown = credentials or Credentials()
@@ -76,70 +83,93 @@ class HttpTransport:
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
         """As `Transport.send`."""
+        try:
+            target = encode_request(request)
+            content = None if target.body is None else dump_document(target.body)
+        except (TypeError, ValueError) as error:
+            # Text that is no Unicode, say: no server could read it either.
+            return Received(refuse(request, ErrorCode.INVALID_REQUEST, str(error)))
         tried: list[str] = []
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                response = await self._exchange(request, timeout_ms / 1000, tried)
+                answer = await self._exchange(request, target, content, timeout_ms, tried)
         except TimeoutError as error:
             self._avoid(request, tried[-1])
-            raise CoordinatorUnreachable(f"no answer within {timeout_ms} ms") from error
-        received, by = _decode(request, response), tried[-1]
-        if received.reply.error in _ELSEWHERE:
-            self._avoid(request, by)
-        # Who does not forward knows whom to go to.
-        self._owners.answered(request, received, by)
-        return received
+            raise no_answer(tried[-1], timeout_ms) from error
+        return self._read(request, answer, tried[-1])
 
     async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
         """As `Transport.watch`."""
         path = f"{PREFIX.format(namespace=namespace)}/groups/{group_id}/events"
         query = {} if after_revision is None else {"after": str(after_revision)}
         no_end = httpx.Timeout(_STREAM_SILENCE_S, connect=_CONNECT_TIMEOUT_S)
-        url = self._base_urls[self._current] + path
+        address = self._base_urls[self._current]
         try:
-            async with self._http.stream("GET", url, params=query, timeout=no_end) as response:
+            async with self._http.stream("GET", address + path, params=query, timeout=no_end) as response:
                 if response.status_code != httpx.codes.OK:
-                    await response.aread()
-                    problem = _problem(response)
-                    raise error_for(problem.code, problem.detail)
+                    raise refusal_in(await read_answer(response), address)
+                if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                    raise foreign(f"the answer from {address} is no stream of events", is_lasting=True)
                 async for event in events_of(response.aiter_lines()):
                     if event.event_id:
-                        yield _group_event(event)
-        except httpx.TransportError as error:
+                        yield group_event(event, address)
+        except CoordinatorError:
             self._go_elsewhere()
-            raise CoordinatorUnreachable(_describe(error)) from error
+            raise
+        except Exception as error:
+            self._go_elsewhere()
+            raise self._failure(error, address, _CONNECT_TIMEOUT_S) from error
 
     async def close(self) -> None:
+        self._is_closed = True
         await self._owners.close()
         await self._http.aclose()
 
-    async def _exchange(self, request: Request, timeout_s: float, tried: list[str]) -> httpx.Response:
+    async def _exchange(
+        self, request: Request, target: Target, content: bytes | None, timeout_ms: int, tried: list[str]
+    ) -> HttpAnswer:
         """One request, at the first address that can be connected to: the last that is added to `tried`."""
-        target = encode_request(request)
-        problems: list[str] = []
+        connect_timeout_s = min(_CONNECT_TIMEOUT_S, timeout_ms / 1000)
+        timeout = httpx.Timeout(timeout_ms / 1000, connect=connect_timeout_s)
+        failures: list[CoordinatorUnreachable] = []
         for address in self._addresses(request):
             tried.append(address)
             try:
-                return await self._request(address, target, timeout_s)
-            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                problems.append(f"{address}: {_describe(error)}")
+                return await self._request(address, target, content, timeout)
+            except Exception as error:
+                failure = self._failure(error, address, connect_timeout_s)
                 self._avoid(request, address)
-            except httpx.TransportError as error:
-                self._avoid(request, address)
-                raise CoordinatorUnreachable(_describe(error)) from error
-        raise CoordinatorUnreachable("; ".join(problems))
+                if ends_the_call(failure):
+                    raise failure from error
+                failures.append(failure)
+        raise together(failures)
 
-    async def _request(self, address: str, target: Target, timeout_s: float) -> httpx.Response:
-        content = None if target.body is None else dump_document(target.body)
+    async def _request(self, address: str, target: Target, content: bytes | None, timeout: httpx.Timeout) -> HttpAnswer:
+        if self._is_closed:
+            raise closed()
         headers = (*(_JSON.items() if content else ()), *carried())
-        return await self._http.request(
-            target.method,
-            address + target.path,
-            params=target.query or None,
-            content=content,
-            headers=headers,
-            timeout=httpx.Timeout(timeout_s, connect=min(_CONNECT_TIMEOUT_S, timeout_s)),
-        )
+        url, query = address + target.path, target.query or None
+        async with self._http.stream(
+            target.method, url, params=query, content=content, headers=headers, timeout=timeout
+        ) as response:
+            return await read_answer(response)
+
+    def _read(self, request: Request, answer: HttpAnswer, address: str) -> Received:
+        try:
+            received = received_of(request, answer, address)
+        except CoordinatorUnreachable:
+            self._avoid(request, address)
+            raise
+        if received.reply.error in _ELSEWHERE:
+            self._avoid(request, address)
+        # Who does not forward knows whom to go to.
+        self._owners.answered(request, received, address)
+        return received
+
+    def _failure(self, error: Exception, address: str, connect_timeout_s: float) -> CoordinatorUnreachable:
+        if self._is_closed and not isinstance(error, CoordinatorUnreachable):
+            return closed(was_sent=True)
+        return cause_of(error, address, int(connect_timeout_s * 1000))
 
     def _addresses(self, request: Request) -> list[str]:
         """Where to send a request, in the order in which to try."""
@@ -172,57 +202,6 @@ class _Shown(httpx.Auth):
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         try:
             request.headers.update(self._credentials.headers())
-        except ValueError as error:
-            raise httpx.ConnectError(str(error)) from error
+        except CredentialsError as error:
+            raise credentials_failed(error) from error
         yield request
-
-
-def _describe(error: httpx.TransportError) -> str:
-    return str(error) or type(error).__name__
-
-
-def _document(response: httpx.Response) -> dict[str, Any] | None:
-    try:
-        return parse_document(response.content)
-    except RejectedRequest:
-        return None
-
-
-def _problem(response: httpx.Response) -> Problem:
-    retry_after = response.headers.get("retry-after", "")
-    return decode_problem(response.status_code, _document(response) or {}, retry_after)
-
-
-def _decode(request: Request, response: httpx.Response) -> Received:
-    """The reply in a response. What is no answer of a coordinator counts as none: nobody knows what it did."""
-    if not response.is_success:
-        problem = _problem(response)
-        return Received(_refused(request, problem), problem.revision, problem.epoch, problem.retry_after_ms)
-    document = _document(response)
-    if document is None:
-        raise CoordinatorUnreachable("the answer is no JSON object; is this a Rota server?")
-    try:
-        return decode_reply(ROUTES[type(request)].reply, document)
-    except MalformedReply as error:
-        raise CoordinatorUnreachable(f"the answer is no reply: {error}") from error
-
-
-def _refused(request: Request, problem: Problem) -> Reply:
-    if isinstance(request, LeaveGroup) and request.by_admin and problem.code in OF_A_MEMBER:
-        # The route is that of the one member, so its own error is the answer's.
-        (member,) = request.members
-        return LeaveReply(members=(LeftMember(member.member_id, None, problem.code),))
-    reply = refuse(request, problem.code, problem.detail)
-    return replace(reply, member_id=problem.member_id) if isinstance(reply, JoinReply) else reply
-
-
-def _group_event(event: ServerSentEvent) -> GroupEvent:
-    document = parse_document(event.data.encode())
-    return GroupEvent(
-        revision=int(event.event_id),
-        at_ms=document["at_ms"],
-        generation_id=document["generation_id"],
-        kind=document["kind"],
-        reason=document["reason"],
-        payload=document["payload"],
-    )

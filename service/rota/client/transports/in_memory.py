@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
-from rota.client.errors import CoordinatorUnreachable
+from rota.client.transports.causes import no_answer, unexpected
 from rota.client.transports.port import Answer, GroupEvent
-from rota.protocol.messages import Reply, Request
+from rota.protocol.errors import RejectedRequest
+from rota.protocol.messages import Reply, Request, refuse
 from rota.wire.replies import Received
+
+_HERE = "the coordinator in this process"
 
 
 class Decision(Protocol):
@@ -45,7 +48,11 @@ class InMemoryTransport:
             async with asyncio.timeout(timeout_ms / 1000):
                 decided = await self._coordinator.call(request)
         except TimeoutError as error:
-            raise CoordinatorUnreachable(f"no answer within {timeout_ms} ms") from error
+            raise no_answer(_HERE, timeout_ms) from error
+        except RejectedRequest as rejected:
+            return Received(refuse(request, rejected.code, rejected.detail))
+        except Exception as error:
+            raise unexpected(_HERE, error) from error
         return Received(decided.reply, decided.revision, decided.epoch)
 
     async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:

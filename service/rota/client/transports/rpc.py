@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
 
 import grpc
+from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
 
 from rota.client.errors import CoordinatorUnreachable
-from rota.credentials import Credentials, Version
+from rota.client.transports.causes import closed, credentials_failed, unexpected
+from rota.client.transports.rpc_causes import CONNECT_TIMEOUT_MS, rpc_cause
+from rota.credentials import Credentials, CredentialsError, Version
 from rota.observability.tracing import carried
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinReply, Request, refuse
@@ -29,19 +34,12 @@ _OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     # A member list holds the metadata of all: its server bounds it, not we.
     ("grpc.max_receive_message_length", -1),
-    # A restarted server is found at once; the defaults grow to two minutes.
+    # A restarted server is found at once; the defaults grow to two minutes. The smallest backoff is also the time that
+    # an attempt to connect is given.
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
     ("grpc.max_reconnect_backoff_ms", 500),
 )
-_NOT_OURS = {
-    grpc.StatusCode.UNAUTHENTICATED: ErrorCode.UNAUTHENTICATED,
-    grpc.StatusCode.PERMISSION_DENIED: ErrorCode.GROUP_AUTHORIZATION_FAILED,
-    grpc.StatusCode.INVALID_ARGUMENT: ErrorCode.INVALID_REQUEST,
-    grpc.StatusCode.UNIMPLEMENTED: ErrorCode.INVALID_REQUEST,
-    # The only thing that gRPC itself refuses for its size is a message.
-    grpc.StatusCode.RESOURCE_EXHAUSTED: ErrorCode.PAYLOAD_TOO_LARGE,
-}
 
 
 class Channels:
@@ -60,6 +58,7 @@ class Channels:
         self._headers = tuple((name.lower(), value) for name, value in (headers or {}).items())
         self._credentials = credentials or Credentials()
         self._current = 0
+        self.is_closed = False
         self._channels: dict[str, tuple[Version | None, grpc.aio.Channel]] = {}
 
     @property
@@ -67,17 +66,20 @@ class Channels:
         """What each call carries: also what proves who we are, as it is now."""
         try:
             return (*self._headers, *self._credentials.headers().items(), *carried())
-        except ValueError as error:
-            raise CoordinatorUnreachable(str(error)) from error
+        except CredentialsError as error:
+            raise credentials_failed(error) from error
 
     @property
     def url(self) -> str:
         return self.urls[self._current]
 
     def to(self, url: str) -> grpc.aio.Channel:
+        """Raises `CoordinatorUnreachable` once closed, and where the certificates cannot be read."""
+        if self.is_closed:
+            raise closed()
         address = urlsplit(url)
         if address.scheme.removesuffix("+stream") == "grpcs":
-            version, shown = self._credentials.channel_credentials()
+            version, shown = self._channel_credentials()
         else:
             version, shown = None, None
         if url not in self._channels or self._channels[url][0] != version:
@@ -95,20 +97,28 @@ class Channels:
             self._current = (self._current + 1) % len(self.urls)
 
     async def close(self) -> None:
+        self.is_closed = True
         channels, self._channels = self._channels, {}
         for _version, channel in channels.values():
             await channel.close()
 
+    def failure(self, error: BaseException, url: str, timeout_ms: int | None = None) -> CoordinatorUnreachable:
+        """What an exception of a call at an address means. Raises a cancellation of the calling task again."""
+        if isinstance(error, CoordinatorUnreachable):
+            return error
+        if isinstance(error, asyncio.CancelledError) and (not self.is_closed or _is_being_cancelled()):
+            raise error
+        if self.is_closed:
+            return closed(was_sent=True)
+        if isinstance(error, grpc.aio.AioRpcError):
+            return rpc_cause(error, url, timeout_ms)
+        return unexpected(url, error)
 
-def received_of(request: Request, error: grpc.aio.AioRpcError) -> Received:
-    """The refusal that a status stands for; raises `CoordinatorUnreachable` where nobody knows what was done."""
-    problem = problem_in(error)
-    if problem is None:
-        code = _NOT_OURS.get(error.code())
-        if code is None:
-            raise CoordinatorUnreachable(error.details() or error.code().name) from error
-        problem = Problem(code, error.details() or error.code().name)
-    return refusal(request, problem)
+    def _channel_credentials(self) -> tuple[Version, grpc.ChannelCredentials]:
+        try:
+            return self._credentials.channel_credentials()
+        except CredentialsError as error:
+            raise credentials_failed(error) from error
 
 
 def refusal(request: Request, problem: Problem) -> Received:
@@ -118,17 +128,21 @@ def refusal(request: Request, problem: Problem) -> Received:
     return Received(reply, problem.revision, problem.epoch, problem.retry_after_ms)
 
 
-def problem_in(error: grpc.aio.AioRpcError) -> Problem | None:
-    """What one of our servers said; None if the status is somebody else's."""
+def problem_in(error: BaseException) -> Problem | None:
+    """What one of our servers said; None if the status is another program's."""
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return None
     for key, value in error.trailing_metadata() or ():
         if key == DETAILS_KEY and isinstance(value, bytes):
-            return problem_of(Status.FromString(value))
+            with suppress(DecodeError):
+                return problem_of(Status.FromString(value))
     return None
 
 
-def was_not_sent(error: grpc.aio.AioRpcError) -> bool:
-    """No connection could be made, so that the call may be made elsewhere. gRPC says it in words only."""
-    return error.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in (error.details() or "")
+def _is_being_cancelled() -> bool:
+    """Whether the task that runs was asked to end. A channel that is closed cancels its calls, not their tasks."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _open(address: str, shown: grpc.ChannelCredentials | None) -> grpc.aio.Channel:

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from rota.client.errors import CoordinatorUnreachable
-from rota.client.transports.rpc import problem_in, was_not_sent
+from rota.client.transports.causes import broken, closed, foreign
+from rota.client.transports.rpc import Channels, problem_in
 from rota.v1.coordinator_pb2 import SessionEvent, SessionOptions, SessionRequest
 from rota.wire.rpcs import COORDINATOR
 from rota.wire.together import apart, take_together
@@ -27,13 +29,15 @@ class SessionStream:
 
     def __init__(
         self,
-        channel: grpc.aio.Channel,
-        metadata: tuple[tuple[str, str], ...],
+        channels: Channels,
+        url: str,
         on_news: Callable[[SessionEvent | None], None],
         leave_after_ms: int | None,
     ) -> None:
-        method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(_PATH)
-        self._stream = method(metadata=metadata)
+        """Raises `CoordinatorUnreachable` where the channel cannot be used."""
+        method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channels.to(url).stream_stream(_PATH)
+        self._stream = method(metadata=channels.metadata)
+        self._channels, self._url = channels, url
         self._on_news = on_news
         self._calls = 0
         self._open: dict[int, asyncio.Future[SessionEvent]] = {}
@@ -55,7 +59,7 @@ class SessionStream:
     @property
     def failure(self) -> CoordinatorUnreachable:
         """Why it is over."""
-        return self._failure or CoordinatorUnreachable("the stream is over")
+        return self._failure or broken(self._url, "the stream is over")
 
     async def until_idle(self, timeout_s: float) -> None:
         """Return when nobody waits for an answer here, or the stream is over, or after this long."""
@@ -86,7 +90,7 @@ class SessionStream:
 
     async def close(self) -> None:
         """Break it off."""
-        self._end(CoordinatorUnreachable("the stream was closed"))
+        self._end(closed(was_sent=True) if self._channels.is_closed else broken(self._url, "the stream was given up"))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -108,20 +112,28 @@ class SessionStream:
                     await self._stream.write(request.SerializeToString())
                 self._wake.clear()
                 await self._wake.wait()
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        except Exception:
             # The reader learns why.
             return
 
     async def _read(self) -> None:
-        failure = CoordinatorUnreachable("the server ended the stream")
+        failure = broken(self._url, "the server ended the stream")
         try:
             while isinstance(data := await self._stream.read(), bytes):
                 for event in apart(SessionEvent.FromString(data)):
                     self._take(event)
-        except grpc.aio.AioRpcError as error:
-            failure = _failure_of(error)
+        except DecodeError:
+            failure = foreign(f"what the stream from {self._url} brought is no message of Rota's")
+        except Exception as error:
+            failure = self._failure_of(error)
         finally:
             self._end(failure)
+
+    def _failure_of(self, error: Exception) -> CoordinatorUnreachable:
+        problem = problem_in(error)
+        if problem is not None:
+            return broken(self._url, f"the server ended the stream: {problem.code}: {problem.detail}")
+        return self._channels.failure(error, self._url)
 
     def _take(self, event: SessionEvent) -> None:
         answer = self._open.get(event.call)
@@ -140,9 +152,3 @@ class SessionStream:
                 if not answer.done():
                     answer.set_exception(failure)
             self._on_news(None)
-
-
-def _failure_of(error: grpc.aio.AioRpcError) -> CoordinatorUnreachable:
-    problem = problem_in(error)
-    detail = problem.detail if problem else error.details()
-    return CoordinatorUnreachable(detail or error.code().name, was_sent=not was_not_sent(error))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
-import grpc
-
 from rota.client.errors import CoordinatorUnreachable
+from rota.client.transports.causes import ends_the_call, foreign, no_answer, quoted, together, unexpected
 from rota.client.transports.grpc import GrpcTransport
 from rota.client.transports.port import GroupEvent
-from rota.client.transports.rpc import ELSEWHERE, refusal
+from rota.client.transports.recent import Recent
+from rota.client.transports.rpc import ELSEWHERE, Channels, refusal
 from rota.client.transports.session_stream import SessionStream
 from rota.client.transports.waiting_beats import Beat, WaitingBeats, by_group
 from rota.credentials import Credentials
@@ -29,7 +29,7 @@ from rota.protocol.messages import (
 )
 from rota.v1.coordinator_pb2 import SessionEvent
 from rota.wire.heartbeats import read_results, write_many
-from rota.wire.problems import Problem
+from rota.wire.problems import Problem, bounded_retry_after_ms, error_code
 from rota.wire.replies import MalformedReply, Received
 from rota.wire.rpcs import RPCS
 
@@ -72,7 +72,7 @@ class StreamTransport:
         self._leave_after_ms = leave_after_ms
         self._streams: dict[str, _Stream] = {}
         self._former: set[asyncio.Task[None]] = set()
-        self._session_ms: dict[tuple[str, str, str], int] = {}
+        self._session_ms: Recent[tuple[str, str, str], int] = Recent()
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
         """As `Transport.send`."""
@@ -85,13 +85,14 @@ class StreamTransport:
         except TimeoutError:
             # It may be the server, or all that is between us: what else is open there would wait in vain.
             self._give_up(request, tried[-1])
-            raise CoordinatorUnreachable(f"no answer within {timeout_ms} ms") from None
+            raise no_answer(tried[-1], timeout_ms) from None
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
         """As `Transport.watch`."""
         return self._unary.watch(namespace, group_id, after_revision)
 
     async def close(self) -> None:
+        self._channels.is_closed = True
         for url in tuple(self._streams):
             self._end(url, at_once=True)
         await asyncio.gather(*self._former)
@@ -100,28 +101,23 @@ class StreamTransport:
     async def _send_over_a_stream(self, request: Request, tried: list[str]) -> Received:
         """At the first address that can be connected to: where nothing was sent, nothing is lost."""
         self._end_unusable()
-        *others, last = self._channels.in_order(self._owner_of(request))
-        for url in others:
+        failures: list[CoordinatorUnreachable] = []
+        for url in self._channels.in_order(self._owner_of(request)):
             tried.append(url)
             try:
                 return await self._send(request, url)
-            except CoordinatorUnreachable as error:
-                if error.was_sent:
+            except CoordinatorUnreachable as failure:
+                if ends_the_call(failure):
                     raise
-        tried.append(last)
-        return await self._send(request, last)
+                failures.append(failure)
+        raise together(failures)
 
     async def _send(self, request: Request, url: str) -> Received:
         stream = self._streams.get(url)
         if stream is None:
-            channel, metadata = self._channels.to(url), self._channels.metadata
-            stream = self._streams[url] = _Stream(channel, metadata, self._leave_after_ms)
+            stream = self._streams[url] = _Stream(self._channels, url, self._leave_after_ms)
         try:
-            if isinstance(request, Heartbeat):
-                received = await stream.heartbeat(request, self._wait_ms(request))
-            else:
-                received = await stream.call(request)
-                self._note(request, received)
+            received = await self._exchange(request, stream)
         except CoordinatorUnreachable:
             if self._streams.get(url) is stream:
                 self._give_up(request, url)
@@ -131,6 +127,16 @@ class StreamTransport:
         if self._leave_after_ms is None:
             # Who does not forward knows whom to go to.
             self._owners.answered(request, received, url)
+        return received
+
+    async def _exchange(self, request: Request, stream: _Stream) -> Received:
+        try:
+            if isinstance(request, Heartbeat):
+                return await stream.heartbeat(request, self._wait_ms(request))
+            received = await stream.call(request)
+        except Exception as error:
+            raise self._channels.failure(error, stream.url) from error
+        self._note(request, received)
         return received
 
     def _owner_of(self, request: Request) -> str | None:
@@ -171,20 +177,19 @@ class StreamTransport:
         reply = received.reply
         if isinstance(request, JoinGroup) and isinstance(reply, JoinReply) and reply.error is ErrorCode.NONE:
             name = (request.namespace, request.group_id, reply.member_id)
-            self._session_ms[name] = request.session_timeout_ms
+            self._session_ms.put(name, request.session_timeout_ms)
         elif isinstance(request, LeaveGroup):
             for member in request.members:
-                self._session_ms.pop((request.namespace, request.group_id, member.member_id), None)
+                self._session_ms.discard((request.namespace, request.group_id, member.member_id))
 
 
 class _Stream:
     """A session stream with the heartbeats that wait on it."""
 
-    def __init__(
-        self, channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...], leave_after_ms: int | None
-    ) -> None:
+    def __init__(self, channels: Channels, url: str, leave_after_ms: int | None) -> None:
+        self.url = url
         self._beats = WaitingBeats(self._flush)
-        self._session = SessionStream(channel, metadata, self._on_news, leave_after_ms)
+        self._session = SessionStream(channels, url, self._on_news, leave_after_ms)
         self._flushes: set[asyncio.Task[None]] = set()
 
     @property
@@ -203,8 +208,8 @@ class _Stream:
             return _refusal(request, event)
         try:
             return rpc.read_answer(getattr(event, answered))
-        except MalformedReply as error:
-            raise CoordinatorUnreachable(f"the answer is no reply: {error}") from error
+        except (MalformedReply, ValueError) as error:
+            raise self._no_reply(error) from error
 
     async def heartbeat(self, request: Heartbeat, wait_ms: int) -> Received:
         beat = self._beats.add(request, wait_ms)
@@ -238,11 +243,14 @@ class _Stream:
             groups = [(request.namespace, request.group_id) for request in requests]
             self._beats.heard(beats, dict(zip(groups, read_results(event.heartbeat.groups), strict=True)))
         except CoordinatorUnreachable as error:
-            for beat in beats:
-                beat.fail(error)
+            _fail(beats, error)
         except (MalformedReply, ValueError) as error:
-            for beat in beats:
-                beat.fail(CoordinatorUnreachable(f"the answer is no reply: {error}"))
+            _fail(beats, self._no_reply(error))
+        except Exception as error:
+            _fail(beats, unexpected(self.url, error))
+
+    def _no_reply(self, error: Exception) -> CoordinatorUnreachable:
+        return foreign(f"the answer from {self.url} is no reply of Rota's ({quoted(error)})")
 
     def _on_news(self, event: SessionEvent | None) -> None:
         kind = "" if event is None else event.WhichOneof("event")
@@ -274,9 +282,16 @@ def _is_well_formed(request: Heartbeat) -> bool:
     return True
 
 
+def _fail(beats: Iterable[Beat], error: CoordinatorUnreachable) -> None:
+    for beat in beats:
+        beat.fail(error)
+
+
 def _refusal(request: Request, event: SessionEvent) -> Received:
+    """A call's own error leaves the stream and the other calls alone, also where a newer release knows its code."""
     error: Any = event.error
-    known = error.code in ErrorCode.__members__
-    code = ErrorCode(error.code) if known else ErrorCode.COORDINATOR_NOT_AVAILABLE
-    problem = Problem(code, error.detail, error.member_id, error.revision, error.epoch, error.retry_after_ms)
-    return refusal(request, problem)
+    code = error_code(error.code)
+    detail = error.detail if code else f"an error code unknown to this release, {error.code[:64]}: {error.detail}"
+    retry_after_ms = bounded_retry_after_ms(error.retry_after_ms)
+    code = code or ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return refusal(request, Problem(code, detail, error.member_id, error.revision, error.epoch, retry_after_ms))

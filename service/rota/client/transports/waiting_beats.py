@@ -21,6 +21,7 @@ from rota.protocol.messages import (
     HeartbeatReply,
     MemberHeartbeat,
 )
+from rota.wire.problems import error_code
 from rota.wire.replies import Received
 from rota.wire.status import STATUS
 
@@ -168,7 +169,8 @@ def _reply_of_news(news: Any, kind: str) -> HeartbeatReply:
         case "generation":
             return HeartbeatReply(generation_id=news.generation_id, state="Stable")
         case _:
-            return _refusal(ErrorCode(news.code), news.reason)
+            # A code of a newer release says nothing here: the member asks again and learns what to do.
+            return _refusal(error_code(news.code) or ErrorCode.COORDINATOR_NOT_AVAILABLE, news.reason)
 
 
 def _refusal(error: ErrorCode, detail: str) -> HeartbeatReply:

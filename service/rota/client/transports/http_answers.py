@@ -1,0 +1,122 @@
+"""What an HTTP answer says: a reply, an error of Rota's, or something that another program sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+
+from rota.client.errors import CoordinatorError, CoordinatorUnreachable, error_for
+from rota.client.transports.causes import foreign, foreign_status
+from rota.client.transports.port import GroupEvent
+from rota.client.transports.sse import ServerSentEvent
+from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.messages import JoinReply, LeaveGroup, LeaveReply, LeftMember, Reply, Request, refuse
+from rota.wire.documents import parse_document
+from rota.wire.problems import Problem, decode_problem, retry_after_ms, unknown_code
+from rota.wire.replies import MalformedReply, Received, decode_reply
+from rota.wire.routes import ROUTES
+
+MAX_REPLY_BYTES = 256 * 1024 * 1024
+"""Far above the members of the largest group, with the metadata of each."""
+MAX_PROBLEM_BYTES = 1024 * 1024
+_OF_A_MEMBER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """A response that was read to its end, or to the bound on its size."""
+
+    status: int
+    headers: httpx.Headers
+    body: bytes | None
+    """None where it is larger than any of Rota's."""
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status <= 299
+
+    @property
+    def document(self) -> dict[str, Any] | None:
+        try:
+            return parse_document(self.body) if self.body else None
+        except RejectedRequest:
+            return None
+
+
+async def read_answer(response: httpx.Response) -> HttpAnswer:
+    """Read a response of any size in bounded memory."""
+    bound = MAX_REPLY_BYTES if response.is_success else MAX_PROBLEM_BYTES
+    chunks, size = [], 0
+    async for chunk in response.aiter_bytes():
+        size += len(chunk)
+        if size > bound:
+            return HttpAnswer(response.status_code, response.headers, None)
+        chunks.append(chunk)
+    return HttpAnswer(response.status_code, response.headers, b"".join(chunks))
+
+
+def received_of(request: Request, answer: HttpAnswer, address: str) -> Received:
+    """The reply in an answer; raises `CoordinatorUnreachable` for an answer of another program."""
+    if not answer.is_success:
+        problem = problem_in(answer, address)
+        return Received(_refused(request, problem), problem.revision, problem.epoch, problem.retry_after_ms)
+    document = answer.document
+    if document is None:
+        raise foreign(f"the answer from {address} is no JSON object")
+    try:
+        return decode_reply(ROUTES[type(request)].reply, document)
+    except MalformedReply as error:
+        raise foreign(f"the answer from {address} is no reply of Rota's ({error})") from error
+
+
+def refusal_in(answer: HttpAnswer, address: str) -> CoordinatorError:
+    """The error that an answer to something other than a request stands for."""
+    try:
+        problem = problem_in(answer, address)
+    except CoordinatorUnreachable as failure:
+        return failure
+    return error_for(problem.code, problem.detail, problem.retry_after_ms)
+
+
+def problem_in(answer: HttpAnswer, address: str) -> Problem:
+    """Rota's own error in an answer. Only a proxy's request for patience (429) counts as if Rota had said it.
+
+    Raises `CoordinatorUnreachable` for every other answer: it does not say what became of the request.
+    """
+    document, retry_after = answer.document or {}, answer.headers.get("retry-after", "")
+    problem = decode_problem(answer.status, document, retry_after)
+    if problem is not None:
+        return problem
+    if code := unknown_code(document):
+        raise foreign(f"HTTP status {answer.status} from {address} with {code}, an error code unknown to this release")
+    failure = foreign_status(answer.status, address, answer.headers.get("location", ""))
+    if answer.status == httpx.codes.TOO_MANY_REQUESTS:
+        return Problem(ErrorCode.THROTTLED, failure.detail, retry_after_ms=retry_after_ms(retry_after))
+    raise failure
+
+
+def group_event(event: ServerSentEvent, address: str) -> GroupEvent:
+    """A journal line of the stream; raises `CoordinatorUnreachable` if it is none."""
+    try:
+        document = parse_document(event.data.encode())
+        return GroupEvent(
+            revision=int(event.event_id),
+            at_ms=document["at_ms"],
+            generation_id=document["generation_id"],
+            kind=document["kind"],
+            reason=document["reason"],
+            payload=document["payload"],
+        )
+    except (RejectedRequest, KeyError, ValueError) as error:
+        raise foreign(f"an event from {address} is no journal line of Rota's") from error
+
+
+def _refused(request: Request, problem: Problem) -> Reply:
+    if isinstance(request, LeaveGroup) and request.by_admin and problem.code in _OF_A_MEMBER:
+        # The route is that of the one member, so its own error is the answer's.
+        (member,) = request.members
+        return LeaveReply(members=(LeftMember(member.member_id, None, problem.code),))
+    reply = refuse(request, problem.code, problem.detail)
+    return replace(reply, member_id=problem.member_id) if isinstance(reply, JoinReply) else reply
