@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from rota.client.transports.recent import Recent
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, Request, SyncGroup
 from rota.wire.replies import Received
@@ -48,8 +49,8 @@ class Owners:
         """One that is not, as there is but one address, is not looked for all the time."""
         self._find = find
         self._unreachable_s = _UNREACHABLE_S if is_likely_found else _BEHIND_ONE_ADDRESS_S
-        self._known: dict[Group, Owner] = {}
-        self._not_before: dict[Group, float] = {}
+        self._known: Recent[Group, Owner] = Recent()
+        self._not_before: Recent[Group, float] = Recent()
         self._searches: dict[Group, asyncio.Task[None]] = {}
 
     def address_of(self, request: Request) -> str | None:
@@ -64,7 +65,11 @@ class Owners:
         if group is None:
             return
         known = self._known.get(group)
-        if known is not None and received.epoch not in (0, known.epoch):
+        if isinstance(request, LeaveGroup) and received.reply.error is ErrorCode.NONE:
+            # The next call of a member that is still there learns it again.
+            self._known.discard(group)
+            self._not_before.discard(group)
+        elif known is not None and received.epoch not in (0, known.epoch):
             self._lose(group)
         elif known is None and received.reply.error not in _NOBODY:
             self._look_up(group, by)
@@ -72,7 +77,8 @@ class Owners:
     def forget(self, request: Request, address: str) -> None:
         """A call failed there. An owner elsewhere, who was found while it waited, is not to blame."""
         group = _group_of(request)
-        if group is not None and group in self._known and self._known[group].address == address:
+        known = self._known.get(group) if group else None
+        if group is not None and known is not None and known.address == address:
             self._lose(group)
 
     def forget_all_at(self, address: str) -> None:
@@ -87,11 +93,11 @@ class Owners:
         await asyncio.gather(*searches, return_exceptions=True)
 
     def _lose(self, group: Group) -> None:
-        del self._known[group]
-        self._not_before[group] = _now() + _AGAIN_S
+        self._known.discard(group)
+        self._not_before.put(group, _now() + _AGAIN_S)
 
     def _look_up(self, group: Group, at: str) -> None:
-        if group in self._searches or _now() < self._not_before.get(group, 0.0):
+        if group in self._searches or _now() < (self._not_before.get(group) or 0.0):
             return
         task = self._searches[group] = asyncio.create_task(self._search(group, at), name=f"rota owner of {group[1]}")
         task.add_done_callback(lambda _: self._searches.pop(group, None))
@@ -102,10 +108,11 @@ class Owners:
             async with asyncio.timeout(_TIMEOUT_S):
                 owner = await self._find(group, at)
                 if owner is not None:
-                    self._known[group] = owner
+                    self._known.put(group, owner)
+                    self._not_before.discard(group)
                     return
                 pause_s = _AGAIN_S
-        self._not_before[group] = _now() + pause_s
+        self._not_before.put(group, _now() + pause_s)
 
 
 def _group_of(request: Request) -> Group | None:
