@@ -43,6 +43,7 @@ def test_groups_are_listed_as_a_table_as_json_and_by_name(rota: Rota) -> None:
     assert listed == [json.loads(line) for line in lines]
     assert rota("groups", "list", "-o", "name").out.split() == ["billing", "indexers"]
     assert rota("groups", "list", "--state", "Stable", "-o", "name").out.split() == ["indexers"]
+    assert rota("groups", "list", "--state", " stable ,DEAD", "-o", "name").out.split() == ["indexers"]
 
 
 def test_a_group_is_described_with_its_members_and_its_last_rebalance(rota: Rota) -> None:
@@ -137,6 +138,8 @@ def test_topics_are_put_shown_listed_and_deleted(rota: Rota) -> None:
         (("groups", "list", "--url", "http://127.0.0.1:1"), 69, "no server answers at http://127.0.0.1:1"),
         (("groups", "list", "--url", "nonsense"), 2, "nonsense is no URL of a server"),
         (("groups", "describe", "no such"), 2, "group_id must be 1 to 249 of"),
+        (("groups", "list", "--state", "Foo"), 2, "unknown state 'Foo'; known are CompletingRebalance, Dead, Empty"),
+        (("groups", "list", "--state", "Stabel"), 2, "unknown state 'Stabel'; did you mean 'Stable'?"),
         (("groups", "watch", "no/such"), 2, "group_id must be 1 to 249 of"),
         (("groups", "describe", "nobody"), 3, "GROUP_ID_NOT_FOUND"),
         (("groups", "remove-member", "nobody", "x"), 3, "UNKNOWN_MEMBER_ID"),

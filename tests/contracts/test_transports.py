@@ -187,6 +187,7 @@ async def listings(say: Say) -> None:
     await say(ListGroups("default", limit=2))
     await say(ListGroups("default", after="b", limit=2))
     await say(ListGroups("default", states=("stable",), protocol_types=("x",)))
+    await say(ListGroups("default", states=(" STABLE , empty",)))
     await say(ListGroups("default", states=("empty",), group_types=("CLASSIC",)))
     await say(ListGroups("elsewhere"))
     await say(ListTopics("elsewhere", limit=1))
@@ -275,7 +276,9 @@ BAD: list[Request] = [
     GetLeader(*G, wait_ms=-1),
     ListGroups("default", limit=0),
     ListGroups("default", limit=1_001),
-    ListGroups("default", states=("x",) * 65),
+    ListGroups("default", states=("Stable",) * 65),
+    ListGroups("default", states=("Stabel",)),
+    ListGroups("default", states=("Empty,Foo",)),
     ListGroups("default", states=("x" * 250,)),
     PutTopic("default", "t", 0),
     PutTopic("default", "t", 2**40),

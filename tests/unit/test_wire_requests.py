@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +15,9 @@ from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.wire.documents import dump_document, parse_document
+from rota.wire.requests import LIST_GROUPS
 from rota.wire.routes import ROUTES, Carrier, decode_request, encode_request
+from rota.wire.states import STATE_NAMES
 
 LIMITS = Limits()
 GROUP = {"namespace": "default", "group_id": "indexers:v1"}
@@ -136,9 +139,70 @@ def test_waits_default_to_none_for_heartbeats_and_are_cut_at_fifty_seconds() -> 
     assert read(m.Heartbeat, {**heartbeat, "wait_ms": 3_600_000}).wait_ms == 50_000
 
 
-def test_null_means_absent_and_unknown_names_are_ignored() -> None:
-    document = {"member_id": "m", "generation_id": 1, "wait_ms": None, "a_field_of_tomorrow": [1]}
+def test_null_means_absent() -> None:
+    document = {"member_id": "m", "generation_id": 1, "wait_ms": None}
     assert read(m.Heartbeat, document) == m.Heartbeat("default", "indexers:v1", "m", 1, wait_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("request_type", "document", "says"),
+    [
+        (
+            m.JoinGroup,
+            {"sesion_timeout_ms": 5_000, "protocol_type": "w", "protocols": [{"name": "p"}]},
+            "unknown field 'sesion_timeout_ms'; did you mean 'session_timeout_ms'?",
+        ),
+        (
+            m.JoinGroup,
+            {"protocol_type": "w", "protocols": [{"name": "p"}, {"name": "q", "metdata": None}]},
+            "unknown field 'protocols[1].metdata'; did you mean 'metadata'?",
+        ),
+        (
+            m.SyncGroup,
+            {"member_id": "m", "generation_id": 1, "assignments": [{"memberId": "m", "assignment": ""}]},
+            "unknown field 'assignments[0].memberId'; did you mean 'member_id'?",
+        ),
+        (
+            m.CommitOffsets,
+            {"offsets": [{"topic": "t", "partition": 0, "offset": 1, "retention": 5}]},
+            "unknown field 'offsets[0].retention'; did you mean 'partition'?",
+        ),
+        (m.RebalanceGroup, {"zzz": 1}, "unknown field 'zzz'; known are reason, step_down"),
+        (m.RebalanceGroup, {"\x00\ud800": 1}, "unknown field '\\x00\\ud800'; known are reason, step_down"),
+        (m.RebalanceGroup, {"x" * 5_000: 1}, f"unknown field '{'x' * 64}'; known are reason, step_down"),
+        (m.RebalanceGroup, {"REASON": 1}, "unknown field 'REASON'; did you mean 'reason'?"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest_one(
+    request_type: type[m.Request], document: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(RejectedRequest) as rejected:
+        read(request_type, document)
+    assert (rejected.value.code, rejected.value.detail) == (ErrorCode.INVALID_REQUEST, says)
+
+
+def test_an_unknown_query_parameter_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(RejectedRequest, match="unknown query parameter 'protocl_type'; did you mean 'protocol_types'"):
+        LIST_GROUPS.from_query([("states", "Stable"), ("protocl_type", "x")])
+
+
+def test_states_are_read_in_any_case_with_blanks_and_several_in_one_text() -> None:
+    document = LIST_GROUPS.from_query([("states", " stable , EMPTY"), ("states", "Stable"), ("states", "")])
+    assert LIST_GROUPS.decode(document, Limits(), namespace="n").states == ("Stable", "Empty")
+
+
+def test_a_state_that_does_not_exist_is_refused_with_the_nearest_one() -> None:
+    for text, near in (("Stabel", "did you mean 'Stable'"), ("Foo", "known are CompletingRebalance, Dead, Empty")):
+        with pytest.raises(RejectedRequest, match=f"unknown state '{text}'; {near}"):
+            LIST_GROUPS.decode({"states": [f"empty,{text}"]}, Limits(), namespace="n")
+
+
+def test_the_schema_admits_the_states_that_the_server_admits() -> None:
+    pattern = LIST_GROUPS.schema(Limits())["properties"]["states"]["items"]["pattern"]
+    for text in ("Stable", " stable , EMPTY", "", ",", *STATE_NAMES):
+        assert re.search(pattern, text), text
+    for text in ("Foo", "Stable Empty", "Stable;", "\nStable"):
+        assert not re.search(pattern, text), text
 
 
 WRONG: list[tuple[type[m.Request], dict[str, Any], ErrorCode, str]] = [

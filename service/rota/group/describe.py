@@ -44,7 +44,7 @@ def describe_group(group: Group | None, request: DescribeGroup) -> DescribeReply
 
 def list_groups(groups: Iterable[Group], request: ListGroups) -> ListReply:
     """One page of the namespace's groups in these shards, ordered by id."""
-    states = {state.lower() for state in request.states}
+    states = {state.strip().lower() for state in request.states}
     types = {kind.lower() for kind in request.group_types}
     if types and GROUP_TYPE not in types:
         return ListReply()

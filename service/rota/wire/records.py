@@ -10,7 +10,9 @@ from typing import Any, Final
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
 from rota.wire.fields import Bound, Field, Integer, Schema, Wait, integer_from_text, invalid, resolve, too_large
+from rota.wire.suggestions import unknown
 
+_UNKNOWN_FIELD = "unknown field '"
 REQUIRED: Final = object()
 """The default of an entry that has none."""
 
@@ -34,7 +36,8 @@ class Entry:
 class Record:
     """A JSON object of known names. `build` makes the message of the decoded values.
 
-    Unknown names are ignored, so that a newer peer may say more. `null` means absent.
+    Unknown names are ignored, so that a newer peer may say more, unless the record is `closed`, as what callers send
+    is: a name that is misspelt must not count as absent. `null` means absent.
     `complete` marks what the server sends: every name is always there.
     """
 
@@ -43,11 +46,14 @@ class Record:
     complete: bool = False
     doc: str = ""
     title: str = field(default="")
+    closed: bool = False
 
     def decode(self, value: Any, limits: Limits, **given: Any) -> Any:
         """Build the message; `given` brings what the document does not hold (what the path said)."""
         if type(value) is not dict:
             raise invalid("must be an object")
+        if self.closed and not value.keys() <= self._names:
+            raise invalid(unknown("field", self._first_unknown(value), self._names))
         for name, attribute, decode, default in self._readers:
             item = value.get(name)
             if item is not None:
@@ -78,6 +84,8 @@ class Record:
         if required:
             schema["required"] = required
         schema["properties"] = {entry.name: self.entry_schema(entry, limits) for entry in self.entries}
+        if self.closed:
+            schema["additionalProperties"] = False
         return schema
 
     def entry_schema(self, entry: Entry, limits: Limits) -> Schema:
@@ -97,6 +105,8 @@ class Record:
         kinds = {entry.name: entry.field for entry in self.entries}
         for name, text in parameters:
             match kinds.get(name):
+                case None if self.closed:
+                    raise invalid(unknown("query parameter", name, self._names))
                 case None:
                     continue
                 case ListOf():
@@ -115,6 +125,13 @@ class Record:
             pairs += [(name, str(item)) for item in values if item not in (None, "")]
         return pairs
 
+    def _first_unknown(self, names: Iterable[str]) -> str:
+        return next(name for name in names if name not in self._names)
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(entry.name for entry in self.entries)
+
     @cached_property
     def _readers(self) -> tuple[tuple[str, str, Callable[[Any, Limits], Any], Any], ...]:
         """What `decode` needs of each entry, looked up once: it is on the way of every heartbeat."""
@@ -127,8 +144,18 @@ class Record:
 
 def _placed(name: str, detail: str) -> str:
     """`members` + `[3].name must be …`; `member_id` + `must be …`. Checks of ids name themselves already."""
+    if detail.startswith(_UNKNOWN_FIELD):
+        return _unknown_below(name, detail)
+    if detail.startswith("unknown "):
+        return detail
     rest = detail.removeprefix(f"{name} ")
     return name + rest if rest.startswith("[") else f"{name} {rest}"
+
+
+def _unknown_below(place: str, detail: str) -> str:
+    """`unknown field 'nam'` at `protocols[0]` becomes `unknown field 'protocols[0].nam'`."""
+    rest = detail.removeprefix(_UNKNOWN_FIELD)
+    return f"{_UNKNOWN_FIELD}{place}{'' if rest.startswith('[') else '.'}{rest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +182,15 @@ class ListOf:
         try:
             return self.item.decode(value, limits)
         except RejectedRequest as rejected:
+            if rejected.detail.startswith(_UNKNOWN_FIELD):
+                raise RejectedRequest(rejected.code, _unknown_below(f"[{index}]", rejected.detail)) from None
             glue = " " if rejected.detail.startswith("must ") else "."
             raise RejectedRequest(rejected.code, f"[{index}]{glue}{rejected.detail}") from None
+
+
+def given(build: Callable[..., Any], entries: tuple[Entry, ...], *, doc: str = "", title: str = "") -> Record:
+    """The record of something that callers send: no other names than these are admitted."""
+    return Record(build, entries, doc=doc, title=title, closed=True)
 
 
 class Pair:
@@ -165,7 +199,7 @@ class Pair:
     def __init__(self, first: Entry, second: Entry) -> None:
         self.names = (first.name, second.name)
         self._fields = (first.field, second.field)
-        self._record = Record(lambda **values: tuple(values[name] for name in self.names), (first, second))
+        self._record = Record(lambda **values: tuple(values[name] for name in self.names), (first, second), closed=True)
 
     def decode(self, value: Any, limits: Limits) -> Any:
         return self._record.decode(value, limits)

@@ -53,7 +53,8 @@ from rota.wire.fields import (
     too_large,
 )
 from rota.wire.page_token import PageToken
-from rota.wire.records import Entry, ListOf, Pair, Record
+from rota.wire.records import Entry, ListOf, Pair, given
+from rota.wire.states import states
 
 JOIN_WAIT_MS = 30_000
 MAX_PAGE_SIZE = 1_000
@@ -113,7 +114,7 @@ def _leaving_member(**values: Any) -> LeavingMember:
     return member
 
 
-PROTOCOL = Record(
+PROTOCOL = given(
     Protocol,
     (
         Entry("name", PROTOCOL_NAME, doc="An assignment strategy, such as `range`."),
@@ -121,7 +122,7 @@ PROTOCOL = Record(
     ),
 )
 
-JOIN_GROUP = Record(
+JOIN_GROUP = given(
     _join_group,
     (
         Entry("member_id", MEMBER_ID, "", "Empty at first; then the one that the coordinator gave."),
@@ -144,7 +145,7 @@ JOIN_GROUP = Record(
 
 ASSIGNMENTS = ListOf(Pair(Entry("member_id", MEMBER_ID), Entry("assignment", ASSIGNMENT)), "group_max_size")
 
-SYNC_GROUP = Record(
+SYNC_GROUP = given(
     SyncGroup,
     (
         Entry("member_id", MEMBER_ID),
@@ -168,16 +169,16 @@ _HEARTBEAT_WAIT = Entry(
     "wait_ms", Wait(), 0, "Above 0 the call parks and answers the moment the group leaves the generation."
 )
 
-HEARTBEAT = Record(Heartbeat, (*_HEARTBEAT_ENTRIES, _HEARTBEAT_WAIT), title="Heartbeat")
-HEARTBEAT_MEMBER = Record(dict, _HEARTBEAT_ENTRIES)
-HEARTBEAT_BATCH = Record(
+HEARTBEAT = given(Heartbeat, (*_HEARTBEAT_ENTRIES, _HEARTBEAT_WAIT), title="Heartbeat")
+HEARTBEAT_MEMBER = given(dict, _HEARTBEAT_ENTRIES)
+HEARTBEAT_BATCH = given(
     dict,
     (Entry("members", ListOf(HEARTBEAT_MEMBER, "group_max_size"), doc="Several at once."), _HEARTBEAT_WAIT),
     doc="Several members of one process in one message. With `wait_ms`, answered as soon as one of them has news.",
     title="HeartbeatBatch",
 )
 
-LEAVING_MEMBER = Record(
+LEAVING_MEMBER = given(
     _leaving_member,
     (
         Entry("member_id", MEMBER_ID, ""),
@@ -185,11 +186,11 @@ LEAVING_MEMBER = Record(
         Entry("reason", REASON, "", "For people and the journal."),
     ),
 )
-LEAVE_GROUP = Record(
+LEAVE_GROUP = given(
     LeaveGroup, (Entry("members", ListOf(LEAVING_MEMBER, "group_max_size"), doc="Who leaves."),), title="LeaveGroup"
 )
 
-OFFSET_TO_COMMIT = Record(
+OFFSET_TO_COMMIT = given(
     OffsetToCommit,
     (
         Entry("topic", TOPIC),
@@ -199,7 +200,7 @@ OFFSET_TO_COMMIT = Record(
         Entry("metadata", Text("request_max_bytes"), "", "A note of the committer; its own limit is per partition."),
     ),
 )
-COMMIT_OFFSETS = Record(
+COMMIT_OFFSETS = given(
     CommitOffsets,
     (
         Entry("generation_id", GENERATION_ID, NO_GENERATION, "-1 without a member: an administrator's commit."),
@@ -211,14 +212,12 @@ COMMIT_OFFSETS = Record(
 )
 
 _SELECTOR_DOC = "`topic/0,1,2`, repeated for each topic."
-FETCH_OFFSETS = Record(
+FETCH_OFFSETS = given(
     FetchOffsets, (Entry("topic", ListOf(TopicSelector()), None, f"{_SELECTOR_DOC} Without it: all.", "topics"),)
 )
-DELETE_OFFSETS = Record(
-    DeleteOffsets, (Entry("topic", ListOf(TopicSelector()), doc=_SELECTOR_DOC, attribute="topics"),)
-)
+DELETE_OFFSETS = given(DeleteOffsets, (Entry("topic", ListOf(TopicSelector()), doc=_SELECTOR_DOC, attribute="topics"),))
 
-VERIFY_FENCE = Record(
+VERIFY_FENCE = given(
     VerifyFence,
     (
         Entry("generation_id", GENERATION_ID, doc="The fencing token at hand."),
@@ -228,7 +227,7 @@ VERIFY_FENCE = Record(
     title="VerifyFence",
 )
 
-GET_LEADER = Record(
+GET_LEADER = given(
     GetLeader,
     (
         Entry("after_generation", GENERATION_ID, NO_GENERATION, "Wait for a leader of a later generation."),
@@ -242,16 +241,16 @@ _PAGE = (
 )
 _FILTER = ListOf(Text(249), 64)
 
-LIST_GROUPS = Record(
+LIST_GROUPS = given(
     ListGroups,
     (
-        Entry("states", _FILTER, (), "Only groups in these states."),
+        Entry("states", states(64), (), "Only groups in these states, in any case; several may stand between commas."),
         Entry("group_types", _FILTER, (), "Only these group types (`classic`)."),
         Entry("protocol_types", _FILTER, (), "Only these protocol types."),
         *_PAGE,
     ),
 )
-LIST_TOPICS = Record(
+LIST_TOPICS = given(
     ListTopics,
     (
         *_PAGE,
@@ -260,7 +259,7 @@ LIST_TOPICS = Record(
     ),
 )
 
-PUT_TOPIC = Record(
+PUT_TOPIC = given(
     PutTopic,
     (
         Entry("partitions", Integer(1, "max_topic_partitions", ErrorCode.INVALID_PARTITIONS), doc="May only grow."),
@@ -269,9 +268,9 @@ PUT_TOPIC = Record(
     title="PutTopic",
 )
 
-DESCRIBE_GROUP = Record(DescribeGroup, ())
-DELETE_GROUP = Record(DeleteGroup, (Entry("reason", REASON, "", "Why, for people and the journal."),))
-REBALANCE_GROUP = Record(
+DESCRIBE_GROUP = given(DescribeGroup, ())
+DELETE_GROUP = given(DeleteGroup, (Entry("reason", REASON, "", "Why, for people and the journal."),))
+REBALANCE_GROUP = given(
     RebalanceGroup,
     (
         Entry("reason", REASON, "", "Why, for people and the journal."),
@@ -279,11 +278,11 @@ REBALANCE_GROUP = Record(
     ),
     title="RebalanceGroup",
 )
-GET_TOPIC = Record(
+GET_TOPIC = given(
     GetTopic,
     (
         Entry("version", Text(64), "", "Wait until the topic is another than this; without it, until there is one."),
         Entry("wait_ms", Wait(), 0, _WAIT_DOC),
     ),
 )
-DELETE_TOPIC = Record(DeleteTopic, ())
+DELETE_TOPIC = given(DeleteTopic, ())

@@ -14,7 +14,7 @@ from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN, check_group_id, check_namespace, check_topic
 from rota.protocol.limits import Limits
 from rota.wire.fields import Boolean, Integer, Schema, Text, invalid
-from rota.wire.records import Entry, ListOf, Record
+from rota.wire.records import Entry, ListOf, Record, given
 
 _OF_THE_SERVER = frozenset({Action.JOURNAL, Action.METRICS, Action.TOKENS})
 _NO_RULES = Decision(allowed=True, rule="", detail="this server has no rules: everybody may do everything")
@@ -146,7 +146,7 @@ WHO_AM_I_REPLY = Record(
     title="WhoAmIReply",
 )
 
-CAN_I_QUERY = Record(
+CAN_I_QUERY = given(
     Question,
     (
         Entry("action", _ActionName(), doc="`journal`, `metrics`, `tokens` of the server; the others of a namespace."),

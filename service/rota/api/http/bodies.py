@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive, Scope
 
 from rota.api.http.rendered import CallerGone, Header, HttpRefusal
+from rota.api.http.shapes import NO_QUERY
 from rota.protocol.errors import ErrorCode
 
 BODY_DEADLINE_SECONDS = 30.0
@@ -35,6 +37,12 @@ def check_framing(scope: Scope) -> int:
     """The declared length of the body, 0 where none is; refused where two headers disagree about it."""
     headers = dict(scope["headers"])
     return _declared_length(headers.get(b"content-length"), headers.get(b"transfer-encoding"))
+
+
+def check_no_query(scope: Scope) -> None:
+    """Refuse parameters in the query string of a call whose fields are in its body, or that has none."""
+    if query := scope.get("query_string"):
+        NO_QUERY.from_query(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
 
 
 def _check_head(scope: Scope) -> int:

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope
 
 from rota.api.access.guard import Guard
 from rota.api.access.inquiry import CAN_I_QUERY, CAN_I_REPLY, WHO_AM_I_REPLY, answer_to, known_caller
-from rota.api.http.bodies import check_framing, receive_body
+from rota.api.http.bodies import check_framing, check_no_query, receive_body
 from rota.api.http.draining import Draining
 from rota.api.http.heartbeats import HeartbeatEndpoint
 from rota.api.http.rendered import Rendered, render_answer, render_document, render_problem
@@ -61,6 +61,7 @@ class Handlers:
         self, scope: Scope, receive: Receive, route: Route, operation: str, path: Mapping[str, str]
     ) -> Rendered:
         """The same, where what is asked for is in the body."""
+        check_no_query(scope)
         document = parse_document(await receive_body(scope, receive, self.limits.request_max_bytes))
         request = decode_request(route, path, document, self.limits)
         if isinstance(request, JoinGroup):
@@ -83,6 +84,7 @@ class Handlers:
         return render_answer(answer)
 
     async def locate(self, http: HttpRequest) -> Rendered:
+        check_no_query(http.scope)
         owner = self.coordinator.locate(**decode_path(http.path_params))
         return render_document(COORDINATOR.encode(owner))
 
@@ -97,7 +99,8 @@ class Handlers:
             {"events": [EVENT.encode(event) for event in events], "revision": revision, "epoch": epoch}
         )
 
-    async def who_am_i(self, _http: HttpRequest) -> Rendered:
+    async def who_am_i(self, http: HttpRequest) -> Rendered:
+        check_no_query(http.scope)
         return render_document(WHO_AM_I_REPLY.encode(known_caller(self.guard)))
 
     async def can_i(self, http: HttpRequest) -> Rendered:

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.types import Receive, Scope
 
 from rota.api.heartbeats import answers_to
-from rota.api.http.bodies import receive_body
+from rota.api.http.bodies import check_no_query, receive_body
 from rota.api.http.rendered import CallerGone, Rendered, render_answer, render_document
 from rota.api.http.waiting import call_while_there, until_disconnect
 from rota.api.ports import ServedCoordinator
@@ -34,6 +34,7 @@ class HeartbeatEndpoint:
         self._metrics = metrics
 
     async def answer(self, scope: Scope, receive: Receive, namespace: str, group_id: str) -> Rendered:
+        check_no_query(scope)
         document = parse_document(await receive_body(scope, receive, self._limits.request_max_bytes))
         path: dict[str, Any] = dict(decode_path({"namespace": namespace, "group_id": group_id}))
         if "members" in document:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rota.protocol.ids import NO_SHARD
 from rota.wire.fields import MAX_SAFE_INTEGER, AnyObject, Code, Integer, Text
-from rota.wire.records import Entry, ListOf, Record
+from rota.wire.records import Entry, ListOf, Record, given
 from rota.wire.requests import REASON
 
 _TEXT = Text(2**31)
@@ -34,11 +34,11 @@ EVENT = Record(
     title="Event",
 )
 
-WATCH_QUERY = Record(
+WATCH_QUERY = given(
     dict,
     (Entry("after", _NUMBER, None, "Events with a higher revision, first the past ones. Without it: from now on."),),
 )
-JOURNAL_QUERY = Record(
+JOURNAL_QUERY = given(
     dict,
     (
         Entry("shard", Integer(NO_SHARD, 2**31 - 1), doc="Which shard's journal; -1: what was done to API tokens."),
@@ -65,7 +65,7 @@ COORDINATOR = Record(
     title="Coordinator",
 )
 
-REMOVE_MEMBER_QUERY = Record(dict, (Entry("reason", REASON, "", "Why, for people and the journal."),))
+REMOVE_MEMBER_QUERY = given(dict, (Entry("reason", REASON, "", "Why, for people and the journal."),))
 
 JOURNAL_REPLY = Record(dict, (Entry("events", ListOf(EVENT, MAX_EVENTS)), *_PLACE), complete=True, title="JournalReply")
 
@@ -95,3 +95,6 @@ HEARTBEAT_BATCH_REPLY = Record(
     complete=True,
     title="HeartbeatBatchReply",
 )
+
+NO_QUERY = given(dict, ())
+"""The query string of a route that takes no parameters."""
