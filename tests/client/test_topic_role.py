@@ -58,6 +58,18 @@ def test_members_say_what_they_hold_where_the_strategy_asks_for_it_whatever_its_
     assert said == {"range": (), names[1]: held, names[2]: held, names[3]: held}
 
 
+def test_an_eager_member_claims_nothing_under_a_cooperative_strategy() -> None:
+    held = (TopicPartition("t", 3),)
+    listed = ("cooperative-sticky", "sticky", "range")
+
+    def claims(*names: str) -> dict[str, object]:
+        said = TopicRole(names, ("t",), {}).protocols(held, 7)
+        return {each.name: decode_subscription(each.metadata).owned_partitions for each in said}
+
+    assert claims(*listed) == {"cooperative-sticky": (), "sticky": held, "range": ()}
+    assert claims("cooperative-sticky") == {"cooperative-sticky": held}
+
+
 def test_only_cooperative_strategies_let_members_hold_on_while_they_join() -> None:
     def is_cooperative(*names: str) -> bool:
         return TopicRole(names, ("t",), {}).is_cooperative

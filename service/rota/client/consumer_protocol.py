@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from rota.assignors import MemberSubscription, Strategy, TopicPartition, UnknownAssignor, assign, strategy
 from rota.client.callbacks import call
+from rota.client.withheld import WithheldPartitions
 from rota.membership import Assigned, JoinedAsLeader
 from rota.protocol.messages import DescribedMember, JoinedMember, OffsetToCommit, Protocol
 from rota.types import TopicFacts, server_side
@@ -77,6 +78,7 @@ class TopicRole:
     rack_id: str | None = None
     capacity: float = 1.0
     dealt: Dealt | None = field(default=None, init=False)
+    withheld: WithheldPartitions = field(default_factory=WithheldPartitions, init=False)
 
     def __post_init__(self) -> None:
         for name in self.strategies:
@@ -94,16 +96,29 @@ class TopicRole:
         owned = tuple(partition for partition in held or () if partition.topic in self.topics)
         mindful = replace(plain, owned_partitions=owned, generation_id=generation_id if held is not None else -1)
         return tuple(
-            Protocol(name, encode_subscription(mindful if _registered(name).remembers else plain))
+            Protocol(name, encode_subscription(mindful if self._claims_under(_registered(name)) else plain))
             for name in self.strategies
         )
+
+    def _claims_under(self, listed: Strategy) -> bool:
+        """Whether this member names its partitions under a strategy that it lists.
+
+        An eager member gives everything up before it joins. Under a cooperative strategy it claims nothing then
+        (KIP-429): what it claimed would be withheld from the others until it gave it up once more.
+        """
+        return listed.remembers and (self.is_cooperative or not listed.cooperative)
 
     async def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:
         """Everybody's assignment. A member whose metadata cannot be read fails the generation for all."""
         subscriptions = [_read_subscription(member) for member in generation.members]
         topics = await self.count(sorted({topic for each in subscriptions for topic in each.topics}))
-        self.dealt, encoded = await _deal_off_the_loop(generation, topics, subscriptions)
+        withheld = self.withheld if self.is_chosen_cooperative(generation.protocol_name) else None
+        self.dealt, encoded = await _deal_off_the_loop(generation, topics, subscriptions, withheld)
         return encoded
+
+    def is_chosen_cooperative(self, protocol_name: str) -> bool:
+        """Whether the strategy that the group has chosen withholds partitions; this member itself may be eager."""
+        return protocol_name in self.strategies and _registered(protocol_name).cooperative
 
     async def again(self, dealt: Dealt, topics: Mapping[str, TopicFacts]) -> tuple[Dealt, dict[str, bytes]]:
         """What a generation would be dealt by what is known of the topics now, everybody holding what it was given."""
@@ -133,19 +148,31 @@ class TopicRole:
 
 
 async def _deal_off_the_loop(
-    generation: JoinedAsLeader, topics: Mapping[str, TopicFacts], subscriptions: Sequence[MemberSubscription]
+    generation: JoinedAsLeader,
+    topics: Mapping[str, TopicFacts],
+    subscriptions: Sequence[MemberSubscription],
+    withheld: WithheldPartitions | None = None,
 ) -> tuple[Dealt, dict[str, bytes]]:
     """What takes longer is done in a thread: the event loop has heartbeats to send meanwhile."""
     if sum(partition_counts(topics).values()) + len(subscriptions) <= INLINE_SIZE:
-        return _deal(generation, topics, subscriptions)
-    return await asyncio.to_thread(_deal, generation, topics, subscriptions)
+        return _deal(generation, topics, subscriptions, withheld)
+    return await asyncio.to_thread(_deal, generation, topics, subscriptions, withheld)
 
 
 def _deal(
-    generation: JoinedAsLeader, topics: Mapping[str, TopicFacts], subscriptions: Sequence[MemberSubscription]
+    generation: JoinedAsLeader,
+    topics: Mapping[str, TopicFacts],
+    subscriptions: Sequence[MemberSubscription],
+    withheld: WithheldPartitions | None,
 ) -> tuple[Dealt, dict[str, bytes]]:
+    """The assignment, and its bytes by member. With `withheld`, false claims count for nothing."""
     counts, racks, weights = _heeded(topics)
-    dealt = Dealt(generation, topics, assign(generation.protocol_name, counts, subscriptions, racks, weights))
+    if withheld is not None:
+        subscriptions = withheld.believed(generation.generation_id, subscriptions)
+    shares = assign(generation.protocol_name, counts, subscriptions, racks, weights)
+    if withheld is not None:
+        withheld.note_assignment(generation.generation_id, subscriptions, shares)
+    dealt = Dealt(generation, topics, shares)
     return dealt, dealt.encoded()
 
 

@@ -66,8 +66,7 @@ class TopicLookout:
             yield self._refresh_topics()
         if self._watch is not None:
             yield self._watch_topics(self._watch)
-        if self._role.is_cooperative:
-            yield self._look_for_rest()
+        yield self._reassign_withheld()
 
     async def subscribe(self, topics: Topics) -> None:
         """See `Consumer.subscribe`."""
@@ -159,8 +158,8 @@ class TopicLookout:
         again, encoded = await self._role.again(dealt, topics)
         if dealt is not self._dealt_now():
             return False
-        # Of cooperative members some may still be giving up what they were not dealt: they all have to be asked.
-        at_once = not self._role.is_cooperative and again.keeps_all_of(dealt)
+        # Under a cooperative strategy a member may still be giving up what it was not assigned: all have to join again.
+        at_once = not self._withholds() and again.keeps_all_of(dealt)
         if again.shares == dealt.shares or (at_once and self._machine.resync(encoded)):
             self._role.dealt = again
             self._driver.wake.set()
@@ -178,30 +177,51 @@ class TopicLookout:
         is_settled = self._machine.state is State.STABLE and self._holds()
         return dealt if is_current and is_settled and self._machine.is_leader else None
 
-    # --- what nobody was given -----------------------------------------------------------------
+    # --- withheld partitions -------------------------------------------------------------------
 
-    async def _look_for_rest(self) -> None:
-        """As the leader, call for what was withheld and not given up, as its claimant has started anew meanwhile.
+    async def _reassign_withheld(self) -> None:
+        """As the leader, have partitions assigned that were withheld, and that no claimant gives up in half a session.
 
-        Once in a generation, when whoever has something to give up has had its time.
+        The claimant may have restarted since it joined, or may not hold what it claims: it has nothing to revoke, so
+        it does not join again by itself. The strategy that the group has chosen decides, not what this member lists.
         """
-        looked_in, seen = -1, -1
-        while True:
-            await asyncio.sleep(self._machine.settings.session_timeout_ms / 1000)
-            had_time, seen = self._machine.generation_id == seen, self._machine.generation_id
-            if not had_time or seen == looked_in or not self._machine.is_leader or not self._holds():
-                continue
-            try:
-                rest = await self._count_rest()
-            except Exception as error:
-                _log.warning("group %s: its assignment could not be looked up: %r", self._group_id, error)
-                continue
-            looked_in = seen if rest is not None else -1
-            if rest and self._machine.generation_id == seen:
-                self._driver.rejoin(f"{rest} partitions were given to nobody")
+        checked = -1
+        while not self._machine.is_final:
+            generation_id = self._machine.generation_id
+            if generation_id == checked or not self._withholds():
+                await self._driver.changed.wait()
+            elif await self._stays_in(generation_id, self._machine.settings.session_timeout_ms / 2000):
+                checked = await self._call_for_withheld(generation_id)
+
+    async def _call_for_withheld(self, generation_id: int) -> int:
+        """Return the generation that needs no further check, or -1."""
+        try:
+            rest = await self._count_rest()
+        except Exception as error:
+            _log.warning("group %s: its assignment could not be read: %r", self._group_id, error)
+            return -1
+        if rest and self._machine.generation_id == generation_id:
+            self._role.withheld.note_rest()
+            self._driver.rejoin(f"{rest} partitions are assigned to no member")
+        return -1 if rest is None else generation_id
+
+    async def _stays_in(self, generation_id: int, seconds: float) -> bool:
+        """Wait: whether this member still leads the same generation after so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                while self._machine.generation_id == generation_id and self._withholds():
+                    await self._driver.changed.wait()
+                return False
+        except TimeoutError:
+            return True
+
+    def _withholds(self) -> bool:
+        """Whether this member leads a settled generation of a cooperative strategy."""
+        is_settled = self._machine.state is State.STABLE and self._machine.is_leader and self._holds()
+        return is_settled and self._role.is_chosen_cooperative(self._machine.protocol_name)
 
     async def _count_rest(self) -> int | None:
-        """How many partitions of the group's topics nobody was given in this generation; None if that is over."""
+        """How many partitions of the group's topics are assigned to no member; None if this generation is over."""
         dealt = self._role.dealt
         if dealt is not None and dealt.generation.generation_id == self._machine.generation_id:
             return _partitions(dealt.topics) - sum(map(len, dealt.shares.values()))

@@ -1,0 +1,272 @@
+"""A group moves from `range` to `cooperative-sticky` while its members work: at rest each partition has one holder."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from rota.client import Client, Consumer, CoordinatorError, Member, MembershipLost, TopicPartition
+from rota.protocol.messages import OffsetToCommit
+from rota.runtime.coordinator import LocalCoordinator
+from rota.types.consumer import PROTOCOL_TYPE, Subscription, decode_assignment, encode_subscription
+from tests.client.stage import Cable, a_coordinator
+from tests.client.virtual_time import in_virtual_time
+
+TOPICS = {"work": 12}
+ALL = [TopicPartition("work", number) for number in range(12)]
+SESSION_MS = 3_000
+AT_REST_S = SESSION_MS / 1000 + 5
+EAGER, BOTH, COOPERATIVE = ("range",), ("cooperative-sticky", "range"), ("cooperative-sticky",)
+
+
+@dataclass
+class Process:
+    """One consumer as one process runs it: it commits all the time, and dies or closes on demand."""
+
+    group: Group
+    strategies: tuple[str, ...]
+    instance_id: str | None
+    consumer: Consumer = field(init=False)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    commits: Counter[TopicPartition] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.cable = Cable(self.group.coordinator)
+        self.consumer = Client(self.cable, client_id="w").consumer(
+            "g",
+            TOPICS,
+            self.strategies,
+            session_timeout_ms=SESSION_MS,
+            group_instance_id=self.instance_id,
+            on_revoked=lambda _removed: asyncio.sleep(self.group.random.random() * self.group.drain_s),
+        )
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        async with self.consumer:
+            load = asyncio.create_task(self._work())
+            await self.ended.wait()
+            load.cancel()
+
+    async def _work(self) -> None:
+        for offset in itertools.count(1):
+            await asyncio.sleep(0.25)
+            held = self.consumer.assignment or ()
+            try:
+                await self.consumer.commit([OffsetToCommit(*place, offset) for place in held])
+            except (MembershipLost, CoordinatorError):
+                continue
+            self.commits.update(held)
+
+    async def close(self) -> None:
+        self.ended.set()
+        await self.task
+
+    async def die(self) -> None:
+        """As by `kill -9`: the coordinator hears no more of it."""
+        self.cable.pull()
+        self.task.cancel()
+        await asyncio.wait((self.task,))
+
+
+@dataclass
+class Group:
+    coordinator: LocalCoordinator
+    random: random.Random
+    is_static: bool
+    processes: list[Process] = field(default_factory=list)
+    drain_s: float = 0.1
+    """How long `on_revoked` takes at most."""
+    numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def start(self, strategies: tuple[str, ...], instance_id: str | None = None) -> Process:
+        if self.is_static and instance_id is None:
+            instance_id = f"pod-{next(self.numbers)}"
+        process = Process(self, strategies, instance_id)
+        self.processes.append(process)
+        return process
+
+    async def upgrade(self, process: Process, strategies: tuple[str, ...]) -> None:
+        self.processes.remove(process)
+        await process.close()
+        # Some are back before the others have rebalanced without them, some later.
+        await asyncio.sleep(self.random.choice([0.0, 0.3, 1.5, SESSION_MS / 1000 + 1]))
+        self.start(strategies, process.instance_id)
+
+    def unowned(self) -> list[TopicPartition]:
+        held = Counter(place for each in self.processes for place in each.consumer.assignment or ())
+        return [place for place in ALL if held[place] != 1]
+
+    def holders(self) -> dict[TopicPartition, Process]:
+        return {place: each for each in self.processes for place in each.consumer.assignment or ()}
+
+    async def is_at_rest(self) -> None:
+        """Each partition gets one holder in time, and keeps it."""
+        await within(AT_REST_S, lambda: not self.unowned(), lambda: f"unowned: {self.unowned()}")
+        await asyncio.sleep(1)
+        assert self.unowned() == []
+
+    async def watch(self) -> None:
+        """No partition has two holders, at any moment."""
+        while True:
+            held = Counter(place for each in self.processes for place in each.consumer.assignment or ())
+            assert not [place for place, holders in held.items() if holders > 1]
+            await asyncio.sleep(0.05)
+
+
+async def within(seconds: float, is_so: Callable[[], bool], otherwise: Callable[[], object]) -> None:
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not is_so():
+        assert asyncio.get_running_loop().time() < deadline, otherwise()
+        await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def a_group(seed: int, *, is_static: bool) -> AsyncIterator[Group]:
+    async with a_coordinator() as coordinator:
+        group = Group(coordinator, random.Random(seed), is_static)
+        watching = asyncio.create_task(group.watch())
+        try:
+            yield group
+        finally:
+            for process in group.processes:
+                await process.close()
+            watching.cancel()
+            await asyncio.wait((watching,))
+        assert watching.cancelled(), watching.exception()
+
+
+async def all_are(group: Group, strategies: tuple[str, ...], disturb: float) -> None:
+    """One restart after the other, in any order; between two of them a member may join or die."""
+    for process in group.random.sample(group.processes, len(group.processes)):
+        await group.upgrade(process, strategies)
+        await group.is_at_rest()
+        if group.random.random() < disturb:
+            await disturbed(group, strategies)
+
+
+async def disturbed(group: Group, strategies: tuple[str, ...]) -> None:
+    extra = group.start(strategies)
+    await asyncio.sleep(group.random.random() * 4)
+    group.processes.remove(extra)
+    if group.random.random() < 0.5:
+        await extra.die()
+    else:
+        await extra.close()
+    await asyncio.sleep(SESSION_MS / 1000)
+    await group.is_at_rest()
+
+
+@pytest.mark.parametrize("is_static", [False, True], ids=["dynamic", "static"])
+@pytest.mark.parametrize("seed", range(20))
+@in_virtual_time
+async def test_at_each_step_of_an_upgrade_every_partition_has_one_holder(seed: int, is_static: bool) -> None:
+    async with a_group(seed, is_static=is_static) as group:
+        for _ in range(3 + seed % 3):
+            group.start(EAGER)
+        await group.is_at_rest()
+        for strategies in (BOTH, COOPERATIVE):
+            await all_are(group, strategies, disturb=0.2)
+        assert {each.consumer.generation_id for each in group.processes} == {group.processes[0].consumer.generation_id}
+
+
+@pytest.mark.parametrize("strategies", [BOTH, COOPERATIVE], ids=["both", "cooperative"])
+@in_virtual_time
+async def test_a_second_member_gets_its_half(strategies: tuple[str, ...]) -> None:
+    async with a_group(1, is_static=False) as group:
+        for _ in range(2):
+            group.start(strategies)
+            await group.is_at_rest()
+        assert [len(each.consumer.assignment or ()) for each in group.processes] == [6, 6]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@in_virtual_time
+async def test_once_upgraded_only_what_moves_pauses(seed: int) -> None:
+    """Every moment a member joins or leaves: what has the same holder before and after was never out of its hands."""
+    async with a_group(seed, is_static=False) as group:
+        for _ in range(3):
+            group.start(EAGER)
+        await group.is_at_rest()
+        for strategies in (BOTH, COOPERATIVE):
+            await all_are(group, strategies, disturb=0.0)
+        for _ in range(4):
+            before = group.holders()
+            paused: set[TopicPartition] = set()
+            watching = asyncio.create_task(note_pauses(before, paused))
+            if len(group.processes) > 2 and group.random.random() < 0.5:
+                await group.processes.pop(group.random.randrange(len(group.processes))).close()
+            else:
+                group.start(COOPERATIVE)
+            await group.is_at_rest()
+            watching.cancel()
+            after = group.holders()
+            assert not [place for place in paused if after[place] is before[place]]
+
+
+async def note_pauses(holders: dict[TopicPartition, Process], paused: set[TopicPartition]) -> None:
+    """Note which partitions leave their holder's hands, if only for a moment."""
+    while True:
+        paused |= {place for place, each in holders.items() if place not in (each.consumer.assignment or ())}
+        await asyncio.sleep(0.01)
+
+
+# --- claims that lead to nothing -----------------------------------------------------------------
+
+
+def a_liar(coordinator: LocalCoordinator, claims: Sequence[TopicPartition], generation_id: int) -> Member[bytes]:
+    """It says in each join that it holds partitions, and gives nothing up."""
+    said = encode_subscription(Subscription(("work",), owned_partitions=tuple(claims), generation_id=generation_id))
+
+    def lead(*_: object) -> dict[str, bytes]:
+        raise AssertionError("it does not lead")
+
+    return Client(Cable(coordinator), client_id="z").member(
+        "g",
+        protocol_type=PROTOCOL_TYPE,
+        protocols={"cooperative-sticky": said},
+        assign=lead,
+        session_timeout_ms=SESSION_MS,
+    )
+
+
+@pytest.mark.parametrize("generation_id", [-1, 0, 1, 2, 5, 1_000])
+@in_virtual_time
+async def test_a_member_that_claims_what_it_was_not_given_cannot_keep_it_from_the_others(generation_id: int) -> None:
+    async with a_group(1, is_static=False) as group:
+        for _ in range(2):
+            group.start(COOPERATIVE)
+        await group.is_at_rest()
+        async with a_liar(group.coordinator, ALL, generation_id) as liar:
+            await liar.wait_assigned()
+
+            def given() -> list[TopicPartition]:
+                own = decode_assignment(liar.assignment or b"").partitions
+                return sorted([*own, *(place for each in group.processes for place in each.consumer.assignment or ())])
+
+            await within(AT_REST_S, lambda: given() == ALL, given)
+            await asyncio.sleep(AT_REST_S)
+            assert given() == ALL
+
+
+@in_virtual_time
+async def test_a_static_claimant_that_restarts_while_it_revokes_leaves_nothing_behind() -> None:
+    async with a_group(1, is_static=True) as group:
+        group.drain_s = 60
+        first = group.start(COOPERATIVE)
+        await group.is_at_rest()
+        second = group.start(COOPERATIVE)
+        await second.consumer.wait_assigned()
+        await asyncio.sleep(0.1)
+        group.processes.remove(first)
+        await first.die()
+        group.drain_s = 0
+        group.start(COOPERATIVE, first.instance_id)
+        await within(AT_REST_S, lambda: not group.unowned(), group.unowned)
