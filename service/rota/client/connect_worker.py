@@ -13,7 +13,7 @@ from rota.client.callbacks import Listeners, call, notify, notify_lost
 from rota.client.context import ClientContext
 from rota.client.member import Member
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
-from rota.protocol.messages import OffsetToCommit, Protocol
+from rota.protocol.messages import DescribedMember, DescribeGroup, DescribeReply, OffsetToCommit, Protocol
 from rota.types.worker import WorkerState, decode_share, decode_state, encode_share, encode_state
 
 PROTOCOL_NAME = "incremental"
@@ -37,7 +37,7 @@ class WorkRole:
     told: WorkShare = field(default_factory=WorkShare, init=False)
     """What this worker was told last."""
     dealt: frozenset[WorkItem] | None = field(default=None, init=False)
-    """What there was when this worker dealt last."""
+    """What is configured, as of the assignment by which the group works; None where another process made it."""
     memory: Memory = field(default_factory=Memory, init=False)
 
     @property
@@ -53,15 +53,28 @@ class WorkRole:
             decode_state(member.metadata).of_member(member.member_id, member.group_instance_id)
             for member in generation.members
         ]
-        self.dealt = await self.ask()
+        configured = await self.ask()
         shares, self.memory = assign_work(
-            self.dealt,
+            configured,
             workers,
             self.memory,
             now_ms=int(asyncio.get_running_loop().time() * 1000),
             scheduled_rebalance_max_delay_ms=self.return_delay_ms,
         )
+        self.dealt = configured
         return {member_id: encode_share(share) for member_id, share in shares.items()}
+
+    def read_back(self, members: Sequence[DescribedMember]) -> frozenset[WorkItem]:
+        """All work that the present assignment gives out, which an earlier process of this member made, as a rule.
+
+        What each worker runs is remembered, so that it is held back where one goes away.
+        """
+        given: dict[str, frozenset[WorkItem]] = {}
+        for member in members:
+            worker = decode_state(member.metadata).of_member(member.member_id, member.group_instance_id)
+            given[worker.identity] = frozenset(decode_share(member.assignment).run)
+        self.memory = Memory(given)
+        return frozenset[WorkItem]().union(*given.values())
 
     async def ask(self) -> frozenset[WorkItem]:
         """What there is to do now."""
@@ -111,8 +124,7 @@ class ConnectWorker(Member[WorkShared]):
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         self._in_background(self._wait_for_who_is_away())
-        if callable(self._work_role.configured):
-            self._in_background(self._look_for_other_work())
+        self._in_background(self._follow_work())
         return self
 
     async def _start(self, added: WorkShared, held: WorkShared, *, deadline: float | None) -> None:
@@ -144,16 +156,42 @@ class ConnectWorker(Member[WorkShared]):
             except TimeoutError:
                 self.rejoin("who was away did not come back in time")
 
-    async def _look_for_other_work(self) -> None:
+    async def _follow_work(self) -> None:
+        """As the leader, have the group rebalance when other work is configured than was given out."""
         while True:
             # Not all members at the same moment.
             await asyncio.sleep(self._refresh_ms * (0.75 + 0.5 * self._jitter()) / 1000)
-            dealt = self._work_role.dealt
-            if dealt is None or not self.is_leader or self.assignment is None:
+            if not self.is_leader or self.assignment is None:
+                continue
+            if not callable(self._work_role.configured) and self._work_role.dealt is not None:
                 continue
             try:
-                if await self._work_role.ask() != dealt and dealt is self._work_role.dealt:
-                    self.rejoin("there is other work to do")
+                await self._compare_work()
             except Exception as error:
                 # The user's own function may raise, too. Next time, then.
-                _log.warning("group %s: its work could not be looked up: %r", self.group_id, error)
+                _log.warning("group %s: its work could not be compared: %r", self.group_id, error)
+
+    async def _compare_work(self) -> None:
+        role, generation_id = self._work_role, self.generation_id
+        dealt = role.dealt
+        given = await self._read_given() if dealt is None else dealt
+        if given is None:
+            return
+        configured = await role.ask()
+        if dealt is not role.dealt or generation_id != self.generation_id:
+            return
+        if configured != given:
+            self.rejoin("other work is configured")
+        else:
+            role.dealt = configured
+
+    async def _read_given(self) -> frozenset[WorkItem] | None:
+        """For a leader that has returned: what the group was given; None while that is not settled.
+
+        Work that is held back for a worker that is away is given to no member: it is compared when that is over.
+        """
+        request = DescribeGroup(self.namespace, self.group_id)
+        group = await self._caller.ask(request, DescribeReply)
+        if group.state != "Stable" or group.generation_id != self.generation_id or self._work_role.told.delay_ms:
+            return None
+        return self._work_role.read_back(group.members)

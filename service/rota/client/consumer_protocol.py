@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TypeAlias
 
 from rota.assignors import MemberSubscription, Strategy, TopicPartition, UnknownAssignor, assign, strategy
 from rota.client.callbacks import call
 from rota.client.withheld import WithheldPartitions
 from rota.membership import Assigned, JoinedAsLeader
-from rota.protocol.messages import DescribedMember, JoinedMember, OffsetToCommit, Protocol
+from rota.protocol.messages import DescribeReply, JoinedMember, OffsetToCommit, Protocol
 from rota.types import TopicFacts, server_side
 from rota.types.consumer import (
     PROTOCOL_TYPE,
@@ -45,22 +46,36 @@ INLINE_SIZE = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Dealt:
-    """What this member, leading, gave to whom in a generation, and by what it knew of the topics."""
+    """The assignment of a generation that this member leads: its own, or one that it has read back after a restart."""
 
     generation: JoinedAsLeader
-    topics: Mapping[str, TopicFacts]
+    subscribed: tuple[str, ...]
+    """What the members subscribe to, topics that are not registered included."""
+    topics: Mapping[str, TopicFacts] | None
+    """What was known of these topics; None where another process made the assignment."""
     shares: Mapping[str, Sequence[TopicPartition]]
 
     def encoded(self) -> dict[str, bytes]:
         return {member_id: encode_assignment(Assignment(tuple(share))) for member_id, share in self.shares.items()}
 
     def is_about(self, topics: Mapping[str, TopicFacts]) -> bool:
-        """Whether nothing that a strategy heeds is another; topics may have attributes that are for others to read."""
-        return _heeded(self.topics) == _heeded(topics)
+        """Whether all that strategies read of topics is the same; other attributes are for others to read."""
+        return self.topics is not None and _heeded(self.topics) == _heeded(topics)
 
     def keeps_all_of(self, former: Dealt) -> bool:
-        """Whether nobody loses anything by it that it was given in `former`."""
+        """Whether no member loses anything by it that it was given in `former`."""
         return all(set(share) <= set(self.shares.get(member_id, ())) for member_id, share in former.shares.items())
+
+    def is_same_as(self, former: Dealt) -> bool:
+        """Whether each member has the same share, in whatever order."""
+        return self.shares.keys() == former.shares.keys() and all(
+            set(share) == set(former.shares[member_id]) for member_id, share in self.shares.items()
+        )
+
+    def unassigned(self) -> int:
+        """How many partitions of the known topics no member has."""
+        known = sum(facts.partitions for facts in (self.topics or {}).values())
+        return known - len(set(chain.from_iterable(self.shares.values())))
 
 
 @dataclass
@@ -111,7 +126,7 @@ class TopicRole:
     async def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:
         """Everybody's assignment. A member whose metadata cannot be read fails the generation for all."""
         subscriptions = [_read_subscription(member) for member in generation.members]
-        topics = await self.count(sorted({topic for each in subscriptions for topic in each.topics}))
+        topics = await self.count(_subscribed(subscriptions))
         withheld = self.withheld if self.is_chosen_cooperative(generation.protocol_name) else None
         self.dealt, encoded = await _deal_off_the_loop(generation, topics, subscriptions, withheld)
         return encoded
@@ -121,12 +136,19 @@ class TopicRole:
         return protocol_name in self.strategies and _registered(protocol_name).cooperative
 
     async def again(self, dealt: Dealt, topics: Mapping[str, TopicFacts]) -> tuple[Dealt, dict[str, bytes]]:
-        """What a generation would be dealt by what is known of the topics now, everybody holding what it was given."""
+        """What a generation would be assigned by what is known of the topics now, if each member holds its share."""
         subscriptions = [
             replace(_read_subscription(member), owned_partitions=dealt.shares.get(member.member_id, ()))
             for member in dealt.generation.members
         ]
         return await _deal_off_the_loop(dealt.generation, topics, subscriptions)
+
+    def read_back(self, group: DescribeReply) -> Dealt:
+        """The present assignment of a group, which another process made: an earlier one of this member, as a rule."""
+        members = tuple(JoinedMember(each.member_id, each.group_instance_id, each.metadata) for each in group.members)
+        shares = {each.member_id: decode_assignment(each.assignment).partitions for each in group.members}
+        generation = JoinedAsLeader(group.generation_id, group.protocol_name, members)
+        return Dealt(generation, _subscribed([_read_subscription(each) for each in members]), None, shares)
 
     async def count(self, topics: Sequence[str]) -> Mapping[str, TopicFacts]:
         """How many partitions these topics have now, and what else is known of them."""
@@ -172,7 +194,7 @@ def _deal(
     shares = assign(generation.protocol_name, counts, subscriptions, racks, weights)
     if withheld is not None:
         withheld.note_assignment(generation.generation_id, subscriptions, shares)
-    dealt = Dealt(generation, topics, shares)
+    dealt = Dealt(generation, _subscribed(subscriptions), topics, shares)
     return dealt, dealt.encoded()
 
 
@@ -194,11 +216,8 @@ def _registered(name: str) -> Strategy:
     return strategy(name.removeprefix(SERVER_PREFIX))
 
 
-def read_group(members: Sequence[DescribedMember]) -> tuple[list[str], set[TopicPartition]]:
-    """The topics that these members subscribe to, and the partitions that they were given."""
-    topics = {topic for member in members for topic in decode_subscription(member.metadata).topics}
-    given = {place for member in members for place in decode_assignment(member.assignment).partitions}
-    return sorted(topics), given
+def _subscribed(subscriptions: Sequence[MemberSubscription]) -> tuple[str, ...]:
+    return tuple(sorted({topic for each in subscriptions for topic in each.topics}))
 
 
 def _read_subscription(member: JoinedMember) -> MemberSubscription:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from rota.client.calls import Caller
-from rota.client.consumer_protocol import Dealt, Partitions, TopicRole, read_group
+from rota.client.consumer_protocol import Dealt, Partitions, TopicRole
 from rota.client.driver import Driver
+from rota.client.errors import CoordinatorError
 from rota.client.holding import Holding
 from rota.client.topics import Topics, TopicSelection
 from rota.client.topics_watch import TopicsWatch
 from rota.membership import Membership, State
 from rota.membership import events as core
 from rota.protocol.messages import DescribeGroup, DescribeReply
-from rota.types import TopicFacts
 from rota.types.registry import SERVER_PREFIX
 
 _log = logging.getLogger(__name__)
@@ -62,8 +63,7 @@ class TopicLookout:
 
     def chores(self) -> Iterator[Coroutine[None, None, None]]:
         """To be run for as long as the member lives."""
-        if self._selection.pattern is not None or not isinstance(self._role.counts, Mapping):
-            yield self._refresh_topics()
+        yield self._refresh_topics()
         if self._watch is not None:
             yield self._watch_topics(self._watch)
         yield self._reassign_withheld()
@@ -81,8 +81,8 @@ class TopicLookout:
             case core.RebalanceStarted() if self._selection.pattern is not None:
                 # It may be for a topic that matches, and then all should ask for it at once.
                 self._look_now.set()
-            case core.Assigned(is_leader=True) if not self._has_looked:
-                # Word of a change came while the group was between two generations.
+            case core.Assigned(is_leader=True) if not self._has_looked or self._own_assignment() is None:
+                # Topics changed while the group was between two generations, or perhaps while this leader was away.
                 self._look_now.set()
 
     async def _select(self) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class TopicLookout:
     async def _refresh_topics(self) -> None:
         """Look when there is news, and now and then where nobody would tell."""
         while True:
-            if not await self._is_told_to_look() and self._has_looked and self._is_watching():
+            if not await self._is_told_to_look() and self._has_looked and (self._is_watching() or self._is_fixed()):
                 continue
             self._has_looked = False
             try:
@@ -136,6 +136,10 @@ class TopicLookout:
     def _is_watching(self) -> bool:
         return self._watch is not None and self._watch.is_live and self._deals_topics()
 
+    def _is_fixed(self) -> bool:
+        """Whether what there is to share out never changes: names, with counts that were given once."""
+        return self._selection.pattern is None and isinstance(self._role.counts, Mapping)
+
     def _deals_topics(self) -> bool:
         """Whether the group waits for this member to notice what becomes of topics."""
         if self._machine.is_final or not self._machine.is_leader:
@@ -143,24 +147,24 @@ class TopicLookout:
         return self._selection.pattern is not None or not self._machine.protocol_name.startswith(SERVER_PREFIX)
 
     async def _follow_topics(self) -> bool:
-        """As the leader, deal again when topics have changed: at once if that takes nothing from anybody.
+        """As the leader, assign again when topics have changed: at once if that takes nothing from any member.
 
         False where that has to wait for the generation that comes.
         """
         if self._machine.protocol_name.startswith(SERVER_PREFIX):
             return True
-        dealt = self._dealt_now()
+        dealt = self._own_assignment() or await self._read_assignment()
         if dealt is None:
             return False
-        topics = await self._role.count(sorted({*dealt.topics, *self._role.topics}))
+        topics = await self._role.count(sorted({*dealt.subscribed, *self._role.topics}))
         if dealt.is_about(topics):
             return True
         again, encoded = await self._role.again(dealt, topics)
-        if dealt is not self._dealt_now():
+        if not self._is_current(dealt):
             return False
         # Under a cooperative strategy a member may still be giving up what it was not assigned: all have to join again.
         at_once = not self._withholds() and again.keeps_all_of(dealt)
-        if again.shares == dealt.shares or (at_once and self._machine.resync(encoded)):
+        if again.is_same_as(dealt) or (at_once and self._machine.resync(encoded)):
             self._role.dealt = again
             self._driver.wake.set()
         else:
@@ -170,12 +174,39 @@ class TopicLookout:
     def _holds(self) -> bool:
         return self._machine.holds(self._driver.now_ms())
 
-    def _dealt_now(self) -> Dealt | None:
-        """What this member dealt, if the group works by that: not where it lost the lead, or the server deals."""
+    def _leads(self) -> bool:
+        """Whether this member leads a generation that is settled, in which the members assign."""
+        is_settled = self._machine.state is State.STABLE and self._machine.is_leader and self._holds()
+        return is_settled and not self._machine.protocol_name.startswith(SERVER_PREFIX)
+
+    def _is_current(self, dealt: Dealt) -> bool:
+        """Whether the group works by this assignment: it may have been made under an id that this member had before."""
+        is_of_group = dealt.generation.protocol_name == self._machine.protocol_name
+        is_latest = dealt is self._role.dealt or dealt.generation.generation_id == self._machine.generation_id
+        return is_of_group and is_latest and self._leads() and self._machine.member_id in dealt.shares
+
+    def _own_assignment(self) -> Dealt | None:
+        """What this member assigned, if the group works by that."""
         dealt = self._role.dealt
-        is_current = dealt is not None and dealt.generation.protocol_name == self._machine.protocol_name
-        is_settled = self._machine.state is State.STABLE and self._holds()
-        return dealt if is_current and is_settled and self._machine.is_leader else None
+        return dealt if dealt is not None and self._is_current(dealt) else None
+
+    async def _read_assignment(self) -> Dealt | None:
+        """The group's assignment as the coordinator has it, for a leader that has returned and did not assign it."""
+        if not self._leads():
+            return None
+        try:
+            group = await self._describe()
+        except CoordinatorError as error:
+            if not error.retriable:
+                # It cannot be compared with the topics that there are, so all of it is made anew, once.
+                self._driver.rejoin(f"its assignment cannot be read: {error}")
+            raise
+        if group.state != "Stable" or group.generation_id != self._machine.generation_id or not self._leads():
+            return None
+        return self._role.read_back(group)
+
+    async def _describe(self) -> DescribeReply:
+        return await self._caller.ask(DescribeGroup(self._machine.settings.namespace, self._group_id), DescribeReply)
 
     # --- withheld partitions -------------------------------------------------------------------
 
@@ -217,21 +248,11 @@ class TopicLookout:
 
     def _withholds(self) -> bool:
         """Whether this member leads a settled generation of a cooperative strategy."""
-        is_settled = self._machine.state is State.STABLE and self._machine.is_leader and self._holds()
-        return is_settled and self._role.is_chosen_cooperative(self._machine.protocol_name)
+        return self._leads() and self._role.is_chosen_cooperative(self._machine.protocol_name)
 
     async def _count_rest(self) -> int | None:
         """How many partitions of the group's topics are assigned to no member; None if this generation is over."""
-        dealt = self._role.dealt
-        if dealt is not None and dealt.generation.generation_id == self._machine.generation_id:
-            return _partitions(dealt.topics) - sum(map(len, dealt.shares.values()))
-        request = DescribeGroup(self._machine.settings.namespace, self._group_id)
-        group = await self._caller.ask(request, DescribeReply)
-        if group.state != "Stable" or group.generation_id != self._machine.generation_id:
-            return None
-        topics, given = read_group(group.members)
-        return _partitions(await self._role.count(topics)) - len(given)
-
-
-def _partitions(topics: Mapping[str, TopicFacts]) -> int:
-    return sum(facts.partitions for facts in topics.values())
+        dealt = self._own_assignment()
+        if dealt is None and (read := await self._read_assignment()) is not None:
+            dealt = replace(read, topics=await self._role.count(read.subscribed))
+        return None if dealt is None else dealt.unassigned()
