@@ -64,7 +64,7 @@ def an_offset(partition: int = 0, offset: int = 7, group_id: str = "g", **change
 
 
 def a_topic(topic: str = "documents", partitions: int = 12, **changes: Any) -> TopicRow:
-    return replace(TopicRow("default", topic, partitions, (("owner", "search"), ("kind", "table"))), **changes)
+    return replace(TopicRow("default", topic, partitions, (("owner", "search"), ("kind", "table")), 3), **changes)
 
 
 def a_batch(

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rota.group.rows import RowChanges, ShardImage
+from rota.group.rows import RowChanges, ShardImage, TopicsRevisionRow
 from rota.protocol.messages import Protocol
 from rota.runtime.ports import ShardStore, StoreRefused
 from tests.contracts.builders import (
@@ -36,14 +36,24 @@ async def test_every_kind_of_row_is_loaded_as_it_was_written(store: ShardStore) 
         an_offset(0, 2**63 - 1, leader_epoch=None, metadata=""),
         an_offset(1, 0, leader_epoch=2**31 - 1, metadata="世界\n\t"),
     ]
-    topics = [a_topic("a", 1, attributes=()), a_topic("b", 2**31 - 1, attributes=(("ключ", "値"), ("", "")))]
+    topics = [
+        a_topic("a", 1, attributes=(), revision=2**40),
+        a_topic("b", 2**31 - 1, attributes=(("ключ", "値"), ("", ""))),
+    ]
 
-    await store.append(
-        [a_batch(claim, rows=RowChanges(groups=groups, members=members, offsets=offsets, topics=topics))]
-    )
+    revisions = [TopicsRevisionRow("default", 2**40), TopicsRevisionRow("other", 1)]
+    changes = RowChanges(groups=groups, members=members, offsets=offsets, topics=topics, topics_revisions=revisions)
+
+    await store.append([a_batch(claim, rows=changes)])
 
     assert await image_of(store, 0) == ShardImage(
-        0, 1, tuple(sorted(groups, key=lambda g: g.namespace)), tuple(members), tuple(offsets), tuple(topics)
+        0,
+        1,
+        tuple(sorted(groups, key=lambda g: g.namespace)),
+        tuple(members),
+        tuple(offsets),
+        tuple(topics),
+        tuple(revisions),
     )
 
 

@@ -171,7 +171,40 @@ async def test_topics_are_known_by_the_same_version_for_as_long_as_they_are_the_
 
     assert len({empty, four, ""}) == 3
     assert still_four == four
-    assert (await listed(coordinator)).version == empty
+
+
+async def test_no_version_comes_back_with_what_it_stood_for(store: FaultyStore) -> None:
+    """Not after a change is taken back, nor over a restart; and a restart alone makes no new version."""
+    listings: list[str] = []
+    topics: list[str] = []
+    for _ in range(3):
+        async with LocalCoordinator(store, shard_count=4) as coordinator:
+            await coordinator.wait_until_ready()
+            restarted = (await listed(coordinator)).version
+            assert listings[-1:] in ([], [restarted])
+            for partitions, attributes in ((2, ()), (2, (("weights", "9,1"),)), (2, ())):
+                reply = (await coordinator.call(PutTopic("default", "words", partitions, attributes))).reply
+                assert isinstance(reply, TopicReply)
+                topics.append(reply.version)
+                listings.append((await listed(coordinator)).version)
+            await coordinator.call(DeleteTopic("default", "words"))
+            listings.append((await listed(coordinator)).version)
+
+    assert len(set(topics)) == len(topics) == 9
+    assert len(set(listings)) == len(listings) == 12
+
+
+async def test_changes_in_two_shards_are_no_version_of_the_same_changes_in_the_other_order(store: FaultyStore) -> None:
+    seen: list[str] = []
+    async with LocalCoordinator(store, shard_count=4) as coordinator:
+        await coordinator.wait_until_ready()
+        for topic in ("a", "b", "b", "a", "a", "b"):
+            await coordinator.call(PutTopic("default", topic, 1, ()))
+            seen.append((await listed(coordinator)).version)
+            await coordinator.call(DeleteTopic("default", topic))
+            seen.append((await listed(coordinator)).version)
+
+    assert len(set(seen)) == len(seen)
 
 
 async def test_who_waits_is_told_what_another_replica_has_changed(tables: MemoryTables) -> None:

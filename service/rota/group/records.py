@@ -214,6 +214,8 @@ class TopicChanged:
     partitions: int
     attributes: tuple[tuple[str, str], ...]
     reason: str = ""
+    revision: int = 0
+    """Counts the changes of the namespace's topics in this shard; 0 in lines of releases that did not count."""
 
 
 @dataclass(frozen=True, slots=True)

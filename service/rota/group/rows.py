@@ -73,6 +73,16 @@ class TopicRow:
     topic: str
     partitions: int
     attributes: tuple[tuple[str, str], ...]
+    revision: int = 0
+    """That of its last change. See `TopicsRevisionRow`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsRevisionRow:
+    """How often topics of a namespace have changed in this shard: it outlives them, so that no version comes back."""
+
+    namespace: str
+    revision: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +119,7 @@ class RowChanges:
     topics_deleted: list[tuple[str, str]] = field(default_factory=list)
     """(namespace, topic)"""
     topics: list[TopicRow] = field(default_factory=list)
+    topics_revisions: list[TopicsRevisionRow] = field(default_factory=list)
     side_commits_taken: list[int] = field(default_factory=list)
     """What the owner knows of by now."""
 
@@ -123,3 +134,4 @@ class ShardImage:
     members: tuple[MemberRow, ...] = ()
     offsets: tuple[OffsetRow, ...] = ()
     topics: tuple[TopicRow, ...] = ()
+    topics_revisions: tuple[TopicsRevisionRow, ...] = ()

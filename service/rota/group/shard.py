@@ -65,6 +65,7 @@ from rota.protocol.messages import (
     LeftMember,
     ListGroups,
     ListTopics,
+    ListTopicsReply,
     PutTopic,
     RebalanceGroup,
     RebalanceReply,
@@ -347,7 +348,7 @@ class Shard(ShardState):
             case DeleteTopic():
                 result.reply(call, self._delete_topic(result, request))
             case ListTopics():
-                result.reply(call, list_topics(self.topics.values(), request))
+                result.reply(call, self._list_topics(request))
             case _:
                 raise AssertionError(f"no handler for {type(request).__name__}")
 
@@ -376,15 +377,26 @@ class Shard(ShardState):
         if refusal is not None:
             return refusal
         if topic is None or (topic.partitions, topic.attributes) != (request.partitions, request.attributes):
-            change = TopicChanged(request.topic, request.partitions, request.attributes)
+            change = TopicChanged(
+                request.topic, request.partitions, request.attributes, revision=self._next_revision(request.namespace)
+            )
             self._record_topic(result, request.namespace, change)
         return topic_reply(self.topics[key])
 
     def _delete_topic(self, result: Result, request: DeleteTopic) -> TopicReply:
         topic = self.topics.get((request.namespace, request.topic))
         if topic is not None:
-            self._record_topic(result, request.namespace, TopicChanged(request.topic, 0, (), "deleted on request"))
+            revision = self._next_revision(request.namespace)
+            change = TopicChanged(request.topic, 0, (), "deleted on request", revision)
+            self._record_topic(result, request.namespace, change)
         return topic_reply(topic)
+
+    def _next_revision(self, namespace: str) -> int:
+        return self.topics_revisions.get(namespace, 0) + 1
+
+    def _list_topics(self, request: ListTopics) -> ListTopicsReply:
+        revision = self.topics_revisions.get(request.namespace, 0)
+        return list_topics(self.topics.values(), request, self.shard_id, revision)
 
     # --- facts that are the shard's, not a group's -----------------------------------------------
 

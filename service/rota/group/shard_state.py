@@ -9,7 +9,7 @@ from rota.group.apply import apply
 from rota.group.harvest import group_rows, tombstone_row
 from rota.group.records import Administered, Entry, GroupDeleted, ShardAcquired, ShardReleased, TopicChanged
 from rota.group.result import Result
-from rota.group.rows import GroupRow, RowChanges, ShardImage, SideCommit, TopicRow
+from rota.group.rows import GroupRow, RowChanges, ShardImage, SideCommit, TopicRow, TopicsRevisionRow
 from rota.group.state import DEAD, Group, GroupState
 
 
@@ -24,6 +24,8 @@ class ShardState:
         self.topics: dict[tuple[str, str], TopicRow] = {}
         self._dirty_groups: dict[tuple[str, str], None] = {}
         self._buried: list[Group] = []
+        self.topics_revisions: dict[str, int] = {}
+        """By namespace, how often its topics have changed in this shard."""
         self._dirty_topics: dict[tuple[str, str], None] = {}
         self._taken_in: dict[int, SideCommit] = {}
 
@@ -46,6 +48,7 @@ class ShardState:
                 owner.offsets[(offset.topic, offset.partition)] = offset
         for topic in image.topics:
             self.topics[(topic.namespace, topic.topic)] = topic
+        self.topics_revisions.update({row.namespace: row.revision for row in image.topics_revisions})
         for group in self.groups.values():
             if group.settled is not None:
                 group.resume_leader(group.settled)
@@ -97,6 +100,8 @@ class ShardState:
                 changes.topics_deleted.append(key)
             else:
                 changes.topics.append(topic)
+        counted = sorted({namespace for namespace, _ in self._dirty_topics} & self.topics_revisions.keys())
+        changes.topics_revisions += [TopicsRevisionRow(each, self.topics_revisions[each]) for each in counted]
         self._dirty_groups.clear()
         self._dirty_topics.clear()
         return changes
@@ -113,6 +118,7 @@ class ShardState:
             members=tuple(g.member_row(m) for g in known for m in g.members.values() if m.settled is not None),
             offsets=tuple(row for group in known for row in group.offsets.values()),
             topics=tuple(self.topics.values()),
+            topics_revisions=tuple(TopicsRevisionRow(*each) for each in sorted(self.topics_revisions.items())),
         )
 
     # --- inside -------------------------------------------------------------------------------
@@ -125,9 +131,11 @@ class ShardState:
     def _apply_topic(self, namespace: str, record: TopicChanged) -> None:
         key = (namespace, record.topic)
         if record.partitions:
-            self.topics[key] = TopicRow(namespace, record.topic, record.partitions, record.attributes)
+            self.topics[key] = TopicRow(namespace, record.topic, record.partitions, record.attributes, record.revision)
         else:
             self.topics.pop(key, None)
+        if record.revision:
+            self.topics_revisions[namespace] = record.revision
         self._dirty_topics[key] = None
 
     def _adopt(self, namespace: str, group_id: str) -> Group:

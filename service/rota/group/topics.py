@@ -31,18 +31,26 @@ def topic_reply(topic: TopicRow | None) -> TopicReply:
 
 
 def version_of(topic: TopicRow) -> str:
-    """From what the topic is, so that it is the same on every owner and after every restart."""
-    return hashlib.sha256(repr((topic.topic, topic.partitions, topic.attributes)).encode()).hexdigest()[:16]
+    """The same on every owner and after every restart; another one after each change, also one that is taken back.
+
+    The revision counts the changes. The rest is for replicas of a release that does not count them.
+    """
+    return _digest(topic.topic, topic.partitions, topic.attributes, topic.revision)
 
 
-def list_topics(topics: Iterable[TopicRow], request: ListTopics) -> ListTopicsReply:
-    """One page of the namespace's topics in these shards, ordered by name."""
+def list_topics(topics: Iterable[TopicRow], request: ListTopics, shard_id: int, revision: int) -> ListTopicsReply:
+    """One page of the namespace's topics in this shard, ordered by name; `revision` counts all their changes."""
     known = [topic for topic in topics if topic.namespace == request.namespace]
     found = sorted((topic for topic in known if topic.topic > request.after), key=lambda topic: topic.topic)
     page = tuple(topic_reply(topic) for topic in found[: request.limit])
-    return ListTopicsReply(topics=page, more=len(found) > len(page), version=version_of_all(map(version_of, known)))
+    version = version_of_all([_digest(shard_id, revision), *map(version_of, known)])
+    return ListTopicsReply(topics=page, more=len(found) > len(page), version=version)
 
 
 def version_of_all(versions: Iterable[str]) -> str:
     """The version of topics by those of its parts: of single topics, or of what several shards have. Empty is none."""
     return f"{sum(int(version or '0', 16) for version in versions) % 2**64:016x}"
+
+
+def _digest(*values: object) -> str:
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:16]

@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 
-from rota.group.rows import GroupRow, MemberRow, OffsetRow, RowChanges, ShardImage, SideCommit, TopicRow
+from rota.group.rows import (
+    GroupRow,
+    MemberRow,
+    OffsetRow,
+    RowChanges,
+    ShardImage,
+    SideCommit,
+    TopicRow,
+    TopicsRevisionRow,
+)
 from rota.runtime.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreRefused
 from rota.storage.batches import check_batches, last_seq
 
@@ -30,6 +39,7 @@ class _Shard:
     members: dict[tuple[str, str, str], MemberRow] = field(default_factory=dict)
     offsets: dict[tuple[str, str, str, int], OffsetRow] = field(default_factory=dict)
     topics: dict[tuple[str, str], TopicRow] = field(default_factory=dict)
+    topics_revisions: dict[str, TopicsRevisionRow] = field(default_factory=dict)
     side_commits: dict[int, SideCommit] = field(default_factory=dict)
 
     def is_held(self, claim: ShardClaim, replica_id: str) -> bool:
@@ -49,6 +59,7 @@ class _Shard:
         for topic in changes.topics_deleted:
             self.topics.pop(topic, None)
         self.topics.update({(row.namespace, row.topic): row for row in changes.topics})
+        self.topics_revisions.update({row.namespace: row for row in changes.topics_revisions})
         for taken in changes.side_commits_taken:
             self.side_commits.pop(taken, None)
 
@@ -125,6 +136,7 @@ class MemoryTables:
             members=tuple(sorted(shard.members.values(), key=_by_position)),
             offsets=tuple(shard.offsets[name] for name in sorted(shard.offsets)),
             topics=tuple(shard.topics[name] for name in sorted(shard.topics)),
+            topics_revisions=tuple(shard.topics_revisions[name] for name in sorted(shard.topics_revisions)),
         )
 
     def append(self, batches: Sequence[ShardBatch]) -> list[int]:

@@ -10,12 +10,21 @@ from typing import Any, TypeVar
 from sqlalchemy import ARRAY, Integer, Select, and_, any_, bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow
+from rota.group.rows import (
+    GroupRow,
+    MemberImage,
+    MemberRow,
+    OffsetRow,
+    ShardImage,
+    SideCommit,
+    TopicRow,
+    TopicsRevisionRow,
+)
 from rota.group.state import GroupState
 from rota.protocol.messages import Protocol
 from rota.runtime.ports import ShardBatch
 from rota.storage.bulk import Row, TableChange
-from rota.storage.schema import groups, members, offsets, shards, side_commits, topics
+from rota.storage.schema import groups, members, offsets, shards, side_commits, topics, topics_revisions
 
 Read = TypeVar("Read")
 
@@ -35,6 +44,11 @@ _OFFSETS = (
     select(*offsets.c)
     .where(offsets.c.shard_id.in_(_OF_SHARDS))
     .order_by(offsets.c.shard_id, offsets.c.namespace, offsets.c.group_id, offsets.c.topic, offsets.c.partition)
+)
+_TOPICS_REVISIONS = (
+    select(*topics_revisions.c)
+    .where(topics_revisions.c.shard_id.in_(_OF_SHARDS))
+    .order_by(topics_revisions.c.shard_id, topics_revisions.c.namespace)
 )
 _TOPICS = (
     select(*topics.c)
@@ -62,6 +76,7 @@ async def load_images(connection: AsyncConnection, shard_ids: Sequence[int]) -> 
     members = await _read(connection, _MEMBERS, shard_ids, _member_row)
     offsets = await _read(connection, _OFFSETS, shard_ids, _offset_row)
     topics = await _read(connection, _TOPICS, shard_ids, _topic_row)
+    revisions = await _read(connection, _TOPICS_REVISIONS, shard_ids, _topics_revision_row)
     return [
         ShardImage(
             shard_id,
@@ -70,6 +85,7 @@ async def load_images(connection: AsyncConnection, shard_ids: Sequence[int]) -> 
             members=tuple(members[shard_id]),
             offsets=tuple(offsets[shard_id]),
             topics=tuple(topics[shard_id]),
+            topics_revisions=tuple(revisions[shard_id]),
         )
         for shard_id in shard_ids
     ]
@@ -105,6 +121,9 @@ def state_changes(batches: Sequence[ShardBatch]) -> list[TableChange]:
             topics,
             [_topic_values(s, row) for s, c in changes for row in c.topics],
             [(s, *key) for s, c in changes for key in c.topics_deleted],
+        ),
+        TableChange(
+            topics_revisions, [_topics_revision_values(s, row) for s, c in changes for row in c.topics_revisions]
         ),
         TableChange(side_commits, [], [(s, side_id) for s, c in changes for side_id in c.side_commits_taken]),
     ]
@@ -197,9 +216,17 @@ def _side_commit(values: Sequence[Any]) -> SideCommit:
 
 def _topic_values(shard_id: int, row: TopicRow) -> Row:
     attributes = json.dumps(row.attributes, ensure_ascii=False)
-    return (shard_id, row.namespace, row.topic, row.partitions, attributes)
+    return (shard_id, row.namespace, row.topic, row.partitions, attributes, row.revision)
 
 
 def _topic_row(values: Sequence[Any]) -> TopicRow:
-    _, namespace, topic, partitions, attributes = values
-    return TopicRow(namespace, topic, partitions, tuple((name, value) for name, value in attributes))
+    _, namespace, topic, partitions, attributes, revision = values
+    return TopicRow(namespace, topic, partitions, tuple((name, value) for name, value in attributes), revision)
+
+
+def _topics_revision_values(shard_id: int, row: TopicsRevisionRow) -> Row:
+    return (shard_id, row.namespace, row.revision)
+
+
+def _topics_revision_row(values: Sequence[Any]) -> TopicsRevisionRow:
+    return TopicsRevisionRow(*values[1:])

@@ -204,6 +204,15 @@ topics = Table(
     Column("topic", Name, primary_key=True),
     Column("partitions", Integer, nullable=False),
     Column("attributes", Json, nullable=False, comment="[[name, value], …]"),
+    Column("revision", BigInteger, nullable=False, server_default="0", comment="topics_revisions at its last change"),
+)
+
+topics_revisions = Table(
+    "topics_revisions",
+    metadata,
+    Column("shard_id", Integer, primary_key=True, autoincrement=False),
+    Column("namespace", Name, primary_key=True),
+    Column("revision", BigInteger, nullable=False, comment="how often its topics have changed in this shard"),
 )
 
 # `at` is in the key because Postgres wants the partition key there; SQLite's key is (shard_id, seq).

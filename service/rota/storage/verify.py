@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rota.group.journal import decode_entry
 from rota.group.records import AssignmentSynced, Entry, GenerationCompleted, GroupEmptied
-from rota.group.rows import GroupRow, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow
+from rota.group.rows import GroupRow, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow, TopicsRevisionRow
 from rota.group.shard_state import ShardState
 from rota.protocol.ids import NO_SHARD
 from rota.runtime.ports import JournalEvent, StoreRefused
@@ -138,7 +138,7 @@ def _less(image: ShardImage, names: Collection[tuple[str, str, str, int]]) -> Sh
 
 
 def _differences(folded: ShardImage, stored: ShardImage) -> Iterator[str]:
-    for kind in ("groups", "members", "offsets", "topics"):
+    for kind in ("groups", "members", "offsets", "topics", "topics_revisions"):
         yield from _row_differences(kind, _by_name(getattr(folded, kind)), _by_name(getattr(stored, kind)))
 
 
@@ -154,7 +154,7 @@ def _by_name(rows: Iterable[Any]) -> dict[str, Any]:
     return {"/".join(str(part) for part in _name_of(row)): row for row in rows}
 
 
-def _name_of(row: GroupRow | MemberRow | OffsetRow | TopicRow) -> tuple[str | int, ...]:
+def _name_of(row: GroupRow | MemberRow | OffsetRow | TopicRow | TopicsRevisionRow) -> tuple[str | int, ...]:
     match row:
         case GroupRow():
             return row.namespace, row.group_id
@@ -164,6 +164,8 @@ def _name_of(row: GroupRow | MemberRow | OffsetRow | TopicRow) -> tuple[str | in
             return row.namespace, row.group_id, row.topic, row.partition
         case TopicRow():
             return row.namespace, row.topic
+        case TopicsRevisionRow():
+            return (row.namespace,)
 
 
 async def _events(connection: AsyncConnection, shard_id: int) -> AsyncIterator[JournalEvent]:
