@@ -23,6 +23,8 @@ HOUR_MS = 3_600_000
 REST_S = 200.0
 WAITS_AT_REST = 11
 """Of 20 seconds each."""
+LOOKS_AT_REST = (REST_S / 12.5 - 1, REST_S / 7.5 + 1)
+"""The watch may miss a change: one look in ten refresh intervals, of a second each, give or take a quarter."""
 
 
 class Line(Cable):
@@ -31,6 +33,10 @@ class Line(Cable):
     def __init__(self, coordinator: LocalCoordinator) -> None:
         super().__init__(coordinator)
         self.answer_watch: Callable[[ListTopics], Answer] | None = None
+        self.listing_s = self.asking_s = 0.0
+        """How long a listing, or the call that is to be parked, is on its way."""
+        self.is_deaf = False
+        """Watches are parked for as long as they should, and answered that nothing has changed, whatever has."""
         self.waits = 0
         self.parked = 0
         self.syncs_may_go = asyncio.Event()
@@ -39,11 +45,17 @@ class Line(Cable):
     async def send(self, request: Request, *, timeout_ms: int) -> Answer:
         if isinstance(request, SyncGroup):
             await self.syncs_may_go.wait()
+        if isinstance(request, ListTopics) and not request.wait_ms:
+            await asyncio.sleep(self.listing_s)
         if not (isinstance(request, ListTopics) and request.wait_ms):
             return await super().send(request, timeout_ms=timeout_ms)
         self.waits += 1
         if self.answer_watch is not None:
             return self.answer_watch(request)
+        await asyncio.sleep(self.asking_s)
+        if self.is_deaf:
+            await asyncio.sleep(20)
+            return Received(ListTopicsReply(version=request.version))
         self.parked += 1
         try:
             return await super().send(request, timeout_ms=timeout_ms)
@@ -115,8 +127,9 @@ async def test_at_rest_the_leader_has_one_call_parked_and_nobody_else_asks_anyth
         before = [line.requests.copy() for line in lines]
         await asyncio.sleep(REST_S)
         asked = [lists(line.requests[len(known) :]) for line, known in zip(lines, before, strict=True)]
-        assert all(request.wait_ms for request in asked[0])
-        assert len(asked[0]) <= WAITS_AT_REST
+        waits = [request for request in asked[0] if request.wait_ms]
+        assert len(waits) <= WAITS_AT_REST
+        assert LOOKS_AT_REST[0] <= len(asked[0]) - len(waits) <= LOOKS_AT_REST[1]
         assert asked[1] == []
         assert [line.parked for line in lines] == [1, 0]
 
@@ -222,3 +235,68 @@ async def test_a_watch_that_failed_is_taken_up_again() -> None:
         await asyncio.sleep(1)
         await admin.put_topic("t", 6)
         await within(A_MOMENT_S, lambda: sizes(members) == [3, 3])
+
+
+DELAYS_S = [number / 50 for number in range(60)]
+
+
+async def on_a_slow_line(stack: AsyncExitStack, strategy: str, topics: str | re.Pattern[str] = "t") -> Group:
+    group = await a_group(stack, topics, strategy)
+    for line in group[1]:
+        line.listing_s, line.asking_s = 0.15, 0.1
+    return group
+
+
+@in_virtual_time
+@pytest.mark.parametrize("strategy", ["weighted", "server:weighted"])
+async def test_weights_that_change_and_change_back_are_seen_at_whatever_moment(strategy: str) -> None:
+    async with AsyncExitStack() as stack:
+        admin, _, members = await on_a_slow_line(stack, strategy)
+        await admin.put_topic("t", 6)
+        await within(5, lambda: sizes(members) == [3, 3])
+        for delay_s in DELAYS_S:
+            await admin.put_topic("t", 6, {"weights": "50,1,1,1,1,1"})
+            await asyncio.sleep(delay_s)
+            await admin.put_topic("t", 6)
+            await asyncio.sleep(3)
+            assert sizes(members) == [3, 3], delay_s
+
+
+@in_virtual_time
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:range"])
+async def test_a_topic_that_comes_and_goes_is_not_left_assigned_at_whatever_moment(strategy: str) -> None:
+    async with AsyncExitStack() as stack:
+        admin, _, members = await on_a_slow_line(stack, strategy, re.compile("t|u"))
+        for delay_s in DELAYS_S:
+            await admin.put_topic("u", 4)
+            await asyncio.sleep(delay_s)
+            await admin.delete_topic("u")
+            await asyncio.sleep(3)
+            assert sum(sizes(members)) == 2, delay_s
+        await admin.put_topic("u", 4)
+        await within(3, lambda: sizes(members) == [3, 3])
+
+
+@in_virtual_time
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:range"])
+async def test_a_topic_that_is_made_anew_with_fewer_partitions_is_assigned_as_it_is(strategy: str) -> None:
+    async with AsyncExitStack() as stack:
+        admin, _, members = await on_a_slow_line(stack, strategy)
+        for delay_s in DELAYS_S:
+            await admin.put_topic("t", 8)
+            await within(5, lambda: sizes(members) == [4, 4])
+            await admin.delete_topic("t")
+            await asyncio.sleep(delay_s)
+            await admin.put_topic("t", 4)
+            await within(3, lambda: sizes(members) == [2, 2])
+            assert {place.partition for each in members for place in each.assignment or ()} == set(range(4))
+
+
+@in_virtual_time
+async def test_a_change_that_the_watch_misses_is_seen_within_ten_refresh_intervals() -> None:
+    async with AsyncExitStack() as stack:
+        admin, lines, members = await a_group(stack, refresh_ms=1_000)
+        lines[0].is_deaf = True
+        await asyncio.sleep(60)
+        await admin.put_topic("t", 6)
+        await within(15, lambda: sizes(members) == [3, 3])

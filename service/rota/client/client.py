@@ -22,6 +22,7 @@ from rota.client.errors import typed_errors
 from rota.client.lag import LoopLag
 from rota.client.member import Member
 from rota.client.pulse import Pulse
+from rota.client.registered_topics import RegisteredTopics
 from rota.client.roles import Assign, OpaqueRole, Role, Share
 from rota.client.topics import Topics, TopicSelection
 from rota.client.topics_watch import TopicsWatch
@@ -33,7 +34,7 @@ from rota.membership import MembershipSettings
 from rota.protocol.ids import check_client_id, check_group_id, check_instance_id
 from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
 from rota.protocol.messages import NO_GENERATION, Protocol
-from rota.types import TopicFacts, leader, worker
+from rota.types import leader, worker
 
 INSTANCE_ID_VARIABLE = "ROTA_GROUP_INSTANCE_ID"
 """Makes every member of a process static, each in its group: one process should have one in a group."""
@@ -213,8 +214,9 @@ class Client(Administration):
         """
         times = _Times(session_timeout_ms, rebalance_timeout_ms, heartbeat_interval_ms)
         selection = TopicSelection.of(topics)
-        counts = partitions_per_topic or (topics if isinstance(topics, Mapping) else self._registered_facts)
-        is_registered = selection.pattern is not None or counts == self._registered_facts
+        registered = RegisteredTopics(self._caller, self.namespace)
+        counts = partitions_per_topic or (topics if isinstance(topics, Mapping) else registered)
+        is_registered = selection.pattern is not None or counts is registered
         watch = TopicsWatch(
             self._transport, self.namespace, longest_pause_ms=topics_refresh_ms, jitter=self._context.jitter
         )
@@ -225,7 +227,7 @@ class Client(Administration):
             self._settings(group_id, PROTOCOL_TYPE, role, group_instance_id, times),
             role=role,
             selection=selection,
-            registered=self._registered_topics,
+            registered=registered,
             listeners=Listeners(on_assigned, on_revoked, on_lost),
             options=ConsumerSettings(auto_commit_ms, max_processing_interval_ms, topics_refresh_ms),
             watch=watch if is_registered else None,
@@ -401,11 +403,3 @@ class Client(Administration):
             self.client_id,
             heartbeat_ms=times.heartbeat_interval_ms,
         )
-
-    async def _registered_topics(self) -> list[str]:
-        return [topic.topic for topic in await self.topics()]
-
-    async def _registered_facts(self, topics: Sequence[str]) -> dict[str, TopicFacts]:
-        registered = {topic.topic: topic for topic in await self.topics()}
-        known = [registered[topic] for topic in topics if topic in registered]
-        return {topic.topic: TopicFacts(topic.partitions, dict(topic.attributes)) for topic in known}

@@ -17,6 +17,7 @@ from rota.client.context import ClientContext
 from rota.client.errors import CoordinatorError, MembershipLost, Refused
 from rota.client.events import Assigned
 from rota.client.member import Member
+from rota.client.registered_topics import RegisteredTopics
 from rota.client.topic_lookout import TopicLookout
 from rota.client.topics import Topics, TopicSelection
 from rota.client.topics_watch import TopicsWatch
@@ -57,13 +58,13 @@ class Consumer(Member[Partitions]):
         *,
         role: TopicRole,
         selection: TopicSelection,
-        registered: Callable[[], Awaitable[Iterable[str]]],
+        registered: RegisteredTopics,
         listeners: Listeners[Partitions],
         options: ConsumerSettings,
         watch: TopicsWatch | None = None,
         leave_on_close: bool | None = None,
     ) -> None:
-        """`registered` asks for the topics that there are; `watch` tells when these are others, if they matter."""
+        """`registered` lists the topics that there are; `watch` notices when these are others, if they matter."""
         own_listeners: Listeners[Partitions] = Listeners(self._start, self._stop, self._abandon)
         super().__init__(context, settings, role=role, listeners=own_listeners, leave_on_close=leave_on_close)
         self._topic_role = role

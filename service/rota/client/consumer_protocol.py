@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from rota.assignors import MemberSubscription, Strategy, TopicPartition, UnknownAssignor, assign, strategy
 from rota.client.callbacks import call
+from rota.client.registered_topics import RegisteredTopics, TopicListing
 from rota.client.withheld import WithheldPartitions
 from rota.membership import Assigned, JoinedAsLeader
 from rota.protocol.messages import DescribeReply, JoinedMember, OffsetToCommit, Protocol
@@ -72,6 +73,13 @@ class Dealt:
             set(share) == set(former.shares[member_id]) for member_id, share in self.shares.items()
         )
 
+    def subscriptions(self) -> dict[str, frozenset[str]]:
+        """The topics of each member, by what stays the same when a static member restarts."""
+        return {
+            member.group_instance_id or member.member_id: frozenset(decode_subscription(member.metadata).topics)
+            for member in self.generation.members
+        }
+
     def unassigned(self) -> int:
         """How many partitions of the known topics no member has."""
         known = sum(facts.partitions for facts in (self.topics or {}).values())
@@ -100,6 +108,11 @@ class TopicRole:
             _registered(name)
         if not 0 < self.capacity < float("inf"):
             raise ValueError(f"a capacity must be above 0, not {self.capacity}")
+
+    @property
+    def counts_registered(self) -> bool:
+        """Whether the partitions are counted that are registered with the coordinator."""
+        return isinstance(self.counts, RegisteredTopics)
 
     @property
     def is_cooperative(self) -> bool:
@@ -150,8 +163,10 @@ class TopicRole:
         generation = JoinedAsLeader(group.generation_id, group.protocol_name, members)
         return Dealt(generation, _subscribed([_read_subscription(each) for each in members]), None, shares)
 
-    async def count(self, topics: Sequence[str]) -> Mapping[str, TopicFacts]:
-        """How many partitions these topics have now, and what else is known of them."""
+    async def count(self, topics: Sequence[str], listing: TopicListing | None = None) -> Mapping[str, TopicFacts]:
+        """How many partitions these topics have, and what else is known of them: in the listing, or now."""
+        if listing is not None and self.counts_registered:
+            return {topic: listing.topics[topic] for topic in topics if topic in listing.topics}
         known = await call(self.counts, topics) if callable(self.counts) else self.counts
         return {topic: _facts(known[topic]) for topic in topics if topic in known}
 

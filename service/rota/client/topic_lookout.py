@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 
 from rota.client.calls import Caller
@@ -12,12 +12,16 @@ from rota.client.consumer_protocol import Dealt, Partitions, TopicRole
 from rota.client.driver import Driver
 from rota.client.errors import CoordinatorError
 from rota.client.holding import Holding
+from rota.client.registered_topics import RegisteredTopics, TopicListing
 from rota.client.topics import Topics, TopicSelection
 from rota.client.topics_watch import TopicsWatch
 from rota.membership import Membership, State
 from rota.membership import events as core
 from rota.protocol.messages import DescribeGroup, DescribeReply
 from rota.types.registry import SERVER_PREFIX
+
+NET_ROUNDS = 10
+"""After so many refresh intervals the topics are looked at although a watch is open."""
 
 _log = logging.getLogger(__name__)
 
@@ -33,13 +37,13 @@ class TopicLookout:
         caller: Caller,
         role: TopicRole,
         selection: TopicSelection,
-        registered: Callable[[], Awaitable[Iterable[str]]],
+        registered: RegisteredTopics,
         *,
         watch: TopicsWatch | None,
         refresh_ms: int,
         jitter: Callable[[], float],
     ) -> None:
-        """`registered` asks for the topics that there are; `watch` tells when these are others, if they matter."""
+        """`registered` lists the topics that there are; `watch` notices when these are others, if they matter."""
         self._group_id = machine.settings.group_id
         self._machine = machine
         self._driver = driver
@@ -53,12 +57,14 @@ class TopicLookout:
         self._jitter = jitter
         self._look_now = asyncio.Event()
         self._has_looked = False
-        """Whether what was last heard of topics has been dealt, or will be."""
+        """Whether the assignment is in line with the topics as they were listed last, or will be."""
+        self._rounds = 0
+        """How many refresh intervals have passed without a look at the topics."""
 
     async def look_at_first(self) -> None:
         """Which topics a pattern means has to be known before the first join."""
         if self._selection.pattern is not None:
-            self._role.topics = await self._select()
+            self._role.topics = self._selection.among((await self._registered.list()).topics)
             self._machine.say(self._role.protocols(None, -1))
 
     def chores(self) -> Iterator[Coroutine[None, None, None]]:
@@ -73,7 +79,8 @@ class TopicLookout:
         self._selection = TopicSelection.of(topics)
         if isinstance(topics, Mapping) and isinstance(self._role.counts, Mapping):
             self._role.counts = {**self._role.counts, **topics}
-        self._take(await self._select())
+        listing = None if self._selection.pattern is None else await self._registered.list()
+        self._take(self._selection.among(listing.topics if listing is not None else ()))
 
     def heed(self, event: core.Event) -> None:
         """What happened to the member may be a reason to look."""
@@ -85,10 +92,6 @@ class TopicLookout:
                 # Topics changed while the group was between two generations, or perhaps while this leader was away.
                 self._look_now.set()
 
-    async def _select(self) -> tuple[str, ...]:
-        registered = () if self._selection.pattern is None else await self._registered()
-        return self._selection.among(registered)
-
     def _take(self, topics: tuple[str, ...]) -> None:
         if topics != self._role.topics:
             self._role.topics = topics
@@ -97,17 +100,47 @@ class TopicLookout:
             self._driver.rejoin("its subscription changed")
 
     async def _refresh_topics(self) -> None:
-        """Look when there is news, and now and then where nobody would tell."""
+        """Compare the assignment with the topics when these have changed, and now and then in any case."""
         while True:
-            if not await self._is_told_to_look() and self._has_looked and (self._is_watching() or self._is_fixed()):
+            is_told = await self._is_told_to_look()
+            self._rounds += 1
+            if not is_told and self._has_looked and (self._is_fixed() or self._is_soon_enough()):
                 continue
-            self._has_looked = False
+            is_net, self._rounds, self._has_looked = self._has_looked and not is_told, 0, False
             try:
-                self._take(await self._select())
-                self._has_looked = await self._follow_topics()
+                self._has_looked = await self._compare_topics(is_net=is_net)
             except Exception as error:
                 # The user's own counts may raise, too. Next time, then.
                 _log.warning("group %s: its topics could not be looked up: %r", self._group_id, error)
+
+    def _is_soon_enough(self) -> bool:
+        """Whether a change will be noticed without a look now. The watch may miss one; not for ever, though."""
+        return self._is_watching() and self._rounds < NET_ROUNDS
+
+    async def _compare_topics(self, *, is_net: bool) -> bool:
+        """Bring the subscription and the assignment in line with one listing of the topics, newer than both."""
+        dealt = self._own_assignment()
+        if dealt is not None and is_net and await self._has_other_subscriptions(dealt):
+            self._driver.rejoin("a member restarted with another subscription")
+            return False
+        dealt = dealt or await self._read_assignment()
+        listing = await self._registered.list() if self._depends_on_registry() else None
+        self._take(self._selection.among(listing.topics if listing is not None else ()))
+        is_in_line = await self._follow_topics(dealt, listing)
+        if is_in_line and listing is not None and self._watch is not None:
+            self._watch.note(listing.version)
+        return is_in_line
+
+    def _depends_on_registry(self) -> bool:
+        """Whether registered topics matter to this member: by its pattern, or to the leader that counts them."""
+        return self._selection.pattern is not None or (self._role.counts_registered and self._leads())
+
+    async def _has_other_subscriptions(self, dealt: Dealt) -> bool:
+        """Whether a static member has come back and subscribes to other topics than when this leader assigned."""
+        if not any(member.group_instance_id for member in dealt.generation.members):
+            return False
+        read = await self._read_assignment()
+        return read is not None and read.subscriptions() != dealt.subscriptions()
 
     async def _is_told_to_look(self) -> bool:
         """False after a while; not for all members at the same moment."""
@@ -146,17 +179,18 @@ class TopicLookout:
             return False
         return self._selection.pattern is not None or not self._machine.protocol_name.startswith(SERVER_PREFIX)
 
-    async def _follow_topics(self) -> bool:
+    async def _follow_topics(self, dealt: Dealt | None, listing: TopicListing | None) -> bool:
         """As the leader, assign again when topics have changed: at once if that takes nothing from any member.
 
         False where that has to wait for the generation that comes.
         """
         if self._machine.protocol_name.startswith(SERVER_PREFIX):
             return True
-        dealt = self._own_assignment() or await self._read_assignment()
         if dealt is None:
             return False
-        topics = await self._role.count(sorted({*dealt.subscribed, *self._role.topics}))
+        topics = await self._role.count(sorted({*dealt.subscribed, *self._role.topics}), listing)
+        if not self._is_current(dealt):
+            return False
         if dealt.is_about(topics):
             return True
         again, encoded = await self._role.again(dealt, topics)

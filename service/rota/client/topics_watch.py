@@ -1,4 +1,4 @@
-"""Being told that the registered topics have changed, instead of asking now and then."""
+"""Notices that the registered topics have changed by a parked call, instead of listing them now and then."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ _log = logging.getLogger(__name__)
 
 
 class TopicsWatch:
-    """One parked call at a time. Between two runs of `follow` it remembers what it last knew."""
+    """One parked call at a time, that waits until the topics are others than those that were compared last.
+
+    Whoever follows compares the group's assignment with a listing, and then notes that listing's version: what changes
+    between an answer to the parked call and the listing is not missed, because the next call waits with that version.
+    """
 
     def __init__(
         self,
@@ -43,13 +47,25 @@ class TopicsWatch:
         self._jitter = jitter
         self._backoff = Backoff(_FIRST_PAUSE_MS, longest_pause_ms)
         self._version = ""
+        """Of the listing that was compared last."""
+        self._answered = ""
+        """What a parked call was answered with last, once that was compared."""
+        self._noted = asyncio.Event()
         self._not_before = 0.0
         """Also for the next run of `follow`: a change is often what ends the one and begins the other."""
         self.is_live = False
         """Whether changes are told while `follow` runs: nobody has to look for them then."""
 
+    def note(self, version: str) -> None:
+        """The assignment was compared with the topics of this version."""
+        self._version = version
+        self._noted.set()
+
     async def follow(self, on_news: Callable[[], None]) -> None:
-        """Until it is cancelled, call `on_news` soon after each change; and at first, unless all is as it was last."""
+        """Until it is cancelled, call `on_news` soon after each change; and at first, unless all is as it was noted.
+
+        After that call it waits for `note`.
+        """
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(max(0.0, self._not_before - loop.time()))
@@ -68,13 +84,15 @@ class TopicsWatch:
             return max(self._pause_s(), patience_ms(error.code, error.retry_after_ms) / 1000)
         # A server that cannot wait knows no version either.
         self.is_live = bool(version)
-        if version and version != self._version:
-            self._version = version
+        if version and version not in (self._version, self._answered):
             self._backoff.reset()
             self._not_before = loop.time() + PAUSE_S
             await asyncio.sleep(LINGER_S)
+            self._noted.clear()
             on_news()
-            return PAUSE_S
+            await self._noted.wait()
+            self._answered = version
+            return max(0.0, self._not_before - loop.time())
         if not version or loop.time() - asked_at < _AT_ONCE_S:
             return self._pause_s()
         self._backoff.reset()

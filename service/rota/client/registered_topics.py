@@ -1,0 +1,54 @@
+"""The topics that are registered with the coordinator, as they were at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rota.client.calls import Caller
+from rota.protocol.messages import ListTopics, ListTopicsReply
+from rota.types import TopicFacts
+
+_TRIES = 5
+"""How often to begin again where topics change between two pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicListing:
+    """All topics of a namespace. `version` stands for just these: no earlier or later listing has the same."""
+
+    version: str
+    topics: Mapping[str, TopicFacts]
+
+
+class RegisteredTopics:
+    """Lists the topics of a namespace. As a function it gives the facts of the topics that it is asked for."""
+
+    def __init__(self, caller: Caller, namespace: str) -> None:
+        self._caller = caller
+        self._namespace = namespace
+
+    async def list(self) -> TopicListing:
+        """All pages of one version. Where topics change all the time, the last try has none: it is soon outdated."""
+        for _ in range(_TRIES):
+            versions, topics = await self._read_pages()
+            if len(versions) == 1:
+                return TopicListing(versions.pop(), topics)
+        return TopicListing("", topics)
+
+    async def __call__(self, topics: Sequence[str]) -> dict[str, TopicFacts]:
+        registered = (await self.list()).topics
+        return {topic: registered[topic] for topic in topics if topic in registered}
+
+    async def _read_pages(self) -> tuple[set[str], dict[str, TopicFacts]]:
+        """The topics of all pages, and the versions that these were of."""
+        found: dict[str, TopicFacts] = {}
+        versions: set[str] = set()
+        after, more = "", True
+        while more:
+            page = await self._caller.ask(ListTopics(self._namespace, after), ListTopicsReply)
+            found |= {each.topic: TopicFacts(each.partitions, dict(each.attributes)) for each in page.topics}
+            versions.add(page.version)
+            after = page.topics[-1].topic if page.topics else after
+            more = page.more and bool(page.topics)
+        return versions, found
