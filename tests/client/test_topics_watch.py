@@ -254,10 +254,13 @@ async def test_weights_that_change_and_change_back_are_seen_at_whatever_moment(s
         admin, _, members = await on_a_slow_line(stack, strategy)
         await admin.put_topic("t", 6)
         await within(5, lambda: sizes(members) == [3, 3])
-        for delay_s in DELAYS_S:
-            await admin.put_topic("t", 6, {"weights": "50,1,1,1,1,1"})
+        for number, delay_s in enumerate(DELAYS_S):
+            # So that the leader is just about to list the topics when the weights change.
+            await admin.put_topic("t", 6, {"label": str(number)})
+            await asyncio.sleep(0.2)
+            await admin.put_topic("t", 6, {"label": str(number), "weights": "50,1,1,1,1,1"})
             await asyncio.sleep(delay_s)
-            await admin.put_topic("t", 6)
+            await admin.put_topic("t", 6, {"label": str(number)})
             await asyncio.sleep(3)
             assert sizes(members) == [3, 3], delay_s
 
@@ -267,7 +270,9 @@ async def test_weights_that_change_and_change_back_are_seen_at_whatever_moment(s
 async def test_a_topic_that_comes_and_goes_is_not_left_assigned_at_whatever_moment(strategy: str) -> None:
     async with AsyncExitStack() as stack:
         admin, _, members = await on_a_slow_line(stack, strategy, re.compile("t|u"))
-        for delay_s in DELAYS_S:
+        for number, delay_s in enumerate(DELAYS_S):
+            await admin.put_topic("t", 2, {"label": str(number)})
+            await asyncio.sleep(0.2)
             await admin.put_topic("u", 4)
             await asyncio.sleep(delay_s)
             await admin.delete_topic("u")
