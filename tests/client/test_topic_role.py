@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+import rota
 from rota.assignors import TopicPartition, UnknownAssignor
 from rota.client import TopicFacts, consumer_protocol
 from rota.client.consumer_protocol import Partitions, TopicRole
-from rota.membership import JoinedAsLeader
+from rota.membership import Assigned, JoinedAsLeader
 from rota.protocol.messages import JoinedMember
-from rota.types.consumer import decode_assignment, decode_subscription
+from rota.types.consumer import Assignment, decode_assignment, decode_subscription, encode_assignment
 
 
 def leading(role: TopicRole) -> JoinedAsLeader:
@@ -112,3 +113,27 @@ def test_a_member_must_carry_something(capacity: float) -> None:
 def test_an_option_that_does_not_exist_is_refused_before_anybody_joins() -> None:
     with pytest.raises(UnknownAssignor, match="redundant has no option"):
         TopicRole(("redundant(x=1)",), ("t",), {})
+
+
+@pytest.mark.parametrize(
+    ("strategies", "complaint"),
+    [
+        ((), "at least one strategy"),
+        (("range", "sticky", "range"), "listed twice"),
+        (("sticki",), "no assignor 'sticki'"),
+        (("range", "server:sticki"), "does not assign by"),
+    ],
+)
+def test_strategies_that_no_group_could_use_are_refused_at_once(strategies: tuple[str, ...], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        rota.connect("http://127.0.0.1:9").consumer("g", "t", strategies)
+
+
+def test_partitions_of_topics_that_were_not_subscribed_to_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    given = (TopicPartition("t", 1), TopicPartition("u", 0), TopicPartition("u", 1))
+    role = TopicRole(("range",), ("t",), {})
+
+    share = role.read(Assigned(7, "range", "m-1", False, encode_assignment(Assignment(given))))
+
+    assert share == given[:1]
+    assert "leader m-1 assigned 2 partitions of topics that this member does not subscribe to (u)" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -40,6 +41,8 @@ PartitionCounts: TypeAlias = (
 
 `TopicFacts` say more of a topic: where its partitions are and how heavy, for the strategies that heed it.
 """
+
+_log = logging.getLogger(__name__)
 
 INLINE_SIZE = 2_000
 """Partitions and members up to which a thread would cost more than it spares the event loop."""
@@ -104,8 +107,7 @@ class TopicRole:
     withheld: WithheldPartitions = field(default_factory=WithheldPartitions, init=False)
 
     def __post_init__(self) -> None:
-        for name in self.strategies:
-            _registered(name)
+        _check_strategies(self.strategies)
         if not 0 < self.capacity < float("inf"):
             raise ValueError(f"a capacity must be above 0, not {self.capacity}")
 
@@ -171,7 +173,13 @@ class TopicRole:
         return {topic: _facts(known[topic]) for topic in topics if topic in known}
 
     def read(self, assigned: Assigned) -> Partitions:
-        return tuple(sorted(decode_assignment(assigned.assignment).partitions))
+        """This member's partitions. Those of topics that it does not subscribe to are left out, with a warning."""
+        given = sorted(decode_assignment(assigned.assignment).partitions)
+        topics = frozenset(self.topics)
+        share = tuple(place for place in given if place.topic in topics)
+        if len(share) < len(given):
+            _warn_of_unsubscribed(assigned, [place for place in given if place.topic not in topics])
+        return share
 
     def without(self, share: Partitions, other: Partitions) -> Partitions:
         taken = frozenset(other)
@@ -218,6 +226,27 @@ def _heeded(
 ) -> tuple[dict[str, int], dict[str, list[list[str]]], dict[str, list[float]]]:
     """All that strategies take of topics: counts, racks and weights."""
     return partition_counts(topics), partition_racks(topics), partition_weights(topics)
+
+
+def _check_strategies(names: Sequence[str]) -> None:
+    """`UnknownAssignor` or `ValueError` where no group could be joined with these."""
+    if not names:
+        raise ValueError("a consumer needs at least one strategy")
+    if len(set(names)) < len(names):
+        raise ValueError(f"a strategy is listed twice: {', '.join(names)}")
+    for name in names:
+        _registered(name)
+
+
+def _warn_of_unsubscribed(assigned: Assigned, left_out: Sequence[TopicPartition]) -> None:
+    _log.warning(
+        "generation %d: leader %s assigned %d partitions of topics that this member does not subscribe to (%s): "
+        "it does not take them up, and no member works on them before the next rebalance",
+        assigned.generation_id,
+        assigned.leader_id,
+        len(left_out),
+        ", ".join(sorted({place.topic for place in left_out})),
+    )
 
 
 def _facts(known: int | TopicFacts) -> TopicFacts:
