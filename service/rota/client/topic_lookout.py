@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from rota.client.calls import Caller
@@ -12,6 +13,7 @@ from rota.client.consumer_protocol import Dealt, Partitions, TopicRole
 from rota.client.driver import Driver
 from rota.client.errors import CoordinatorError
 from rota.client.holding import Holding
+from rota.client.missing_topics import MissingTopics
 from rota.client.registered_topics import RegisteredTopics, TopicListing
 from rota.client.topics import Topics, TopicSelection
 from rota.client.topics_watch import TopicsWatch
@@ -20,6 +22,8 @@ from rota.membership import events as core
 from rota.protocol.messages import DescribeGroup, DescribeReply
 from rota.types.registry import SERVER_PREFIX
 
+MISSING_SPREAD_S = 1.0
+"""Over so long members spread their look at what is registered, when they were given nothing of a topic."""
 NET_ROUNDS = 10
 """After so many refresh intervals the topics are looked at although a watch is open."""
 
@@ -60,6 +64,13 @@ class TopicLookout:
         """Whether the assignment is in line with the topics as they were listed last, or will be."""
         self._rounds = 0
         """How many refresh intervals have passed without a look at the topics."""
+        self._missing = MissingTopics(self._group_id)
+        self._check_missing = asyncio.Event()
+
+    @property
+    def missing(self) -> str:
+        """Which topics this member names that are not registered, as a text; empty where there are none."""
+        return self._missing.text
 
     async def look_at_first(self) -> None:
         """Which topics a pattern means has to be known before the first join."""
@@ -73,6 +84,8 @@ class TopicLookout:
         if self._watch is not None:
             yield self._watch_topics(self._watch)
         yield self._reassign_withheld()
+        if self._role.counts_registered or any(name.startswith(SERVER_PREFIX) for name in self._role.strategies):
+            yield self._report_missing()
 
     async def subscribe(self, topics: Topics) -> None:
         """See `Consumer.subscribe`."""
@@ -81,9 +94,12 @@ class TopicLookout:
             self._role.counts = {**self._role.counts, **topics}
         listing = None if self._selection.pattern is None else await self._registered.list()
         self._take(self._selection.among(listing.topics if listing is not None else ()))
+        self._check_missing.set()
 
     def heed(self, event: core.Event) -> None:
         """What happened to the member may be a reason to look."""
+        if isinstance(event, core.Assigned) and self._lacks_topics():
+            self._check_missing.set()
         match event:
             case core.RebalanceStarted() if self._selection.pattern is not None:
                 # It may be for a topic that matches, and then all should ask for it at once.
@@ -151,6 +167,40 @@ class TopicLookout:
             return False
         self._look_now.clear()
         return True
+
+    # --- topics that are not registered --------------------------------------------------------
+
+    def _lacks_topics(self) -> bool:
+        """Whether this member was given nothing of a topic that it names: others may have it all, or there is none."""
+        current = self._holding.current
+        given = {place.topic for place in current.share} if current is not None else set[str]()
+        return self._selection.pattern is None and not given.issuperset(self._role.topics)
+
+    async def _report_missing(self) -> None:
+        """Whether it leads or not: once it lacks a topic, and as long as one is missing, list what is registered."""
+        while True:
+            await self._check_missing.wait()
+            self._check_missing.clear()
+            # Not all members at the same moment.
+            await asyncio.sleep(MISSING_SPREAD_S * self._jitter())
+            while await self._are_topics_missing():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._refresh_ms / 1000):
+                        await self._check_missing.wait()
+                self._check_missing.clear()
+
+    async def _are_topics_missing(self) -> bool:
+        is_counted_here = not self._role.counts_registered and not self._machine.protocol_name.startswith(SERVER_PREFIX)
+        if self._selection.pattern is not None or is_counted_here:
+            self._missing.update((), (), self._driver.now_ms() / 1000)
+            return False
+        try:
+            registered = (await self._registered.list()).topics
+        except CoordinatorError as error:
+            _log.debug("group %s: the registered topics could not be listed: %s", self._group_id, error)
+            return True
+        self._missing.update(self._role.topics, registered, self._driver.now_ms() / 1000)
+        return bool(self.missing)
 
     # --- as the leader ------------------------------------------------------------------------
 

@@ -1,0 +1,49 @@
+"""Topics that a consumer names and that are not registered: it says so, and says when that is over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+
+REPEAT_S = 60.0
+_SHOWN = 10
+"""How many names a message lists."""
+
+_log = logging.getLogger(__name__)
+
+
+class MissingTopics:
+    """What is missing now, as one text. A warning when that changes, and once a minute while it lasts."""
+
+    def __init__(self, group_id: str) -> None:
+        self.text = ""
+        """Empty where nothing is missing."""
+        self._group_id = group_id
+        self._names: tuple[str, ...] = ()
+        self._warned_at_s = float("-inf")
+
+    def update(self, wanted: Sequence[str], registered: Collection[str], now_s: float) -> None:
+        """Compare the topics that this member names with those that there are."""
+        former, self._names = self._names, tuple(sorted(set(wanted) - set(registered)))
+        self.text = _described(self._names, registered) if self._names else ""
+        if former and not self._names:
+            _log.info("group %s: %s", self._group_id, _are(former, "registered now"))
+        elif self._names and (self._names != former or now_s >= self._warned_at_s + REPEAT_S):
+            self._warned_at_s = now_s
+            _log.warning("group %s: %s", self._group_id, self.text)
+
+
+def _described(names: Sequence[str], registered: Collection[str]) -> str:
+    it, they = ("it", "it is") if len(names) == 1 else ("them", "they are")
+    known = _listed(sorted(registered)) if registered else "none"
+    return f"{_are(names, 'not registered')}: this member gets nothing of {it} until {they}; registered are: {known}"
+
+
+def _are(names: Sequence[str], state: str) -> str:
+    quoted = _listed([repr(name) for name in names])
+    return f"topic {quoted} is {state}" if len(names) == 1 else f"topics {quoted} are {state}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
