@@ -154,6 +154,26 @@ def states() -> str:
     return page("States of a group", diagram, summary, f"```\n{answers.strip()}\n```", "## Moves", moves_table)
 
 
+def defaults() -> str:
+    """Every default time of the SDK, the command line, the sidecar and the adapters, with its reason."""
+    from rota.protocol.defaults import DEFAULTS
+
+    rows = ((_duration(each.value_ms), each.used_by, each.reason, f"`{each.name}`") for each in DEFAULTS)
+    opening = (
+        "One table for the SDK, the commands, the sidecar and the adapters: they take these values from the module "
+        "`rota.protocol.defaults`. The server's own settings are in [Settings](settings.md)."
+    )
+    return page("Defaults", opening, table(("default", "where it applies", "reason", "name in the module"), rows))
+
+
+def _duration(value_ms: int) -> str:
+    """In the largest unit that shows it exactly."""
+    for unit, length_ms in (("min", 60_000), ("s", 1_000)):
+        if value_ms and value_ms % length_ms == 0:
+            return f"{value_ms // length_ms} {unit}"
+    return f"{value_ms} ms"
+
+
 def metrics() -> str:
     """What `/metrics` tells."""
     from rota.observability.metrics import Metrics
@@ -241,6 +261,7 @@ def sdk() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli,
+    "defaults.md": defaults,
     "settings.md": settings,
     "errors.md": errors,
     "states.md": states,

@@ -26,6 +26,7 @@ def sdk_parts() -> Iterator[str]:
 
     yield inspect.getdoc(sdk) or ""
     yield _SYNC
+    yield "[Defaults](defaults.md) gives the reason for each default time."
     yield from _function("", Module(client), "connect", level=2)
     yield _value(client, "INSTANCE_ID_VARIABLE", "The environment")
     for kind in (

@@ -10,9 +10,9 @@ from typing import Self
 
 from rota.client import sync
 from rota.client.errors import MembershipLost
+from rota.protocol.defaults import SESSION_TIMEOUT_MS, SETTLE_TIMEOUT_MS
 
-SESSION_TIMEOUT_MS = 10_000
-_DECIDED_S = 30.0
+_DECIDED_S = SETTLE_TIMEOUT_MS / 1000
 _LOOK_AGAIN_S = 0.02
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from celery.beat import PersistentScheduler
 
-from rota.adapters.candidacy import SESSION_TIMEOUT_MS
 from rota.adapters.singleton import SingletonGuard
+from rota.protocol.defaults import SESSION_TIMEOUT_MS
 
 
 class LeaderScheduler(PersistentScheduler):  # type: ignore[misc]  # Celery ships no types

@@ -24,14 +24,12 @@ from typing import Final
 
 from rota.assignors import TopicPartition
 from rota.client import sync
+from rota.protocol.defaults import REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS, SETTLE_TIMEOUT_MS
 
 ALLOCATING: Final = "ALLOCATING"
 ACQUIRED: Final = "ACQUIRED"
 RELEASE: Final = "RELEASE"
 FAILURE: Final = "FAILURE"
-
-SESSION_TIMEOUT_MS = 10_000
-RELEASE_TIMEOUT_MS = 60_000
 
 
 class SetPartitioner:
@@ -49,7 +47,7 @@ class SetPartitioner:
         identifier: str | None = None,
         namespace: str = "default",
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
-        release_timeout_ms: int = RELEASE_TIMEOUT_MS,
+        release_timeout_ms: int = REBALANCE_TIMEOUT_MS,
     ) -> None:
         """Join the party at `path`. `identifier` names this member to people."""
         self._things = sorted(set)
@@ -108,7 +106,7 @@ class SetPartitioner:
         """Whether this member was lost. For good: make a new partitioner."""
         return self._state == FAILURE
 
-    def wait_for_acquire(self, timeout: float = 30) -> bool:
+    def wait_for_acquire(self, timeout: float = SETTLE_TIMEOUT_MS / 1000) -> bool:
         """Wait until this member holds its part; False after `timeout` seconds, or where it failed."""
         with self._changed:
             self._changed.wait_for(lambda: self._state != ALLOCATING, timeout)

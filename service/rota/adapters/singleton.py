@@ -7,8 +7,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import ParamSpec, Protocol, Self, TypeVar
 
-from rota.adapters.candidacy import SESSION_TIMEOUT_MS, Candidacy
+from rota.adapters.candidacy import Candidacy
 from rota.client import sync
+from rota.protocol.defaults import SESSION_TIMEOUT_MS
 
 Parameters = ParamSpec("Parameters")
 Outcome = TypeVar("Outcome")

@@ -21,10 +21,11 @@ from rota.adapters.candidacy import Candidacy
 from rota.adapters.tooz_lock import RotaLock, translated
 from rota.client import sync
 from rota.client.errors import GroupIdNotFound
+from rota.protocol.defaults import REQUEST_TIMEOUT_MS, SESSION_TIMEOUT_MS, SETTLE_TIMEOUT_MS
 from rota.protocol.messages import DescribeReply, JoinedMember
 
 PROTOCOL = "tooz-1"
-_STABLE_S = 30.0
+_STABLE_S = SETTLE_TIMEOUT_MS / 1000
 _LOOK_AGAIN_S = 0.02
 Outcome = TypeVar("Outcome")
 
@@ -49,7 +50,7 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
         scheme = "https" if given.get("tls") in ("1", "true") else "http"
         self._url = f"{scheme}://{parsed_url.netloc}"
         self._namespace = given.get("namespace", "default")
-        self._session_timeout_ms = int(given.get("session_timeout_ms", 10_000))
+        self._session_timeout_ms = int(given.get("session_timeout_ms", SESSION_TIMEOUT_MS))
         self._members: dict[bytes, sync.Member[bytes]] = {}
         self._candidacies: dict[bytes, Candidacy] = {}
         self._announced: set[bytes] = set()
@@ -66,7 +67,7 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
 
     def _start(self) -> None:
         connecting = sync.connect(
-            self._url, namespace=self._namespace, client_id=_to_name(self._member_id), patience_ms=5_000
+            self._url, namespace=self._namespace, client_id=_to_name(self._member_id), patience_ms=REQUEST_TIMEOUT_MS
         )
         self._connected = connecting.__enter__()
         try:

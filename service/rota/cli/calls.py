@@ -12,6 +12,7 @@ import httpx
 
 from rota.cli.exits import CommandFailed, Exit, exit_for
 from rota.cli.options import Shared
+from rota.protocol.defaults import COMMAND_LINE_TIMEOUT_MS
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.messages import Reply, Request
 from rota.wire.documents import parse_document
@@ -21,7 +22,7 @@ from rota.wire.routes import PREFIX, ROUTES, decode_path, encode_request, wait_m
 
 AnyReply = TypeVar("AnyReply", bound=Reply)
 
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = COMMAND_LINE_TIMEOUT_MS / 1000
 _IS_THIS_ROTA = "is this a Rota server, or a proxy in front of it?"
 
 

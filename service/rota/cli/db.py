@@ -11,6 +11,7 @@ import typer
 from rota.cli.exits import CommandFailed, Exit, store_failures
 from rota.cli.options import OutputFormat, Store, shared, store_url
 from rota.cli.output import Output, print_item, tell
+from rota.protocol.defaults import STORE_WAIT_MS
 from rota.protocol.ids import NO_SHARD
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def check(context: typer.Context, store: Store = None, output: OutputFormat = No
 @app.command()
 def wait(
     store: Store = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait at most.")] = 300.0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait at most.")] = STORE_WAIT_MS / 1000,
 ) -> None:
     """Wait until somebody else has brought the store up to this release, then end with 0; with 69 if nobody has.
 

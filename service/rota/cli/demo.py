@@ -9,6 +9,7 @@ import typer
 
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import Namespace, Url, shared
+from rota.protocol.defaults import DEMO_SESSION_TIMEOUT_MS
 
 
 def demo(
@@ -29,7 +30,7 @@ def demo(
     rounds: Annotated[int, typer.Option(min=1, help="How often each file is counted: more makes it last longer.")] = 2,
     session_timeout_ms: Annotated[
         int, typer.Option(min=1_000, help="How long a worker may be silent before its share goes to the others.")
-    ] = 2_000,
+    ] = DEMO_SESSION_TIMEOUT_MS,
     kill: Annotated[bool, typer.Option(help="Kill a worker in the middle of its work.")] = True,
     url: Url = None,
     namespace: Namespace = None,

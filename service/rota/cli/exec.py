@@ -11,6 +11,7 @@ import typer
 
 from rota.cli.exits import CommandFailed, Exit, exit_for
 from rota.cli.options import Namespace, Shared, Url, shared
+from rota.protocol.defaults import COMMAND_DRAIN_MS, SESSION_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from rota.client import Client
@@ -68,7 +69,7 @@ def lead(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The election: a group of the type leader.")],
     command: Command,
-    session_timeout_ms: SessionTimeout = 10_000,
+    session_timeout_ms: SessionTimeout = SESSION_TIMEOUT_MS,
     grace_ms: Grace = None,
     wait: Wait = None,
     again: Annotated[
@@ -112,11 +113,11 @@ def work(
     strategy: Annotated[
         str, typer.Option(help="How partitions are dealt; the same for all members.")
     ] = "cooperative-sticky",
-    session_timeout_ms: SessionTimeout = 10_000,
+    session_timeout_ms: SessionTimeout = SESSION_TIMEOUT_MS,
     grace_ms: Grace = None,
     drain_ms: Annotated[
         int, typer.Option("--drain-ms", min=0, help="From TERM to KILL where a share changes in order.")
-    ] = 10_000,
+    ] = COMMAND_DRAIN_MS,
     wait: Wait = None,
     instance_id: InstanceId = None,
     quiet: Quiet = False,

@@ -14,6 +14,7 @@ import typer
 
 from rota.cli.exits import CommandFailed, Exit, exit_for
 from rota.cli.options import Namespace, Shared, Url, shared
+from rota.protocol.defaults import HOOKS_TIMEOUT_MS, SESSION_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from rota.sidecar.settings import Address, SidecarSettings
@@ -43,7 +44,7 @@ def sidecar(
     ] = "0.0.0.0:4041",
     session_timeout_ms: Annotated[
         int, typer.Option(min=1_000, envvar="ROTA_SESSION_TIMEOUT_MS", help="Silence after which others take over.")
-    ] = 10_000,
+    ] = SESSION_TIMEOUT_MS,
     instance_id: Annotated[
         str | None,
         typer.Option(envvar="ROTA_GROUP_INSTANCE_ID", help="A name that survives restarts. [POD_NAME, if that is set]"),
@@ -59,7 +60,7 @@ def sidecar(
     ] = None,
     revoke_timeout_ms: Annotated[
         int, typer.Option(min=0, envvar="ROTA_REVOKE_TIMEOUT_MS", help="How long hooks may take to stop work in order.")
-    ] = 5_000,
+    ] = HOOKS_TIMEOUT_MS,
     file: Annotated[
         Path | None, typer.Option(envvar="ROTA_FILE", help="Keep the status in this file, as JSON with its expiry.")
     ] = None,

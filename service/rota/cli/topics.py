@@ -11,11 +11,10 @@ import typer
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import Namespace, OutputFormat, Topic, Url, shared
 from rota.cli.output import print_item, print_items, tell
+from rota.protocol.defaults import TOPICS_WAIT_MS
 
 if TYPE_CHECKING:
     from rota.protocol.messages import TopicReply
-
-_WAIT_MS = 20_000
 
 app = typer.Typer(no_args_is_help=True, help="Topics: named things that are split into partitions.")
 
@@ -91,7 +90,7 @@ def watch_topic(
             version = found.version
             while found.version == version:
                 try:
-                    found = server.call(GetTopic(server.namespace, topic, version, _WAIT_MS), TopicReply)
+                    found = server.call(GetTopic(server.namespace, topic, version, TOPICS_WAIT_MS), TopicReply)
                 except CommandFailed as failed:
                     if failed.exit_code is not Exit.NOT_FOUND:
                         raise

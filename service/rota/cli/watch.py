@@ -10,8 +10,8 @@ from typing import Any
 from rota.cli.calls import Server
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.output import tell
+from rota.protocol.defaults import RECONNECT_TIMEOUT_MS
 
-_PATIENCE_S = 30.0
 _PAUSE_S = 0.5
 
 
@@ -31,7 +31,7 @@ def group_events(server: Server, group_id: str, after: int | None) -> Iterator[d
         except CommandFailed as failed:
             if failed.exit_code is not Exit.UNAVAILABLE:
                 raise
-            give_up_at = give_up_at or time.monotonic() + _PATIENCE_S
+            give_up_at = give_up_at or time.monotonic() + RECONNECT_TIMEOUT_MS / 1000
             if time.monotonic() > give_up_at:
                 raise
             tell(f"{failed}; trying again")

@@ -22,6 +22,7 @@ from rota.demo.results import Results
 from rota.demo.screen import Screen, partition_table
 from rota.demo.work import Work, default_work
 from rota.observability.timeline import timeline_line
+from rota.protocol.defaults import DEMO_SESSION_TIMEOUT_MS
 
 _LOOK_INTERVAL_S = 0.2
 _SILENCE_S = 60.0
@@ -38,7 +39,7 @@ class Options:
     workers: int = 3
     partitions: int = 12
     rounds: int = 2
-    session_timeout_ms: int = 2_000
+    session_timeout_ms: int = DEMO_SESSION_TIMEOUT_MS
     kill: bool = True
 
 

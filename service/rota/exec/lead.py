@@ -15,6 +15,7 @@ from rota.exec.ending import BY_SIGNAL, GRANT_LOST, GUARDIAN_LOST, NOT_GRANTED
 from rota.exec.run import Ended, Grant, GuardianLost, Run, beside
 from rota.exec.signals import ENDING, caught
 from rota.exec.stopping import StopTimes
+from rota.protocol.defaults import COMMAND_REBALANCE_TIMEOUT_MS
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ async def lead(client: Client, name: str, options: LeadOptions) -> int:
         election = client.leader(
             name,
             session_timeout_ms=options.session_timeout_ms,
-            rebalance_timeout_ms=max(options.session_timeout_ms, 10_000),
+            rebalance_timeout_ms=max(options.session_timeout_ms, COMMAND_REBALANCE_TIMEOUT_MS),
             group_instance_id=options.group_instance_id,
             # Also where it is static: its command has ended, so that nobody has to wait for its session.
             leave_on_close=True,

@@ -57,7 +57,6 @@ async def work(client: Client, group_id: str, options: WorkOptions) -> int:
             options.strategy,
             session_timeout_ms=options.session_timeout_ms,
             rebalance_timeout_ms=options.drain_ms + 2 * options.session_timeout_ms,
-            topics_refresh_ms=2_000,
             group_instance_id=options.group_instance_id,
             on_assigned=wrapper.on_assigned,
             on_revoked=wrapper.on_revoked,

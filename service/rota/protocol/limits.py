@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CONSUMER_REBALANCE_TIMEOUT_MS = 300_000
-REBALANCE_TIMEOUT_MS = 60_000
-SESSION_TIMEOUT_MS = 45_000
+from rota.protocol import defaults
+
+CONSUMER_REBALANCE_TIMEOUT_MS = defaults.CONSUMER_REBALANCE_TIMEOUT_MS
+REBALANCE_TIMEOUT_MS = defaults.REBALANCE_TIMEOUT_MS
+SESSION_TIMEOUT_MS = defaults.SERVER_SESSION_TIMEOUT_MS
+"""These three apply to a join that names none."""
 MAX_WAIT_MS = 50_000
 """The longest a call stays parked: proxies cut silent connections after 60 s."""
 

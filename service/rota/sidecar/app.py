@@ -14,13 +14,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from rota.protocol.defaults import SIDECAR_PAUSE_MS, SIDECAR_WAIT_MS
 from rota.sidecar.news import Change, News
 from rota.sidecar.progress import Progress
 from rota.sidecar.seat import Seat
 from rota.sidecar.status import State, Status
 
 KEEP_ALIVE_S = 15.0
-_DEFAULT_WAIT_S = 30.0
 _LONGEST_WAIT_S = 300.0
 _LONGEST_PAUSE_MS = 3_600_000
 _NEVER_CACHED = {"Cache-Control": "no-store"}
@@ -77,7 +77,10 @@ class SidecarApp:
 
     async def _wait(self, request: Request) -> Response:
         """200 as soon as it is so, 503 if it is not by then."""
-        wanted, timeout_s = request.query_params.get("for", "change"), _number(request, "timeout", _DEFAULT_WAIT_S)
+        wanted, timeout_s = (
+            request.query_params.get("for", "change"),
+            _number(request, "timeout", SIDECAR_WAIT_MS / 1000),
+        )
         if timeout_s is None or (wanted != "change" and wanted not in _REACHED):
             known = ", ".join(("change", *_REACHED))
             return _problem(f"for must be one of {known}, and timeout a number of seconds")
@@ -104,7 +107,7 @@ class SidecarApp:
 
     async def _resign(self, request: Request) -> Response:
         """Answered once nothing is held any more. The member comes back after `pause_ms`."""
-        pause_ms = _number(request, "pause_ms", 1_000.0)
+        pause_ms = _number(request, "pause_ms", SIDECAR_PAUSE_MS)
         if pause_ms is None or pause_ms > _LONGEST_PAUSE_MS:
             return _problem(f"pause_ms must be a number up to {_LONGEST_PAUSE_MS}")
         await self._seat.resign("the program resigned")

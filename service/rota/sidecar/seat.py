@@ -12,6 +12,7 @@ from typing import Any, Self
 from rota.assignors import TopicPartition
 from rota.client import Client, Election, LeadershipLost, Member, Term
 from rota.client.events import Assigned, Lost, Revoked
+from rota.protocol.defaults import COMMAND_REBALANCE_TIMEOUT_MS
 from rota.sidecar.news import Change, News
 from rota.sidecar.settings import SidecarSettings
 from rota.sidecar.status import State, Status, by_topic, name_of
@@ -19,8 +20,6 @@ from rota.sidecar.status import State, Status, by_topic, name_of
 Settled = Callable[[Change], Awaitable[None]]
 """Waits until the hooks have been told of a change, for as long as they are given."""
 Share = tuple[TopicPartition, ...]
-
-_MIN_REBALANCE_TIMEOUT_MS = 10_000
 
 
 class Seat(ABC):
@@ -103,7 +102,7 @@ class ElectionSeat(Seat):
         self._election: Election = client.leader(
             settings.group,
             session_timeout_ms=settings.session_timeout_ms,
-            rebalance_timeout_ms=max(settings.session_timeout_ms, _MIN_REBALANCE_TIMEOUT_MS),
+            rebalance_timeout_ms=max(settings.session_timeout_ms, COMMAND_REBALANCE_TIMEOUT_MS),
             group_instance_id=settings.instance_id,
             leave_on_close=settings.leaves,
         )
@@ -194,7 +193,6 @@ class PoolSeat(Seat):
             settings.strategy,
             session_timeout_ms=settings.session_timeout_ms,
             rebalance_timeout_ms=2 * settings.session_timeout_ms + settings.revoke_timeout_ms,
-            topics_refresh_ms=2_000,
             group_instance_id=settings.instance_id,
             on_assigned=self._on_assigned,
             on_revoked=self._on_revoked,

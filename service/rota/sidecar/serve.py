@@ -17,6 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from rota.client import Client
+from rota.protocol.defaults import HOOKS_TIMEOUT_MS
 from rota.sidecar.app import SidecarApp, probes
 from rota.sidecar.hooks.command import CommandHook
 from rota.sidecar.hooks.dispatch import Dispatcher, Hook
@@ -27,8 +28,6 @@ from rota.sidecar.news import Change, News
 from rota.sidecar.progress import Progress
 from rota.sidecar.seat import ElectionSeat, PoolSeat, Seat
 from rota.sidecar.settings import Address, SidecarSettings
-
-_HOOK_TIMEOUT_S = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +138,9 @@ async def _hooks(settings: SidecarSettings) -> AsyncIterator[list[Dispatcher]]:
 
 def _http(pod: Pod | None = None) -> httpx.AsyncClient:
     # A proxy that the environment names is for other traffic.
-    return httpx.AsyncClient(timeout=_HOOK_TIMEOUT_S, trust_env=False, verify=True if pod is None else pod.trust())
+    return httpx.AsyncClient(
+        timeout=HOOKS_TIMEOUT_MS / 1000, trust_env=False, verify=True if pod is None else pod.trust()
+    )
 
 
 class _Server(uvicorn.Server):

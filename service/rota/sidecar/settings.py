@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rota.protocol.defaults import HOOKS_TIMEOUT_MS, SESSION_TIMEOUT_MS
+
 _INSTANCE_ID = re.compile(r"[A-Za-z0-9._:-]{1,249}")
 
 
@@ -25,13 +27,13 @@ class SidecarSettings:
     probes: Address | None
     topics: tuple[str, ...] = ()
     strategy: str = "cooperative-sticky"
-    session_timeout_ms: int = 10_000
+    session_timeout_ms: int = SESSION_TIMEOUT_MS
     instance_id: str | None = None
     name: str | None = None
     """How others see it; by default the name of the machine."""
     progress_timeout_ms: int | None = None
     """How long the program may make no progress (`POST /progress`) before what it holds is given up."""
-    revoke_timeout_ms: int = 5_000
+    revoke_timeout_ms: int = HOOKS_TIMEOUT_MS
     """How long hooks may take to stop work in order, before somebody else may begin."""
     leaves: bool = True
     """Leave the group at the end. Otherwise a static member keeps its place for its next start."""

@@ -9,10 +9,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from rota.membership.backoff import Backoff
+from rota.protocol.defaults import BACKOFF_FIRST_MS, HOOK_RETRY_CAP_MS
 from rota.sidecar.news import Change
-
-_FIRST_PAUSE_MS = 100
-_LONGEST_PAUSE_MS = 10_000
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +65,7 @@ class Dispatcher:
                 await self._deliver(change)
 
     async def _deliver(self, change: Change) -> None:
-        backoff = Backoff(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS)
+        backoff = Backoff(BACKOFF_FIRST_MS, HOOK_RETRY_CAP_MS)
         while self._next is None:
             try:
                 await self._hook.deliver(change)

@@ -1,0 +1,294 @@
+"""Default times of the SDK, the command line, the sidecar and the adapters, each with its reason. Milliseconds.
+
+Every program of ours takes its defaults from here, so that one member does not wait for longer than another.
+`docs/reference/defaults.md` is generated from `DEFAULTS`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+# --- membership ------------------------------------------------------------------------------
+
+SESSION_TIMEOUT_MS: Final = 10_000
+SERVER_SESSION_TIMEOUT_MS: Final = 45_000
+DEMO_SESSION_TIMEOUT_MS: Final = 2_000
+REBALANCE_TIMEOUT_MS: Final = 60_000
+CONSUMER_REBALANCE_TIMEOUT_MS: Final = 300_000
+COMMAND_REBALANCE_TIMEOUT_MS: Final = 10_000
+HEARTBEAT_INTERVAL_MS: Final = 3_000
+RETURN_DELAY_MS: Final = 300_000
+TOPICS_REFRESH_MS: Final = 10_000
+TOPICS_WAIT_MS: Final = 20_000
+
+# --- stopping --------------------------------------------------------------------------------
+
+STOP_DRAIN_MS: Final = 8_000
+REVOKE_DRAIN_MS: Final = 0
+COMMAND_DRAIN_MS: Final = 10_000
+CLOSE_TIMEOUT_MS: Final = 30_000
+HOOKS_TIMEOUT_MS: Final = 5_000
+
+# --- calls and retries -----------------------------------------------------------------------
+
+REQUEST_TIMEOUT_MS: Final = 5_000
+CONNECT_TIMEOUT_MS: Final = 2_000
+RETRY_TIMEOUT_MS: Final = 10_000
+COMMAND_LINE_TIMEOUT_MS: Final = 10_000
+BACKOFF_FIRST_MS: Final = 100
+BACKOFF_CAP_MS: Final = 5_000
+CALL_BACKOFF_FIRST_MS: Final = 50
+CALL_BACKOFF_CAP_MS: Final = 2_000
+LONGEST_RETRY_AFTER_MS: Final = 30_000
+WORK_RETRY_FIRST_MS: Final = 1_000
+WORK_RETRY_CAP_MS: Final = 30_000
+CANDIDACY_RETRY_CAP_MS: Final = 60_000
+HOOK_RETRY_CAP_MS: Final = 10_000
+RECONNECT_TIMEOUT_MS: Final = 30_000
+
+# --- waiting for a state ---------------------------------------------------------------------
+
+SETTLE_TIMEOUT_MS: Final = 30_000
+SIDECAR_WAIT_MS: Final = 30_000
+SIDECAR_PAUSE_MS: Final = 1_000
+STORE_WAIT_MS: Final = 300_000
+
+# --- warnings --------------------------------------------------------------------------------
+
+WARN_AFTER_MS: Final = 1_000
+WARN_AGAIN_MS: Final = 60_000
+LOOP_BLOCKED_MS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """One default: the name of its constant, its value, where it applies, and why it is this value."""
+
+    name: str
+    value_ms: int
+    used_by: str
+    reason: str
+
+
+DEFAULTS: Final = (
+    Default(
+        "SESSION_TIMEOUT_MS",
+        SESSION_TIMEOUT_MS,
+        "`session_timeout_ms` of every member of the SDK; `rota lead`, `rota work`, `rota sidecar`; the adapters",
+        "How long work stands still after a crash. Two heartbeats in a row may be lost, and a program "
+        "or its machine may pause for some seconds.",
+    ),
+    Default(
+        "SERVER_SESSION_TIMEOUT_MS",
+        SERVER_SESSION_TIMEOUT_MS,
+        "the server, where a join over HTTP or gRPC names no `session_timeout_ms`",
+        "Kafka's default. A client without our SDK schedules its own heartbeats, often from a script.",
+    ),
+    Default(
+        "DEMO_SESSION_TIMEOUT_MS",
+        DEMO_SESSION_TIMEOUT_MS,
+        "`rota demo`",
+        "The person at the terminal watches a killed worker being replaced.",
+    ),
+    Default(
+        "REBALANCE_TIMEOUT_MS",
+        REBALANCE_TIMEOUT_MS,
+        "`rebalance_timeout_ms` of elections, Connect workers and plain members; `release_timeout_ms` of the set "
+        "partitioner; a join that names none",
+        "Kafka Connect's default: the longest that one member's `on_revoked` delays the others.",
+    ),
+    Default(
+        "CONSUMER_REBALANCE_TIMEOUT_MS",
+        CONSUMER_REBALANCE_TIMEOUT_MS,
+        "`rebalance_timeout_ms` of consumers and worker pools; a join of the type `consumer` that names none",
+        "Kafka's `max.poll.interval.ms`: a consumer may have to finish a long record before it gives up a partition.",
+    ),
+    Default(
+        "COMMAND_REBALANCE_TIMEOUT_MS",
+        COMMAND_REBALANCE_TIMEOUT_MS,
+        "`rota lead` and `rota sidecar --lead`, or the session where that is longer",
+        "Their command or hooks stop within the session, so the other candidates need not wait for longer.",
+    ),
+    Default(
+        "HEARTBEAT_INTERVAL_MS",
+        HEARTBEAT_INTERVAL_MS,
+        "heartbeats that the coordinator does not park; at most a third of the session",
+        "Kafka's default. With a third of the session, two heartbeats may be lost before the session expires.",
+    ),
+    Default(
+        "RETURN_DELAY_MS",
+        RETURN_DELAY_MS,
+        "`scheduled_rebalance_max_delay_ms` of Connect workers",
+        "Kafka Connect's default: a worker that restarts within it gets its own tasks back.",
+    ),
+    Default(
+        "TOPICS_REFRESH_MS",
+        TOPICS_REFRESH_MS,
+        "`topics_refresh_ms` of consumers and pools, `refresh_ms` of Connect workers, `rota work`, `rota sidecar`",
+        "Applies only where the coordinator cannot publish changes of topics. One small call of the leader each time.",
+    ),
+    Default(
+        "TOPICS_WAIT_MS",
+        TOPICS_WAIT_MS,
+        "the parked call that waits for changes of topics",
+        "Shorter than the 30 s after which many proxies cut a silent connection.",
+    ),
+    Default(
+        "STOP_DRAIN_MS",
+        STOP_DRAIN_MS,
+        "`drain_ms` of `run()` after SIGTERM, SIGINT or `stop()`",
+        "Docker kills 10 s after SIGTERM, Kubernetes after 30 s: 2 s are left to commit and to leave the group.",
+    ),
+    Default(
+        "REVOKE_DRAIN_MS",
+        REVOKE_DRAIN_MS,
+        "`drain_ms` of a worker pool at a rebalance, and of `election.run()` at a stop",
+        "The work is cancelled at once, so the next member starts at once. Set it where work must finish a step first.",
+    ),
+    Default(
+        "COMMAND_DRAIN_MS",
+        COMMAND_DRAIN_MS,
+        "`--drain-ms` of `rota work`",
+        "A command handles SIGTERM by itself and cannot give up half of its share: it stops, and starts on the rest.",
+    ),
+    Default(
+        "CLOSE_TIMEOUT_MS",
+        CLOSE_TIMEOUT_MS,
+        "`close()` and the end of an `async with` block",
+        "As Kafka's `close()`. After it the callback is cancelled, `on_lost` is called and the member leaves.",
+    ),
+    Default(
+        "HOOKS_TIMEOUT_MS",
+        HOOKS_TIMEOUT_MS,
+        "`--revoke-timeout-ms` of `rota sidecar`; one delivery to its webhook",
+        "How long hooks may delay an orderly hand-over; short enough to end within Docker's 10 s.",
+    ),
+    Default(
+        "REQUEST_TIMEOUT_MS",
+        REQUEST_TIMEOUT_MS,
+        "one attempt of any call, beyond the time that it is parked; `start()` of the tooz driver",
+        "A durable write takes milliseconds; a replica that takes over a shard answers within seconds.",
+    ),
+    Default(
+        "CONNECT_TIMEOUT_MS",
+        CONNECT_TIMEOUT_MS,
+        "one TCP and TLS connection of the SDK",
+        "Leaves time in the attempt for another address; a lost SYN packet is sent again after 1 s.",
+    ),
+    Default(
+        "RETRY_TIMEOUT_MS",
+        RETRY_TIMEOUT_MS,
+        "`patience_ms` of `connect()`: calls that are not a member's (topics, offsets, descriptions)",
+        "Covers the restart of a replica and the takeover of its shards. A member retries for as long as it lives.",
+    ),
+    Default(
+        "COMMAND_LINE_TIMEOUT_MS",
+        COMMAND_LINE_TIMEOUT_MS,
+        "one call of the commands, such as `rota groups list`, which do not retry",
+        "Long enough for a full list from a busy store, short enough for a person at a terminal.",
+    ),
+    Default(
+        "BACKOFF_FIRST_MS",
+        BACKOFF_FIRST_MS,
+        "a member's first retry; each further failure doubles it, with full jitter",
+        "Kafka's `retry.backoff.ms`.",
+    ),
+    Default(
+        "BACKOFF_CAP_MS",
+        BACKOFF_CAP_MS,
+        "a member's longest wait between retries; a tenth of the session while it holds something",
+        "A thousand members that wait for a server make 400 calls a second at most.",
+    ),
+    Default(
+        "CALL_BACKOFF_FIRST_MS",
+        CALL_BACKOFF_FIRST_MS,
+        "the first retry of a call that is not a member's",
+        "A program waits for the result, and there are few such calls.",
+    ),
+    Default(
+        "CALL_BACKOFF_CAP_MS",
+        CALL_BACKOFF_CAP_MS,
+        "the longest wait between retries of such a call",
+        "At least five attempts fit into the retry time.",
+    ),
+    Default(
+        "LONGEST_RETRY_AFTER_MS",
+        LONGEST_RETRY_AFTER_MS,
+        "`Retry-After` of an answer; a longer one counts as this",
+        "A proxy that asks for a day must not keep a member out for a day.",
+    ),
+    Default(
+        "WORK_RETRY_FIRST_MS",
+        WORK_RETRY_FIRST_MS,
+        "`election.run(work, retry=True)` and the adapters: the pause after a first failure; it doubles",
+        "A healthy candidate acquires the leadership meanwhile.",
+    ),
+    Default(
+        "WORK_RETRY_CAP_MS",
+        WORK_RETRY_CAP_MS,
+        "`election.run(work, retry=True)`: the longest pause",
+        "A work that fails everywhere, such as for a database that is down, resumes within half a minute.",
+    ),
+    Default(
+        "CANDIDACY_RETRY_CAP_MS",
+        CANDIDACY_RETRY_CAP_MS,
+        "the adapters: the longest pause before a failed candidate campaigns again",
+        "What failed was refused for good, such as by a rule; only an operator changes that.",
+    ),
+    Default(
+        "HOOK_RETRY_CAP_MS",
+        HOOK_RETRY_CAP_MS,
+        "the sidecar's hooks: the longest wait between two deliveries of one change",
+        "The program beside the sidecar restarts within seconds.",
+    ),
+    Default(
+        "RECONNECT_TIMEOUT_MS",
+        RECONNECT_TIMEOUT_MS,
+        "`rota groups watch`, while no server answers",
+        "Covers a rolling restart of the servers; then the command ends with 69.",
+    ),
+    Default(
+        "SETTLE_TIMEOUT_MS",
+        SETTLE_TIMEOUT_MS,
+        "the adapters, where their interface waits for a rebalance",
+        "Three sessions: the members of a group that lost one have rebalanced by then.",
+    ),
+    Default(
+        "SIDECAR_WAIT_MS",
+        SIDECAR_WAIT_MS,
+        "`timeout` of the sidecar's `GET /wait`",
+        "Shorter than the time-out of most HTTP clients.",
+    ),
+    Default(
+        "SIDECAR_PAUSE_MS",
+        SIDECAR_PAUSE_MS,
+        "`pause_ms` of the sidecar's `POST /resign`",
+        "Another candidate acquires the leadership meanwhile.",
+    ),
+    Default(
+        "STORE_WAIT_MS",
+        STORE_WAIT_MS,
+        "`--timeout` of `rota db wait`",
+        "A database that restores from its log, or a migration job that is still pulled, takes minutes.",
+    ),
+    Default(
+        "WARN_AFTER_MS",
+        WARN_AFTER_MS,
+        "the SDK's warning that a member's calls are not served",
+        "A restart of one replica takes less, and needs no warning.",
+    ),
+    Default(
+        "WARN_AGAIN_MS",
+        WARN_AGAIN_MS,
+        "the same warning, repeated",
+        "Stays visible in a log without filling it.",
+    ),
+    Default(
+        "LOOP_BLOCKED_MS",
+        LOOP_BLOCKED_MS,
+        "the SDK's warning that the event loop was blocked",
+        "A sixth of the heartbeat interval: nothing is lost yet.",
+    ),
+)
+"""Every default, in the order of the page."""
