@@ -10,7 +10,7 @@ import pytest
 from rota.protocol import defaults
 from tests.support.sources import sources
 
-PACKAGES = {"adapters", "cli", "exec", "sidecar"}
+PACKAGES = {"adapters", "cli", "client", "exec", "membership", "sidecar"}
 _TIME = ("_ms", "timeout", "timeout_s")
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from rota.client.calls import Caller, patience_ms
 from rota.client.errors import CoordinatorUnreachable, Unavailable, UnknownTopic, error_for, typed_errors
 from rota.client.transports.port import GroupEvent, Transport
+from rota.protocol.defaults import TOPICS_WAIT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import check_namespace
 from rota.protocol.messages import (
@@ -43,7 +44,6 @@ from rota.protocol.messages import (
     TopicReply,
 )
 
-_TOPIC_WAIT_MS = 20_000
 _WATCH_PAUSE_S = 0.5
 
 
@@ -156,7 +156,7 @@ class Administration:
         """
         version: str | None = None
         while True:
-            wait_ms = 0 if version is None else _TOPIC_WAIT_MS
+            wait_ms = 0 if version is None else TOPICS_WAIT_MS
             try:
                 found = await self._caller.ask(GetTopic(self.namespace, topic, version or "", wait_ms), TopicReply)
             except UnknownTopic:

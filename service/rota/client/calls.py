@@ -10,15 +10,13 @@ from typing import TypeVar
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable, error_for
 from rota.client.transports.port import Transport
 from rota.membership.backoff import Backoff
+from rota.protocol.defaults import CALL_BACKOFF_CAP_MS, CALL_BACKOFF_FIRST_MS, REQUEST_TIMEOUT_MS, RETRY_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Reply, Request, parks_for_ms
 from rota.wire.status import STATUS
 
 AnyReply = TypeVar("AnyReply", bound=Reply)
 
-_ATTEMPT_TIMEOUT_MS = 5_000
-_BACKOFF_FIRST_MS = 50
-_BACKOFF_CAP_MS = 2_000
 _BUSY = frozenset({ErrorCode.THROTTLED, ErrorCode.GROUP_MAX_SIZE_REACHED})
 
 
@@ -34,7 +32,7 @@ class Caller:
     """Sends requests that do no harm when they arrive twice, and tries for `patience_ms` before it gives up."""
 
     def __init__(
-        self, transport: Transport, *, patience_ms: int = 10_000, jitter: Callable[[], float] = random.random
+        self, transport: Transport, *, patience_ms: int = RETRY_TIMEOUT_MS, jitter: Callable[[], float] = random.random
     ) -> None:
         self._transport = transport
         self._patience_ms = patience_ms
@@ -47,7 +45,7 @@ class Caller:
         """
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self._patience_ms / 1000
-        backoff = Backoff(_BACKOFF_FIRST_MS, _BACKOFF_CAP_MS)
+        backoff = Backoff(CALL_BACKOFF_FIRST_MS, CALL_BACKOFF_CAP_MS)
         lasting = 0
         while True:
             try:
@@ -60,7 +58,7 @@ class Caller:
             await asyncio.sleep(pause_s)
 
     async def _ask_once(self, request: Request, reply_type: type[AnyReply]) -> AnyReply:
-        answer = await self._transport.send(request, timeout_ms=_ATTEMPT_TIMEOUT_MS + parks_for_ms(request))
+        answer = await self._transport.send(request, timeout_ms=REQUEST_TIMEOUT_MS + parks_for_ms(request))
         if answer.reply.error is not ErrorCode.NONE:
             raise error_for(answer.reply.error, answer.reply.detail, answer.retry_after_ms)
         if not isinstance(answer.reply, reply_type):

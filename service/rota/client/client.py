@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 from rota.client.administration import Administration
 from rota.client.callbacks import Listener, Listeners
-from rota.client.connect_worker import RETURN_DELAY_MS, Configured, ConnectWorker, WorkRole
+from rota.client.connect_worker import Configured, ConnectWorker, WorkRole
 from rota.client.consumer import Consumer, ConsumerSettings
 from rota.client.consumer_protocol import PROTOCOL_TYPE, PartitionCounts, TopicRole
 from rota.client.context import ClientContext
@@ -31,8 +31,16 @@ from rota.client.transports.port import Transport
 from rota.client.worker_pool import Work, WorkerPool
 from rota.credentials import Credentials
 from rota.membership import MembershipSettings
+from rota.protocol.defaults import (
+    CONSUMER_REBALANCE_TIMEOUT_MS,
+    REBALANCE_TIMEOUT_MS,
+    RETRY_TIMEOUT_MS,
+    RETURN_DELAY_MS,
+    REVOKE_DRAIN_MS,
+    SESSION_TIMEOUT_MS,
+    TOPICS_REFRESH_MS,
+)
 from rota.protocol.ids import check_client_id, check_group_id, check_instance_id
-from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
 from rota.protocol.messages import NO_GENERATION, Protocol
 from rota.types import leader, worker
 
@@ -47,7 +55,7 @@ def connect(
     client_id: str | None = None,
     headers: Mapping[str, str] | None = None,
     credentials: Credentials | None = None,
-    patience_ms: int = 10_000,
+    patience_ms: int = RETRY_TIMEOUT_MS,
     heartbeat_thread: bool = False,
     direct: bool = False,
 ) -> Client:
@@ -105,7 +113,7 @@ class Client(Administration):
         namespace: str = "default",
         *,
         client_id: str | None = None,
-        patience_ms: int = 10_000,
+        patience_ms: int = RETRY_TIMEOUT_MS,
         pulse: Pulse | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -175,7 +183,7 @@ class Client(Administration):
         rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
         max_processing_interval_ms: int | None = None,
         auto_commit_ms: int | None = None,
-        topics_refresh_ms: int = 10_000,
+        topics_refresh_ms: int = TOPICS_REFRESH_MS,
         group_instance_id: str | None = None,
         rack_id: str | None = None,
         capacity: float = 1.0,
@@ -241,14 +249,14 @@ class Client(Administration):
         work: Work,
         strategy: str | Sequence[str] = "cooperative-sticky",
         *,
-        drain_ms: int = 0,
+        drain_ms: int = REVOKE_DRAIN_MS,
         partitions_per_topic: PartitionCounts | None = None,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
         max_processing_interval_ms: int | None = None,
         auto_commit_ms: int | None = None,
-        topics_refresh_ms: int = 10_000,
+        topics_refresh_ms: int = TOPICS_REFRESH_MS,
         group_instance_id: str | None = None,
         rack_id: str | None = None,
         capacity: float = 1.0,
@@ -294,7 +302,7 @@ class Client(Administration):
         *,
         url: str = "",
         scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS,
-        refresh_ms: int = 10_000,
+        refresh_ms: int = TOPICS_REFRESH_MS,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,

@@ -31,15 +31,14 @@ from rota.client.roles import Role
 from rota.client.tasks import BackgroundTasks
 from rota.membership import Membership, State
 from rota.membership.backoff import Backoff
+from rota.protocol.defaults import COMMIT_FLUSH_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import CommitOffsets, CommitReply, OffsetToCommit
 
 Share = TypeVar("Share")
 
-FLUSH_TIMEOUT_S = 2.0
-"""A commit that gets no answer must not hold up the group's rebalance; the fence rejects it where it comes too late."""
-_TIMEOUT_MS = 5_000
+FLUSH_TIMEOUT_S = COMMIT_FLUSH_TIMEOUT_MS / 1000
 _MOST_OFFSETS = 1_000
 """Of one request; more than that waits for the next."""
 _MAX_OFFSET = 2**63 - 1
@@ -200,7 +199,7 @@ class Commits(Generic[Share]):
 
     async def _commit_once(self, request: CommitOffsets, entries: list[_Entry[Share]]) -> CoordinatorError | None:
         """An error that concerns all of the request; those of single partitions are noted at their entries."""
-        answer = await self._driver.commit(request, _TIMEOUT_MS)
+        answer = await self._driver.commit(request, REQUEST_TIMEOUT_MS)
         if isinstance(answer, CoordinatorUnreachable):
             return answer
         reply = answer.reply

@@ -13,12 +13,11 @@ from rota.client.callbacks import Listeners, call, notify, notify_lost
 from rota.client.context import ClientContext
 from rota.client.member import Member
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
+from rota.protocol.defaults import RETURN_DELAY_MS
 from rota.protocol.messages import DescribedMember, DescribeGroup, DescribeReply, OffsetToCommit, Protocol
 from rota.types.worker import WorkerState, decode_share, decode_state, encode_share, encode_state
 
 PROTOCOL_NAME = "incremental"
-RETURN_DELAY_MS = 300_000
-"""How long Kafka Connect's workers wait for each other (`scheduled.rebalance.max.delay.ms`)."""
 
 WorkShared: TypeAlias = tuple[WorkItem, ...]
 Configured: TypeAlias = "Collection[WorkItem] | Callable[[], Collection[WorkItem] | Awaitable[Collection[WorkItem]]]"

@@ -24,6 +24,7 @@ from rota.client.topics_watch import TopicsWatch
 from rota.membership import MembershipSettings
 from rota.membership import events as core
 from rota.membership.watchdog import ProcessingWatchdog
+from rota.protocol.defaults import TOPICS_REFRESH_MS
 from rota.protocol.messages import OffsetToCommit, TopicPartitions
 
 _log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class ConsumerSettings:
 
     auto_commit_ms: int | None = None
     max_processing_interval_ms: int | None = None
-    topics_refresh_ms: int = 10_000
+    topics_refresh_ms: int = TOPICS_REFRESH_MS
 
 
 class Consumer(Member[Partitions]):

@@ -19,6 +19,7 @@ from rota.client.stop_signal import StopSignal
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.membership.backoff import Backoff
 from rota.protocol import messages
+from rota.protocol.defaults import REQUEST_TIMEOUT_MS, REVOKE_DRAIN_MS, WORK_RETRY_CAP_MS, WORK_RETRY_FIRST_MS
 from rota.protocol.messages import FenceReply, OffsetToCommit
 from rota.types.leader import PROTOCOL_NAMES
 
@@ -28,11 +29,9 @@ Leadership: TypeAlias = tuple[str, ...]
 
 _LEADS: Final[Leadership] = ("leader",)
 _GRACE_S = 1.0
-_LEAVE_TIMEOUT_S = 5.0
-_HEALTHY_S = 30.0
+_LEAVE_TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
+_HEALTHY_S = WORK_RETRY_CAP_MS / 1000
 """Work that has run for so long is well again, and the next failure of it is the first."""
-_RETRY_FIRST_MS = 1_000
-_RETRY_CAP_MS = 30_000
 _log = logging.getLogger(__name__)
 
 
@@ -283,7 +282,7 @@ class Election(Running):
         self,
         work: Callable[[Term], Awaitable[Outcome]],
         *,
-        drain_ms: int = 0,
+        drain_ms: int = REVOKE_DRAIN_MS,
         handle_signals: bool = True,
         retry: bool = False,
     ) -> Outcome | None:
@@ -372,7 +371,7 @@ class Election(Running):
                 await asyncio.wait((self.member._begin_step_aside("its run has ended"),), timeout=_LEAVE_TIMEOUT_S)
 
     async def _campaign(self, work: Callable[[Term], Awaitable[Outcome]], retry: bool) -> Outcome:
-        backoff = Backoff(_RETRY_FIRST_MS, _RETRY_CAP_MS)
+        backoff = Backoff(WORK_RETRY_FIRST_MS, WORK_RETRY_CAP_MS)
         while True:
             self.member.come_back()
             try:

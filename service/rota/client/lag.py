@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable
 
 from rota.client.clock import SessionClock
+from rota.protocol.defaults import LOOP_BLOCKED_MS
 
 _INTERVAL_S = 0.1
-_WORTH_A_WARNING_MS = 500
 _log = logging.getLogger(__name__)
 
 
@@ -44,7 +44,7 @@ class LoopLag:
                 self._on_resume()
             self.last_ms = max(0, int((loop.time() - due) * 1000))
             self.worst_ms = max(self.worst_ms, self.last_ms)
-            if self.last_ms >= _WORTH_A_WARNING_MS:
+            if self.last_ms >= LOOP_BLOCKED_MS:
                 _log.warning(
                     "the event loop was blocked for %d ms: no heartbeat could be sent by it; "
                     "move what blocks it to a thread, or connect with heartbeat_thread=True",

@@ -30,6 +30,7 @@ from rota.client.running import CLOSE_TIMEOUT_S, Running
 from rota.client.tasks import BackgroundTasks
 from rota.membership import Membership, MembershipSettings, State
 from rota.membership import events as core
+from rota.protocol.defaults import HURRIED_LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from rota.protocol.messages import (
     FenceReply,
     FetchedOffset,
@@ -42,8 +43,8 @@ from rota.protocol.messages import (
 
 Share = TypeVar("Share")
 
-_LEAVE_TIMEOUT_S = 5.0
-_HURRIED_LEAVE_TIMEOUT_S = 1.0
+_LEAVE_TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
+_HURRIED_LEAVE_TIMEOUT_S = HURRIED_LEAVE_TIMEOUT_MS / 1000
 _GRACE_S = 1.0
 """For callbacks to end once they are cancelled."""
 _log = logging.getLogger(__name__)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 
-REPEAT_S = 60.0
+from rota.protocol.defaults import WARN_AGAIN_MS
+
+REPEAT_S = WARN_AGAIN_MS / 1000
 _SHOWN = 10
 """How many names a message lists."""
 

@@ -15,6 +15,7 @@ from typing import Protocol
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.threads import LoopThread
 from rota.client.transports.port import Transport
+from rota.protocol.defaults import HEARTBEAT_THREAD_TIMEOUT_MS
 from rota.protocol.messages import Heartbeat, HeartbeatReply
 
 _TICK_S = 0.1
@@ -94,7 +95,7 @@ async def _exchange(transport: Transport, member: Beating, request: Heartbeat) -
     """What the answer says apart from that it came is for the member's own heartbeats to learn."""
     sent_at_ms = member.beat_sent_at_ms()
     try:
-        answer = await transport.send(request, timeout_ms=1_000)
+        answer = await transport.send(request, timeout_ms=HEARTBEAT_THREAD_TIMEOUT_MS)
     except CoordinatorUnreachable:
         return
     if isinstance(answer.reply, HeartbeatReply):

@@ -9,10 +9,11 @@ from types import TracebackType
 from typing import Self
 
 from rota.client.signals import StopRequests, stopped_by_signals
+from rota.protocol.defaults import CLOSE_TIMEOUT_MS
 
 _log = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = CLOSE_TIMEOUT_MS / 1000
 
 
 class Running(ABC):

@@ -8,7 +8,7 @@ from typing import Generic, Self, TypeAlias
 
 from rota.assignors import TopicPartition
 from rota.assignors.work import WorkItem
-from rota.client.connect_worker import RETURN_DELAY_MS, WorkShared
+from rota.client.connect_worker import WorkShared
 from rota.client.consumer_protocol import Partitions
 from rota.client.election import Leadership, Outcome
 from rota.client.errors import CoordinatorError
@@ -18,9 +18,17 @@ from rota.client.member import Share
 from rota.client.running import CLOSE_TIMEOUT_S
 from rota.client.topics import Topics
 from rota.client.transports.port import GroupEvent
-from rota.client.worker_pool import STOP_DRAIN_MS
 from rota.credentials import Credentials
-from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
+from rota.protocol.defaults import (
+    CONSUMER_REBALANCE_TIMEOUT_MS,
+    REBALANCE_TIMEOUT_MS,
+    RETRY_TIMEOUT_MS,
+    RETURN_DELAY_MS,
+    REVOKE_DRAIN_MS,
+    SESSION_TIMEOUT_MS,
+    STOP_DRAIN_MS,
+    TOPICS_REFRESH_MS,
+)
 from rota.protocol.messages import (
     DescribeReply,
     FenceReply,
@@ -68,7 +76,7 @@ def connect(
     client_id: str | None = None,
     headers: Mapping[str, str] | None = None,
     credentials: Credentials | None = None,
-    patience_ms: int = 10000,
+    patience_ms: int = RETRY_TIMEOUT_MS,
     heartbeat_thread: bool = False,
     direct: bool = False,
 ) -> Client:
@@ -157,7 +165,7 @@ class Client:
         rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
         max_processing_interval_ms: int | None = None,
         auto_commit_ms: int | None = None,
-        topics_refresh_ms: int = 10000,
+        topics_refresh_ms: int = TOPICS_REFRESH_MS,
         group_instance_id: str | None = None,
         rack_id: str | None = None,
         capacity: float = 1.0,
@@ -202,14 +210,14 @@ class Client:
         work: Work,
         strategy: str | Sequence[str] = "cooperative-sticky",
         *,
-        drain_ms: int = 0,
+        drain_ms: int = REVOKE_DRAIN_MS,
         partitions_per_topic: PartitionCounts | None = None,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = CONSUMER_REBALANCE_TIMEOUT_MS,
         max_processing_interval_ms: int | None = None,
         auto_commit_ms: int | None = None,
-        topics_refresh_ms: int = 10000,
+        topics_refresh_ms: int = TOPICS_REFRESH_MS,
         group_instance_id: str | None = None,
         rack_id: str | None = None,
         capacity: float = 1.0,
@@ -233,7 +241,7 @@ class Client:
         *,
         url: str = "",
         scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS,
-        refresh_ms: int = 10000,
+        refresh_ms: int = TOPICS_REFRESH_MS,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
@@ -629,7 +637,7 @@ class Election:
         self,
         work: Callable[[Term], Outcome],
         *,
-        drain_ms: int = 0,
+        drain_ms: int = REVOKE_DRAIN_MS,
         handle_signals: bool = True,
         retry: bool = False,
     ) -> Outcome | None:

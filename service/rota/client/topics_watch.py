@@ -11,9 +11,9 @@ from rota.client.calls import Caller, patience_ms
 from rota.client.errors import CoordinatorError
 from rota.client.transports.port import Transport
 from rota.membership.backoff import Backoff
+from rota.protocol.defaults import TOPICS_REFRESH_MS, TOPICS_WAIT_MS
 from rota.protocol.messages import ListTopics, ListTopicsReply
 
-WAIT_MS = 20_000
 LINGER_S = 0.05
 """After word of a change, for others of the same moment."""
 PAUSE_S = 0.5
@@ -37,7 +37,7 @@ class TopicsWatch:
         transport: Transport,
         namespace: str,
         *,
-        longest_pause_ms: int = 10_000,
+        longest_pause_ms: int = TOPICS_REFRESH_MS,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """`longest_pause_ms`: where the watch fails again and again."""
@@ -75,7 +75,7 @@ class TopicsWatch:
     async def _wait_once(self, on_news: Callable[[], None]) -> float:
         """One call, and how many seconds to leave the coordinator alone after it."""
         loop = asyncio.get_running_loop()
-        asked_at, request = loop.time(), ListTopics(self._namespace, "", 1, self._version, WAIT_MS)
+        asked_at, request = loop.time(), ListTopics(self._namespace, "", 1, self._version, TOPICS_WAIT_MS)
         try:
             version = (await self._caller.ask(request, ListTopicsReply)).version
         except CoordinatorError as error:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-_REPEAT_S = 60.0
+from rota.protocol.defaults import WARN_AGAIN_MS
+
+_REPEAT_S = WARN_AGAIN_MS / 1000
 _log = logging.getLogger("rota.client")
 
 

@@ -14,6 +14,7 @@ from rota.client.consumer_protocol import Partitions
 from rota.client.errors import CoordinatorError, MembershipLost
 from rota.client.running import CLOSE_TIMEOUT_S, Running
 from rota.client.stop_signal import StopSignal
+from rota.protocol.defaults import STOP_DRAIN_MS
 from rota.protocol.messages import OffsetToCommit, TopicPartitions
 
 
@@ -78,8 +79,6 @@ class Shard:
         self._consumer.store(self.topic, self.partition, offset, metadata)
 
 
-STOP_DRAIN_MS = 8_000
-"""Docker kills a process 10 s after SIGTERM, Kubernetes after 30 s: commits and the leave must fit behind the drain."""
 _GRACE_S = 1.0
 
 Work: TypeAlias = Callable[[Shard], Awaitable[None]]

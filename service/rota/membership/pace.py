@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from rota.membership.backoff import Backoff
 from rota.membership.settings import MembershipSettings
+from rota.protocol.defaults import LONGEST_RETRY_AFTER_MS
 
-_MAX_RETRY_AFTER_MS = 30_000
-"""A proxy's `Retry-After: 86400` must not silence a member for a day."""
 _PENDING_SPACING_MS = 200
 """Between two calls that the coordinator answers with "pending" at once instead of parking them."""
 
@@ -43,7 +42,7 @@ class Pace:
 
     def retry_after(self, retry_after_ms: int, now_ms: int, valid_until_ms: int | None) -> None:
         """The coordinator asks for patience; but a share that is held until then is not lost by waiting."""
-        wait_ms = min(retry_after_ms, _MAX_RETRY_AFTER_MS)
+        wait_ms = min(retry_after_ms, LONGEST_RETRY_AFTER_MS)
         if valid_until_ms is not None:
             wait_ms = min(wait_ms, max(0, valid_until_ms - now_ms) // 3)
         self.not_before_ms = max(self.not_before_ms, now_ms + wait_ms)

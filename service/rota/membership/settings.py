@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rota.protocol.limits import MAX_WAIT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS
+from rota.protocol.defaults import (
+    BACKOFF_CAP_MS,
+    BACKOFF_FIRST_MS,
+    HEARTBEAT_INTERVAL_MS,
+    REBALANCE_TIMEOUT_MS,
+    REQUEST_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+    WARN_AFTER_MS,
+)
+from rota.protocol.limits import MAX_WAIT_MS
 from rota.protocol.messages import Protocol
 
-_MAX_HEARTBEAT_INTERVAL_MS = 3_000
-_MAX_ANSWER_GRACE_MS = 5_000
 _MIN_SEAT_GRACE_MS = 1_000
 _MIN_MARGIN_MS = 50
-_MAX_NOTICE_MS = 1_000
-"""A shard that changes hands leaves a call or two without an answer; an operator should know of more within 2 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +36,8 @@ class MembershipSettings:
     """Park heartbeats at the coordinator, so that a rebalance is learnt the moment it starts."""
     heartbeat_ms: int | None = None
     """The heartbeat interval, where the program sets one; at most half of the session timeout."""
-    backoff_first_ms: int = 100
-    backoff_cap_ms: int = 5_000
+    backoff_first_ms: int = BACKOFF_FIRST_MS
+    backoff_cap_ms: int = BACKOFF_CAP_MS
 
     def __post_init__(self) -> None:
         """`ValueError` for an interval that leaves no time for a second heartbeat within the session."""
@@ -55,7 +60,7 @@ class MembershipSettings:
     @property
     def heartbeat_interval_ms(self) -> int:
         """Between two heartbeats that do not park."""
-        return self.heartbeat_ms or min(self.poll_ms, _MAX_HEARTBEAT_INTERVAL_MS)
+        return self.heartbeat_ms or min(self.poll_ms, HEARTBEAT_INTERVAL_MS)
 
     @property
     def heartbeat_wait_ms(self) -> int:
@@ -65,17 +70,17 @@ class MembershipSettings:
     @property
     def notice_ms(self) -> int:
         """How long calls may go without a useful answer before the program is notified."""
-        return min(_MAX_NOTICE_MS, self.heartbeat_interval_ms)
+        return min(WARN_AFTER_MS, self.heartbeat_interval_ms)
 
     @property
     def answer_grace_ms(self) -> int:
         """How long beyond its parked time a join, sync or leave may take: they are answered after a durable write."""
-        return _MAX_ANSWER_GRACE_MS
+        return REQUEST_TIMEOUT_MS
 
     @property
     def heartbeat_grace_ms(self) -> int:
         """The same for a heartbeat: short enough that one lost answer leaves time for another try."""
-        return min(self.session_timeout_ms // 3, _MAX_ANSWER_GRACE_MS)
+        return min(self.session_timeout_ms // 3, REQUEST_TIMEOUT_MS)
 
     @property
     def seat_grace_ms(self) -> int:

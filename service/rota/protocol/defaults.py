@@ -28,12 +28,15 @@ STOP_DRAIN_MS: Final = 8_000
 REVOKE_DRAIN_MS: Final = 0
 COMMAND_DRAIN_MS: Final = 10_000
 CLOSE_TIMEOUT_MS: Final = 30_000
+COMMIT_FLUSH_TIMEOUT_MS: Final = 2_000
+HURRIED_LEAVE_TIMEOUT_MS: Final = 1_000
 HOOKS_TIMEOUT_MS: Final = 5_000
 
 # --- calls and retries -----------------------------------------------------------------------
 
 REQUEST_TIMEOUT_MS: Final = 5_000
-CONNECT_TIMEOUT_MS: Final = 2_000
+HEARTBEAT_THREAD_TIMEOUT_MS: Final = 1_000
+CONNECT_TIMEOUT_MS: Final = 1_500
 RETRY_TIMEOUT_MS: Final = 10_000
 COMMAND_LINE_TIMEOUT_MS: Final = 10_000
 BACKOFF_FIRST_MS: Final = 100
@@ -171,6 +174,12 @@ DEFAULTS: Final = (
         "A durable write takes milliseconds; a replica that takes over a shard answers within seconds.",
     ),
     Default(
+        "HEARTBEAT_THREAD_TIMEOUT_MS",
+        HEARTBEAT_THREAD_TIMEOUT_MS,
+        "one heartbeat of `heartbeat_thread`, sent where the event loop is blocked",
+        "Half of the session has passed by then, so that another try must still fit into the rest.",
+    ),
+    Default(
         "CONNECT_TIMEOUT_MS",
         CONNECT_TIMEOUT_MS,
         "one TCP and TLS connection of the SDK",
@@ -241,6 +250,18 @@ DEFAULTS: Final = (
         HOOK_RETRY_CAP_MS,
         "the sidecar's hooks: the longest wait between two deliveries of one change",
         "The program beside the sidecar restarts within seconds.",
+    ),
+    Default(
+        "COMMIT_FLUSH_TIMEOUT_MS",
+        COMMIT_FLUSH_TIMEOUT_MS,
+        "commits that are queued when partitions are revoked",
+        "A commit without an answer must not hold up the group's rebalance; the fence rejects it if it comes too late.",
+    ),
+    Default(
+        "HURRIED_LEAVE_TIMEOUT_MS",
+        HURRIED_LEAVE_TIMEOUT_MS,
+        "the LeaveGroup after a second signal, and once a close timeout is over",
+        "The process should end now; without an answer the session ends the membership.",
     ),
     Default(
         "RECONNECT_TIMEOUT_MS",

@@ -7,11 +7,12 @@ import grpc
 from rota.client.transports.owner_search import Ask, Told
 from rota.client.transports.owners import Group, OwnerOutOfReach
 from rota.client.transports.rpc import Channels
+from rota.protocol.defaults import CONNECT_TIMEOUT_MS
 from rota.v1.coordinator_pb2 import FindCoordinatorRequest, FindCoordinatorResponse
 from rota.wire.rpcs import COORDINATOR
 
+_TIMEOUT_S = CONNECT_TIMEOUT_MS / 1000
 _PATH = f"/{COORDINATOR}/FindCoordinator"
-_TIMEOUT_S = 2.0
 
 
 def asking_over_grpc(channels: Channels) -> Ask:

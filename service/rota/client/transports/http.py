@@ -27,13 +27,14 @@ from rota.client.transports.port import GroupEvent
 from rota.client.transports.sse import events_of
 from rota.credentials import Credentials, CredentialsError
 from rota.observability.tracing import carried
+from rota.protocol.defaults import CONNECT_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Request, refuse
 from rota.wire.documents import dump_document
 from rota.wire.replies import Received
 from rota.wire.routes import PREFIX, Target, encode_request
 
-_CONNECT_TIMEOUT_S = 1.5
+_CONNECT_TIMEOUT_S = CONNECT_TIMEOUT_MS / 1000
 _STREAM_SILENCE_S = 45.0
 """The server pings a stream every 15 seconds: one that is silent for three pings is dead."""
 _ELSEWHERE = frozenset(

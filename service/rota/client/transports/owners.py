@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from rota.client.transports.recent import Recent
+from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, Request, SyncGroup
 from rota.wire.replies import Received
 
 _OF_A_MEMBER = (JoinGroup, SyncGroup, Heartbeat, CommitOffsets, LeaveGroup)
 _NOBODY = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-_TIMEOUT_S = 5.0
+_TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 _AGAIN_S = 1.0
 """After an owner was lost: the replicas take a moment to agree on the next one."""
 _UNREACHABLE_S = 10.0

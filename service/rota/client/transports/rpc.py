@@ -14,9 +14,10 @@ from google.rpc.status_pb2 import Status
 
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.causes import closed, credentials_failed, unexpected
-from rota.client.transports.rpc_causes import CONNECT_TIMEOUT_MS, rpc_cause
+from rota.client.transports.rpc_causes import rpc_cause
 from rota.credentials import Credentials, CredentialsError, Version
 from rota.observability.tracing import carried
+from rota.protocol.defaults import CONNECT_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinReply, Request, refuse
 from rota.wire.problems import Problem

@@ -17,8 +17,8 @@ from rota.client.transports.causes import (
     no_answer,
     tls_distrust,
 )
+from rota.protocol.defaults import CONNECT_TIMEOUT_MS
 
-CONNECT_TIMEOUT_MS = 1_500
 _MAX_QUOTED = 200
 _NOT_SENT = ("failed to connect", "errors resolving", "DNS resolution failed", "Name resolution failure")
 _NO_CONNECTION_IN_TIME = ("tcp handshaker shutdown", "FD Shutdown", "timed out")
