@@ -111,16 +111,32 @@ class CallbackQueue:
         self._on_error = on_error
         self._last: asyncio.Task[None] | None = None
         self._unfinished: set[asyncio.Task[None]] = set()
+        self._last_word: asyncio.Task[None] | None = None
+        """The latest callback that `interrupt` ran: nothing interrupts it."""
 
     def add(self, callback: Callable[[], Awaitable[None]]) -> None:
         """Run `callback` when all that were added before it are over."""
         self._start(self._last, callback)
 
-    def interrupt(self, callback: Callable[[], Awaitable[None]]) -> None:
-        """Cancel all callbacks that run or wait, and run `callback` now, without waiting for those to end."""
+    def interrupt(self, callback: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Cancel all callbacks that run or wait, and run `callback` now, without waiting for those to end.
+
+        A callback that interrupted others before is not cancelled: this one waits for it.
+        """
+        former = self._last_word if self._last_word in self._unfinished else None
+        for task in self._unfinished - {former}:
+            task.cancel()
+        if callback is not None:
+            self._last_word = self._start(former, callback)
+
+    def cancel(self) -> None:
+        """Cancel everything, at the end of all."""
         for task in self._unfinished:
             task.cancel()
-        self._start(None, callback)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._unfinished
 
     async def drain(self, close_by: CloseBy) -> bool:
         """Return True when no callback runs or waits, or False at `close_by`."""
@@ -130,10 +146,11 @@ class CallbackQueue:
             await close_by.wait_for(self._unfinished)
         return True
 
-    def _start(self, former: asyncio.Task[None] | None, callback: Callable[[], Awaitable[None]]) -> None:
+    def _start(self, former: asyncio.Task[None] | None, callback: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         task = self._last = asyncio.create_task(self._run(former, callback))
         self._unfinished.add(task)
         task.add_done_callback(self._unfinished.discard)
+        return task
 
     async def _run(self, former: asyncio.Task[None] | None, callback: Callable[[], Awaitable[None]]) -> None:
         if former is not None:

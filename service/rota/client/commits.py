@@ -126,6 +126,8 @@ class Commits(Generic[Share]):
         """Queue a commit; its outcome is the future's. The place in the queue is that of this call."""
         for item in items:
             check_offset(item)
+        if not items:
+            return _done()
         concerned, outcome = self._role.concerned(self._owned, items), asyncio.get_running_loop().create_future()
         outcome.add_done_callback(retrieved)
         entry = _Entry(items, concerned, self._era, outcome)
@@ -269,6 +271,12 @@ class Commits(Generic[Share]):
 
     def _is_in(self, generation_id: int) -> bool:
         return self._holds and self._machine.generation_id == generation_id
+
+
+def _done() -> asyncio.Future[None]:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.set_result(None)
+    return future
 
 
 def _fail_all(entries: Sequence[_Entry[Share]], error: CoordinatorError) -> None:

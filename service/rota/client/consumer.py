@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from rota.assignors import TopicPartition
 from rota.client.callbacks import CloseBy, Listeners, call, inside, notify, notify_lost
-from rota.client.commits import check_metadata, check_offset, retrieved
+from rota.client.commits import check_metadata, check_offset
 from rota.client.consumer_protocol import Partitions, TopicRole
 from rota.client.context import ClientContext
 from rota.client.errors import CoordinatorError, MembershipLost, Refused
@@ -75,6 +75,7 @@ class Consumer(Member[Partitions]):
         self._notices: deque[_Notice] = deque()
         """Commits of `commit_soon` whose outcome was not published yet, in order."""
         self._watchdog = ProcessingWatchdog(options.max_processing_interval_ms)
+        self._withdrew = False
         self._lookout = TopicLookout(
             self._machine,
             self._driver,
@@ -123,6 +124,16 @@ class Consumer(Member[Partitions]):
         if self._stepping is None or self._stepping.done():
             self.come_back()
 
+    def rest(self) -> None:
+        """Say that there is nothing to do now: no progress is expected before the next `progress` or `store`."""
+        self._watchdog.rest()
+
+    def come_back_if_away(self) -> None:
+        """Join again where this member gave its share up because nothing got done."""
+        if self._withdrew:
+            self._withdrew = False
+            self.come_back()
+
     def store(self, topic: str, partition: int, offset: int, metadata: str = "") -> None:
         """Note that everything before `offset` is done, for the next commit.
 
@@ -159,18 +170,19 @@ class Consumer(Member[Partitions]):
             self._notifying = self._in_background(self._notify_of_commits())
 
     def _commit_in_turn(self, items: tuple[OffsetToCommit, ...]) -> asyncio.Future[None]:
-        """The place in the queue is that of this call. Once it is done, stored offsets from before it are dropped."""
-        stored_then = {place: stored for item in items if (stored := self._stored.get(place := _place(item)))}
-        outcome = self._commits.add(items) if items else None
+        """The place in the queue is that of this call. Offsets that were stored for these partitions before are part of
+        it: sent later, by the next auto-commit, they would take progress back.
+        """
+        outcome = self._commits.add(items)
+        replaced = {place: stored for item in items if (stored := self._stored.pop(place := _place(item), None))}
 
-        async def wait() -> None:
-            if outcome is not None:
-                await outcome
-                self._drop_stored(stored_then)
+        def keep_if_failed(done: asyncio.Future[None]) -> None:
+            if done.cancelled() or done.exception() is not None:
+                for place in filter(self.owns, replaced):
+                    self._stored.setdefault(place, replaced[place])
 
-        waiting = asyncio.ensure_future(wait())
-        waiting.add_done_callback(retrieved)
-        return waiting
+        outcome.add_done_callback(keep_if_failed)
+        return outcome
 
     async def committed(self) -> dict[TopicPartition, int]:
         """The group's progress in what this member holds; 0 where nothing was committed yet."""
@@ -219,15 +231,10 @@ class Consumer(Member[Partitions]):
                 await outcome
             except Refused as error:
                 _log.error("group %s: the progress of %s is dropped: %s", self.group_id, _place(item), error)
-                self._drop_stored({_place(item): item})
+                if self._stored.get(_place(item)) is item:
+                    del self._stored[_place(item)]
             except CoordinatorError as error:
                 _log.warning("group %s: progress was not committed: %s", self.group_id, error)
-
-    def _drop_stored(self, stored: Mapping[TopicPartition, OffsetToCommit]) -> None:
-        """Later ones stay."""
-        for place, item in stored.items():
-            if self._stored.get(place) is item:
-                del self._stored[place]
 
     async def _before_leaving(self, close_by: CloseBy) -> None:
         await self._commits.flush(close_by.left_s)
@@ -262,8 +269,11 @@ class Consumer(Member[Partitions]):
         """Give the share up when nothing gets done, though heartbeats go on: somebody else may be able to."""
         while True:
             due_at_ms, now_ms = self._watchdog.due_at_ms, self._now_ms()
-            if self._watchdog.is_over(now_ms):
+            if self._holding.is_leaving:
                 self._watchdog.rest()
+            elif self._watchdog.is_over(now_ms):
+                self._watchdog.rest()
+                self._withdrew = True
                 self.withdraw(f"no progress for {self._options.max_processing_interval_ms} ms")
             waits_ms = (self._options.max_processing_interval_ms or 0) if due_at_ms is None else due_at_ms - now_ms
             await asyncio.sleep(max(waits_ms, 1) / 1000)

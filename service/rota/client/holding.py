@@ -43,6 +43,8 @@ class Holding(Generic[Share]):
         """What the coordinator has given to this member."""
         self.owned: Share | None = None
         """What the callbacks were told to hold, with what is being revoked: nobody else has any of it."""
+        self._stopped: Share | None = None
+        """The part of `owned` whose `on_revoked` has returned, while its last commits are sent."""
         self.era = 0
         """Grows each time that everything is given up or lost."""
         self.is_leaving = False
@@ -85,10 +87,12 @@ class Holding(Generic[Share]):
         current, self.current = self.current, None
         owned, self.owned = self.owned, None
         self.era += 1
+        if owned is not None and self._stopped is not None:
+            owned = self._role.without(owned, self._stopped) or None
         self._last = (None, -1)
         self._machine.say(self._role.protocols(*self._last))
         if current is None or owned is None:
-            self._callbacks.interrupt(_nothing)
+            self._callbacks.interrupt()
             return
         _log.warning(
             "member %s of group %s lost its assignment: %s",
@@ -150,13 +154,13 @@ class Holding(Generic[Share]):
     async def _give_up(self, generation_id: int, removed: Share) -> None:
         """Stop the work on `removed` in order: its last commits are sent before another member may have it."""
         await notify(self._listeners.on_revoked, removed, deadline=self._revoke_by())
-        await self._flush()
+        self._stopped = removed
+        try:
+            await self._flush()
+        finally:
+            self._stopped = None
         self._broadcast.publish(Revoked(generation_id, removed))
 
     def _revoke_by(self) -> float | None:
         limits = [self._driver.loop_time(self._machine.revoke_by_ms), self.close_by.at if self.close_by else None]
         return min((limit for limit in limits if limit is not None), default=None)
-
-
-async def _nothing() -> None:
-    """To interrupt what is being called."""

@@ -231,9 +231,7 @@ class Member(Running, Generic[Share]):
             OffsetMetadataTooLarge: The partitions in its detail were not committed, all others were.
             InvalidRequest: An offset is one that no coordinator accepts: nothing was committed.
         """
-        items = tuple(offsets)
-        if items:
-            await self._commits.add(items)
+        await self._commits.add(tuple(offsets))
 
     async def fetch_offsets(self, topics: Sequence[TopicPartitions] | None = None) -> tuple[FetchedOffset, ...]:
         """The group's committed offsets; an offset of -1 where nothing was committed."""
@@ -293,19 +291,17 @@ class Member(Running, Generic[Share]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        cancelled = error if isinstance(error, asyncio.CancelledError) else None
         try:
             await asyncio.shield(self._begin_close(CLOSE_TIMEOUT_S))
-        except asyncio.CancelledError as cancelled:
-            error = cancelled
+        except asyncio.CancelledError as while_closing:
+            cancelled = while_closing
             self._close_now()
-            await _until_done(self._begin_close(0.0))
-            raise
-        finally:
-            await self._end_block(error)
+            await asyncio.wait((self._begin_close(0.0),))
+        await self._end_block(error, cancelled)
 
-    async def _end_block(self, error: BaseException | None) -> None:
-        """Raise the member's own failure, unless the body raised something else than its cancellation."""
-        cancelled = error if isinstance(error, asyncio.CancelledError) else None
+    async def _end_block(self, error: BaseException | None, cancelled: asyncio.CancelledError | None) -> None:
+        """Raise a cancellation from outside, or the member's own failure; an error of the body goes its own way."""
         with suppress(_MemberEnded):
             try:
                 await self._block.__aexit__(type(cancelled) if cancelled else None, cancelled, None)
@@ -314,7 +310,7 @@ class Member(Running, Generic[Share]):
         failure = self._failure
         if failure is None or failure is error:
             return
-        if error is None or cancelled is not None:
+        if error is None or isinstance(error, asyncio.CancelledError):
             raise failure
         _log.error("member of %s: it had failed before its block did", self.group_id, exc_info=failure)
         error.add_note(f"rota: the member itself had failed: {type(failure).__name__}: {failure}")
@@ -373,6 +369,7 @@ class Member(Running, Generic[Share]):
         self._machine.abandon()
         self._wake.set()
         await self._tasks.cancel(_GRACE_S)
+        self._callbacks.cancel()
         await self._callbacks.drain(CloseBy(_GRACE_S))
         self._context.troubles.over(self, f"group {self.group_id}", now_s=self._now_ms() / 1000)
         self._context.members.discard(self)
@@ -418,6 +415,14 @@ class Member(Running, Generic[Share]):
                 await self._run_until_stopped(handle_signals=handle_signals)
         else:
             await self._run_until_stopped(handle_signals=handle_signals)
+
+    async def _until_settled(self) -> None:
+        """Return when the member is in no rebalance and in no callback, or holds nothing."""
+        while self.assignment is not None and not (self._machine.state is State.STABLE and self._callbacks.is_idle):
+            if not self._callbacks.is_idle:
+                await self._callbacks.drain(CloseBy(CLOSE_TIMEOUT_S))
+            else:
+                await self._changed.wait()
 
     # --- stepping aside -----------------------------------------------------------------------
 
@@ -524,8 +529,3 @@ class Member(Running, Generic[Share]):
 
     async def _leave_broken(self) -> None:
         self._leave("its callback raised")
-
-
-async def _until_done(task: asyncio.Task[None]) -> None:
-    """Wait for a task that ends soon, though this one was cancelled."""
-    await asyncio.wait((task,))

@@ -541,6 +541,12 @@ class Consumer(Member[Partitions]):
     def progress(self) -> None:
         """Say that work goes on; so do `store` and `commit`. A member that fell silent joins its group again."""
 
+    def rest(self) -> None:
+        """Say that there is nothing to do now: no progress is expected before the next `progress` or `store`."""
+
+    def come_back_if_away(self) -> None:
+        """Join again where this member gave its share up because nothing got done."""
+
     def store(self, topic: str, partition: int, offset: int, metadata: str = "") -> None:
         """Note that everything before `offset` is done, for the next commit.
 

@@ -102,7 +102,7 @@ class WorkerPool(Running):
         self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
         self._shards: dict[TopicPartition, Shard] = {}
         self._changed = asyncio.Event()
-        self.consumer: Consumer = consumer(Listeners(self._start_work, self._stop_work, self._abandon_work))
+        self.consumer: Consumer = consumer(Listeners(self._start_work, self._stop_work, self._lose_work))
         """The membership underneath, for what is not about shards."""
 
     async def __aenter__(self) -> Self:
@@ -200,6 +200,11 @@ class WorkerPool(Running):
             self._shards.pop(place, None)
         self._notify()
 
+    async def _lose_work(self, removed: Partitions) -> None:
+        """A pool that gave its share up for lack of progress comes back once that work has ended."""
+        await self._abandon_work(removed)
+        self.consumer.come_back_if_away()
+
     def _cancel(self, places: Iterable[TopicPartition]) -> None:
         for place in places:
             self._shards[place].end()
@@ -215,13 +220,27 @@ class WorkerPool(Running):
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            # A shard that is not this process's any more: its work was about to be cancelled, and has not failed.
-            if shard.is_held or not isinstance(error, CoordinatorError):
+            if await self._is_failure(shard, error):
                 self.consumer.fail(error)
         finally:
             self._notify()
 
+    async def _is_failure(self, shard: Shard, error: BaseException) -> bool:
+        """Not where the shard is on its way out: a commit may be rejected before its work is cancelled."""
+        if not isinstance(error, CoordinatorError):
+            return True
+        stopping = asyncio.ensure_future(shard.stopping.wait())
+        settled = asyncio.ensure_future(self.consumer._until_settled())
+        try:
+            await asyncio.wait((stopping, settled), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            settled.cancel()
+        return shard.is_held and not shard.stopping.is_set()
+
     def _notify(self) -> None:
+        if all(task.done() for task in self._tasks.values() if task is not asyncio.current_task()):
+            self.consumer.rest()
         self._changed.set()
         self._changed.clear()
 
