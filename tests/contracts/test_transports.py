@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,
     DeleteGroup,
@@ -22,6 +23,7 @@ from rota.protocol.messages import (
     JoinGroup,
     JoinReply,
     LeaveGroup,
+    LeaveReply,
     LeavingMember,
     ListGroups,
     ListTopics,
@@ -138,6 +140,15 @@ async def an_administrator_has_a_group_agree_anew(say: Say) -> None:
     await say(DeleteGroup(*G, "не нужна"))
 
 
+async def members_leave_a_group_that_is_not_there(say: Say) -> None:
+    leaving = (LeavingMember("m-1"), LeavingMember(group_instance_id="i1"))
+    reply = await say(LeaveGroup(*G, leaving))
+    assert isinstance(reply, LeaveReply)
+    assert reply.error is ErrorCode.NONE
+    assert [left.error for left in reply.members] == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
+    await say(LeaveGroup(*G, leaving[:1], by_admin=True))
+
+
 async def an_administrator_removes_members(say: Say) -> None:
     first = await joined(say, a_join("i1"))
     await say(SyncGroup(*G, first.member_id, 1, "i1"))
@@ -200,6 +211,7 @@ CONVERSATIONS: list[Conversation] = [
     a_leader_fails,
     a_static_member_returns,
     an_administrator_has_a_group_agree_anew,
+    members_leave_a_group_that_is_not_there,
     an_administrator_removes_members,
     progress,
     topics,

@@ -307,7 +307,7 @@ class Shard(ShardState):
             result.reply(call, LeaveReply(ErrorCode.INVALID_GROUP_ID))
             return
         unknown = tuple(LeftMember(m.member_id, m.group_instance_id, UNKNOWN_MEMBER_ID) for m in request.members)
-        result.reply(call, LeaveReply(UNKNOWN_MEMBER_ID, members=unknown))
+        result.reply(call, LeaveReply(members=unknown))
 
     def _commit(self, result: Result, request: CommitOffsets, call: int) -> None:
         group = self._group(request)

@@ -214,9 +214,13 @@ def test_expiry_in_a_join_phase_completes_it_if_all_others_are_here() -> None:
 def test_leave_of_an_unknown_group_is_answered_for_each_member() -> None:
     core = an_empty_shard()
 
-    reply = core.ask(a_leave("m0"))
+    reply = core.ask(a_leave("m0", "m1"))
 
-    assert (reply.error, reply.members[0].error) == (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID)
+    assert reply.error is ErrorCode.NONE
+    assert [(left.member_id, left.error) for left in reply.members] == [
+        ("m0", ErrorCode.UNKNOWN_MEMBER_ID),
+        ("m1", ErrorCode.UNKNOWN_MEMBER_ID),
+    ]
     assert core.ask(replace(a_leave("m0"), group_id="")).error is ErrorCode.INVALID_GROUP_ID
 
 
