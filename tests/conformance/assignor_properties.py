@@ -139,14 +139,30 @@ _PLAIN: dict[str, Callable[[Outcome], bool]] = {
 }
 
 
+def _most_unequal_topic(outcome: Outcome) -> int:
+    """The largest difference, in any topic, between the partitions of two of its subscribers."""
+    counts = {member_id: Counter(p.topic for p in share) for member_id, share in outcome.shares.items()}
+    loads = [[counts[member_id][topic] for member_id in outcome.subscribers(topic)] for topic in _topics(outcome)]
+    return max((max(each) - min(each) for each in loads if each), default=0)
+
+
+def _topics(outcome: Outcome) -> frozenset[str]:
+    return frozenset[str]().union(*outcome.topics_of.values()) & outcome.partitions_per_topic.keys()
+
+
 def holds(name: str, outcome: Outcome) -> bool:
-    """Whether the outcome has the property; a name that is not known raises."""
+    """Whether the outcome has the property; a name that is not known raises. Blanks around signs do not matter."""
+    name = re.sub(r"\s*([<>]?=)\s*", r"\1", name.strip())
     if name in _PLAIN:
         return _PLAIN[name](outcome)
     if match := re.fullmatch(r"sticky>=(\d+)", name):
         return kept(outcome) >= int(match[1])
     if match := re.fullmatch(r"moved<=(\d+)", name):
         return moved(outcome) <= int(match[1])
+    if match := re.fullmatch(r"per-topic[ -]difference<=(\d+)", name):
+        return _most_unequal_topic(outcome) <= int(match[1])
+    if match := re.fullmatch(r"difference<=(\d+)", name):
+        return max(outcome.loads.values(), default=0) - min(outcome.loads.values(), default=0) <= int(match[1])
     if match := re.fullmatch(r"count:(.+)=(\d+)", name):
         return outcome.loads[match[1]] == int(match[2])
     raise ValueError(f"property {name!r} is not known to this runner")

@@ -21,7 +21,7 @@ from rota.protocol.limits import Limits
 from rota.types.consumer import MalformedMetadata, Subscription, decode_subscription, encode_subscription
 
 NAMESPACE = "default"
-CONFIG_KEYS = {"retention_min", "max_size", "initial_delay"}
+SCENARIO_KEYS = {"id", "title", "config", "setup_steps", "steps", "events", "states", "note"}
 KAFKA_LIMITS = Limits(
     min_session_timeout_ms=6_000,
     max_session_timeout_ms=1_800_000,
@@ -42,7 +42,7 @@ class ClassicRunner:
     def __init__(self, scenario: dict[str, Any], defaults: dict[str, Any]) -> None:
         self.scenario = scenario
         self.defaults = defaults
-        self.limits = _limits(scenario.get("config") or {})
+        self.limits = _limits(scenario.get("config") or {}, _retention_ms(scenario["steps"]))
         self.shard = Shard(0, self.limits)
         self.twin = Shard(0, self.limits)
         self.now_ms = 0
@@ -56,12 +56,15 @@ class ClassicRunner:
 
     def run(self) -> Outcome:
         states = []
+        _check_keys(self.scenario, SCENARIO_KEYS, "a scenario")
         for number, step in enumerate(self.scenario["steps"]):
             self.step = number
             arguments = dict(step)
-            operation = arguments.pop("op")
+            operation = arguments.pop("op", None)
+            if operation not in _ARGUMENTS:
+                raise UnknownFormat(f"step {number} has the op {operation!r}, which this runner does not know")
+            _check_keys(arguments, _ARGUMENTS[operation] | OF_ANY_STEP, f"step {number}, {operation},")
             getattr(self, f"_do_{operation}")(arguments)
-            assert not _left_over(operation, arguments), f"unknown arguments {arguments} of {operation}"
             states.append(self._state(step.get("group", "g")))
         return Outcome(self.events, states)
 
@@ -69,6 +72,7 @@ class ClassicRunner:
 
     def _do_join(self, a: dict[str, Any]) -> None:
         label = a["as"]
+        client_id, host = _client(a)
         request = m.JoinGroup(
             namespace=NAMESPACE,
             group_id=a.get("group", "g"),
@@ -78,7 +82,9 @@ class ClassicRunner:
             rebalance_timeout_ms=a.get("rebalance", self.defaults["rebalance_ms"]),
             member_id=self._id(a.get("member", "")),
             group_instance_id=a.get("instance"),
-            client_id=label,
+            client_id=client_id or label,
+            host=host,
+            reason=a.get("reason", ""),
             new_member_id=f"{label}#{self.step}",
         )
         self.labels[request.new_member_id] = label
@@ -108,11 +114,11 @@ class ClassicRunner:
         self._handle(request, "hb", lambda reply: {})
 
     def _do_leave(self, a: dict[str, Any]) -> None:
-        members = tuple(m.LeavingMember(self._id(x.get("member", "")), x.get("instance")) for x in a["members"])
+        members = tuple(self._leaving(row) for row in a["members"])
         self._handle(m.LeaveGroup(NAMESPACE, a.get("group", "g"), members), "leave", self._leave_event)
 
     def _do_commit(self, a: dict[str, Any]) -> None:
-        offsets = tuple(m.OffsetToCommit(t, p, o, metadata=_text(*rest)) for t, p, o, *rest in a["offsets"])
+        offsets = tuple(map(_offset_to_commit, a["offsets"]))
         request = m.CommitOffsets(
             NAMESPACE, a.get("group", "g"), a["gen"], offsets, self._id(a.get("member", "")), a.get("instance")
         )
@@ -131,7 +137,7 @@ class ClassicRunner:
         self._event(self.step, "describe", {"error": "NONE", "groups": groups})
 
     def _do_list(self, a: dict[str, Any]) -> None:
-        request = m.ListGroups(NAMESPACE, tuple(a.get("states") or ()), tuple(a.get("types") or ()))
+        request = m.ListGroups(NAMESPACE, *(tuple(a.get(name) or ()) for name in ("states", "types", "protocol_types")))
         listed = [f"{g.group_id}:{g.state}:{g.protocol_type}:{g.group_type}" for g in self._ask(request).groups]
         self._event(self.step, "list", {"error": "NONE", "groups": listed})
 
@@ -139,7 +145,9 @@ class ClassicRunner:
         results = [f"{group}={self._ask(m.DeleteGroup(NAMESPACE, group)).error}" for group in a["groups"]]
         self._event(self.step, "delete", {"error": "NONE", "results": results})
 
-    def _do_sweep(self, _a: dict[str, Any]) -> None:
+    def _do_sweep(self, a: dict[str, Any]) -> None:
+        if "retention" in a:
+            self.shard.limits = replace(self.limits, offsets_retention_ms=a["retention"])
         result, gone = self.shard.sweep(self.now_ms)
         self._take(result)
         self._event(self.step, "sweep", {"error": "NONE", "tombstones": gone})
@@ -187,6 +195,10 @@ class ClassicRunner:
         self.events.append({"step": step, "at_step": self.step, "t": self.now_ms, "kind": kind, **fields})
 
     # --- how things are written in the data -----------------------------------------------------
+
+    def _leaving(self, row: dict[str, Any]) -> m.LeavingMember:
+        _check_keys(row, {"member", "instance", "reason"}, "a leaving member")
+        return m.LeavingMember(self._id(row.get("member", "")), row.get("instance"), row.get("reason", ""))
 
     def _id(self, text: str) -> str:
         return self.ids.get(text[1:], text) if text.startswith("$") else text
@@ -261,37 +273,94 @@ class ClassicRunner:
         return " ".join(parts)
 
 
-def _limits(config: dict[str, Any]) -> Limits:
-    assert set(config) <= CONFIG_KEYS, f"unknown config {set(config) - CONFIG_KEYS}"
-    limits = KAFKA_LIMITS
-    if "retention_min" in config:
-        limits = replace(limits, offsets_retention_ms=config["retention_min"] * 60_000)
-    if "max_size" in config:
-        limits = replace(limits, group_max_size=config["max_size"])
-    if "initial_delay" in config:
-        limits = replace(limits, initial_rebalance_delay_ms=config["initial_delay"])
-    return limits
+class UnknownFormat(ValueError):
+    """The data says something that this runner does not know, or that the core cannot do."""
 
 
-_ARGUMENTS = {
-    "join": {"as", "group", "type", "protocols", "session", "rebalance", "member", "instance", "reason"},
-    "sync": {"as", "group", "member", "gen", "instance", "assign", "type", "protocol"},
+def _check_keys(row: dict[str, Any], known: set[str], where: str) -> None:
+    unknown = row.keys() - known
+    if unknown:
+        raise UnknownFormat(f"{where} has {sorted(unknown)}, which this runner does not know")
+
+
+_LIMITS: dict[str, tuple[str, int]] = {
+    "retention_min": ("offsets_retention_ms", 60_000),
+    "retention_ms": ("offsets_retention_ms", 1),
+    "retention": ("offsets_retention_ms", 1),
+    "max_size": ("group_max_size", 1),
+    "initial_delay": ("initial_rebalance_delay_ms", 1),
+    "min_session": ("min_session_timeout_ms", 1),
+    "max_session": ("max_session_timeout_ms", 1),
+}
+"""By key of a scenario's `config`: the limit of ours, and how many of its units one of the data's is."""
+
+
+def _limits(config: dict[str, Any], retention_ms: int | None) -> Limits:
+    _check_keys(config, set(_LIMITS), "config")
+    given = {_LIMITS[key][0]: value * _LIMITS[key][1] for key, value in config.items()}
+    if retention_ms is not None:
+        given["offsets_retention_ms"] = retention_ms
+    return replace(KAFKA_LIMITS, **given)
+
+
+def _retention_ms(steps: list[dict[str, Any]]) -> int | None:
+    """What the commits of a scenario ask for, each or for an offset; None where they leave it to the server.
+
+    Our commits have no retention of their own, so it is the server's for the scenario, which all of them must share.
+    """
+    commits = [step for step in steps if step.get("op") == "commit"]
+    asked = {
+        row["retention"] if isinstance(row, dict) and "retention" in row else step.get("retention", -1)
+        for step in commits
+        for row in step["offsets"]
+    }
+    asked = {-1 if each is None else each for each in asked}
+    if asked <= {-1}:
+        return None
+    if len(asked) > 1:
+        raise UnknownFormat(
+            f"commits with retentions of {sorted(asked)} ms in one scenario: the core has one retention"
+        )
+    return int(asked.pop())
+
+
+def _client(arguments: dict[str, Any]) -> tuple[str, str]:
+    """A client id, or an object of `id` and `host`, as the core gets them from a connection."""
+    client = arguments.get("client", "")
+    if isinstance(client, dict):
+        _check_keys(client, {"id", "host"}, "client")
+        return client.get("id", ""), client.get("host", arguments.get("host", ""))
+    return client, arguments.get("host", "")
+
+
+def _offset_to_commit(row: Any) -> m.OffsetToCommit:
+    """`[topic, partition, offset, metadata?]`, or an object with these names."""
+    if isinstance(row, dict):
+        _check_keys(row, {"topic", "partition", "offset", "metadata", "leader_epoch", "retention"}, "an offset")
+        metadata, epoch = _text(row.get("metadata") or ""), row.get("leader_epoch")
+        return m.OffsetToCommit(row["topic"], row["partition"], row["offset"], epoch, metadata)
+    topic, partition, offset, *rest = row
+    if len(rest) > 1 or not all(isinstance(each, str) for each in rest):
+        raise UnknownFormat(f"an offset has {rest} after its number: only its metadata is known there")
+    return m.OffsetToCommit(topic, partition, offset, metadata=_text(*rest))
+
+
+OF_ANY_STEP = {"as", "client", "host", "note"}
+_ARGUMENTS: dict[str, set[str]] = {
+    "join": {"group", "type", "protocols", "session", "rebalance", "member", "instance", "reason"},
+    "sync": {"group", "member", "gen", "instance", "assign", "type", "protocol"},
     "hb": {"group", "member", "gen", "instance"},
     "leave": {"group", "members"},
-    "commit": {"group", "gen", "offsets", "member", "instance"},
+    "commit": {"group", "gen", "offsets", "member", "instance", "retention"},
     "fetch": {"group", "topics"},
     "odelete": {"group", "topics"},
     "describe": {"groups"},
-    "list": {"states", "types"},
+    "list": {"states", "types", "protocol_types"},
     "delete": {"groups"},
-    "sweep": set(),
+    "sweep": {"retention"},
     "load": set(),
     "advance": {"ms"},
 }
-
-
-def _left_over(operation: str, arguments: dict[str, Any]) -> set[str]:
-    return set(arguments) - _ARGUMENTS[operation]
 
 
 def _metadata(text: str) -> bytes:

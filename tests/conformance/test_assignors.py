@@ -7,8 +7,6 @@ rounds; those of `cooperative-sticky` after it converged, except for what must h
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,9 +18,9 @@ import pytest
 from rota.assignors import MemberSubscription, PartitionRacks, Shares, TopicPartition, assign
 from tests.conformance.assignor_generator import partitions, scaled_down, worlds
 from tests.conformance.assignor_properties import Outcome, holds
+from tests.conformance.sets import documents
 
 HERE = Path(__file__).parent
-DATA = Path(os.environ.get("ROTA_CONFORMANCE_DIR", HERE / "data"))
 QUICK_PARTITIONS = 100_000
 """Generated cases above this are slow; the default run has them scaled down."""
 IN_EVERY_ROUND = frozenset({"valid", "two-phase"})
@@ -45,9 +43,7 @@ def departures() -> frozenset[str]:
 
 
 def cases() -> list[Case]:
-    rows: list[Case] = json.loads((DATA / "assignors.json").read_text())["cases"]
-    assert rows, "no case was found: nothing would be tested"
-    return rows
+    return [case for document in documents("cases") for case in document["cases"]]
 
 
 def listed() -> list[Any]:
@@ -176,3 +172,37 @@ def _compare(what: str, expected: Mapping[str, Iterable[Sequence[Any]]], shares:
 def _refuse_unknown(row: Mapping[str, Any], known: frozenset[str]) -> None:
     unknown = row.keys() - known
     assert not unknown, f"the format has fields that this runner does not know: {sorted(unknown)}"
+
+
+SHARES = {
+    "a": [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)],
+    "b": [TopicPartition("t", 2)],
+    "c": [TopicPartition("u", 1)],
+}
+SUBSCRIBED = [
+    MemberSubscription("a", topics=["t", "u"]),
+    MemberSubscription("b", topics=["t"]),
+    MemberSubscription("c", topics=["u"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("per-topic difference <= 1", True),
+        ("per-topic difference<=0", False),
+        ("per-topic-difference <= 0", False),
+        ("difference <= 2", True),
+        ("difference<=1", False),
+        ("moved <= 0", True),
+        ("sticky >= 1", False),
+        ("count:a=3", True),
+    ],
+)
+def test_a_property_is_told_from_its_opposite(name: str, expected: bool) -> None:
+    assert holds(name, Outcome({"t": 3, "u": 2}, SUBSCRIBED, SHARES)) is expected
+
+
+def test_a_property_that_is_not_known_is_named() -> None:
+    with pytest.raises(ValueError, match="'happy' is not known"):
+        holds("happy", Outcome({"t": 3, "u": 2}, SUBSCRIBED, SHARES))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conformance.classic_runner import ClassicRunner
+from tests.conformance.classic_runner import ClassicRunner, UnknownFormat
+from tests.conformance.sets import documents
 
 HERE = Path(__file__).parent
-DATA = Path(os.environ.get("ROTA_CONFORMANCE_DIR", HERE / "data"))
+DEFAULTS = {"protocol_type": "consumer", "session_ms": 10_000, "rebalance_ms": 30_000}
 
 
 def departures() -> dict[str, str]:
@@ -24,10 +24,11 @@ def departures() -> dict[str, str]:
 
 
 def scenarios() -> list[Any]:
-    document = json.loads((DATA / "classic.json").read_text())
-    rows = document["scenarios"]
-    assert rows, "no scenario was found: nothing would be tested"
-    return [pytest.param(row, document["_doc"]["defaults"], id=row["id"]) for row in rows]
+    return [
+        pytest.param(row, {**DEFAULTS, **document.get("_doc", {}).get("defaults", {})}, id=row["id"])
+        for document in documents("scenarios")
+        for row in document["scenarios"]
+    ]
 
 
 @pytest.mark.parametrize(("scenario", "defaults"), scenarios())
@@ -73,3 +74,39 @@ def _superseded(event: dict[str, Any], expected: list[dict[str, Any]]) -> bool:
 def _canonical(event: dict[str, Any]) -> str:
     fields = {key: value for key, value in event.items() if value not in (None, "", [])}
     return json.dumps(fields, sort_keys=True)
+
+
+A_JOIN = {"op": "join", "as": "A", "protocols": [["range", "m"]]}
+A_COMMIT = {"op": "commit", "gen": -1, "offsets": [["t", 0, 5]]}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "says"),
+    [
+        ({"steps": [{"op": "explode"}]}, "step 0 has the op 'explode'"),
+        ({"steps": [{}]}, "step 0 has the op None"),
+        ({"steps": [{**A_JOIN, "version": 3}]}, r"step 0, join, has \['version'\]"),
+        ({"steps": [{"op": "leave", "members": [{"member": "m", "epoch": 1}]}]}, r"a leaving member has \['epoch'\]"),
+        ({"steps": [{**A_JOIN, "client": {"id": "c", "port": 1}}]}, r"client has \['port'\]"),
+        ({"steps": [{**A_COMMIT, "offsets": [["t", 0, 5, "m", 7]]}]}, "an offset has"),
+        ({"steps": [{**A_COMMIT, "retention": 5}, {**A_COMMIT, "retention": 6}]}, "the core has one retention"),
+        ({"steps": [{**A_COMMIT, "retention": 5}, A_COMMIT]}, "the core has one retention"),
+        ({"steps": [], "config": {"magic": 1}}, r"config has \['magic'\]"),
+        ({"steps": [], "broker": 1}, r"a scenario has \['broker'\]"),
+    ],
+)
+def test_what_the_runner_does_not_know_is_named(scenario: dict[str, Any], says: str) -> None:
+    with pytest.raises(UnknownFormat, match=says):
+        ClassicRunner(scenario, DEFAULTS).run()
+
+
+def test_a_client_is_its_id_and_its_host() -> None:
+    clients = [{"id": "app", "host": "10.0.0.7"}, "app"]
+    steps = [{**A_JOIN, "as": f"M{number}", "instance": f"i{number}", "client": c} for number, c in enumerate(clients)]
+    runner = ClassicRunner({"steps": [*steps, {"op": "advance", "ms": 3_000}]}, DEFAULTS)
+    runner.run()
+    (group,) = runner.shard.groups.values()
+    assert [(each.image.client_id, each.image.host) for each in group.members.values()] == [
+        ("app", "10.0.0.7"),
+        ("app", ""),
+    ]
