@@ -137,7 +137,8 @@ class ClassicRunner:
         self._event(self.step, "describe", {"error": "NONE", "groups": groups})
 
     def _do_list(self, a: dict[str, Any]) -> None:
-        request = m.ListGroups(NAMESPACE, *(tuple(a.get(name) or ()) for name in ("states", "types", "protocol_types")))
+        states, types, protocol_types = (tuple(a.get(name) or ()) for name in ("states", "types", "protocol_types"))
+        request = m.ListGroups(NAMESPACE, states, types, protocol_types)
         listed = [f"{g.group_id}:{g.state}:{g.protocol_type}:{g.group_type}" for g in self._ask(request).groups]
         self._event(self.step, "list", {"error": "NONE", "groups": listed})
 

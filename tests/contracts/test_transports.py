@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 
+from rota.assignors import TopicPartition
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,
@@ -16,6 +18,7 @@ from rota.protocol.messages import (
     DeleteOffsets,
     DeleteTopic,
     DescribeGroup,
+    DescribeReply,
     FetchOffsets,
     GetLeader,
     GetTopic,
@@ -38,6 +41,7 @@ from rota.protocol.messages import (
     TopicReply,
     VerifyFence,
 )
+from rota.types.consumer import Assignment, Subscription, encode_assignment, encode_subscription
 from tests.contracts.transports import OTHERS, REFERENCE, Conversation, Say, a_transport, spoken
 
 G = ("default", "g")
@@ -140,6 +144,24 @@ async def an_administrator_has_a_group_agree_anew(say: Say) -> None:
     await say(DeleteGroup(*G, "не нужна"))
 
 
+async def a_group_is_described_as_its_type_reads_it(say: Say) -> None:
+    subscription = encode_subscription(Subscription(("t",)))
+    share = encode_assignment(Assignment((TopicPartition("t", 0), TopicPartition("t", 2))))
+    for kind, metadata, assignment, told in (
+        ("consumer", subscription, share, {"topics": {"t": [0, 2]}}),
+        ("worker", b"no worker's", b"no worker's", None),
+        ("of-nobody", b"\xff", b"\xff", None),
+    ):
+        join = replace(a_join("i1"), protocol_type=kind, protocols=(Protocol("p", metadata),))
+        member = await joined(say, join)
+        await say(SyncGroup(*G, member.member_id, member.generation_id, assignments=((member.member_id, assignment),)))
+        reply = await say(DescribeGroup(*G))
+        assert isinstance(reply, DescribeReply)
+        assert (reply.members[0].assignment, reply.members[0].assignment_decoded) == (assignment, told)
+        assert (reply.members[0].metadata_decoded is None) == (told is None)
+        await say(LeaveGroup(*G, (LeavingMember(group_instance_id="i1"),)))
+
+
 async def members_leave_a_group_that_is_not_there(say: Say) -> None:
     leaving = (LeavingMember("m-1"), LeavingMember(group_instance_id="i1"))
     reply = await say(LeaveGroup(*G, leaving))
@@ -211,6 +233,7 @@ CONVERSATIONS: list[Conversation] = [
     a_leader_fails,
     a_static_member_returns,
     an_administrator_has_a_group_agree_anew,
+    a_group_is_described_as_its_type_reads_it,
     members_leave_a_group_that_is_not_there,
     an_administrator_removes_members,
     progress,

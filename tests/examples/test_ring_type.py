@@ -62,6 +62,9 @@ def test_the_server_assigns_a_type_that_came_with_another_package(
     assert (refused.status_code, refused.json()["code"]) == (400, "INVALID_REQUEST")
     assert "a weight must be above 0" in refused.json()["detail"]
     assert arcs(server, member) == [[0, 65536]]
+    (described,) = httpx.get(f"{server.url}/v1/namespaces/default/groups/ring").json()["members"]
+    assert described["metadata_decoded"] == {"weight": 2.0}
+    assert described["assignment_decoded"] == {"arcs": [[0, 65536]]}
 
 
 def test_without_the_package_the_server_says_that_it_cannot(processes: Processes, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from dataclasses import asdict
@@ -17,7 +18,10 @@ from rota.observability.printable import printable
 from rota.observability.timeline import timeline_line, why
 
 if TYPE_CHECKING:
-    from rota.protocol.messages import DescribeReply
+    from rota.protocol.messages import DescribedMember, DescribeReply
+
+_BY_TOPIC = ("topics", "run", "partitions")
+"""What a decoded assignment calls its partitions by topic, or its tasks by connector."""
 
 app = typer.Typer(no_args_is_help=True, help="Groups: who is in them, what they hold, why they rebalanced.")
 
@@ -184,24 +188,30 @@ def _print_description(group: DescribeReply) -> None:
     print_table([[f"{name}:", value] for name, value in facts.items() if value not in (None, "")])
     if group.members:
         print()
-        rows = [
-            (member.member_id, member.group_instance_id, member.host, _held(group.protocol_type, member.assignment))
-            for member in group.members
-        ]
+        rows = [(member.member_id, member.group_instance_id, member.host, _held(member)) for member in group.members]
         print_table(rows, headings=("member", "instance", "host", "holds"))
 
 
-def _held(protocol_type: str, assignment: bytes) -> str:
-    """An assignment for people: decoded where its type is known, otherwise its size."""
-    from rota.types.consumer import PROTOCOL_TYPE, MalformedMetadata, decode_assignment
+def _held(member: DescribedMember) -> str:
+    """An assignment for people: as its protocol type reads it, otherwise its size."""
+    told = member.assignment_decoded
+    if told is None:
+        return f"{len(member.assignment)} bytes" if member.assignment else "-"
+    first = next((name for name in _BY_TOPIC if isinstance(told.get(name), dict)), "")
+    rest = [f"{name}={_shown(value)}" for name, value in told.items() if name != first and value]
+    return printable(" ".join([_partitions(told[first]), *rest] if first else rest)) or "-"
 
-    if protocol_type == PROTOCOL_TYPE:
-        try:
-            held = decode_assignment(assignment).partitions
-        except MalformedMetadata:
-            return f"{len(assignment)} bytes that are no assignment"
-        by_topic: dict[str, list[int]] = {}
-        for topic, partition in held:
-            by_topic.setdefault(topic, []).append(partition)
-        return " ".join(f"{topic}/{','.join(map(str, sorted(by_topic[topic])))}" for topic in sorted(by_topic)) or "-"
-    return f"{len(assignment)} bytes"
+
+def _partitions(by_topic: dict[str, Any]) -> str:
+    """`orders/0,1 words/3`; what is no list of numbers stays as it is."""
+    names = sorted(topic for topic in by_topic if by_topic[topic])
+    return " ".join(f"{topic}/{_numbers(by_topic[topic])}" for topic in names) or "-"
+
+
+def _numbers(value: Any) -> str:
+    are_numbers = isinstance(value, list) and all(type(each) is int for each in value)
+    return ",".join(map(str, sorted(value))) if are_numbers else _shown(value)
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -18,8 +18,11 @@ from rota.protocol.messages import (
     ListReply,
     VerifyFence,
 )
+from rota.types.registry import decoded, readable_assignment, readable_metadata
 
 GROUP_TYPE = "classic"
+MAX_DECODED_MEMBERS = 1_000
+"""Of one answer: decoding more would hold other groups' calls up."""
 
 
 def describe_group(group: Group | None, request: DescribeGroup) -> DescribeReply:
@@ -33,7 +36,10 @@ def describe_group(group: Group | None, request: DescribeGroup) -> DescribeReply
         protocol_type=group.protocol_type or "",
         protocol_name=(group.protocol_name or "") if group.state is STABLE else "",
         leader_id=group.generation_leader_id or "",
-        members=tuple(_described(group, member) for member in group.members.values()),
+        members=tuple(
+            _described(group, member, decodes=number < MAX_DECODED_MEMBERS)
+            for number, member in enumerate(group.members.values())
+        ),
         pending_members=len(group.pending),
         rebalance_reason=group.rebalance_reason,
         rebalance_by=group.rebalance_by,
@@ -108,21 +114,26 @@ def _summary(group: Group) -> ListedGroup:
     )
 
 
-def _described(group: Group, member: Member) -> DescribedMember:
+def _described(group: Group, member: Member, *, decodes: bool) -> DescribedMember:
     image = member.image
     stable = group.state is STABLE
+    metadata = image.metadata_for(group.protocol_name or "") if stable else b""
+    assignment = member.assignment if stable else b""
+    kind = group.protocol_type or ""
     return DescribedMember(
         member_id=image.member_id,
         group_instance_id=image.group_instance_id,
         client_id=image.client_id,
         host=image.host,
-        metadata=image.metadata_for(group.protocol_name or "") if stable else b"",
-        assignment=member.assignment if stable else b"",
+        metadata=metadata,
+        assignment=assignment,
         session_timeout_ms=image.session_timeout_ms,
         rebalance_timeout_ms=image.rebalance_timeout_ms,
         session_deadline_ms=member.session_deadline_ms,
         joined=member.joined,
         awaited=_is_awaited(group, member),
+        metadata_decoded=decoded(readable_metadata(kind, metadata)) if metadata and decodes else None,
+        assignment_decoded=decoded(readable_assignment(kind, assignment)) if assignment and decodes else None,
     )
 
 

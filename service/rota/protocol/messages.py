@@ -7,6 +7,7 @@ the other fields hold their empty values when `error` is not `NONE`. Times are m
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from rota.protocol.errors import ErrorCode
 
@@ -338,7 +339,8 @@ class DescribeGroup:
 class DescribedMember:
     """`metadata` and `assignment` are empty unless the group is Stable. `session_deadline_ms` is None while parked.
 
-    `awaited`: the phase that is under way waits for it, to join or to sync.
+    `awaited`: the phase that is under way waits for it, to join or to sync. What is `…_decoded` is for people: JSON as
+    the protocol type reads the bytes, None where it cannot.
     """
 
     member_id: str
@@ -352,6 +354,8 @@ class DescribedMember:
     session_deadline_ms: int | None
     joined: bool
     awaited: bool = False
+    metadata_decoded: dict[str, Any] | None = None
+    assignment_decoded: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

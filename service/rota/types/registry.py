@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint
-from typing import Final
+from typing import Any, Final
 
 from rota.types.consumer_server import CONSUMER
 from rota.types.leader import LEADER
@@ -14,6 +15,7 @@ from rota.types.worker import WORKER
 
 ENTRY_POINT_GROUP: Final = "rota.protocol_types"
 SERVER_PREFIX: Final = "server:"
+MAX_DECODED_BYTES: Final = 256 * 1024
 
 _TYPES: Final[dict[str, ProtocolType]] = {each.name: each for each in (CONSUMER, WORKER, LEADER)}
 
@@ -86,18 +88,38 @@ def subscribed_topics(protocol_type: str, metadata: bytes) -> frozenset[str] | N
 
 
 def readable_metadata(protocol_type: str, metadata: bytes) -> Readable | None:
-    """Metadata for people, None where nobody knows how."""
+    """Metadata for people; None for a type that is not known and for bytes that it cannot read."""
     known = _TYPES.get(protocol_type)
-    try:
-        return known.read_metadata(metadata) if known is not None else None
-    except MalformedMetadata:
-        return None
+    return None if known is None else _read(known.read_metadata, metadata)
 
 
 def readable_assignment(protocol_type: str, assignment: bytes) -> Readable | None:
-    """An assignment for people, None where nobody knows how."""
+    """An assignment for people; None for a type that is not known and for bytes that it cannot read."""
     known = _TYPES.get(protocol_type)
-    try:
-        return known.read_assignment(assignment) if known is not None else None
-    except MalformedMetadata:
+    return None if known is None else _read(known.read_assignment, assignment)
+
+
+def decoded(readable: Readable | None) -> dict[str, Any] | None:
+    """The same as plain JSON that every wire can carry; None for what is too large, or no JSON object."""
+    if readable is None:
         return None
+    try:
+        text = json.dumps(readable, ensure_ascii=False, allow_nan=False, default=_plain)
+        found = json.loads(text) if len(text.encode()) <= MAX_DECODED_BYTES else None
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _read(read: Callable[[bytes], Readable], data: bytes) -> Readable | None:
+    try:
+        return read(data)
+    except Exception:
+        # A decoder of another package may fail in any way; nothing but the reading depends on it.
+        return None
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is no JSON")

@@ -60,7 +60,7 @@ class DescribeGroupRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ...) -> None: ...
 
 class DescribedMember(_message.Message):
-    __slots__ = ("member_id", "group_instance_id", "client_id", "host", "metadata", "assignment", "session_timeout_ms", "rebalance_timeout_ms", "session_deadline_ms", "joined", "awaited")
+    __slots__ = ("member_id", "group_instance_id", "client_id", "host", "metadata", "assignment", "session_timeout_ms", "rebalance_timeout_ms", "session_deadline_ms", "joined", "awaited", "metadata_decoded", "assignment_decoded")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,8 @@ class DescribedMember(_message.Message):
     SESSION_DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
     AWAITED_FIELD_NUMBER: _ClassVar[int]
+    METADATA_DECODED_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_DECODED_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     group_instance_id: str
     client_id: str
@@ -83,7 +85,9 @@ class DescribedMember(_message.Message):
     session_deadline_ms: int
     joined: bool
     awaited: bool
-    def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., session_deadline_ms: _Optional[int] = ..., joined: _Optional[bool] = ..., awaited: _Optional[bool] = ...) -> None: ...
+    metadata_decoded: str
+    assignment_decoded: str
+    def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., session_deadline_ms: _Optional[int] = ..., joined: _Optional[bool] = ..., awaited: _Optional[bool] = ..., metadata_decoded: _Optional[str] = ..., assignment_decoded: _Optional[str] = ...) -> None: ...
 
 class DescribeGroupResponse(_message.Message):
     __slots__ = ("group_id", "state", "generation_id", "protocol_type", "protocol_name", "leader_id", "members", "pending_members", "rebalance_reason", "rebalance_by", "state_since_ms", "phase_deadline_ms", "revision", "epoch")

@@ -56,6 +56,8 @@ def _decoder(kind: Any) -> Callable[[Any], Any]:
     """How a value of this type is built from JSON."""
     if kind is bytes:
         return lambda value: b64decode(value, validate=True)
+    if get_origin(kind) is dict:
+        return lambda value: _checked(dict, value)
     if get_origin(kind) is tuple:
         return _tuple_decoder(get_args(kind))
     if get_origin(kind) in (Union, UnionType):

@@ -6,6 +6,7 @@ and written to protobuf. So HTTP and gRPC cannot differ in what they admit, nor 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from rota.protocol.messages import TopicPartitions
-from rota.wire.fields import Field, Octets, TextMap, invalid
+from rota.wire.fields import AnyObject, Field, Octets, TextMap, invalid
 from rota.wire.records import ListOf, Pair, Record
 from rota.wire.requests import TopicSelector
 
@@ -100,6 +101,8 @@ def _codec(kind: Field, field: FieldDescriptor, *, lists_may_be_absent: bool) ->
             return _map(field.name)
         case Octets():
             return _scalar(field, lambda value: value)
+        case AnyObject():
+            return _object(field.name)
         case _:
             return _scalar(field, kind.encode)
 
@@ -124,6 +127,18 @@ def _scalar(field: FieldDescriptor, encode: Callable[[Any], Any]) -> tuple[Read,
         setattr(message, name, encode(value))
 
     return read_if_present if field.has_presence else read, write
+
+
+def _object(name: str) -> tuple[Read, Write]:
+    """A JSON object, which travels as its text."""
+
+    def read(message: Any) -> Any:
+        return json.loads(getattr(message, name)) if message.HasField(name) else None
+
+    def write(message: Any, value: dict[str, Any]) -> None:
+        setattr(message, name, json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+    return read, write
 
 
 def _messages(shape: Shape | _PairShape | _SelectorShape, name: str, *, empty: Any) -> tuple[Read, Write]:

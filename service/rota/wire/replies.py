@@ -35,7 +35,7 @@ from rota.protocol.messages import (
     SyncReply,
     TopicReply,
 )
-from rota.wire.fields import MAX_SAFE_INTEGER, Boolean, Code, Integer, Octets, Text, TextMap, invalid
+from rota.wire.fields import MAX_SAFE_INTEGER, AnyObject, Boolean, Code, Integer, Octets, Text, TextMap, invalid
 from rota.wire.page_token import PageToken
 from rota.wire.records import Entry, ListOf, Record
 
@@ -61,6 +61,7 @@ _TOPIC = Entry("topic", _TEXT)
 _PARTITION = Entry("partition", _NUMBER)
 _STATE = Entry("state", _TEXT, doc="Empty, PreparingRebalance, CompletingRebalance, Stable or Dead.")
 _CHOSEN = (Entry("protocol_type", _TEXT, None), Entry("protocol_name", _TEXT, None))
+_DECODED = "as its protocol type reads it, for people; null where the type is unknown or cannot read the bytes."
 _PARTITION_RESULT = _reply(PartitionResult, _TOPIC, _PARTITION, Entry("error", Code()))
 _TOPIC_ENTRIES = (
     _TOPIC,
@@ -144,6 +145,8 @@ DESCRIBE_REPLY = _reply(
                 Entry("session_deadline_ms", _NUMBER, None),
                 Entry("joined", _FLAG),
                 Entry("awaited", _FLAG, False, "The phase that is under way waits for it, to join or to sync."),
+                Entry("metadata_decoded", AnyObject(), None, f"The metadata {_DECODED}"),
+                Entry("assignment_decoded", AnyObject(), None, f"The assignment {_DECODED}"),
             )
         ),
     ),
