@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
 from tests.cli.conftest import Rota
+from tests.client.strange_servers import Serve, answering_404, answering_garbage, listening
 
 pytestmark = pytest.mark.processes
 
@@ -162,6 +164,22 @@ def test_every_failure_is_one_clear_line_and_an_exit_code(
     assert lines[0].startswith("rota: ")
     assert says in lines[0]
     assert "secret" not in failed.err
+
+
+@pytest.mark.parametrize(
+    ("serve", "says"),
+    [
+        (answering_404, "HTTP status 404 from http://127.0.0.1:{port} without an error code of Rota's"),
+        (answering_garbage, "http://127.0.0.1:{port} gives no answer that can be read"),
+    ],
+)
+async def test_another_program_at_the_servers_address_is_told_as_such(rota: Rota, serve: Serve, says: str) -> None:
+    async with listening(serve) as port:
+        url = f"http://127.0.0.1:{port}"
+        failed = await asyncio.to_thread(rota, "groups", "describe", "g", "--url", url)
+
+    question = "is this a Rota server, or a proxy in front of it?"
+    assert (failed.exit_code, failed.err) == (69, f"rota: {says.format(port=port)}; {question}\n")
 
 
 def test_what_the_parser_refuses_ends_with_2(rota: Rota) -> None:

@@ -51,6 +51,13 @@ async def answering_404(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
     await writer.drain()
 
 
+async def answering_garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read(65_536)
+    head = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 7\r\nconnection: close\r\n\r\n"
+    writer.write(head + b"no gzip")
+    await writer.drain()
+
+
 @contextmanager
 def dropping_packets() -> Iterator[int]:
     """A port whose queue of connections is full: Linux drops the packets of those who connect."""

@@ -112,6 +112,10 @@ class Server:
         except httpx.TransportError as error:
             message = f"no server answers at {self.url} ({str(error) or type(error).__name__}); `rota serve` starts one"
             raise CommandFailed(message, Exit.UNAVAILABLE) from error
+        except httpx.RequestError as error:
+            # An answer in an encoding that it does not have, or redirects without end.
+            message = f"{self.url} gives no answer that can be read; {_IS_THIS_ROTA}"
+            raise CommandFailed(message, Exit.UNAVAILABLE) from error
 
     def _checked(self, response: httpx.Response) -> dict[str, Any]:
         try:
