@@ -17,10 +17,7 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Who does something as an administrator, why, and from where, for the audit trail.
-
-    Not on the wire: the guard sets it.
-    """
+    """An administrator's action for the audit trail: the actor, its note and its origin. The guard sets it."""
 
     actor: str
     note: str = ""
@@ -339,8 +336,7 @@ class DescribeGroup:
 class DescribedMember:
     """`metadata` and `assignment` are empty unless the group is Stable. `session_deadline_ms` is None while parked.
 
-    `awaited`: the phase that is under way waits for it, to join or to sync. What is `…_decoded` is for people: JSON as
-    the protocol type reads the bytes, None where it cannot.
+    `awaited`: the phase under way waits for it. `…_decoded`: JSON for people; None where the type cannot read it.
     """
 
     member_id: str
