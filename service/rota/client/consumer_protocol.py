@@ -141,7 +141,15 @@ class TopicRole:
     async def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:
         """Everybody's assignment. A member whose metadata cannot be read fails the generation for all."""
         subscriptions = [_read_subscription(member) for member in generation.members]
-        topics = await self.count(_subscribed(subscriptions))
+        subscribed = _subscribed(subscriptions)
+        topics = await self.count(subscribed)
+        if not self.counts_registered and (unknown := [each for each in subscribed if each not in topics]):
+            _log.warning(
+                "generation %d: members subscribe to topics whose partitions this leader cannot count: %s; "
+                "no member is assigned any of them",
+                generation.generation_id,
+                ", ".join(unknown),
+            )
         withheld = self.withheld if self.is_chosen_cooperative(generation.protocol_name) else None
         self.dealt, encoded = await _deal_off_the_loop(generation, topics, subscriptions, withheld)
         return encoded

@@ -1,0 +1,238 @@
+"""Topics, members and faults in any order: soon after the last of them every partition has one holder that was told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from rota.client import Client, Consumer, TopicPartition
+from rota.runtime.coordinator import LocalCoordinator
+from tests.client.stage import Cable, a_coordinator
+from tests.client.virtual_time import in_virtual_time
+
+SESSION_MS = 6_000
+SETTLED_S = SESSION_MS / 1000 + 5
+REFRESH_MS = 2_000
+STRATEGIES = ["range", "sticky", "cooperative-sticky", "weighted", "redundant(2)", "server:sticky", "server:weighted"]
+
+
+@dataclass
+class Running:
+    """One member, and what its callbacks say that it holds."""
+
+    coordinator: LocalCoordinator
+    topics: Any
+    strategy: str | tuple[str, ...]
+    instance_id: str | None = None
+    drain_s: float = 0.0
+    options: dict[str, Any] = field(default_factory=dict)
+    held: set[TopicPartition] = field(default_factory=set)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def start(self) -> Running:
+        self.cable = Cable(self.coordinator)
+        self.consumer: Consumer = Client(self.cable, client_id="w").consumer(
+            "g",
+            self.topics,
+            self.strategy,
+            session_timeout_ms=SESSION_MS,
+            topics_refresh_ms=REFRESH_MS,
+            group_instance_id=self.instance_id,
+            on_assigned=lambda added, _all: self.held.update(added),
+            on_revoked=self._stop,
+            on_lost=self.held.difference_update,
+            **self.options,
+        )
+        self.task = asyncio.create_task(self._run())
+        return self
+
+    async def _run(self) -> None:
+        async with self.consumer:
+            await self.ended.wait()
+
+    async def _stop(self, removed: tuple[TopicPartition, ...]) -> None:
+        await asyncio.sleep(self.drain_s)
+        self.held.difference_update(removed)
+
+    async def close(self) -> None:
+        self.ended.set()
+        await self.task
+
+    async def die(self) -> None:
+        """As by `kill -9`: the coordinator hears no more of it."""
+        self.cable.pull()
+        self.task.cancel()
+        await asyncio.wait((self.task,))
+        self.held.clear()
+
+
+async def settled(
+    members: list[Running], partitions: Callable[[], dict[str, int]], copies: int = 1, seconds: float = SETTLED_S
+) -> None:
+    """Every partition of the topics has its holders in time, and keeps them."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while wrong := wrongly_held(members, partitions(), copies):
+        assert asyncio.get_running_loop().time() < deadline, wrong
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(1)
+    assert not wrongly_held(members, partitions(), copies)
+
+
+def wrongly_held(members: list[Running], partitions: dict[str, int], copies: int) -> dict[TopicPartition, int]:
+    held = Counter(place for member in members for place in member.held)
+    wanted = {TopicPartition(topic, number) for topic, count in partitions.items() for number in range(count)}
+    due = min(copies, len(members))
+    return {place: held[place] for place in wanted | set(held) if held[place] != (due if place in wanted else 0)}
+
+
+@in_virtual_time
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:range"])
+@pytest.mark.parametrize("partitions", [2, 8])
+async def test_topics_that_change_while_members_give_up_are_assigned_as_they_are_then(
+    strategy: str, partitions: int
+) -> None:
+    async with a_coordinator() as coordinator:
+        admin = Client(Cable(coordinator))
+        await admin.put_topic("t", 4)
+        members = [Running(coordinator, "t", strategy, drain_s=3).start() for _ in range(2)]
+        await settled(members, lambda: {"t": 4}, seconds=20)
+        members.append(Running(coordinator, "t", strategy).start())
+        await asyncio.sleep(1)
+        await admin.delete_topic("t")
+        await asyncio.sleep(0.2)
+        await admin.put_topic("t", partitions)
+        await settled(members, lambda: {"t": partitions}, seconds=20)
+        for member in members:
+            await member.close()
+
+
+@in_virtual_time
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:range"])
+async def test_members_with_other_patterns_each_get_what_matches(strategy: str) -> None:
+    async with a_coordinator() as coordinator:
+        admin = Client(Cable(coordinator))
+        topics = {"t1": 3, "u1": 2}
+        for topic, partitions in topics.items():
+            await admin.put_topic(topic, partitions)
+        members = [Running(coordinator, re.compile(pattern), strategy).start() for pattern in ("t.*", "u.*")]
+        await settled(members, lambda: topics)
+        for topic in ("u2", "t2"):
+            topics[topic] = 4
+            await admin.put_topic(topic, 4)
+            await settled(members, lambda: topics)
+        assert [{place.topic[0] for place in member.held} for member in members] == [{"t"}, {"u"}]
+        for member in members:
+            await member.close()
+
+
+@in_virtual_time
+async def test_counts_are_the_leader_s_and_it_warns_of_topics_that_it_cannot_count(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with a_coordinator() as coordinator:
+        first = Running(coordinator, {"t": 4}, "range").start()
+        await settled([first], lambda: {"t": 4})
+        second = Running(coordinator, {"t": 9, "u": 2}, "range").start()
+        await asyncio.sleep(5)
+        await settled([first, second], lambda: {"t": 4})
+        assert "members subscribe to topics whose partitions this leader cannot count: u" in caplog.text
+        await first.close()
+        await settled([second], lambda: {"t": 9, "u": 2})
+        await second.close()
+
+
+# --- all of it at once ---------------------------------------------------------------------------
+
+
+class Story:
+    """Changes that a seed draws, and the topics and members that are left after them."""
+
+    def __init__(self, coordinator: LocalCoordinator, seed: int, strategy: str | tuple[str, ...]) -> None:
+        self.coordinator = coordinator
+        self.random = random.Random(seed)
+        self.strategy = strategy
+        self.admin = Client(Cable(coordinator))
+        self.topics: dict[str, int] = {}
+        self.members: list[Running] = []
+        self.pods = 0
+
+    async def step(self) -> None:
+        await self.random.choice(
+            [self.put, self.weigh, self.remake, self.delete, self.join, self.leave, self.restart]
+        )()
+        await asyncio.sleep(self.random.choice([0.0, 0.1, 0.4, 1.0, 3.0]))
+
+    async def put(self) -> None:
+        topic = self.random.choice("tuv")
+        self.topics[topic] = self.topics.get(topic, 0) + self.random.randint(1, 4)
+        await self.admin.put_topic(topic, self.topics[topic])
+
+    async def weigh(self) -> None:
+        for topic, partitions in list(self.topics.items())[:1]:
+            await self.admin.put_topic(topic, partitions, {"weights": "9,1,1"})
+            await asyncio.sleep(self.random.random())
+            await self.admin.put_topic(topic, partitions)
+
+    async def remake(self) -> None:
+        for topic in list(self.topics)[-1:]:
+            await self.admin.delete_topic(topic)
+            await asyncio.sleep(self.random.random())
+            self.topics[topic] = self.random.randint(1, 3)
+            await self.admin.put_topic(topic, self.topics[topic])
+
+    async def delete(self) -> None:
+        if len(self.topics) > 1:
+            topic = self.random.choice(sorted(self.topics))
+            del self.topics[topic]
+            await self.admin.delete_topic(topic)
+
+    async def join(self) -> None:
+        if len(self.members) < 5:
+            self.pods += 1
+            instance_id = f"pod-{self.pods}" if self.random.random() < 0.5 else None
+            topics = re.compile("[tuv]") if self.random.random() < 0.5 else ["t", "u", "v"]
+            drain_s = self.random.choice([0.0, 0.0, 0.5])
+            self.members.append(Running(self.coordinator, topics, self.strategy, instance_id, drain_s).start())
+
+    async def leave(self) -> None:
+        if len(self.members) > 1:
+            member = self.members.pop(self.random.randrange(len(self.members)))
+            await (member.die() if self.random.random() < 0.5 else member.close())
+
+    async def restart(self) -> None:
+        """A static member comes back, soon or too late."""
+        static = [member for member in self.members if member.instance_id]
+        if static:
+            former = self.random.choice(static)
+            self.members.remove(former)
+            await (former.die() if self.random.random() < 0.5 else former.close())
+            await asyncio.sleep(self.random.choice([0.0, 0.2, SESSION_MS / 1000 + 1]))
+            again = Running(self.coordinator, former.topics, self.strategy, former.instance_id, former.drain_s)
+            self.members.append(again.start())
+
+
+@in_virtual_time
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("seed", range(8))
+async def test_soon_after_all_changes_every_partition_has_its_holders(
+    seed: int, strategy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    async with a_coordinator() as coordinator:
+        story = Story(coordinator, seed, strategy)
+        await story.put()
+        await story.join()
+        for _ in range(3):
+            for _ in range(6):
+                await story.step()
+            await settled(story.members, lambda: story.topics, copies=2 if "redundant" in strategy else 1)
+        for member in story.members:
+            await member.close()
