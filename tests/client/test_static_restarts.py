@@ -188,6 +188,20 @@ async def test_a_leader_that_restarts_with_other_topics_gets_those(strategy: str
 
 
 @in_virtual_time
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:sticky"])
+async def test_a_follower_that_restarts_with_other_topics_gets_those_in_the_end(strategy: str) -> None:
+    async with pods(2, strategy=strategy, topics_refresh_ms=2_000) as (group, admin):
+        await admin.put_topic("u", 4)
+        await group.restart(1 - group.leader, topics="u")
+
+        def topics() -> list[list[str]]:
+            return sorted(sorted({place.topic for place in each.assignment or ()}) for each in group.members)
+
+        await within(10 * 2 * 1.25 + 10, lambda: topics() == [["t"], ["u"]], lambda: str(topics()))
+        assert group.sizes == [4, 6]
+
+
+@in_virtual_time
 async def test_a_topic_that_only_a_follower_names_is_shared_out_when_it_is_registered() -> None:
     async with pods(2, strategy="range") as (group, admin):
         follower = 1 - group.leader
