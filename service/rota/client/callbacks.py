@@ -164,6 +164,9 @@ class CallbackQueue:
             self._on_error(error)
 
 
+_RESOLUTION_S = 1e-6
+
+
 class CloseBy:
     """By when something must be over, in the event loop's clock; `now` brings that forward."""
 
@@ -174,7 +177,8 @@ class CloseBy:
 
     @property
     def is_over(self) -> bool:
-        return self._hurry.is_set() or self._loop.time() >= self.at
+        # Loops fire timers up to their clock's resolution early: what is due must not be waited for again and again.
+        return self._hurry.is_set() or self._loop.time() + _RESOLUTION_S >= self.at
 
     @property
     def left_s(self) -> float:
