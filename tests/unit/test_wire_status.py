@@ -98,6 +98,13 @@ def test_an_answer_of_another_program_is_no_problem_of_rotas(http_status: int, d
     assert decode_problem(http_status, document) is None
 
 
+def test_a_code_that_only_rota_has_needs_no_type() -> None:
+    problem = decode_problem(404, {"code": "UNKNOWN_MEMBER_ID", "detail": "no such member"})
+    assert problem is not None
+    assert problem.code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert decode_problem(404, {"code": "UNKNOWN_MEMBER_ID", "type": "https://example.com/gone"}) is None
+
+
 def test_a_status_with_an_unknown_code_is_no_problem_of_rotas() -> None:
     for reason in ("A_CODE_OF_TOMORROW", "NONE", ""):
         status = Status(message="why")

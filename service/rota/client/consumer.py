@@ -100,9 +100,17 @@ class Consumer(Member[Partitions]):
             self._in_background(self._watch_progress())
         return self
 
+    @property
+    def trouble(self) -> str:
+        """As `Member.trouble`; else the topics that this member names and that are not registered."""
+        return super().trouble or self._lookout.missing
+
     def owns(self, place: TopicPartition) -> bool:
-        """Whether a partition is this member's now, by the clock; one that is being revoked still is."""
-        return self._owned is not None and place in self._owned and self._machine.holds(self._now_ms())
+        """Whether a partition is this member's now, by the clock; one that is being revoked still is. Any thread may
+        ask.
+        """
+        owned = self._owned
+        return owned is not None and place in owned and self._driver.holds()
 
     async def assignments(self) -> AsyncIterator[Assigned[Partitions]]:
         """What this member holds, beginning with now, each time that it is another. Asking for the next is progress."""

@@ -30,7 +30,9 @@ class Driver:
         *,
         jitter: Callable[[], float],
         on_event: Callable[[Event], None],
+        on_outcome: Callable[[], None],
     ) -> None:
+        """`on_outcome` is called after each call, answered or not."""
         self.wake = asyncio.Event()
         """To be set when what is planned may be something else."""
         self.changed = asyncio.Event()
@@ -40,6 +42,7 @@ class Driver:
         self._tasks = tasks
         self._jitter = jitter
         self._on_event = on_event
+        self._on_outcome = on_outcome
         self._beat: Beat | None = None
         self._is_naming = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -172,6 +175,7 @@ class Driver:
         else:
             waits_ms = patience_ms(outcome.reply.error, outcome.retry_after_ms)
             self.react(self._machine.on_reply(request, outcome.reply, sent_at_ms, now_ms, jitter, waits_ms))
+        self._on_outcome()
 
     async def _try_send(self, request: Request, timeout_ms: int) -> Answer | CoordinatorUnreachable:
         """A failed call is an outcome here, not an exception: whatever a transport raises, the member lives on."""

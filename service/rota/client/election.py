@@ -14,7 +14,7 @@ from rota.client.callbacks import Listeners
 from rota.client.context import ClientContext
 from rota.client.errors import LeadershipLost
 from rota.client.member import Member
-from rota.client.running import Running
+from rota.client.running import Running, first_of
 from rota.client.stop_signal import StopSignal
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.membership.backoff import Backoff
@@ -416,7 +416,7 @@ class Election(Running):
             term.stopping.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._drain_s):
-                    await term.wait_left()
+                    await first_of(asyncio.ensure_future(term.wait_left()), self._stops.at_once)
         await self.close()
 
     async def _close(self, timeout_s: float) -> None:

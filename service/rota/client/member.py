@@ -87,7 +87,12 @@ class Member(Running, Generic[Share]):
         self._callbacks = CallbackQueue(id(self), self.fail)
         self._broadcast: Broadcast[Share] = Broadcast()
         self._driver = Driver(
-            self._machine, context.transport, self._tasks, jitter=context.jitter, on_event=self._on_event
+            self._machine,
+            context.transport,
+            self._tasks,
+            jitter=context.jitter,
+            on_event=self._on_event,
+            on_outcome=self._on_outcome,
         )
         self._commits: Commits[Share] = Commits(self._machine, role, self._driver, self._tasks, context.jitter)
         self._holding: Holding[Share] = Holding(
@@ -499,6 +504,10 @@ class Member(Running, Generic[Share]):
             case core.AssignmentFailed():
                 _log.warning("group %s could not be assigned: %s", self.group_id, event.detail)
                 self._broadcast.publish(GenerationFailed(event.generation_id, event.detail))
+
+    def _on_outcome(self) -> None:
+        if cause := self._machine.trouble:
+            self._context.troubles.repeat(self, f"group {self.group_id}", cause, now_s=self._now_ms() / 1000)
 
     def _publish_trouble(self, cause: str, since_ms: int) -> None:
         subject, now_s = f"group {self.group_id}", self._now_ms() / 1000

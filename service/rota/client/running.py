@@ -63,7 +63,7 @@ class Running(ABC):
             raise RuntimeError("this is open already; each object is for one membership")
         entered = asyncio.Event()
         self._own_block = asyncio.create_task(self._hold_block(entered))
-        await _first_of(self._own_block, entered)
+        await first_of(self._own_block, entered)
         if self._own_block.done():
             self._own_block.result()
 
@@ -106,7 +106,7 @@ class Running(ABC):
         with stopped_by_signals(self._stops, enabled=handle_signals):
             over = asyncio.ensure_future(self._until_over())
             try:
-                await _first_of(over, self._stops.in_order)
+                await first_of(over, self._stops.in_order)
                 if over.done():
                     over.result()
                 else:
@@ -119,7 +119,7 @@ class Running(ABC):
         _log.info("stopping in order; a second signal stops at once")
         closing = asyncio.ensure_future(self._close_for_stop())
         _keep(closing)
-        await _first_of(closing, self._stops.at_once)
+        await first_of(closing, self._stops.at_once)
         if not closing.done():
             self._close_now()
         await closing
@@ -144,7 +144,8 @@ def _end(task: asyncio.Future[None]) -> None:
     _keep(task)
 
 
-async def _first_of(task: asyncio.Future[None], event: asyncio.Event) -> None:
+async def first_of(task: asyncio.Future[None], event: asyncio.Event) -> None:
+    """Return when the task is done or the event is set. Cancelled, it leaves the task alone."""
     waiting = asyncio.ensure_future(event.wait())
     try:
         await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)

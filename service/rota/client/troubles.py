@@ -25,12 +25,16 @@ class TroubleLog:
         self._logged_at_s: dict[str, float] = {}
         """By cause, for each cause that a member has now."""
 
-    def has(self, member: object) -> bool:
-        return member in self._troubles
-
     def publish(self, member: object, subject: str, cause: str, *, since_s: float, now_s: float) -> None:
-        """A member has trouble, or still has. `since_s` and `now_s` are of the same clock."""
-        trouble = self._troubles.setdefault(member, _Trouble(since_s, cause))
+        """A member has trouble. `since_s` and `now_s` are of the same clock."""
+        self._troubles[member] = _Trouble(since_s, cause)
+        self.repeat(member, subject, cause, now_s=now_s)
+
+    def repeat(self, member: object, subject: str, cause: str, *, now_s: float) -> None:
+        """A member still has trouble, if it had: logged once a minute."""
+        trouble = self._troubles.get(member)
+        if trouble is None:
+            return
         trouble.cause = cause
         if now_s - self._logged_at_s.get(cause, float("-inf")) < _REPEAT_S:
             return

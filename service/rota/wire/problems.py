@@ -12,6 +12,11 @@ PROBLEM_MEDIA_TYPE = "application/problem+json"
 MAX_RETRY_AFTER_MS = 30_000
 """A client waits no longer than this because of an answer, no matter what the answer asks for."""
 _TYPE_PREFIX = "urn:rota:error:"
+_TYPE_IF_NONE = dict.fromkeys(
+    (ErrorCode.INVALID_REQUEST, ErrorCode.UNAUTHENTICATED, ErrorCode.THROTTLED, ErrorCode.PAYLOAD_TOO_LARGE),
+    "about:blank",
+)
+"""The `type` that RFC 9457 supposes where a document has none, for codes that other programs use as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +49,13 @@ def problem_document(code: ErrorCode, detail: str, http_status: int | None = Non
 def decode_problem(http_status: int, document: dict[str, Any], retry_after: str = "") -> Problem | None:
     """Read an error of Rota's; None for the answer of another program. `retry_after` is the header of that name.
 
-    An error of Rota's has both a `code` that this release knows and the `type` that goes with it. Other programs use
-    the same words as codes (`INVALID_REQUEST`), so `code` alone proves nothing.
+    An error of Rota's has a `code` that this release knows and the `type` that goes with it. A small server of another
+    make may leave `type` out, unless its `code` is a word that other programs use, too (`INVALID_REQUEST`).
     """
     text = {name: value for name, value in document.items() if isinstance(value, str)}
     numbers = {name: value for name, value in document.items() if type(value) is int}
     code = error_code(text.get("code", ""))
-    if code is None or text.get("type") != _TYPE_PREFIX + code:
+    if code is None or text.get("type", _TYPE_IF_NONE.get(code, _TYPE_PREFIX + code)) != _TYPE_PREFIX + code:
         return None
     return Problem(
         code,

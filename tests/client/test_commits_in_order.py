@@ -1,0 +1,159 @@
+"""Commits of one member, in virtual time: in order, flushed before shares are given up, and never back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from rota.client import Consumer, CoordinatorError, InvalidRequest, OffsetMetadataTooLarge, OffsetToCommit
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import CommitOffsets, LeaveGroup, Request, refuse
+from rota.wire.replies import Received
+from tests.client.stage import GROUP, SESSION_MS, Cable, Worker, a_coordinator, a_worker, until
+from tests.client.virtual_time import in_virtual_time
+
+PLACE = ("work", 0)
+
+
+class Busy(Cable):
+    """A coordinator that is not available for the next commits."""
+
+    refusals = 0
+
+    async def send(self, request: Request, *, timeout_ms: int) -> Received:
+        if isinstance(request, CommitOffsets) and self.refusals > 0:
+            self.refusals -= 1
+            self.requests.append(request)
+            return Received(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "busy"))
+        return await super().send(request, timeout_ms=timeout_ms)  # type: ignore[return-value]
+
+
+def a_busy_worker(coordinator: object) -> Worker:
+    worker = a_worker(coordinator)  # type: ignore[arg-type]
+    worker.cable.__class__ = Busy
+    return worker
+
+
+def a_consumer(worker: Worker, **options: object) -> Consumer:
+    return worker.client.consumer(GROUP, {"work": 2}, session_timeout_ms=SESSION_MS, **options)  # type: ignore[arg-type]
+
+
+async def committed(worker: Worker) -> dict[int, int]:
+    return {offset.partition: offset.offset for offset in await worker.client.offsets(GROUP)}
+
+
+@in_virtual_time
+async def test_an_earlier_commit_that_is_repeated_does_not_overwrite_a_later_one() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_busy_worker(coordinator)
+        outcomes: list[int] = []
+
+        def note(items: Sequence[OffsetToCommit], error: CoordinatorError | None) -> None:
+            assert error is None
+            outcomes.append(items[0].offset)
+
+        async with a_consumer(worker) as consumer:
+            await consumer.wait_assigned()
+            worker.cable.refusals = 1  # type: ignore[attr-defined]
+            consumer.commit_soon([OffsetToCommit(*PLACE, 5)], note)
+            consumer.commit_soon([OffsetToCommit(*PLACE, 10)], note)
+            await until(lambda: len(outcomes) == 2)
+            assert (outcomes, await committed(worker)) == ([5, 10], {0: 10})
+
+
+@in_virtual_time
+async def test_commits_in_the_background_are_sent_before_the_group_is_left() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_busy_worker(coordinator)
+        published: list[CoordinatorError | None] = []
+        async with a_consumer(worker) as consumer:
+            await consumer.wait_assigned()
+            worker.cable.refusals = 3  # type: ignore[attr-defined]
+            consumer.commit_soon([OffsetToCommit(*PLACE, 7)], lambda _, error: published.append(error))
+        assert (published, await committed(worker)) == ([None], {0: 7})
+        kinds = [type(each) for each in worker.cable.requests]
+        last_commit = max(number for number, kind in enumerate(kinds) if kind is CommitOffsets)
+        assert last_commit < kinds.index(LeaveGroup)
+
+
+@in_virtual_time
+async def test_an_offset_that_was_stored_before_a_commit_is_not_sent_after_it() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with a_consumer(worker, auto_commit_ms=100) as consumer:
+            await consumer.wait_assigned()
+            consumer.store(*PLACE, 6)
+            await consumer.commit([OffsetToCommit(*PLACE, 7)])
+            await asyncio.sleep(1)
+            assert await committed(worker) == {0: 7}
+
+
+@in_virtual_time
+@pytest.mark.parametrize("offset", [-1, 2**63, 1.5, "7"])
+async def test_an_offset_that_no_coordinator_accepts_is_refused_where_it_is_stored(offset: object) -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with a_consumer(worker, auto_commit_ms=100) as consumer:
+            await consumer.wait_assigned()
+            with pytest.raises(InvalidRequest, match="work/0"):
+                consumer.store(*PLACE, offset)  # type: ignore[arg-type]
+            with pytest.raises(OffsetMetadataTooLarge):
+                consumer.store(*PLACE, 1, "x" * 5_000)
+            consumer.store("work", 1, 3)
+            await asyncio.sleep(1)
+            assert await committed(worker) == {1: 3}
+
+
+@in_virtual_time
+async def test_one_offset_that_is_refused_does_not_hold_back_the_others() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with a_consumer(worker) as consumer:
+            await consumer.wait_assigned()
+            good = asyncio.create_task(consumer.commit([OffsetToCommit("work", 1, 3)]))
+            bad = asyncio.create_task(consumer.commit([OffsetToCommit(*PLACE, 3, metadata="x" * 5_000)]))
+            await good
+            with pytest.raises(OffsetMetadataTooLarge):
+                await bad
+            assert await committed(worker) == {1: 3}
+
+
+@in_virtual_time
+async def test_an_error_of_the_function_that_learns_the_outcome_ends_the_member_in_order() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        lost: list[object] = []
+
+        def broken(items: Sequence[OffsetToCommit], error: CoordinatorError | None) -> None:
+            raise ZeroDivisionError
+
+        consumer = a_consumer(worker, on_lost=lost.append)
+        await consumer.start()
+        await consumer.wait_assigned()
+        consumer.commit_soon([OffsetToCommit(*PLACE, 7)], broken)
+        await until(lambda: consumer.is_over)
+        with pytest.raises(ZeroDivisionError):
+            await consumer.close()
+        assert len(lost) == 1
+        assert any(isinstance(request, LeaveGroup) for request in worker.cable.requests)
+
+
+@in_virtual_time
+async def test_a_commit_of_before_a_loss_is_not_sent_after_it() -> None:
+    """The partition may have been another member's meanwhile, with more progress."""
+    async with a_coordinator() as coordinator:
+        worker = a_busy_worker(coordinator)
+        async with a_consumer(worker) as consumer:
+            await consumer.wait_assigned()
+            worker.cable.refusals = 1_000_000  # type: ignore[attr-defined]
+            committing = asyncio.create_task(consumer.commit([OffsetToCommit(*PLACE, 5)]))
+            await asyncio.sleep(0.2)
+            consumer.withdraw("a test")
+            consumer.come_back()
+            await consumer.wait_assigned()
+            worker.cable.refusals = 0  # type: ignore[attr-defined]
+            with pytest.raises(CoordinatorError):
+                await committing
+            assert await committed(worker) == {}

@@ -1,0 +1,42 @@
+"""The clock of deadlines: it counts time asleep, and threads may read it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rota.client.clock import SessionClock
+from tests.client.stage import a_coordinator, a_worker, until
+from tests.client.virtual_time import in_virtual_time, stand_still
+
+
+@in_virtual_time
+async def test_time_asleep_counts() -> None:
+    loop, asleep_s = asyncio.get_running_loop(), [100.0]
+    clock = SessionClock(loop, lambda: asleep_s[0])
+    began_ms = clock.now_ms()
+    asleep_s[0] += 3_600
+    stand_still(1)
+    assert clock.now_ms() - began_ms == 3_601_000
+    assert clock.loop_time(clock.now_ms() + 500) - loop.time() == 0.5
+
+
+@in_virtual_time
+async def test_reading_two_clocks_at_two_moments_is_not_sleep() -> None:
+    noise = iter([0.0, 0.00002, -0.00003, 0.05, 0.0])
+    clock = SessionClock(asyncio.get_running_loop(), lambda: next(noise))
+    assert [clock.asleep_s for _ in range(4)] == [0.0] * 4
+
+
+@in_virtual_time
+async def test_a_share_is_over_when_the_machine_wakes_up_after_its_session() -> None:
+    async with a_coordinator() as coordinator:
+        worker, asleep_s = a_worker(coordinator), [0.0]
+        async with worker.client as client, worker.member() as member:
+            member._driver._clock = SessionClock(asyncio.get_running_loop(), lambda: asleep_s[0])
+            await member.wait_assigned()
+            worker.cable.is_silent = True
+            asleep_s[0] = 3_600.0
+            assert member.assignment is None
+            client._context.check_deadlines()
+            await until(lambda: "lost" in worker.deeds)
+            worker.cable.is_silent = False
