@@ -40,8 +40,8 @@ def cli() -> str:
     """Every command with its arguments and options, as Typer knows them."""
     import typer
 
+    from rota.cli.commands import app
     from rota.cli.exits import EXIT_MEANINGS
-    from rota.cli.main import app
     from rota.exec.ending import EXIT_MEANINGS as EXEC_MEANINGS
 
     root = typer.main.get_command(app)

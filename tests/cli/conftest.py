@@ -39,7 +39,7 @@ class Rota:
         out, err = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patched, redirect_stdout(out), redirect_stderr(err):
             patched.setattr(sys, "argv", ["rota", *arguments])
-            for name, value in {**self._environment(), **environment}.items():
+            for name, value in {**self.environment(), **environment}.items():
                 patched.setenv(name, value)
             with pytest.raises(SystemExit) as ended:
                 main()
@@ -48,11 +48,11 @@ class Rota:
     def as_process(self, *arguments: str) -> Done:
         """The same in a process of its own."""
         command = [str(rota_command()), *arguments]
-        environment = {"PATH": "", **self._environment()}
+        environment = {"PATH": "", **self.environment()}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
         return Done(done.returncode, done.stdout, done.stderr)
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         return {"ROTA_URL": self.url, "ROTA_NAMESPACE": self.namespace, "COLUMNS": "100"}
 
     def member(self, group_id: str, reason: str = "to work") -> str:

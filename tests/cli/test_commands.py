@@ -138,7 +138,7 @@ def test_topics_are_put_shown_listed_and_deleted(rota: Rota) -> None:
     ("arguments", "exit_code", "says"),
     [
         (("groups", "list", "--url", "http://127.0.0.1:1"), 69, "no server answers at http://127.0.0.1:1"),
-        (("groups", "list", "--url", "nonsense"), 2, "nonsense is no URL of a server"),
+        (("groups", "list", "--url", "nonsense"), 2, "'nonsense' is no http://"),
         (("groups", "describe", "no such"), 2, "group_id must be 1 to 249 of"),
         (("groups", "list", "--state", "Foo"), 2, "unknown state 'Foo'; known are CompletingRebalance, Dead, Empty"),
         (("groups", "list", "--state", "Stabel"), 2, "unknown state 'Stabel'; did you mean 'Stable'?"),

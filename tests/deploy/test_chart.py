@@ -17,7 +17,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from rota.cli.main import app
+from rota.cli.commands import app
 from rota.protocol.limits import Limits
 from tests.deploy.kubernetes import (
     CASES,

@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rota.cli.main import app
+from rota.cli.commands import app
 from rota.protocol.limits import Limits
 from rota.server.settings import Settings
 from tests.deploy.kubelet import Pod

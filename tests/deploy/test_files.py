@@ -17,7 +17,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from rota.cli.main import app
+from rota.cli.commands import app
 from rota.server.settings import Settings
 from tests.support.pgbouncer import PgBouncer
 from tests.support.ports import free_port

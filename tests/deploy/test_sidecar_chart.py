@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from rota.cli.main import app
+from rota.cli.commands import app
 from tests.deploy.kubelet import Pod
 from tests.deploy.kubernetes import (
     NEWEST,

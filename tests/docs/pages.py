@@ -23,7 +23,7 @@ from typing import Any
 import typer
 import yaml
 
-from rota.cli.main import app
+from rota.cli.commands import app
 from tests.support.ports import free_port
 from tests.support.processes import rota_command
 

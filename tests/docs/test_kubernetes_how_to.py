@@ -17,7 +17,7 @@ import yaml
 from typer.testing import CliRunner
 
 from rota.access.document import read_document
-from rota.cli.main import app
+from rota.cli.commands import app
 from tests.access.certificates import Authority
 from tests.deploy.kubelet import Pod
 from tests.deploy.kubernetes import NEWEST, SIDECARS, Manifest, containers, find, pod_templates, problems, render

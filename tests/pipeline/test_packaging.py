@@ -39,7 +39,7 @@ def test_a_cluster_takes_the_manifests(name: str, version: str) -> None:
 def test_rota_understands_what_the_manifests_tell_it() -> None:
     from typer.testing import CliRunner
 
-    from rota.cli.main import app
+    from rota.cli.commands import app
 
     [job, _] = manifests("cronjob.yaml")
     [application] = manifests("application.yaml")

@@ -11,14 +11,17 @@ from urllib.parse import quote
 import httpx
 
 from rota.cli.exits import CommandFailed, Exit, exit_for
+from rota.cli.members import check_connection, usage
 from rota.cli.options import Shared
+from rota.client.transports.addresses import HTTP, split_address
 from rota.protocol.defaults import COMMAND_LINE_TIMEOUT_MS
 from rota.protocol.errors import RejectedRequest
+from rota.protocol.ids import check_group_id, check_topic
 from rota.protocol.messages import Reply, Request
 from rota.wire.documents import parse_document
 from rota.wire.problems import decode_problem
 from rota.wire.replies import MalformedReply, decode_reply
-from rota.wire.routes import PREFIX, ROUTES, decode_path, encode_request, wait_ms_of
+from rota.wire.routes import PREFIX, ROUTES, encode_request, wait_ms_of
 
 AnyReply = TypeVar("AnyReply", bound=Reply)
 
@@ -32,7 +35,10 @@ class Server:
     def __init__(self, options: Shared) -> None:
         self.namespace = options.namespace
         self.url = options.url.rstrip("/")
-        try:
+        check_connection(options)
+        with usage():
+            if split_address(options.url).scheme not in HTTP:
+                raise ValueError(f"{options.url!r} is no http:// or https:// URL: only members speak gRPC")
             # As the SDK: a proxy that the environment names is for other traffic.
             self._http = httpx.Client(
                 base_url=self.url,
@@ -41,10 +47,6 @@ class Server:
                 headers=options.credentials.headers(),
                 verify=options.credentials.ssl_context(),
             )
-        except httpx.InvalidURL as error:
-            raise CommandFailed(f"{options.url!r} is no URL: {error}", Exit.USAGE) from error
-        except ValueError as error:
-            raise CommandFailed(str(error), Exit.USAGE) from error
 
     def __enter__(self) -> Self:
         return self
@@ -56,7 +58,9 @@ class Server:
 
     def call(self, request: Request, reply_type: type[AnyReply]) -> AnyReply:
         """The reply to a request; an error of the protocol ends the command."""
-        target = encode_request(request)
+        _check_names(request)
+        with usage():
+            target = encode_request(request)
         timeout_s = _TIMEOUT_S + wait_ms_of(request) / 1000
         document = self.exchange(target.method, target.path, target.query, target.body, timeout_s=timeout_s)
         try:
@@ -86,10 +90,7 @@ class Server:
 
     def group_path(self, group_id: str, *more: str) -> str:
         """The path of a group, or of what is below it."""
-        try:
-            decode_path({"namespace": self.namespace, "group_id": group_id})
-        except RejectedRequest as rejected:
-            raise CommandFailed(rejected.detail, Exit.USAGE) from rejected
+        check_group_id(group_id)
         below = (quote(part, safe="") for part in ("groups", group_id, *more))
         return "/".join((PREFIX.format(namespace=self.namespace), *below))
 
@@ -107,8 +108,6 @@ class Server:
     def _reaching(self) -> Iterator[None]:
         try:
             yield
-        except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-            raise CommandFailed(f"{self.url} is no URL of a server: {error}", Exit.USAGE) from error
         except httpx.TransportError as error:
             message = f"no server answers at {self.url} ({str(error) or type(error).__name__}); `rota serve` starts one"
             raise CommandFailed(message, Exit.UNAVAILABLE) from error
@@ -131,3 +130,12 @@ class Server:
             )
             raise CommandFailed(message, Exit.UNAVAILABLE)
         raise CommandFailed(f"{problem.detail} ({problem.code})", exit_for(problem.code))
+
+
+def _check_names(request: Request) -> None:
+    """A name that is none would make another path than that of the call."""
+    for attribute, check in (("group_id", check_group_id), ("topic", check_topic)):
+        if (name := getattr(request, attribute, None)) is not None:
+            check(name)
+    for selected in getattr(request, "topics", None) or ():
+        check_topic(selected.topic)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rota.cli.exits import CommandFailed, Exit, store_failures
+from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import OutputFormat, Store, shared, store_url
 from rota.cli.output import Output, print_item, tell
 from rota.protocol.defaults import STORE_WAIT_MS
@@ -31,8 +31,7 @@ def upgrade(store: Store = None) -> None:
     """
     from rota.storage.migrate import upgrade as upgrade_store
 
-    with store_failures():
-        status = asyncio.run(upgrade_store(store_url(store)))
+    status = asyncio.run(upgrade_store(store_url(store)))
     tell(f"the schema is at {status.current}" + (", of a later release" if status.is_newer else ""))
 
 
@@ -41,8 +40,7 @@ def check(context: typer.Context, store: Store = None, output: OutputFormat = No
     """Say where the store's schema stands; ends with 1 if it must be upgraded first. Changes nothing."""
     from rota.storage.migrate import check as check_store
 
-    with store_failures():
-        status = asyncio.run(check_store(store_url(store)))
+    status = asyncio.run(check_store(store_url(store)))
     item = {"current": status.current, "head": status.head, "usable": status.usable, "newer": status.is_newer}
     print_item(item, shared(context, output=output).output, name="current")
     if not status.usable:
@@ -52,15 +50,15 @@ def check(context: typer.Context, store: Store = None, output: OutputFormat = No
 @app.command()
 def wait(
     store: Store = None,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait at most.")] = STORE_WAIT_MS / 1000,
+    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait at most.")] = STORE_WAIT_MS
+    / 1000,
 ) -> None:
     """Wait until somebody else has brought the store up to this release, then end with 0; with 69 if nobody has.
 
     Beside a job that runs `rota db upgrade`: what starts after this command finds a schema that it can use. A store
     that cannot be reached yet is waited for, too. Changes nothing.
     """
-    with store_failures():
-        current = asyncio.run(_until_usable(store_url(store), monotonic() + timeout))
+    current = asyncio.run(_until_usable(store_url(store), monotonic() + timeout))
     tell(f"the schema is at {current}")
 
 
@@ -90,8 +88,7 @@ def verify(context: typer.Context, store: Store = None, output: OutputFormat = N
     members, offsets and topics of the store are exactly what the journal tells. Only reads; a server may be running.
     Of a shard whose first lines were pruned only the lines that are there are checked.
     """
-    with store_failures():
-        reports = asyncio.run(_verify(store_url(store)))
+    reports = asyncio.run(_verify(store_url(store)))
     differences = [(report.shard_id, difference) for report in reports for difference in report.differences]
     for shard_id, difference in differences:
         tell(f"shard {shard_id}: {difference}")

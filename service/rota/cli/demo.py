@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rota.cli.exits import CommandFailed, Exit
+from rota.cli.members import check_connection
 from rota.cli.options import Namespace, Url, shared
 from rota.protocol.defaults import DEMO_SESSION_TIMEOUT_MS
 
@@ -47,6 +48,7 @@ def demo(
     if kill and workers < 2:
         raise CommandFailed("somebody must be left to carry on: --workers 2 or more, or --no-kill", Exit.USAGE)
     options = shared(context, url, namespace)
+    check_connection(options)
     chosen = Options(options.url, options.namespace, folder, workers, partitions, rounds, session_timeout_ms, kill)
     try:
         all_hold = run_demo(chosen)

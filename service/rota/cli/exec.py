@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rota.cli.exits import CommandFailed, Exit, exit_for
+from rota.cli.members import LONGEST_MS, MemberNames, run_member, usage
 from rota.cli.options import Namespace, Shared, Url, shared
 from rota.protocol.defaults import COMMAND_DRAIN_MS, SESSION_TIMEOUT_MS
 
 if TYPE_CHECKING:
-    from rota.client import Client
     from rota.exec.stopping import StopTimes
-
-_LOG_FORMAT = "rota: %(message)s"
 
 Command = Annotated[
     list[str],
@@ -30,6 +24,7 @@ SessionTimeout = Annotated[
     typer.Option(
         "--session-timeout-ms",
         min=1_000,
+        max=LONGEST_MS,
         envvar="ROTA_SESSION_TIMEOUT_MS",
         help="Silence after which others take over.",
     ),
@@ -48,6 +43,7 @@ Wait = Annotated[
     typer.Option(
         "--wait",
         min=0,
+        max=LONGEST_MS / 1000,
         metavar="SECONDS",
         help="Give up with 75 when nothing is granted by then. [never]",
         show_default=False,
@@ -102,7 +98,8 @@ def lead(
         instance_id,
         _place(options),
     )
-    _run(options, quiet, lambda client: run_lead(client, name, chosen))
+    names = MemberNames(name, instance_id=instance_id)
+    raise typer.Exit(run_member(options, names, lambda client: run_lead(client, name, chosen), quiet=quiet))
 
 
 def work(
@@ -116,7 +113,7 @@ def work(
     session_timeout_ms: SessionTimeout = SESSION_TIMEOUT_MS,
     grace_ms: Grace = None,
     drain_ms: Annotated[
-        int, typer.Option("--drain-ms", min=0, help="From TERM to KILL where a share changes in order.")
+        int, typer.Option("--drain-ms", min=0, max=LONGEST_MS, help="From TERM to KILL where a share changes in order.")
     ] = COMMAND_DRAIN_MS,
     wait: Wait = None,
     instance_id: InstanceId = None,
@@ -145,34 +142,15 @@ def work(
         instance_id,
         _place(options),
     )
-    _run(options, quiet, lambda client: run_work(client, group, chosen))
-
-
-def _run(options: Shared, quiet: bool, running: Callable[[Client], Awaitable[int]]) -> None:
-    from rota.client import CoordinatorError, connect
-
-    async def connected() -> int:
-        async with connect(options.url, options.namespace, credentials=options.credentials) as client:
-            return await running(client)
-
-    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format=_LOG_FORMAT)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    try:
-        exit_code = asyncio.run(connected())
-    except CoordinatorError as error:
-        raise CommandFailed(f"{error} ({error.code})", exit_for(error.code)) from error
-    except ValueError as error:
-        raise CommandFailed(str(error), Exit.USAGE) from error
-    raise typer.Exit(exit_code)
+    names = MemberNames(group, topic, strategy, instance_id)
+    raise typer.Exit(run_member(options, names, lambda client: run_work(client, group, chosen), quiet=quiet))
 
 
 def _times(session_timeout_ms: int, grace_ms: int | None) -> StopTimes:
     from rota.exec.stopping import StopTimes
 
-    try:
+    with usage():
         return StopTimes.for_session(session_timeout_ms, grace_ms)
-    except ValueError as error:
-        raise CommandFailed(str(error), Exit.USAGE) from error
 
 
 def _ms(seconds: float | None) -> int | None:

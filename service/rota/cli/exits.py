@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import IntEnum
 
+from rota.cli.main import INTERRUPTED
 from rota.protocol.errors import ErrorCode
 from rota.wire.status import STATUS
 
@@ -20,6 +19,7 @@ class Exit(IntEnum):
     AUTH = 4
     CONFLICT = 5
     UNAVAILABLE = 69
+    INTERRUPTED = INTERRUPTED
 
 
 EXIT_MEANINGS = {
@@ -30,6 +30,7 @@ EXIT_MEANINGS = {
     Exit.AUTH: "not logged in, or not allowed",
     Exit.CONFLICT: "a conflict: the group has members, or the generation is over (fenced)",
     Exit.UNAVAILABLE: "the server or the store cannot be reached, or asks to try later",
+    Exit.INTERRUPTED: "ended by Ctrl-C",
 }
 
 _BY_HTTP_STATUS = {
@@ -58,16 +59,3 @@ class CommandFailed(Exception):
 def exit_for(code: ErrorCode) -> Exit:
     """The exit code for an error that the server answered."""
     return _BY_HTTP_STATUS.get(STATUS[code].http, Exit.ERROR)
-
-
-@contextmanager
-def store_failures() -> Iterator[None]:
-    """Run a piece of work on a store; what the store raises becomes a `CommandFailed`."""
-    from rota.runtime.ports import StoreRefused, StoreUnavailable
-
-    try:
-        yield
-    except StoreRefused as refused:
-        raise CommandFailed(str(refused)) from refused
-    except StoreUnavailable as unavailable:
-        raise CommandFailed(str(unavailable), Exit.UNAVAILABLE) from unavailable

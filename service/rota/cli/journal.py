@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rota.cli.exits import CommandFailed, Exit, store_failures
+from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import OutputFormat, Store, shared, store_url
 from rota.cli.output import print_items, tell
 from rota.cli.times import ago
@@ -33,13 +33,12 @@ def readers(
     from rota.storage.readers import forget_reader, list_readers, register_reader
 
     url = store_url(store)
-    with store_failures():
-        for name in add or ():
-            tell(f"{name} was added" if asyncio.run(register_reader(url, name)) else f"{name} is there already")
-        for name in remove or ():
-            if not asyncio.run(forget_reader(url, name)):
-                raise CommandFailed(f"nobody who reads the journal is named {name}", Exit.NOT_FOUND)
-        found = asyncio.run(list_readers(url))
+    for name in add or ():
+        tell(f"{name} was added" if asyncio.run(register_reader(url, name)) else f"{name} is there already")
+    for name in remove or ():
+        if not asyncio.run(forget_reader(url, name)):
+            raise CommandFailed(f"nobody who reads the journal is named {name}", Exit.NOT_FOUND)
+    found = asyncio.run(list_readers(url))
     columns = ("reader", "unread", "read")
     print_items([_item(each) for each in found], shared(context, output=output).output, columns=columns, name="reader")
 
@@ -56,7 +55,7 @@ def _item(reader: Reader) -> dict[str, object]:
 
 @app.command()
 def prune(
-    keep_days: Annotated[int, typer.Option(min=1, help="Whole days (UTC) before today that stay.")],
+    keep_days: Annotated[int, typer.Option(min=1, max=36_500, help="Whole days (UTC) before today that stay.")],
     store: Store = None,
     dry_run: Annotated[bool, typer.Option(help="Only say what would be deleted.")] = False,
 ) -> None:
@@ -67,8 +66,7 @@ def prune(
     """
     from rota.storage.pruning import prune as delete_old_lines
 
-    with store_failures():
-        done = asyncio.run(delete_old_lines(store_url(store), keep_days, dry_run=dry_run))
+    done = asyncio.run(delete_old_lines(store_url(store), keep_days, dry_run=dry_run))
     tell(f"{done.lines:,} lines of {len(done.up_to)} shards {'would be' if dry_run else 'were'} deleted")
     if done.held_by:
         tell(f"older lines stay until they are read by {', '.join(done.held_by)}; see `rota journal readers`")

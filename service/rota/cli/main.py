@@ -1,96 +1,56 @@
-"""The `rota` program: all its commands, and the one place where a failure becomes a line and an exit code."""
+"""The `rota` program: runs a command, and is the one place where a failure becomes a line and an exit code.
+
+It imports nothing but the standard library by itself, so that Ctrl-C is handled from the first moment on.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from rota.cli import auth, db, groups, journal, offsets, pipeline, simulate, tokens, topics
-from rota.cli.demo import demo
-from rota.cli.doctor import doctor
-from rota.cli.exec import lead, work
-from rota.cli.exits import EXIT_MEANINGS, CommandFailed, Exit
-from rota.cli.options import DEFAULT_URL, OutputFormat, Shared
-from rota.cli.serve import serve
-from rota.cli.sidecar import sidecar
-from rota.cli.top import top
-from rota.credentials import Credentials
-
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in EXIT_MEANINGS.items()) + ".",
-)
-app.command()(serve)
-app.command()(demo)
-app.command()(lead)
-app.command()(work)
-app.command()(sidecar)
-app.command()(top)
-app.command()(doctor)
-app.add_typer(groups.app, name="groups")
-app.add_typer(offsets.app, name="offsets")
-app.add_typer(topics.app, name="topics")
-app.add_typer(tokens.app, name="token")
-app.add_typer(auth.app, name="auth")
-app.add_typer(db.app, name="db")
-app.add_typer(journal.app, name="journal")
-app.add_typer(pipeline.app, name="pipeline")
-app.add_typer(simulate.app, name="simulate")
-
-
-@app.callback()
-def rota(
-    context: typer.Context,
-    url: Annotated[str, typer.Option(envvar="ROTA_URL", help="Where the server is.")] = DEFAULT_URL,
-    namespace: Annotated[str, typer.Option(envvar="ROTA_NAMESPACE", help="Whose groups.")] = "default",
-    output: OutputFormat = None,
-    token_file: Annotated[
-        Path | None, typer.Option(envvar="ROTA_TOKEN_FILE", help="Who you are: an API token, or a JWT.")
-    ] = None,
-    ca_file: Annotated[
-        Path | None, typer.Option(envvar="ROTA_CA_FILE", help="Who signs servers' certificates [the system's].")
-    ] = None,
-    cert_file: Annotated[
-        Path | None, typer.Option(envvar="ROTA_CERT_FILE", help="Who you are: a certificate chain in PEM.")
-    ] = None,
-    key_file: Annotated[Path | None, typer.Option(envvar="ROTA_KEY_FILE", help="Its private key.")] = None,
-) -> None:
-    """Rota: processes join a group, agree on one generation, split the work, and take over from those that die.
-
-    `rota demo` shows it, `rota serve` starts a server. Results go to standard output, all else to standard error. A
-    token may also be in ROTA_TOKEN; there is no option for it, because other users of a machine see those.
-    """
-    try:
-        credentials = Credentials(None, token_file, ca_file, cert_file, key_file).or_environment()
-    except ValueError as error:
-        raise CommandFailed(str(error), Exit.USAGE) from error
-    context.obj = Shared(url, namespace, output, credentials)
-
-
-@app.command()
-def version() -> None:
-    """Print the release."""
-    from importlib.metadata import version as installed
-
-    print(installed("rota"))
+INTERRUPTED = 130
+"""128 and the number of SIGINT, as a shell has it."""
 
 
 def main() -> None:
-    """Run the command line; never shows a traceback for what can be foreseen."""
+    """Run the command line; a failure that can be foreseen ends it with one line and an exit code."""
+    try:
+        raise SystemExit(_run())
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _run() -> int:
+    """The exit code of the command."""
+    from rota.cli.commands import app
+    from rota.cli.exits import CommandFailed
+    from rota.observability.printable import printable
+
+    exit_code = 0
     try:
         app()
+    except SystemExit as ended:
+        exit_code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except CommandFailed as failed:
-        print(f"rota: {failed}", file=sys.stderr)
-        raise SystemExit(failed.exit_code) from None
+        exit_code = failed.exit_code
+        if str(failed):
+            print(f"rota: {printable(str(failed))}", file=sys.stderr)
+    return exit_code if _is_flushed() else exit_code or 1
+
+
+def _is_flushed() -> bool:
+    """Write what is still buffered; whether that worked. A reader that has closed the pipe wants nothing more."""
+    try:
+        sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever reads our output has seen enough. What is still buffered must not fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(Exit.OK) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+        _discard_output()
+    except OSError as error:
+        print(f"rota: standard output: {error.strerror}", file=sys.stderr)
+        _discard_output()
+        return False
+    return True
+
+
+def _discard_output() -> None:
+    """What is still buffered must not fail again when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
 import shlex
+import shutil
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rota.cli.exits import CommandFailed, Exit, exit_for
-from rota.cli.options import Namespace, Shared, Url, shared
+from rota.cli.exits import CommandFailed, Exit
+from rota.cli.members import LONGEST_MS, MemberNames, run_member, usage
+from rota.cli.options import Namespace, Url, shared
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS, SESSION_TIMEOUT_MS
 
 if TYPE_CHECKING:
-    from rota.sidecar.settings import Address, SidecarSettings
+    from rota.sidecar.settings import Address
 
 
 def sidecar(
@@ -43,7 +43,10 @@ def sidecar(
         ),
     ] = "0.0.0.0:4041",
     session_timeout_ms: Annotated[
-        int, typer.Option(min=1_000, envvar="ROTA_SESSION_TIMEOUT_MS", help="Silence after which others take over.")
+        int,
+        typer.Option(
+            min=1_000, max=LONGEST_MS, envvar="ROTA_SESSION_TIMEOUT_MS", help="Silence after which others take over."
+        ),
     ] = SESSION_TIMEOUT_MS,
     instance_id: Annotated[
         str | None,
@@ -55,11 +58,20 @@ def sidecar(
     progress_timeout_ms: Annotated[
         int | None,
         typer.Option(
-            min=1, envvar="ROTA_PROGRESS_TIMEOUT_MS", help="Give up what is held without POST /progress for so long."
+            min=1,
+            max=LONGEST_MS,
+            envvar="ROTA_PROGRESS_TIMEOUT_MS",
+            help="Give up what is held without POST /progress for so long.",
         ),
     ] = None,
     revoke_timeout_ms: Annotated[
-        int, typer.Option(min=0, envvar="ROTA_REVOKE_TIMEOUT_MS", help="How long hooks may take to stop work in order.")
+        int,
+        typer.Option(
+            min=0,
+            max=LONGEST_MS,
+            envvar="ROTA_REVOKE_TIMEOUT_MS",
+            help="How long hooks may take to stop work in order.",
+        ),
     ] = HOOKS_TIMEOUT_MS,
     file: Annotated[
         Path | None, typer.Option(envvar="ROTA_FILE", help="Keep the status in this file, as JSON with its expiry.")
@@ -99,8 +111,9 @@ def sidecar(
         raise CommandFailed("--work GROUP needs --topic TOPIC, and --lead takes none", Exit.USAGE)
     from rota.sidecar.settings import SidecarSettings, instance_id_of
 
-    group = lead or work
+    group = lead if work is None else work
     assert group is not None
+    names = MemberNames(group, topic or (), strategy, instance_id)
     settings = SidecarSettings(
         group,
         _address(http),
@@ -113,35 +126,19 @@ def sidecar(
         progress_timeout_ms,
         revoke_timeout_ms,
         leave,
-        file,
-        webhook,
+        _in_a_folder(file),
+        _web_address(webhook),
         _secret(webhook_secret_file),
-        tuple(shlex.split(command)) if command else (),
-        pod_label,
+        _program(command),
+        _label_of_a_pod(pod_label),
     )
-    _run(shared(context, url, namespace), settings)
-
-
-def _run(options: Shared, settings: SidecarSettings) -> None:
-    from rota.client import CoordinatorError, connect
     from rota.sidecar.serve import CannotListen, serve
 
-    async def connected() -> None:
-        shown = options.credentials
-        async with connect(options.url, options.namespace, client_id=settings.name, credentials=shown) as client:
-            await serve(client, settings)
-
-    logging.basicConfig(level=logging.INFO, format="rota: %(message)s")
-    for library in ("httpx", "uvicorn"):
-        logging.getLogger(library).setLevel(logging.WARNING)
+    options = shared(context, url, namespace)
     try:
-        asyncio.run(connected())
+        run_member(options, names, lambda client: serve(client, settings), client_id=settings.name)
     except CannotListen as error:
         raise CommandFailed(str(error)) from error
-    except CoordinatorError as error:
-        raise CommandFailed(f"{error} ({error.code})", exit_for(error.code)) from error
-    except ValueError as error:
-        raise CommandFailed(str(error), Exit.USAGE) from error
 
 
 def _address(given: str) -> Address:
@@ -157,6 +154,45 @@ def _secret(file: Path | None) -> bytes | None:
     if file is None:
         return None
     try:
-        return file.read_bytes().strip()
+        secret = file.read_bytes().strip()
     except OSError as error:
         raise CommandFailed(f"{file}: {error.strerror}", Exit.USAGE) from error
+    if not secret:
+        raise CommandFailed(f"{file}: the secret is empty", Exit.USAGE)
+    return secret
+
+
+def _in_a_folder(file: Path | None) -> Path | None:
+    """A file that cannot be written would only be noticed at its first reader."""
+    if file is not None and (file.is_dir() or not os.access(file.parent, os.W_OK | os.X_OK)):
+        raise CommandFailed(f"{file}: no file can be written there", Exit.USAGE)
+    return file
+
+
+def _web_address(url: str | None) -> str | None:
+    from rota.client.transports.addresses import HTTP, split_address
+
+    if url is not None:
+        with usage():
+            if split_address(url).scheme not in HTTP:
+                raise ValueError(f"{url!r} is no http:// or https:// URL")
+    return url
+
+
+def _label_of_a_pod(key: str | None) -> str | None:
+    if key is not None:
+        from rota.sidecar.hooks.pod_label import Pod
+
+        with usage():
+            Pod.of(os.environ)
+    return key
+
+
+def _program(command: str | None) -> tuple[str, ...]:
+    if not command:
+        return ()
+    with usage():
+        words = tuple(shlex.split(command))
+    if not words or shutil.which(words[0]) is None:
+        raise CommandFailed(f"--exec {command!r}: no such program", Exit.USAGE)
+    return words

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from rota.cli.exits import store_failures
 from rota.cli.output import tell
 
 app = typer.Typer(no_args_is_help=True, help="Make histories that never were, for trying things out.")
@@ -24,7 +23,7 @@ def journal(
         str, typer.Option("--store", metavar="URL", help="A new store: sqlite:///PATH or postgresql://….")
     ],
     groups: Annotated[int, typer.Option(min=1, help="How many groups the fleet has.")] = 50,
-    days: Annotated[float, typer.Option(min=0.01, help="How long its history is; it ends now.")] = 1.0,
+    days: Annotated[float, typer.Option(min=0.01, max=36_500, help="How long its history is; it ends now.")] = 1.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same fleet and the same troubles.")] = 1,
     shards: Annotated[int, typer.Option(min=1, max=1024, help="Into how many shards the store is cut.")] = 64,
     processes: Annotated[int, typer.Option(min=0, help="How many work at it; 0 is one a core.")] = 0,
@@ -41,10 +40,9 @@ def journal(
 
     wanted = Wanted(store, groups, days, seed, int(time.time() * 1000), shards)
     columns = (TextColumn("shards"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[lines]:,} lines"))
-    with (
-        store_failures(),
-        Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as progress,
-    ):
+    console = Console(stderr=True)
+    silent = not console.is_terminal
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=silent) as progress:
         task = progress.add_task("", total=shards, lines=0)
         done = generate(
             wanted,

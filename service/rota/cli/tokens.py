@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rota.access.tokens import TokenRecord, state_of
-from rota.cli.exits import CommandFailed, Exit, store_failures
+from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import OutputFormat, Store, shared, store_url
 from rota.cli.output import Output, print_items, tell
 from rota.cli.times import ago, until
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rota.server.access.token_vault import TokenVault
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_LONGEST_LIFE_MS = 36_500 * 86_400 * 1_000
+_LONGEST_NUMBER = 12
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 app = typer.Typer(no_args_is_help=True, help="API tokens: who may call, by a secret that is shown once.")
@@ -186,8 +188,7 @@ def _vault(store: str | None, file: Path | None) -> TokenVault:
 
 def _run(work: Coroutine[Any, Any, Any]) -> Any:
     try:
-        with store_failures():
-            return asyncio.run(work)
+        return asyncio.run(work)
     except ValueError as error:
         raise CommandFailed(str(error)) from error
 
@@ -233,7 +234,9 @@ def _milliseconds(text: str) -> int:
     number, unit = text[:-1], text[-1:]
     if not (number.isascii() and number.isdigit() and unit in _UNITS_S):
         raise CommandFailed("--expires-in must be like 30d, 12h, 15m or 90s", Exit.USAGE)
-    return int(number) * _UNITS_S[unit] * 1_000
+    if len(number) > _LONGEST_NUMBER or (milliseconds := int(number) * _UNITS_S[unit] * 1_000) > _LONGEST_LIFE_MS:
+        raise CommandFailed("--expires-in is at most 36500d, which is 100 years", Exit.USAGE)
+    return milliseconds
 
 
 def _now_ms() -> int:

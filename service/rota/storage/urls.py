@@ -45,13 +45,28 @@ def parse_store_url(url: str) -> StoreLocation:
     """Read a store's URL; `StoreRefused` where it is none."""
     scheme, _, rest = url.partition("://")
     if scheme in _POSTGRES_SCHEMES and rest:
-        return PostgresLocation(*split_password_file(f"postgresql://{rest}"))
+        return PostgresLocation(*split_password_file(_checked(f"postgresql://{rest}")))
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
-        return SqliteLocation(Path(unquote(rest[1:])).expanduser().absolute())
+        path = Path(unquote(rest[1:])).expanduser().absolute()
+        if path.is_dir():
+            raise StoreRefused(f"{path} is a folder; a SQLite store is a file")
+        return SqliteLocation(path)
     # The URL may hold a password, so the message names its scheme only.
     raise StoreRefused(
         f"a store's URL is sqlite:///relative.db, sqlite:////absolute/path.db or postgresql://…, not {scheme}://…"
     )
+
+
+def _checked(dsn: str) -> str:
+    """The same; `StoreRefused`, without what may be a password, where host or port cannot be read."""
+    try:
+        hosts = urlsplit(dsn).netloc.rpartition("@")[2].split(",")
+        ports = [int(port) for host in hosts if (port := host.rpartition("]")[2].partition(":")[2])]
+    except ValueError:
+        ports = [0]
+    if not all(0 < port < 65_536 for port in ports):
+        raise StoreRefused("a host and port of the store's URL cannot be read: postgresql://HOST:PORT/DATABASE")
+    return dsn
 
 
 def default_store_url() -> str:

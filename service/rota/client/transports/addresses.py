@@ -25,7 +25,7 @@ def transport_to(
 
     `direct`: also go to owners at what they advertise.
     """
-    parts = [_split(url) for url in urls]
+    parts = [split_address(url) for url in urls]
     schemes = {each.scheme for each in parts}
     if len(schemes) > 1:
         raise ValueError(f"addresses of one coordinator have one scheme, not {' and '.join(sorted(schemes))}")
@@ -42,9 +42,14 @@ def transport_to(
     return StreamTransport(urls, headers=headers, leave_after_ms=leave_after_ms, credentials=credentials, direct=direct)
 
 
-def _split(url: str) -> SplitResult:
-    parts = urlsplit(url)
-    if parts.scheme not in HTTP + GRPC + STREAM or not parts.hostname:
+def split_address(url: str) -> SplitResult:
+    """The parts of an address; ValueError if no coordinator can have it."""
+    try:
+        parts = urlsplit(url)
+        is_usable = bool(parts.hostname) and parts.port != 0 and not any(map(str.isspace, url))
+    except ValueError as error:  # An IPv6 address without its end, or a port that is no port.
+        raise ValueError(f"{url!r} is no URL: {error}") from error
+    if parts.scheme not in HTTP + GRPC + STREAM or not is_usable:
         raise ValueError(f"{url!r} is no http://, https://, grpc://, grpcs:// or grpc+stream:// URL")
     return parts
 

@@ -1,0 +1,75 @@
+"""Failures that a command foresees, whichever layer raises them: each becomes a `CommandFailed`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from typer.core import TyperGroup
+
+from rota.cli.exits import CommandFailed, Exit, exit_for
+from rota.protocol.errors import RejectedRequest
+
+
+class Commands(TyperGroup):
+    """All commands of the program. What they foresee is handled here, before Typer sees it."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with foreseen():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with foreseen():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def foreseen() -> Iterator[None]:
+    """Run a piece of a command; a failure of the server, the store, a file or a name becomes a `CommandFailed`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise CommandFailed("", Exit.INTERRUPTED) from None
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # Rich ends the program where the reader has gone.
+            raise CommandFailed("", Exit.OK) from None
+        raise
+    except Exception as error:
+        failed = failure_of(error)
+        if failed is None or failed is error:
+            raise
+        raise failed from error
+
+
+def failure_of(error: BaseException) -> CommandFailed | None:
+    """What ends the command because of `error`; None where nobody foresaw it, which is a bug of ours."""
+    match error:
+        case CommandFailed():
+            return error
+        case BaseExceptionGroup():
+            return next((found for each in error.exceptions if (found := failure_of(each)) is not None), None)
+        case RejectedRequest():
+            return CommandFailed(error.detail, exit_for(error.code))
+        case BrokenPipeError():
+            return CommandFailed("", Exit.OK)  # The reader of our output has seen enough.
+        case OSError(filename=str() as name, strerror=str() as reason):
+            return CommandFailed(f"{name}: {reason}")
+        case OSError(strerror=str() as reason, filename=None):
+            return CommandFailed(reason)
+    return _failure_below(error)
+
+
+def _failure_below(error: BaseException) -> CommandFailed | None:
+    """The same for layers that a simple command does not load."""
+    from rota.client.errors import CoordinatorError
+    from rota.runtime.ports import StoreRefused, StoreUnavailable
+
+    match error:
+        case CoordinatorError():
+            return CommandFailed(f"{error} ({error.code})", exit_for(error.code))
+        case StoreUnavailable():
+            return CommandFailed(str(error), Exit.UNAVAILABLE)
+        case StoreRefused():
+            return CommandFailed(str(error))
+    return None

@@ -1,0 +1,92 @@
+"""What `rota lead`, `rota work` and `rota sidecar` check before they join, and how they connect."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from rota.cli.exits import CommandFailed, Exit
+from rota.cli.options import Shared
+from rota.protocol.ids import check_group_id, check_instance_id, check_namespace, check_topic
+
+if TYPE_CHECKING:
+    from rota.client import Client
+
+Outcome = TypeVar("Outcome")
+
+LONGEST_MS = 2**31 - 1
+"""As long as a time on the wire can be."""
+_LOG_FORMAT = "rota: %(message)s"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberNames:
+    """Names that a member brings along. One that is wrong can never work, so it is refused before anything starts."""
+
+    group: str
+    topics: Sequence[str] = ()
+    strategy: str | None = None
+    instance_id: str | None = None
+
+    def check(self) -> None:
+        """`RejectedRequest` or `CommandFailed` where a name is wrong."""
+        from rota.client.consumer_protocol import TopicRole
+
+        check_group_id(self.group)
+        for topic in self.topics:
+            check_topic(topic)
+        if self.instance_id is not None:
+            check_instance_id(self.instance_id)
+        if self.strategy is not None:
+            with usage():
+                TopicRole((self.strategy,), tuple(self.topics), {})
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """Read what the user gave: a ValueError of the reader is a wrong use of the command."""
+    try:
+        yield
+    except ValueError as error:
+        raise CommandFailed(str(error), Exit.USAGE) from error
+
+
+def check_connection(options: Shared) -> None:
+    """Refuse an address, a namespace or a file of credentials that can never work: the SDK would retry with it."""
+    from rota.client.transports.addresses import split_address
+
+    check_namespace(options.namespace)
+    with usage():
+        split_address(options.url)
+        options.credentials.headers()
+        options.credentials.ssl_context()
+
+
+def run_member(
+    options: Shared,
+    names: MemberNames,
+    running: Callable[[Client], Awaitable[Outcome]],
+    *,
+    client_id: str | None = None,
+    quiet: bool = False,
+) -> Outcome:
+    """Check all that can be checked, connect, and run a member to its end."""
+    from rota.client import connect
+
+    check_connection(options)
+    names.check()
+
+    async def connected() -> Outcome:
+        with usage():
+            connecting = connect(options.url, options.namespace, client_id=client_id, credentials=options.credentials)
+        async with connecting as client:
+            return await running(client)
+
+    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format=_LOG_FORMAT)
+    for library in ("httpx", "uvicorn"):
+        logging.getLogger(library).setLevel(logging.WARNING)
+    return asyncio.run(connected())
