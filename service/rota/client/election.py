@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
+from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from rota.client.callbacks import Listeners
 from rota.client.context import ClientContext
@@ -16,6 +16,7 @@ from rota.client.errors import LeadershipLost
 from rota.client.member import Member
 from rota.client.running import Running, first_of
 from rota.client.stop_signal import StopSignal
+from rota.client.tasks import Contained, contained
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.membership.backoff import Backoff
 from rota.protocol import messages
@@ -335,32 +336,28 @@ class Election(Running):
     ) -> Outcome | None:
         """Campaign beside the wait for a stop; the first to end ends both."""
         self._drain_s = drain_ms / 1000
-        stopping = asyncio.ensure_future(self._run_until_stopped(handle_signals=handle_signals))
-        campaigning = asyncio.ensure_future(_captured(self._campaign(work, retry)))
+        stopping = asyncio.ensure_future(contained(self._run_until_stopped(handle_signals=handle_signals)))
+        campaigning = asyncio.ensure_future(contained(self._campaign(work, retry)))
         try:
             await asyncio.wait((stopping, campaigning), return_when=asyncio.FIRST_COMPLETED)
-            if self._stops.in_order.is_set():
-                await stopping
-            elif not campaigning.done():
-                stopping.result()
+            if self._stops.in_order.is_set() or not campaigning.done():
+                (await stopping).result()
             if not campaigning.done():
                 await asyncio.wait((campaigning,), timeout=_GRACE_S)
             return self._outcome(campaigning)
         finally:
             await self._end_run(stopping, campaigning)
 
-    def _outcome(self, campaigning: asyncio.Future[_Captured[Outcome]]) -> Outcome | None:
-        """What the work returned or raised; None where it was stopped before it did either."""
-        ended = campaigning.result() if campaigning.done() and not campaigning.cancelled() else _Captured[Outcome]()
-        if ended.error is None and ended.has_returned:
-            return ended.value
-        if ended.error is not None and not isinstance(ended.error, LeadershipLost):
-            raise ended.error
+    def _outcome(self, campaigning: asyncio.Future[Contained[Outcome]]) -> Outcome | None:
+        """The work's result or error; None where it was stopped before it had either."""
+        ended = campaigning.result() if campaigning.done() and not campaigning.cancelled() else None
+        if ended is not None and not isinstance(ended.error, LeadershipLost):
+            return ended.result()
         if self._stops.in_order.is_set():
             return None
-        raise ended.error or LeadershipLost("the candidacy is over")
+        raise (ended and ended.error) or LeadershipLost("the candidacy is over")
 
-    async def _end_run(self, stopping: asyncio.Future[None], campaigning: asyncio.Future[Any]) -> None:
+    async def _end_run(self, stopping: asyncio.Future[Any], campaigning: asyncio.Future[Any]) -> None:
         """Nothing works on: the term that is left, if any, is given up."""
         for task in (stopping, campaigning):
             task.cancel()
@@ -434,6 +431,9 @@ class Election(Running):
     async def _until_over(self) -> None:
         await self.member._until_over()
 
+    def _failure_at_end(self) -> BaseException | None:
+        return self.member._failure_at_end()
+
     # --- what happens -------------------------------------------------------------------------
 
     def _on_assigned(self, _added: Leadership, held: Leadership) -> None:
@@ -461,21 +461,3 @@ class Election(Running):
             self._elected.clear()
             self._term.end(reason)
         return self._term
-
-
-@dataclass(slots=True)
-class _Captured(Generic[Outcome]):
-    """How the work ended: an exit of the program must not end the event loop before the group is left."""
-
-    has_returned: bool = False
-    value: Outcome | None = None
-    error: BaseException | None = None
-
-
-async def _captured(working: Coroutine[Any, Any, Outcome]) -> _Captured[Outcome]:
-    try:
-        return _Captured(True, await working)
-    except asyncio.CancelledError:
-        return _Captured()
-    except BaseException as error:
-        return _Captured(error=error)

@@ -341,8 +341,9 @@ class Member(Running, Generic[Share]):
 
     async def _until_over(self) -> None:
         await self._over.wait()
-        if self._failure is not None:
-            raise self._failure
+
+    def _failure_at_end(self) -> BaseException | None:
+        return self._failure
 
     def _begin_close(self, timeout_s: float) -> asyncio.Task[None]:
         """Closing goes on in a task of its own, whatever becomes of those that wait for it."""

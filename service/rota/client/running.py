@@ -6,9 +6,10 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rota.client.signals import StopRequests, stopped_by_signals
+from rota.client.tasks import Contained, contained
 from rota.protocol.defaults import CLOSE_TIMEOUT_MS
 
 _log = logging.getLogger(__name__)
@@ -21,7 +22,7 @@ class Running(ABC):
 
     def __init__(self) -> None:
         self._stops = StopRequests()
-        self._own_block: asyncio.Task[None] | None = None
+        self._own_block: asyncio.Task[Contained[None]] | None = None
         self._close_asked: asyncio.Event = asyncio.Event()
 
     # --- what the kinds differ in -------------------------------------------------------------
@@ -53,7 +54,11 @@ class Running(ABC):
 
     @abstractmethod
     async def _until_over(self) -> None:
-        """Return when the membership is over; raise the error that ended it, if it was one."""
+        """Return when the membership is over."""
+
+    @abstractmethod
+    def _failure_at_end(self) -> BaseException | None:
+        """The error that ended the membership, if it was one."""
 
     # --- without a block ----------------------------------------------------------------------
 
@@ -62,10 +67,10 @@ class Running(ABC):
         if self._own_block is not None or self.is_open:
             raise RuntimeError("this is open already; each object is for one membership")
         entered = asyncio.Event()
-        self._own_block = asyncio.create_task(self._hold_block(entered))
+        self._own_block = asyncio.create_task(contained(self._hold_block(entered)))
         await first_of(self._own_block, entered)
         if self._own_block.done():
-            self._own_block.result()
+            self._own_block.result().result()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Stop work in order, commit and leave; also inside of an `async with` block, whose end has nothing to do then.
@@ -85,7 +90,7 @@ class Running(ABC):
             _keep(closing)
             raise
         if self._own_block is not None:
-            await self._own_block
+            (await self._own_block).result()
 
     async def _hold_block(self, entered: asyncio.Event) -> None:
         async with self:
@@ -107,10 +112,10 @@ class Running(ABC):
             over = asyncio.ensure_future(self._until_over())
             try:
                 await first_of(over, self._stops.in_order)
-                if over.done():
-                    over.result()
-                else:
+                if not over.done():
                     await self._stop_in_order()
+                elif (failure := self._failure_at_end()) is not None:
+                    raise failure
             finally:
                 _end(over)
 
@@ -144,7 +149,7 @@ def _end(task: asyncio.Future[None]) -> None:
     _keep(task)
 
 
-async def first_of(task: asyncio.Future[None], event: asyncio.Event) -> None:
+async def first_of(task: asyncio.Future[Any], event: asyncio.Event) -> None:
     """Return when the task is done or the event is set. Cancelled, it leaves the task alone."""
     waiting = asyncio.ensure_future(event.wait())
     try:

@@ -532,8 +532,14 @@ class Consumer(Member[Partitions]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+    @property
+    def trouble(self) -> str:
+        """As `Member.trouble`; else the topics that this member names and that are not registered."""
+
     def owns(self, place: TopicPartition) -> bool:
-        """Whether a partition is this member's now, by the clock; one that is being revoked still is."""
+        """Whether a partition is this member's now, by the clock; one that is being revoked still is. Any thread may
+        ask.
+        """
 
     def assignments(self) -> Iterator[Assigned[Partitions]]:
         """What this member holds, beginning with now, each time that it is another. Asking for the next is progress."""

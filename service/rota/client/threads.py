@@ -7,33 +7,11 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import Coroutine
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar
+
+from rota.client.tasks import contained
 
 Outcome = TypeVar("Outcome")
-
-
-@dataclass(frozen=True, slots=True)
-class Contained(Generic[Outcome]):
-    """How a coroutine ended, an exit of the program included: raised on the loop, that would end the loop."""
-
-    value: Outcome | None = None
-    error: BaseException | None = None
-
-    def result(self) -> Outcome:
-        if self.error is not None:
-            raise self.error
-        return cast(Outcome, self.value)
-
-
-async def contained(coroutine: Coroutine[Any, Any, Outcome]) -> Contained[Outcome]:
-    """The outcome of `coroutine`; only its cancellation is raised."""
-    try:
-        return Contained(await coroutine)
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:
-        return Contained(error=error)
 
 
 class LoopThread:

@@ -23,7 +23,8 @@ from rota.client.consumer_protocol import Partitions
 from rota.client.errors import LeadershipLost
 from rota.client.signals import stopped_by_signals
 from rota.client.stop_signal import StopSignal
-from rota.client.threads import LoopThread, contained
+from rota.client.tasks import contained
+from rota.client.threads import LoopThread
 
 Original = TypeVar("Original")
 

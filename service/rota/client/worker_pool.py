@@ -177,6 +177,9 @@ class WorkerPool(Running):
     async def _until_over(self) -> None:
         await self.consumer._until_over()
 
+    def _failure_at_end(self) -> BaseException | None:
+        return self.consumer._failure_at_end()
+
     # --- what the consumer says ---------------------------------------------------------------
 
     def _start_work(self, added: Partitions, _held: Partitions) -> None:

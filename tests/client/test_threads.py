@@ -1,0 +1,177 @@
+"""What threads may ask of the async SDK, and how signals and forks are met; in real time, and quickly."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.client import MembershipLost, Shard, StopSignal, Term
+from rota.client.signals import StopRequests, stopped_by_signals
+from rota.client.threads import LoopThread
+from tests.client.stage import GROUP, a_coordinator, a_worker
+
+PATIENCE_S = 30.0
+
+
+async def test_work_in_a_thread_asks_whether_it_still_holds_its_shard() -> None:
+    async with a_coordinator() as coordinator:
+        worker, seen = a_worker(coordinator), list[Any]()
+
+        def in_thread(shard: Shard) -> None:
+            shard.raise_if_lost()
+            seen.append(shard.is_held)
+            assert shard.stopping.wait_in_thread(PATIENCE_S)
+            seen.append(shard.stopping.is_set())
+
+        async def work(shard: Shard) -> None:
+            await asyncio.to_thread(in_thread, shard)
+
+        async with worker.client.worker_pool(GROUP, {"work": 1}, work, drain_ms=30_000) as pool:
+            while not seen:  # noqa: ASYNC110 — set by another thread
+                await asyncio.sleep(0.01)
+            assert await asyncio.to_thread(lambda: pool.consumer.assignment) == (("work", 0),)
+        assert seen == [True, True]
+
+
+async def test_work_in_a_thread_learns_of_a_loss_that_the_loop_was_too_blocked_to_notice() -> None:
+    async with a_coordinator() as coordinator:
+        worker, is_over = a_worker(coordinator), threading.Event()
+        outcome: list[object] = []
+
+        def in_thread(shard: Shard) -> None:
+            while shard.is_held:
+                is_over.wait(0.01)
+            try:
+                shard.raise_if_lost()
+            except MembershipLost as error:
+                outcome.append(error)
+
+        async def work(shard: Shard) -> None:
+            await asyncio.to_thread(in_thread, shard)
+
+        pool = worker.client.worker_pool(GROUP, {"work": 1}, work, session_timeout_ms=1_000)
+        async with pool:
+            await pool.consumer.wait_assigned()
+            worker.cable.pull()
+            blocked = threading.Event()
+            blocked.wait(1.5)
+            while not outcome:  # noqa: ASYNC110 — set by another thread
+                await asyncio.sleep(0.01)
+            worker.cable.plug_in()
+
+
+async def test_threads_may_ask_a_term_and_have_the_candidate_stop() -> None:
+    async with a_coordinator() as coordinator:
+        election = a_worker(coordinator).client.leader("writer")
+
+        def in_thread(term: Term) -> bool:
+            term.raise_if_lost()
+            was_valid = term.is_valid
+            election.stop()
+            return was_valid and term.stopping.wait_in_thread(PATIENCE_S)
+
+        async def work(term: Term) -> bool:
+            return await asyncio.to_thread(in_thread, term)
+
+        assert await election.run(work, drain_ms=30_000) is True
+
+
+def test_a_stop_signal_is_never_cleared() -> None:
+    with pytest.raises(RuntimeError):
+        StopSignal().clear()
+
+
+# --- signals ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def handled_by_the_program(number: int) -> Iterator[list[int]]:
+    received: list[int] = []
+    former = signal.signal(number, lambda number, _frame: received.append(number))
+    try:
+        yield received
+    finally:
+        signal.signal(number, former)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_the_first_signal_drains_and_the_second_cancels(number: signal.Signals) -> None:
+    async with a_coordinator() as coordinator:
+        ends: list[str] = []
+
+        async def work(shard: Shard) -> None:
+            try:
+                await shard.stopping.wait()
+                ends.append("stopping")
+                os.kill(os.getpid(), number)
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ends.append("cancelled")
+                raise
+
+        former = signal.getsignal(number)
+        pool = a_worker(coordinator).client.worker_pool(GROUP, {"work": 1}, work)
+        async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(pool.run(drain_ms=60_000))
+            while not pool.shards:  # noqa: ASYNC110 — the work begins with it
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
+            os.kill(os.getpid(), number)
+            await running
+        assert ends == ["stopping", "cancelled"]
+        assert signal.getsignal(number) == former
+
+
+async def test_a_signal_that_the_program_handles_is_left_to_it() -> None:
+    requests = StopRequests()
+    requests.bind(asyncio.get_running_loop())
+    with handled_by_the_program(signal.SIGTERM) as received:
+        with stopped_by_signals(requests):
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0)
+        assert received == [signal.SIGTERM]
+    assert not requests.in_order.is_set()
+
+
+async def test_two_runs_of_one_program_stop_by_one_signal() -> None:
+    first, second = StopRequests(), StopRequests()
+    for requests in (first, second):
+        requests.bind(asyncio.get_running_loop())
+    with stopped_by_signals(first), stopped_by_signals(second):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.gather(first.in_order.wait(), second.in_order.wait())
+    assert not first.at_once.is_set()
+
+
+# --- forks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_child_gets_a_clear_error(tmp_path: Path) -> None:
+    thread, said = LoopThread("a test"), tmp_path / "said"
+    thread.start()
+
+    async def nothing() -> None:
+        """To be run there."""
+
+    child = os.fork()
+    if child == 0:
+        try:
+            thread.run(nothing())
+        except RuntimeError as error:
+            said.write_text(str(error))
+        finally:
+            thread.stop()
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert "forked child" in said.read_text()
+    thread.run(nothing())
+    thread.stop()
