@@ -128,6 +128,21 @@ async def test_to_return_is_to_resign_and_to_run_again_is_to_campaign_again() ->
 
 
 @in_virtual_time
+async def test_to_resign_after_run_has_ended_does_not_campaign_again() -> None:
+    async with a_coordinator() as coordinator:
+        _, election = a_candidate(coordinator, "a")
+
+        async def once(term: Term) -> int:
+            return term.token
+
+        async with election:
+            await election.run(once)
+            await election.resign()
+            await asyncio.sleep(5)
+            assert not election.is_leader
+
+
+@in_virtual_time
 async def test_work_that_raises_is_tried_again_after_a_pause_where_that_was_asked_for() -> None:
     async with a_coordinator() as coordinator:
         _, election = a_candidate(coordinator, "a")

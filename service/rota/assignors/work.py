@@ -109,6 +109,7 @@ class _Hands:
 
     def __init__(self, configured: frozenset[WorkItem], workers: Sequence[Worker]) -> None:
         self.workers = sorted(workers, key=lambda worker: worker.member_id)
+        self._running = {worker.member_id: frozenset(worker.running) for worker in self.workers}
         claims = Counter(work for worker in self.workers for work in set(worker.running))
         self.free = configured - claims.keys()
         # What two say they run is stopped by both: which of them is the zombie is not for us to guess.
@@ -127,7 +128,11 @@ class _Hands:
             self.give(min(self.workers, key=lambda worker: (self._load(worker, work), worker.member_id)), [work])
 
     def revoke_surplus(self) -> None:
-        """Take from those who have at least two more of a kind than somebody else; that one gets it next round."""
+        """Take from workers that have at least two more of a kind than another one; that one gets it next round.
+
+        Work that was given only in this round runs nowhere yet, so that it changes hands at once. Such work is taken
+        first: it moves without a pause.
+        """
         for connectors in (True, False):
             loads = {worker.member_id: self._of_kind(worker, connectors) for worker in self.workers}
             counts = {member_id: len(work) for member_id, work in loads.items()}
@@ -136,9 +141,18 @@ class _Hands:
                 least = min(counts, key=lambda member_id: (counts[member_id], member_id))
                 if counts[most] <= counts[least] + 1:
                     break
-                self._run[most].discard(loads[most].pop())
+                taken = self._next_to_take(most, loads[most])
+                loads[most].remove(taken)
+                self._run[most].discard(taken)
                 counts[most] -= 1
                 counts[least] += 1
+                if taken not in self._running[most]:
+                    self._run[least].add(taken)
+                    loads[least].append(taken)
+
+    def _next_to_take(self, member_id: str, load: Sequence[WorkItem]) -> WorkItem:
+        given_now = [work for work in load if work not in self._running[member_id]]
+        return (given_now or load)[-1]
 
     def share(self, worker: Worker, delay_ms: int) -> WorkShare:
         run = self._run[worker.member_id]

@@ -185,7 +185,7 @@ class Commits(Generic[Share]):
             error = await self._commit_once(request, entries)
             if error is None:
                 continue
-            if isinstance(error, IllegalGeneration | RebalanceInProgress):
+            if isinstance(error, IllegalGeneration | RebalanceInProgress) or self._is_overtaken(request, error):
                 await self._wait_for_next(request.generation_id)
                 _fail_all([entry for entry in entries if not self._still_holds(entry, request.generation_id)], error)
             elif isinstance(error, Refused) and len(entries) > 1:
@@ -198,6 +198,10 @@ class Commits(Generic[Share]):
                 await self._pause_before_again(backoff.next_ms(self._jitter()), error)
                 if not self._holds:
                     _fail_all(entries, error)
+
+    def _is_overtaken(self, request: CommitOffsets, error: CoordinatorError) -> bool:
+        """No useful answer, and the group is in another generation by now: the commit may go on there."""
+        return error.retriable and self._holds and not self._is_in(request.generation_id)
 
     async def _commit_once(self, request: CommitOffsets, entries: list[_Entry[Share]]) -> CoordinatorError | None:
         """An error that concerns all of the request; those of single partitions are noted at their entries."""

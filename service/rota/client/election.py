@@ -203,6 +203,8 @@ class Election(Running):
         self._elected = asyncio.Event()
         self._is_over = False
         self._drain_s = 0.0
+        self._has_retired = False
+        """`run` has ended: no work would be done in a term."""
         self._resigning: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
         self._work_began_at: float | None = None
@@ -327,7 +329,8 @@ class Election(Running):
     async def _come_back_after(self, stepping: asyncio.Task[None], pause_s: float) -> None:
         await asyncio.wait((stepping,))
         await asyncio.sleep(pause_s)
-        self.member.come_back()
+        if not self._has_retired:
+            self.member.come_back()
 
     # --- run ----------------------------------------------------------------------------------
 
@@ -359,6 +362,7 @@ class Election(Running):
 
     async def _end_run(self, stopping: asyncio.Future[Any], campaigning: asyncio.Future[Any]) -> None:
         """Nothing works on: the term that is left, if any, is given up."""
+        self._has_retired = True
         for task in (stopping, campaigning):
             task.cancel()
         try:
@@ -368,6 +372,7 @@ class Election(Running):
                 await asyncio.wait((self.member._begin_step_aside("its run has ended"),), timeout=_LEAVE_TIMEOUT_S)
 
     async def _campaign(self, work: Callable[[Term], Awaitable[Outcome]], retry: bool) -> Outcome:
+        self._has_retired = False
         backoff = Backoff(WORK_RETRY_FIRST_MS, WORK_RETRY_CAP_MS)
         while True:
             self.member.come_back()

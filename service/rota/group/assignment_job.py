@@ -53,8 +53,9 @@ def finish_job(
 ) -> None:
     """Take in the assignments, or why there are none. They count only for the group that they were computed for.
 
-    For a Stable group it is a resync: where it differs from what they have, the generation goes up. Where it could
-    not be computed they keep what they have.
+    A Stable group whose topics have changed is resynced: the generation goes up, and members fetch their new shares.
+    Where a partition would move from one member to another it rebalances instead, because the one would begin before
+    the other had stopped. Where no assignment could be computed, members keep theirs.
     """
     if group is None or not is_current(group, job):
         return
@@ -64,9 +65,15 @@ def finish_job(
         case state, Mapping() if state is COMPLETING_REBALANCE:
             record_assignment(result, group, outcome, resync=False)
             answer_syncs(result, group)
+        case state, Mapping() if state is STABLE and job.side.moves(_shares(group), outcome):
+            start_rebalance(result, group, limits, "the topics changed", "")
         case state, Mapping() if state is STABLE and _differs(group, outcome):
             record_assignment(result, group, outcome, resync=True)
             release_heartbeats(result, group)
+
+
+def _shares(group: Group) -> dict[str, bytes]:
+    return {member_id: member.assignment for member_id, member in group.members.items()}
 
 
 def _differs(group: Group, assignments: Mapping[str, bytes]) -> bool:

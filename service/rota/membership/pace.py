@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rota.membership.backoff import Backoff
 from rota.membership.settings import MembershipSettings
-from rota.protocol.defaults import LONGEST_RETRY_AFTER_MS
+from rota.protocol.defaults import LONGEST_RETRY_AFTER_MS, REQUEST_TIMEOUT_MS
 
 _PENDING_SPACING_MS = 200
 """Between two calls that the coordinator answers with "pending" at once instead of parking them."""
@@ -15,6 +15,7 @@ class Pace:
 
     def __init__(self, settings: MembershipSettings) -> None:
         self._hurried_cap_ms = settings.heartbeat_backoff_cap_ms
+        self._longest_retry_after_ms = min(LONGEST_RETRY_AFTER_MS, max(REQUEST_TIMEOUT_MS, settings.session_timeout_ms))
         self._backoff = Backoff(settings.backoff_first_ms, settings.backoff_cap_ms)
         self.not_before_ms = 0
         self._was_early = False
@@ -42,7 +43,7 @@ class Pace:
 
     def retry_after(self, retry_after_ms: int, now_ms: int, valid_until_ms: int | None) -> None:
         """The coordinator asks for patience; but a share that is held until then is not lost by waiting."""
-        wait_ms = min(retry_after_ms, LONGEST_RETRY_AFTER_MS)
+        wait_ms = min(retry_after_ms, self._longest_retry_after_ms)
         if valid_until_ms is not None:
             wait_ms = min(wait_ms, max(0, valid_until_ms - now_ms) // 3)
         self.not_before_ms = max(self.not_before_ms, now_ms + wait_ms)

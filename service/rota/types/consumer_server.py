@@ -62,6 +62,15 @@ def wants_topic(generation: Generation) -> Callable[[str], bool]:
     return lambda name: name in wanted or name.startswith(beginnings)
 
 
+def moves(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
+    """Whether a member is given a partition that another one loses by it."""
+    held = {member_id: frozenset(_former(share)) for member_id, share in before.items()}
+    given = {member_id: frozenset(_former(share)) for member_id, share in after.items()}
+    nothing = frozenset[TopicPartition]()
+    lost = nothing.union(*(share - given.get(member_id, nothing) for member_id, share in held.items()))
+    return any((share - held.get(member_id, nothing)) & lost for member_id, share in given.items())
+
+
 def read_metadata(metadata: bytes) -> Readable:
     if plain.is_plain(metadata):
         subscription = plain.decode_plain_subscription(metadata)
@@ -146,5 +155,5 @@ CONSUMER: Final = ProtocolType(
     read_metadata,
     read_assignment,
     topics_of,
-    ServerSide(assigns, assign_partitions, _names_and_patterns, wants_topic),
+    ServerSide(assigns, assign_partitions, _names_and_patterns, wants_topic, moves),
 )

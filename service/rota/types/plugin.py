@@ -32,6 +32,11 @@ class Generation:
     members: Sequence[JoinedWith]
 
 
+def _any_share_changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
+    """Bytes that only their type can read: a change may take something away."""
+    return any(share and after.get(member_id, b"") != share for member_id, share in before.items())
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSide:
     """How the coordinator does phase two itself. All of it pure.
@@ -39,12 +44,16 @@ class ServerSide:
     `assigns` says for which protocol names; a name that begins with `server:` and is none of them is refused when
     somebody joins with it. `check` raises `MalformedMetadata` for metadata that `assign` could not read.
     `wants_topic` tells which topics `assign` needs; None where it needs none, and is quick.
+    `moves` says, of the shares by member id before and after a change of topics, whether a member would be given
+    something that another one still has. Then the group rebalances; otherwise the members fetch the new shares as they
+    are (a resync). By default every share that becomes another one counts as moving.
     """
 
     assigns: Callable[[str], bool]
     assign: Callable[[Generation, Mapping[str, TopicFacts]], Mapping[str, bytes]]
     check: Callable[[bytes], object] = bytes
     wants_topic: Callable[[Generation], Callable[[str], bool]] | None = None
+    moves: Callable[[Mapping[str, bytes], Mapping[str, bytes]], bool] = _any_share_changes
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,26 @@ def test_a_topic_that_grew_is_a_resync_and_parked_heartbeats_hear_of_it() -> Non
     assert len(share(core, "m0")) == len(share(core, "m1")) == 3
 
 
+def test_a_partition_that_would_change_hands_makes_a_rebalance_instead_of_a_resync() -> None:
+    """Else its next member begins before its last one has learnt that it has to stop."""
+    core = a_group(protocols=(("server:range", DOCUMENTS),))
+    finish(core)
+    assert (share(core, "m0"), share(core, "m1")) == ([0, 1], [2, 3])
+
+    finish(core, topics={"documents": TopicFacts(6)})
+
+    assert (core.generation_id, core.group.state) == (1, "PreparingRebalance")
+
+
+def test_a_topic_that_is_gone_is_a_resync() -> None:
+    core = a_group()
+    finish(core)
+
+    finish(core, topics={})
+
+    assert (core.generation_id, core.group.state, share(core, "m0")) == (2, "Stable", [])
+
+
 def test_a_static_member_that_came_back_meanwhile_is_not_left_with_nothing() -> None:
     core = an_empty_shard()
     core.send(a_join(new="i-1", instance="i", protocols=SERVER_STICKY, protocol_type="consumer"))

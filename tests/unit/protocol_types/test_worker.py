@@ -237,3 +237,16 @@ def test_what_is_no_state_is_refused(data: bytes) -> None:
 
 def test_a_version_to_come_is_read_as_far_as_it_is_known() -> None:
     assert decode_state(b'{"version":9,"url":"u","more":1}') == WorkerState("u")
+
+
+def test_work_that_is_given_back_and_too_much_moves_at_once_for_it_runs_nowhere() -> None:
+    """Else it would be in no share, and as nothing is revoked no second round would follow."""
+    connectors = [WorkItem(f"c{number}") for number in range(4)]
+    memory = Memory(given={"a": frozenset(connectors[2:])})
+    workers = [Worker("m-a", "a"), Worker("m-b", "b", (connectors[0],)), Worker("m-c", "c", (connectors[1],))]
+    workers.append(Worker("m-d", "d"))
+
+    shares, _ = assign_work(connectors, workers, memory, now_ms=0, scheduled_rebalance_max_delay_ms=0)
+
+    assert sorted(work for share in shares.values() for work in share.run) == connectors
+    assert not any(share.revoke for share in shares.values())
