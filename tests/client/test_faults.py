@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,6 +14,9 @@ from rota.client import LeadershipLost, OffsetToCommit, Term
 from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, SyncGroup
 from tests.client.stage import GROUP, SESSION_MS, TOPICS, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
+
+BLOCKED_MS = 1_000
+"""A session that a blocking call outlasts."""
 
 AWAY_S = 30
 
@@ -122,3 +126,14 @@ async def test_heartbeats_from_their_own_thread_keep_the_term_of_a_blocked_loop(
             await asyncio.sleep(0.5)
             assert (term.is_valid, term.token) == (True, token)
         assert client.lag.worst_ms >= 2_000
+
+
+async def test_a_leader_whose_assign_blocks_for_longer_than_its_session_is_kept_alive_too(url: str) -> None:
+    def slow(topics: Sequence[str]) -> dict[str, int]:
+        time.sleep(2.5 * BLOCKED_MS / 1000)  # What a blocking call to a database would be.
+        return dict.fromkeys(topics, 4)
+
+    async with rota.connect(url, heartbeat_thread=True) as client, asyncio.timeout(60):
+        async with client.consumer(GROUP, "work", partitions_per_topic=slow, session_timeout_ms=BLOCKED_MS) as consumer:
+            assert len((await consumer.wait_assigned()).share) == 4
+            assert consumer.generation_id == 1
