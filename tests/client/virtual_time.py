@@ -1,63 +1,17 @@
-"""An event loop whose clock jumps to the next timer when nobody has anything to do: hours pass in milliseconds."""
+"""Client tests in virtual time: see `rota.testing.virtual_time`."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import selectors
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ParamSpec
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec
+
+from rota.testing.virtual_time import VirtualTimeLoop, stand_still
+
+__all__ = ["LoopClock", "VirtualTimeLoop", "in_virtual_time", "stand_still"]
 
 Parameters = ParamSpec("Parameters")
-
-
-class JumpingSelector(selectors.BaseSelector):
-    """Never waits: where a real one would block, time is moved on instead."""
-
-    def __init__(self, advance: Callable[[float], None]) -> None:
-        self._real = selectors.DefaultSelector()
-        self._advance = advance
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = self._real.select(0)
-        if not ready and timeout is None:
-            raise AssertionError("everybody waits for somebody else, and no timer is set")
-        if not ready and timeout:
-            self._advance(timeout)
-        return ready
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._real.register(fileobj, events, data)
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._real.unregister(fileobj)
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return self._real.get_map()
-
-    def close(self) -> None:
-        self._real.close()
-
-
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """The standard loop on a clock of its own. Only for what needs no threads and no sockets."""
-
-    def __init__(self) -> None:
-        self._now = 1_000.0
-        super().__init__(JumpingSelector(self._advance))
-
-    def time(self) -> float:
-        return self._now
-
-    def _advance(self, seconds: float) -> None:
-        self._now += seconds
-
-
-def stand_still(seconds: float) -> None:
-    """Let the process be stopped for so long: whatever is due meanwhile comes late."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualTimeLoop)
-    loop._advance(seconds)
 
 
 class LoopClock:

@@ -1,0 +1,145 @@
+"""The checker's own books: what each program was notified of, what its bodies do, and the rules that this may break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from rota.testing.groups.trace import VIOLATION, Trace
+
+Place: TypeAlias = Hashable
+"""One unit of a share: a partition, a connector's task, a number, or the leadership."""
+MOST_VIOLATIONS = 10
+
+
+@dataclass(slots=True, eq=False)
+class Ledger:
+    """The books of one life of a program."""
+
+    name: str
+    is_static: bool
+    is_valid: Callable[[], bool]
+    """Whether the SDK says at this moment that what the program holds is its own."""
+    shares_work: bool = True
+    """Held places count for `one holder`; an inner election's do not."""
+    held: dict[Place, float] = field(default_factory=dict)
+    """By the callbacks."""
+    bodies: dict[Place, int] = field(default_factory=dict)
+    """Bodies that run now."""
+    excused: set[Place] = field(default_factory=set)
+    """Places whose `on_revoked` raised: `on_lost` may come for them, or nothing."""
+    finished: set[Place] = field(default_factory=set)
+    """Places whose body has returned by itself since it began."""
+    is_dead: bool = False
+    """The process was killed: what its callbacks do from here on counts for nothing."""
+    is_over: bool = False
+    is_closing: bool = False
+    """Its program is leaving the block in order."""
+    steps_aside: bool = False
+    """Its program has asked to leave the group for a while: a static member may send LeaveGroup then."""
+    idle_s: float = 0.0
+    """For how long it has led without a body."""
+    soon_asked: int = 0
+    soon_told: int = 0
+
+    @property
+    def works_on(self) -> list[Place]:
+        return list({**self.held, **self.bodies})
+
+
+class Books:
+    """Takes notes, and checks what must hold at each moment."""
+
+    def __init__(self, trace: Trace, clock: Callable[[], float]) -> None:
+        self._trace = trace
+        self._clock = clock
+        self.most_holders = 1
+        self.ledgers: list[Ledger] = []
+        self.violations: list[str] = []
+        self.handed_over = 0
+
+    def open(self, ledger: Ledger) -> Ledger:
+        self.ledgers.append(ledger)
+        return ledger
+
+    def violation(self, rule: str, text: str) -> None:
+        self._trace.note("checker", f"{VIOLATION} {rule}", text)
+        if len(self.violations) < MOST_VIOLATIONS:
+            self.violations.append(f"{rule}: {text}")
+
+    # --- callbacks ----------------------------------------------------------------------------
+
+    def assigned(self, ledger: Ledger, added: Collection[Place], held: Collection[Place]) -> None:
+        """`on_assigned` is called."""
+        self._trace.note(ledger.name, "on_assigned", (tuple(added), tuple(held)))
+        if ledger.is_dead:
+            return
+        for place in added:
+            if place in ledger.held:
+                self.violation("assigned-twice", f"{ledger.name} was given {place} that it holds")
+            ledger.held[place] = self._clock()
+            ledger.excused.discard(place)
+        self.handed_over += len(added)
+        if set(ledger.held) != set(held):
+            self.violation("callbacks-differ", f"{ledger.name} holds {list(ledger.held)}, told to hold {list(held)}")
+        self.check_holders(added)
+
+    def ended(self, ledger: Ledger, how: str, removed: Collection[Place]) -> None:
+        """`on_revoked` has returned, or `on_lost` is called."""
+        self._trace.note(ledger.name, how, tuple(removed))
+        if ledger.is_dead:
+            return
+        for place in removed:
+            if ledger.held.pop(place, None) is None:
+                self.violation("ended-twice", f"{ledger.name}: {how} of {place}, which it does not hold")
+
+    # --- bodies -------------------------------------------------------------------------------
+
+    def begins(self, ledger: Ledger, place: Place) -> None:
+        self._trace.note(ledger.name, "body begins", place)
+        if ledger.is_dead:
+            return
+        ledger.bodies[place] = ledger.bodies.get(place, 0) + 1
+        ledger.finished.discard(place)
+        self.handed_over += 1
+        if ledger.bodies[place] > 1:
+            self.violation("body-twice", f"{ledger.name} runs two bodies for {place}")
+        self.check_holders([place])
+
+    def ends(self, ledger: Ledger, place: Place, how: str) -> None:
+        """A body is over: it returned, was cancelled, or raised."""
+        self._trace.note(ledger.name, f"body {how}", place)
+        ledger.bodies[place] -= 1
+        if not ledger.bodies[place]:
+            del ledger.bodies[place]
+        if how == "returned":
+            ledger.finished.add(place)
+
+    # --- rules of each moment -----------------------------------------------------------------
+
+    def check_holders(self, places: Collection[Place]) -> None:
+        """No place is worked on by more members at once than its strategy allows, by their own clocks."""
+        working = [ledger for ledger in self.ledgers if ledger.shares_work and not ledger.is_dead and ledger.is_valid()]
+        for place in places:
+            names = [ledger.name for ledger in working if place in ledger.held or place in ledger.bodies]
+            if len(names) > self.most_holders:
+                self.violation("two-holders", f"{place} is held by {names} at once")
+
+    def check_all_holders(self) -> None:
+        self.check_holders(list({place: None for ledger in self.ledgers for place in ledger.works_on}))
+
+    # --- the end of a life --------------------------------------------------------------------
+
+    def close(self, ledger: Ledger) -> None:
+        """The program's block was left: all that it was given has ended, and each commit in the background was told."""
+        ledger.is_over = True
+        if ledger.is_dead:
+            return
+        if missing := [place for place in ledger.held if place not in ledger.excused]:
+            self.violation("not-ended", f"{ledger.name} left its block and was never told the end of {missing}")
+        if ledger.bodies:
+            self.violation("not-ended", f"{ledger.name} left its block while bodies run: {ledger.bodies}")
+        if ledger.soon_told < ledger.soon_asked:
+            count = ledger.soon_asked - ledger.soon_told
+            self.violation("commit-not-told", f"{ledger.name} was not told how {count} commits ended")

@@ -1,0 +1,213 @@
+"""What happens to a world while it is troubled: the acts, drawn by the seed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+from rota.assignors.work import WorkItem
+from rota.protocol.messages import DeleteTopic, PutTopic
+from rota.testing.groups.bodies import CandidateLife
+from rota.testing.groups.coordinator import NAMESPACE
+from rota.testing.groups.life import Life
+from rota.testing.groups.plan import CONNECT, CONSUMERS, ELECTION
+from rota.testing.groups.sharing import ConsumerLife, SharingLife
+from rota.testing.virtual_time import stand_still
+
+if TYPE_CHECKING:
+    from rota.testing.groups.world import Seat, World
+
+Act: TypeAlias = Callable[[], Awaitable[None] | None]
+
+
+class Mischief:
+    """Does one act after the other until the time of the plan is over."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rng = world.rng
+        self._acts = list(self._drawn_acts())
+        self.done = 0
+        """Faults so far."""
+
+    async def run(self) -> None:
+        world, plan = self._world, self._world.plan
+        end = world.loop.time() + plan.mischief_s
+        while world.loop.time() < end:
+            await asyncio.sleep(min(self._rng.expovariate(1 / plan.pace_s), 4 * plan.pace_s))
+            if self._acts:
+                act = self._rng.choice(self._acts)
+                world.trace.note("mischief", act.__name__.strip("_"))
+                self.done += 1
+                if (pending := act()) is not None:
+                    await pending
+
+    def _drawn_acts(self) -> Iterator[Act]:
+        plan = self._world.plan
+        by_feature: dict[str, list[Act]] = {
+            "cuts": [self._cut, self._cut],
+            "kills": [self._kill],
+            "restarts": [self._restart, self._restart, self._resize],
+            "reload": [self._reload],
+            "stall": [self._stall],
+            "rejoin": [self._rejoin],
+            **self._acts_of_kind(),
+        }
+        for feature, acts in by_feature.items():
+            if plan.has(feature):
+                yield from acts
+        if plan.kind == CONSUMERS and len(plan.stages) > 1:
+            yield from (self._upgrade, self._upgrade, self._upgrade)
+
+    def _acts_of_kind(self) -> dict[str, list[Act]]:
+        kind, plan = self._world.plan.kind, self._world.plan
+        if kind == ELECTION:
+            return {"resign": [self._resign, self._resign]}
+        acts: dict[str, list[Act]] = {"aside": [self._step_aside, self._withdraw]}
+        if kind == CONNECT:
+            acts |= {"topics": [self._other_work], "undone": [self._work_and_back]}
+        if kind == CONSUMERS and plan.counts != "mapping":
+            acts |= {"topics": [self._grow, self._put, self._delete, self._weigh]}
+            acts |= {"undone": [self._put_and_delete, self._weigh_and_back, self._delete_and_put]}
+        if kind == CONSUMERS and plan.counts != "pattern":
+            acts |= {"subscribe": [self._subscribe]}
+        return acts
+
+    # --- processes ----------------------------------------------------------------------------
+
+    def _some_life(self) -> Life | None:
+        lives = self._world.live()
+        return self._rng.choice(lives) if lives else None
+
+    def _some_seat(self) -> Seat:
+        return self._rng.choice(self._world.seats)
+
+    def _cut(self) -> None:
+        life = self._some_life()
+        if life is None:
+            return
+        session_s = self._world.plan.session_ms / 1000
+        seconds = self._rng.choice((0.2, 0.5 * session_s, session_s, 2 * session_s, 3 * session_s))
+        life.link.cut(silent=self._rng.random() < 0.5)
+        self._world.later(seconds, life.link.mend)
+
+    def _kill(self) -> None:
+        self._world.kill(self._some_seat(), back_in_s=self._rng.choice((0.05, 0.5, 2.0)))
+
+    def _restart(self) -> None:
+        self._world.restart(self._some_seat(), back_in_s=self._rng.choice((0.0, 0.05, 0.5)))
+
+    def _resize(self) -> None:
+        world = self._world
+        if self._rng.random() < 0.5:
+            world.add_seat()
+        elif sum(seat.wanted for seat in world.seats) > 1:
+            world.retire(self._some_seat())
+
+    def _upgrade(self) -> None:
+        """The next step of a rolling restart with other strategies: the seat that is furthest behind."""
+        wanted = [seat for seat in self._world.seats if seat.wanted]
+        seat = min(wanted, key=lambda each: (each.stage, each.number))
+        if seat.stage + 1 < len(self._world.plan.stages):
+            seat.stage += 1
+            self._world.restart(seat, back_in_s=0.1)
+
+    def _reload(self) -> None:
+        self._world.coordinator.reload()
+
+    def _stall(self) -> None:
+        stand_still(self._rng.choice((0.3, 1.0, 4.0)))
+
+    # --- programs -----------------------------------------------------------------------------
+
+    def _rejoin(self) -> None:
+        life = self._some_life()
+        if life is not None and life.entered:
+            life.member.rejoin(life.text("an operator asked for it"))
+
+    def _step_aside(self) -> None:
+        life = self._some_life()
+        if isinstance(life, SharingLife) and life.entered:
+            life.errand("steps aside", life.step_aside)
+
+    def _withdraw(self) -> None:
+        life = self._some_life()
+        if isinstance(life, SharingLife) and life.entered:
+            life.withdraw()
+
+    def _resign(self) -> None:
+        life = self._some_life()
+        if isinstance(life, CandidateLife) and life.entered:
+            life.errand("resigns", life.resign)
+
+    def _subscribe(self) -> None:
+        life = self._some_life()
+        if isinstance(life, ConsumerLife) and life.entered:
+            life.errand("subscribes", life.subscribe)
+
+    # --- topics -------------------------------------------------------------------------------
+
+    def _put_topic(self, name: str, partitions: int, weights: str = "") -> None:
+        attributes = (("weights", weights),) if weights else ()
+        self._world.trace.note("topics", "put", (name, partitions, weights))
+        self._world.coordinator.ask(PutTopic(NAMESPACE, name, partitions, attributes))
+
+    def _delete_topic(self, name: str) -> None:
+        self._world.trace.note("topics", "delete", name)
+        self._world.coordinator.ask(DeleteTopic(NAMESPACE, name))
+
+    def _some_topic(self) -> tuple[str, int]:
+        topics = self._world.coordinator.topics()
+        name = self._rng.choice(sorted(topics)) if topics else "t0"
+        return name, topics[name].partitions if topics else 1
+
+    async def _moment(self) -> None:
+        await asyncio.sleep(self._rng.choice((0.0, 0.02, 0.06, 0.1, 0.3, 0.45, 0.6)) * self._rng.random())
+
+    def _grow(self) -> None:
+        name, partitions = self._some_topic()
+        if partitions < 12:
+            self._put_topic(name, partitions + self._rng.randint(1, 3))
+
+    def _put(self) -> None:
+        name = f"t{self._rng.randint(0, 3)}"
+        known = self._world.coordinator.topics().get(name)
+        if known is None:
+            self._put_topic(name, self._rng.randint(1, 6))
+
+    def _delete(self) -> None:
+        if len(self._world.coordinator.topics()) > 1:
+            self._delete_topic(self._some_topic()[0])
+
+    def _weigh(self) -> None:
+        name, partitions = self._some_topic()
+        self._put_topic(name, partitions, self._rng.choice(("", "50,1", "1,1,9")))
+
+    async def _put_and_delete(self) -> None:
+        self._put_topic("t7", 3)
+        await self._moment()
+        self._delete_topic("t7")
+
+    async def _delete_and_put(self) -> None:
+        name, partitions = self._some_topic()
+        self._delete_topic(name)
+        await self._moment()
+        self._put_topic(name, partitions)
+
+    async def _weigh_and_back(self) -> None:
+        name, partitions = self._some_topic()
+        self._put_topic(name, partitions, "50,1")
+        await self._moment()
+        self._put_topic(name, partitions)
+
+    # --- connectors ---------------------------------------------------------------------------
+
+    def _other_work(self) -> None:
+        self._world.work_items = self._world.draw_work()
+
+    async def _work_and_back(self) -> None:
+        before = self._world.work_items
+        self._world.work_items = before | {WorkItem("c9", -1)}
+        await self._moment()
+        self._world.work_items = before

@@ -1,0 +1,121 @@
+"""What a seed draws before its world begins: the kind of group, its members, and which faults there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from rota.testing.groups.link import CALM, Weather
+
+CONSUMERS, CONNECT, ELECTION, MEMBERS = "consumers", "connect", "election", "members"
+
+FEATURES = (
+    "cuts",  # links that are cut, for longer than a session, too
+    "weather",  # requests and answers that are lost, late, repeated
+    "refusals",  # errors of a coordinator that is not available, or asks for patience
+    "foreign",  # answers of other HTTP servers
+    "kills",  # processes that end without a word
+    "restarts",  # processes that are ended in order and started again
+    "reload",  # the coordinator starts again
+    "topics",  # topics are created, grow and are deleted
+    "undone",  # a change of topics is changed back at once
+    "rejoin",  # programs ask for rebalances
+    "aside",  # programs step aside and come back
+    "resign",  # terms are resigned from, by their bodies too
+    "raise",  # callbacks and bodies raise
+    "texts",  # reasons and exceptions of 10 kB
+    "assign",  # the leader's assigning takes long, or raises
+    "slow",  # callbacks take their time
+    "idle",  # no progress for longer than max_processing_interval_ms
+    "soon",  # commits in the background
+    "poison",  # offsets that the coordinator rejects
+    "subscribe",  # programs subscribe to other topics
+    "returns",  # work returns
+    "stubborn",  # work that does not end at once
+    "nested",  # an election within a term of another
+    "stall",  # the process stands still
+    "run",  # run() within the block
+)
+
+RARE = {"foreign": 0.12, "stall": 0.1, "raise": 0.25}
+"""How often a feature is drawn, where that is less often than the others."""
+
+STRATEGIES: tuple[tuple[tuple[str, ...], ...], ...] = (
+    (("range",),),
+    (("roundrobin",),),
+    (("sticky",),),
+    (("cooperative-sticky",),),
+    (("cooperative-sticky",),),
+    (("cooperative-sticky", "range"),),
+    (("range",), ("cooperative-sticky", "range"), ("cooperative-sticky",)),
+    (("range",), ("cooperative-sticky", "range"), ("cooperative-sticky",)),
+    (("sticky",), ("cooperative-sticky", "sticky"), ("cooperative-sticky",)),
+    (("weighted",),),
+    (("redundant(n=2)",),),
+    (("copartitioned",),),
+    (("server:sticky",),),
+)
+"""Lists of strategies, each with what it is replaced by in a rolling restart."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """One world, before anything has happened."""
+
+    kind: str
+    seats: int
+    session_ms: int
+    rebalance_ms: int
+    stages: tuple[tuple[str, ...], ...]
+    topics: dict[str, int]
+    counts: str
+    """Where partition counts come from: `registered`, `pattern`, `mapping` or `function`."""
+    pools: float
+    static: float
+    http: float
+    threads: float
+    """Share of the programs that use the sync twin."""
+    mischief_s: float
+    pace_s: float
+    """How long it is quiet between two faults, on average."""
+    features: tuple[str, ...] = ()
+    weather: Weather = field(default_factory=Weather)
+
+    def has(self, feature: str) -> bool:
+        return feature in self.features
+
+
+def draw_plan(rng: Random) -> Plan:
+    """Every choice of the seed that is made beforehand."""
+    kind = rng.choice((CONSUMERS, CONSUMERS, CONSUMERS, CONSUMERS, ELECTION, ELECTION, CONNECT, MEMBERS))
+    features = tuple(feature for feature in FEATURES if rng.random() < RARE.get(feature, 0.3))
+    http = rng.choice((0.5, 1.0)) if "foreign" in features else rng.choice((0.0,) * 15 + (0.5,))
+    return Plan(
+        kind,
+        seats=rng.choice((1, 2, 2, 3, 3, 4)),
+        session_ms=rng.choice((1_000, 1_500, 2_000, 3_000)),
+        rebalance_ms=rng.choice((2_000, 4_000, 60_000)),
+        stages=rng.choice(STRATEGIES),
+        topics={f"t{number}": rng.randint(1, 6) for number in range(rng.randint(1, 3))},
+        counts=rng.choice(("registered", "registered", "registered", "pattern", "mapping", "function")),
+        pools=rng.choice((0.0, 0.0, 0.5, 1.0)),
+        static=rng.choice((0.0, 0.0, 0.5, 1.0)),
+        http=http,
+        threads=rng.choice((0.0,) * 14 + (0.5, 1.0)),
+        mischief_s=rng.uniform(4, 10),
+        pace_s=rng.choice((0.4, 0.8, 1.6)),
+        features=features,
+        weather=_weather(rng, features),
+    )
+
+
+def _weather(rng: Random, features: tuple[str, ...]) -> Weather:
+    bad = rng.choice((0.02, 0.05, 0.15))
+    weather = Weather()
+    if "weather" in features:
+        weather.lost = weather.answer_lost = weather.late = weather.twice = weather.slow = bad
+    if "refusals" in features:
+        weather.refused = bad
+    if "foreign" in features:
+        weather.foreign = 0.1
+    return weather if weather != CALM else CALM

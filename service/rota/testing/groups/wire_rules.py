@@ -1,0 +1,111 @@
+"""Rules of what one program sends: it leaves as it should, commits only forwards, and is never busy for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rota.protocol.messages import CommitOffsets, JoinGroup, JoinReply, LeaveGroup, Reply, Request
+from rota.testing.groups.books import Books, Ledger
+from rota.testing.groups.coordinator import GroupCoordinator
+from rota.testing.groups.link import Observer
+
+MOST_CALLS_A_SECOND = 150
+
+Partition = tuple[str, str, int]
+"""Group, topic, partition."""
+
+
+class WireRules(Observer):
+    """What one link carries."""
+
+    def __init__(
+        self,
+        books: Books,
+        ledger: Ledger,
+        coordinator: GroupCoordinator,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._books = books
+        self._ledger = ledger
+        self._coordinator = coordinator
+        self._loop = loop
+        self.named: dict[str, None] = {}
+        """Member ids that this life was given."""
+        self.left: set[str] = set()
+        """Member ids for which it has sent LeaveGroup."""
+        self._highest: dict[Partition, int] = {}
+        self._under_way: dict[int, tuple[CommitOffsets, set[Partition]]] = {}
+        self._overtaken: set[int] = set()
+        """Requests under way while the same partition was committed anew."""
+        self._second = 0
+        self._calls = 0
+
+    def sent(self, request: Request) -> None:
+        self._count_call()
+        match request:
+            case LeaveGroup():
+                self._note_leave(request)
+            case CommitOffsets():
+                self._note_commit(request)
+
+    def answered(self, request: Request, reply: Reply) -> None:
+        if isinstance(request, JoinGroup) and isinstance(reply, JoinReply) and reply.member_id:
+            self.named[reply.member_id] = None
+
+    def concluded(self, request: Request) -> None:
+        self._under_way.pop(id(request), None)
+        self._overtaken.discard(id(request))
+
+    def arrives(self, request: Request) -> None:
+        """A commit that is overtaken by a later one of the same sender, while both are under way, takes it back."""
+        if not isinstance(request, CommitOffsets) or id(request) not in self._overtaken:
+            return
+        group = self._coordinator.group(request.group_id)
+        for item in request.offsets if group is not None and group.generation_id == request.generation_id else ():
+            known = group.offsets.get((item.topic, item.partition)) if group is not None else None
+            if known is not None and 0 <= item.offset < known.offset and not self._ledger.is_dead:
+                text = f"{self._ledger.name} takes {item.topic}/{item.partition} from {known.offset} to {item.offset}"
+                self._books.violation("offset-back", text)
+
+    def _count_call(self) -> None:
+        second = int(self._loop.time())
+        if second != self._second:
+            self._second, self._calls = second, 0
+        self._calls += 1
+        if self._calls == MOST_CALLS_A_SECOND:
+            self._books.violation("busy", f"{self._ledger.name} sends {self._calls} calls within a second")
+
+    def _note_leave(self, request: LeaveGroup) -> None:
+        self.left.update(member.member_id for member in request.members)
+        ledger = self._ledger
+        if ledger.is_static and not ledger.steps_aside and not ledger.is_dead:
+            self._books.violation("static-leaves", f"{ledger.name} is static, and sends LeaveGroup")
+        if ledger.is_closing and ledger.soon_told < ledger.soon_asked and not ledger.is_dead:
+            self._books.violation("left-too-soon", f"{ledger.name} sends LeaveGroup before commits that were asked for")
+
+    def _note_commit(self, request: CommitOffsets) -> None:
+        about = set()
+        for item in request.offsets:
+            place = (request.group_id, item.topic, item.partition)
+            about.add(place)
+            highest = self._highest.get(place, -1)
+            if 0 <= item.offset < highest and not self._ledger.is_dead:
+                text = f"{self._ledger.name} sends {item.offset} for {place} after it sent {highest}"
+                self._books.violation("offset-back", text)
+            self._highest[place] = max(highest, item.offset)
+        for number, (_, others) in self._under_way.items():
+            if about & others and number != id(request):
+                self._overtaken.add(number)
+        self._under_way[id(request)] = (request, about)
+
+    # --- at the end ---------------------------------------------------------------------------
+
+    def check_left(self, group_id: str) -> None:
+        """A dynamic member that has left its block is not in its group any more, or has sent its LeaveGroup."""
+        if self._ledger.is_static:
+            return
+        group = self._coordinator.group(group_id)
+        members = group.members if group is not None else {}
+        for member_id in self.named:
+            if member_id in members and member_id not in self.left:
+                self._books.violation("not-left", f"{self._ledger.name} went without LeaveGroup for {member_id}")

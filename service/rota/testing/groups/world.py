@@ -1,0 +1,305 @@
+"""One group of programs in virtual time, drawn from a seed: troubled at first, then calm, then ended in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from rota.assignors import TopicPartition
+from rota.assignors.work import WorkItem
+from rota.protocol.limits import Limits
+from rota.protocol.messages import PutTopic
+from rota.testing.groups.bodies import CandidateLife, PoolLife
+from rota.testing.groups.books import Books
+from rota.testing.groups.coordinator import NAMESPACE, GroupCoordinator
+from rota.testing.groups.in_threads import CandidateInThreads, ConsumerInThreads, PoolInThreads
+from rota.testing.groups.life import MOST_CLOSE_S, Life
+from rota.testing.groups.link import CALM
+from rota.testing.groups.mischief import Mischief
+from rota.testing.groups.plan import CONNECT, CONSUMERS, ELECTION, Plan, draw_plan
+from rota.testing.groups.sharing import ConnectLife, ConsumerLife, MemberLife
+from rota.testing.groups.trace import Trace
+from rota.testing.groups.verdict import leads_without_body, unrest
+from rota.testing.strands import Strands
+from rota.testing.virtual_time import Deadlock, Runaway, VirtualTimeLoop, run_in_virtual_time
+from rota.types import TopicFacts
+
+MOST_TURNS = 400_000
+TICK_S = 0.25
+REST_S = 5.0
+"""What a group may take to come to rest, beside one session timeout."""
+MOST_IDLE_S = 1.0
+"""How long a candidate may lead before its body runs."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one seed came to."""
+
+    seed: int
+    violations: list[str]
+    rebalances: int
+    faults: int
+    handed_over: int
+    seconds: float
+    """Virtual ones."""
+    trace: Trace
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """A place in the deployment: its process is started again when it ends, as a supervisor does it."""
+
+    number: int
+    kind: type[Life]
+    instance_id: str | None
+    stage: int = 0
+    wanted: bool = True
+    life: Life | None = None
+    lives: list[Life] = field(default_factory=list)
+    back_in_s: float = 0.3
+
+    @property
+    def name(self) -> str:
+        return f"m{self.number}"
+
+    @property
+    def is_running(self) -> bool:
+        return self.life is not None and self.life.is_live and self.life.entered
+
+
+class World:
+    """Everything that one seed decides."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.rng = Random(f"groups {seed}")
+        self.plan: Plan = draw_plan(self.rng)
+        self.is_calm = False
+        self.seats: list[Seat] = []
+        self.numbers = self.rng.randint(1, 7)
+        self.work_items = self.draw_work()
+        self._offsets: dict[TopicPartition, int] = {}
+        self.strands: Strands
+
+    async def main(self) -> Outcome:
+        """All phases."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        self.loop = loop
+        loop.set_exception_handler(lambda _loop, _context: None)
+        self.trace = Trace(loop.time)
+        self.books = Books(self.trace, loop.time)
+        self.coordinator = GroupCoordinator(loop, Limits(initial_rebalance_delay_ms=self.rng.choice((0, 50, 200))))
+        self.mischief = Mischief(self)
+        began_at = loop.time()
+        with Strands(loop) if self.plan.threads else nullcontext() as strands:
+            if strands is not None:
+                self.strands = strands
+            await self._phases()
+        return self._outcome(loop.time() - began_at)
+
+    async def _phases(self) -> None:
+        self._set_up()
+        ticking = self.loop.create_task(self._tick(), name="ticker")
+        await self.mischief.run()
+        await self._become_calm()
+        await self._end()
+        ticking.cancel()
+
+    def _outcome(self, seconds: float) -> Outcome:
+        return Outcome(
+            self.seed,
+            self.books.violations,
+            self.coordinator.rebalances,
+            self.mischief.done,
+            self.books.handed_over,
+            seconds,
+            self.trace,
+        )
+
+    def _set_up(self) -> None:
+        plan = self.plan
+        self.trace.note("world", "plan", plan)
+        if plan.kind == CONSUMERS:
+            for topic, partitions in plan.topics.items():
+                self.coordinator.ask(PutTopic(NAMESPACE, topic, partitions))
+            redundant = [name for name in plan.stages[0] if name.startswith("redundant")]
+            self.books.most_holders = 2 if redundant else 1
+        for _ in range(plan.seats):
+            self.add_seat()
+
+    # --- phases -------------------------------------------------------------------------------
+
+    async def _become_calm(self) -> None:
+        """Take all faults away, and wait for rest."""
+        self.is_calm = True
+        self.trace.note("world", "becomes calm")
+        for life in self._all_lives():
+            if not life.ledger.is_dead:
+                life.link.weather = CALM
+                life.link.mend()
+            for link in getattr(life, "nested", ()):
+                link.mend()
+        until = self.loop.time() + self.plan.session_ms / 1000 + REST_S
+        quiet = 0
+        while quiet < 2:
+            await asyncio.sleep(TICK_S)
+            why = unrest(self)
+            quiet = 0 if why else quiet + 1
+            if why and self.loop.time() >= until:
+                self.books.violation("unrest", why)
+                return
+
+    async def _end(self) -> None:
+        """Have every program leave its block."""
+        for seat in self.seats:
+            seat.wanted = False
+        for life in self.live():
+            life.stop()
+        running = [life.task for life in self._all_lives() if not life.task.done()]
+        if running:
+            await asyncio.wait(running, timeout=MOST_CLOSE_S)
+        stuck = [life for life in self._all_lives() if not life.task.done()]
+        for life in stuck:
+            if not life.ledger.is_dead:
+                self.books.violation(
+                    "does-not-end", f"{life.name} was asked to end, and has not after {MOST_CLOSE_S} s"
+                )
+            life.ledger.is_dead = True
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.books.check_all_holders()
+            for life in self.live():
+                idle_s = life.ledger.idle_s + TICK_S if leads_without_body(life) else 0.0
+                if life.ledger.idle_s < MOST_IDLE_S <= idle_s:
+                    self.books.violation("idle-term", f"{life.name} has led for {idle_s} s without a body that runs")
+                life.ledger.idle_s = idle_s
+
+    # --- seats --------------------------------------------------------------------------------
+
+    def live(self) -> list[Life]:
+        """The processes that run and were not asked to end."""
+        return [seat.life for seat in self.seats if seat.life is not None and seat.life.is_live]
+
+    def _all_lives(self) -> Iterator[Life]:
+        for seat in self.seats:
+            yield from seat.lives
+
+    def add_seat(self) -> None:
+        number = len(self.seats)
+        if number >= 7:
+            return
+        instance_id = f"i{number}" if self.rng.random() < self.plan.static else None
+        stage = max((seat.stage for seat in self.seats if seat.wanted), default=0)
+        self.seats.append(Seat(number, self._kind(), instance_id, stage))
+        self._start(self.seats[-1])
+
+    def _kind(self) -> type[Life]:
+        in_threads = self.rng.random() < self.plan.threads
+        if self.plan.kind == CONSUMERS:
+            if self.rng.random() < self.plan.pools:
+                return PoolInThreads if in_threads else PoolLife
+            return ConsumerInThreads if in_threads else ConsumerLife
+        if self.plan.kind == ELECTION:
+            return CandidateInThreads if in_threads else CandidateLife
+        return ConnectLife if self.plan.kind == CONNECT else MemberLife
+
+    def _start(self, seat: Seat) -> None:
+        if not seat.wanted or (seat.life is not None and seat.life.is_live):
+            return
+        name = f"{seat.name}.{len(seat.lives)}"
+        life = seat.life = seat.kind(self, name, seat.instance_id, seat.stage)
+        seat.lives.append(life)
+        life.task.add_done_callback(lambda _: self._ended(seat, life))
+
+    def _ended(self, seat: Seat, life: Life) -> None:
+        if seat.life is life:
+            self.later(0.05 if self.is_calm else seat.back_in_s, lambda: self._start(seat))
+
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        self.loop.call_later(seconds, act)
+
+    def kill(self, seat: Seat, *, back_in_s: float) -> None:
+        """End a process without a word; its successor comes later."""
+        life, seat.life = seat.life, None
+        if life is not None and not life.task.done():
+            life.kill()
+        self.later(back_in_s, lambda: self._start(seat))
+
+    def restart(self, seat: Seat, *, back_in_s: float) -> None:
+        """End a process in order; its successor comes later."""
+        seat.back_in_s = back_in_s
+        if seat.life is not None:
+            seat.life.stop()
+
+    def retire(self, seat: Seat) -> None:
+        """End a process in order, for good."""
+        seat.wanted = False
+        if seat.life is not None:
+            seat.life.stop()
+
+    def has_successor(self, life: Life) -> bool:
+        return any(life in seat.lives and life is not seat.lives[-1] for seat in self.seats)
+
+    # --- what there is to share ---------------------------------------------------------------
+
+    def next_offset(self, place: TopicPartition) -> int:
+        """The next offset of a partition: no program asks for a lower one after a higher one."""
+        self._offsets[place] = self._offsets.get(place, 0) + 1
+        return self._offsets[place]
+
+    def topic_facts(self) -> Mapping[str, TopicFacts]:
+        """What the group's strategy should go by."""
+        if self.plan.counts == "mapping":
+            return {topic: TopicFacts(partitions) for topic, partitions in self.plan.topics.items()}
+        return self.coordinator.topics()
+
+    def partition_counts(self) -> dict[str, int]:
+        return {topic: facts.partitions for topic, facts in self.topic_facts().items()}
+
+    def draw_work(self) -> frozenset[WorkItem]:
+        connectors = [f"c{number}" for number in range(self.rng.randint(1, 3))]
+        tasks = [WorkItem(name, task) for name in connectors for task in range(-1, self.rng.randint(0, 3))]
+        return frozenset(tasks)
+
+
+def run_seed(seed: int) -> Outcome:
+    """Play one world. What went wrong is in its `violations`."""
+    world = World(seed)
+    with _quiet_logs(), _seeded(seed):
+        try:
+            return run_in_virtual_time(world.main, most_turns=MOST_TURNS)
+        except (Deadlock, Runaway) as stopped:
+            world.books.violation("stuck", str(stopped))
+            return world._outcome(0.0)
+
+
+@contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """What the SDK logs of a world's faults is in the trace already."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """The SDK draws its pauses from the global generator."""
+    before: Any = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)

@@ -1,0 +1,109 @@
+"""An event loop whose clock jumps to the next timer when nothing else is left to do: hours pass in milliseconds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from itertools import count
+from typing import Any, TypeVar
+
+Outcome = TypeVar("Outcome")
+
+START_S = 1_000.0
+
+
+class Deadlock(AssertionError):
+    """Every task waits, and no timer is set."""
+
+
+class Runaway(AssertionError):
+    """The loop ran through its budget of turns: some task never waits."""
+
+
+class _Jump:
+    """Takes the place of a selector: where a real one would block, it moves the clock on."""
+
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        self._loop = loop
+
+    def select(self, timeout: float | None) -> list[Any]:
+        self._loop.turns += 1
+        if self._loop.between_turns():
+            return []
+        if timeout is None:
+            raise Deadlock("every task waits, and no timer is set")
+        if timeout > 0:
+            self._loop.stand_still(timeout)
+        elif self._loop.turns > self._loop.most_turns:
+            raise Runaway(f"{self._loop.most_turns} turns of the event loop")
+        return []
+
+
+class VirtualTimeLoop(asyncio.BaseEventLoop):
+    """The standard loop on a clock of its own. It has no sockets, and calls of other threads do not wake it."""
+
+    def __init__(self, *, most_turns: int = 10**9) -> None:
+        super().__init__()
+        self._now = START_S
+        self.turns = 0
+        self.most_turns = most_turns
+        self.between_turns: Callable[[], bool] = nothing_between
+        """Called before the clock moves on: whether it did anything."""
+        self._selector = _Jump(self)
+
+    def time(self) -> float:
+        return self._now
+
+    def stand_still(self, seconds: float) -> None:
+        """Stop the whole process for so long: what is due meanwhile comes late."""
+        self._now += seconds
+
+    def _process_events(self, events: list[Any]) -> None:
+        """Called by the base class with what `select` returned: nothing."""
+
+    def _write_to_self(self) -> None:
+        """Called by the base class to wake a selector that waits: this one never does."""
+
+
+def nothing_between() -> bool:
+    """What is done between the turns of a loop without strands."""
+    return False
+
+
+class NumberedTask(asyncio.Task[Outcome]):
+    """A task that sets keep in the order of its number: the order of memory addresses differs from run to run."""
+
+    def __init__(self, number: int, coroutine: Coroutine[Any, Any, Outcome], **options: Any) -> None:
+        self._number = number
+        super().__init__(coroutine, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+def number_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Have the loop make numbered tasks, so that the same seed cancels them in the same order."""
+    numbers = count()
+
+    def make(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any) -> NumberedTask[Any]:
+        return NumberedTask(next(numbers), coroutine, loop=loop, **options)
+
+    loop.set_task_factory(make)  # type: ignore[arg-type]
+
+
+def stand_still(seconds: float) -> None:
+    """Stop the process that runs this loop for so long."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.stand_still(seconds)
+
+
+def run_in_virtual_time(main: Callable[[], Coroutine[Any, Any, Outcome]], *, most_turns: int) -> Outcome:
+    """Run a program on a loop of its own, whose tasks are numbered."""
+    loop = VirtualTimeLoop(most_turns=most_turns)
+    number_tasks(loop)
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        try:
+            return runner.run(main())
+        finally:
+            loop.most_turns += most_turns  # For ending what still runs.

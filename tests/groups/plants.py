@@ -1,0 +1,246 @@
+"""Defects that the SDK had, planted again: each is a context manager that patches it while it is open.
+
+A row names the rule that the liveness check must report, and seeds whose worlds are in order without the plant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rota.client import commits, consumer, election, member, topic_lookout
+from rota.client.callbacks import CloseBy, notify
+from rota.client.errors import LeadershipLost, MembershipLost
+from rota.client.holding import Holding
+from rota.client.transports import http_answers
+from rota.client.worker_pool import WorkerPool
+from rota.membership import pace, requests
+from rota.membership.standing import Standing
+from rota.protocol.errors import ErrorCode
+from rota.wire.problems import Problem, decode_problem
+
+Patch = Callable[[Any, str, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """One defect, where it was found, and what finds it now."""
+
+    finding: str
+    rule: str
+    seeds: tuple[int, ...]
+    planted: Callable[[], AbstractContextManager[None]]
+
+
+PLANTS: dict[str, Plant] = {}
+
+
+def plant(finding: str, rule: str, *seeds: int) -> Callable[[Callable[[Patch], None]], None]:
+    """Register a function that gets a way to patch an attribute for as long as the plant is in."""
+
+    def register(patching: Callable[[Patch], None]) -> None:
+        @contextmanager
+        def planted() -> Iterator[None]:
+            with ExitStack() as stack:
+
+                def patch(target: Any, name: str, replacement: Any) -> None:
+                    former = target.__dict__.get(name) if isinstance(target, type) else getattr(target, name)
+                    stack.callback(setattr, target, name, former)
+                    setattr(target, name, replacement)
+
+                patching(patch)
+                yield
+
+        PLANTS[patching.__name__] = Plant(finding, rule, seeds, planted)
+
+    return register
+
+
+# --- ways out -------------------------------------------------------------------------------------
+
+
+@plant("clients D1", "unrest", 143, 268)
+def resign_waits_for_its_own_body(patch: Patch) -> None:
+    async def resign(self: Any, reason: str = "resigned", *, pause_s: float = 0.0) -> None:
+        self.member._holding.is_leaving = True
+        await self.member._callbacks.drain(CloseBy(10_000))
+        self.member._callbacks.add(self.member._holding.give_all_up)
+        await self.member._callbacks.drain(CloseBy(10_000))
+        await self._come_back_after(self.member._begin_step_aside(reason), pause_s)
+
+    patch(election.Election, "resign", resign)
+
+
+@plant("clients D1, C-06", "unrest", 0, 15)
+def step_aside_waits_for_the_callback_that_calls_it(patch: Patch) -> None:
+    async def step_aside(self: Any, reason: str) -> None:
+        await self._begin_step_aside(reason)
+
+    patch(member.Member, "step_aside", step_aside)
+
+
+@plant("clients D7", "idle-term", 76, 138)
+def another_elections_loss_is_swallowed(patch: Patch) -> None:
+    async def lead(self: Any, work: Any) -> Any:
+        async for term in self.terms():
+            try:
+                async with term:
+                    return await work(term)
+            except LeadershipLost:
+                pass
+        raise LeadershipLost("the candidacy is over")
+
+    patch(election.Election, "_lead", lead)
+
+
+@plant("clients C-07", "idle-term", 39, 72)
+def a_run_that_returns_does_not_resign(patch: Patch) -> None:
+    async def end_run(self: Any, stopping: Any, campaigning: Any) -> None:
+        stopping.cancel()
+        campaigning.cancel()
+        await asyncio.wait((stopping, campaigning))
+
+    patch(election.Election, "_end_run", end_run)
+
+
+@plant("mission D3, ux D1", "ended", 24, 38)
+def run_enters_the_block_again(patch: Patch) -> None:
+    async def run(self: Any, **_options: Any) -> None:
+        async with self:
+            await asyncio.Event().wait()
+
+    patch(WorkerPool, "run", run)
+
+
+@plant("aesthetics D0", "ended", 61)
+def only_a_lost_membership_is_forgiven(patch: Patch) -> None:
+    async def run(self: Any, shard: Any) -> None:
+        try:
+            await self._work(shard)
+        except Exception as error:
+            if shard.is_held or not isinstance(error, MembershipLost):
+                self.consumer.fail(error)
+        finally:
+            self._notify()
+
+    patch(WorkerPool, "_run", run)
+
+
+@plant("clients D9", "not-ended", 2, 10)
+def an_error_ends_a_member_without_on_lost(patch: Patch) -> None:
+    def lose(self: Any, reason: str) -> None:
+        self.current = self.owned = None
+        self.era += 1
+        self._callbacks.interrupt(_nothing)
+
+    patch(Holding, "lose", lose)
+
+
+# --- the wire -------------------------------------------------------------------------------------
+
+
+@plant("clients D3", "ended", 1, 8)
+def a_foreign_page_is_an_invalid_request(patch: Patch) -> None:
+    def problem_in(answer: Any, address: str) -> Problem:
+        found = decode_problem(answer.status, answer.document or {}, "")
+        return found or Problem(ErrorCode.INVALID_REQUEST, f"HTTP status {answer.status}")
+
+    patch(http_answers, "problem_in", problem_in)
+
+
+@plant("clients D4", "ended", 5, 7)
+def texts_are_sent_whole(patch: Patch) -> None:
+    patch(requests, "shortened", lambda text, _most=0: text)
+
+
+@plant("clients D12", "static-leaves", 10, 14)
+def a_static_member_that_withdraws_leaves(patch: Patch) -> None:
+    def withdraw(self: Any, reason: str) -> None:
+        self._holding.lose(reason)
+        self._driver.react(self._machine.step_aside(self._now_ms(), reason))
+        self._wake.set()
+
+    patch(member.Member, "withdraw", withdraw)
+
+
+# --- commits --------------------------------------------------------------------------------------
+
+
+@plant("clients D5", "offset-back", 30, 61)
+def each_commit_is_a_task_of_its_own(patch: Patch) -> None:
+    def add(self: Any, items: Any) -> Any:
+        outcome = asyncio.get_running_loop().create_future()
+        outcome.add_done_callback(commits.retrieved)
+        entry = commits._Entry(items, self._role.concerned(self._owned, items), self._era, outcome)
+        self._tasks.create(self._commit([entry]))
+        return outcome
+
+    patch(commits.Commits, "add", add)
+
+
+@plant("clients D5, B-61b", "left-too-soon", 23, 69)
+def leaving_does_not_wait_for_commits(patch: Patch) -> None:
+    async def at_once(*_arguments: Any) -> None:
+        """Nothing is waited for."""
+
+    patch(consumer.Consumer, "_before_leaving", at_once)
+    patch(commits.Commits, "flush", at_once)
+
+
+# --- topics and strategies ------------------------------------------------------------------------
+
+
+@plant("clients D2", "unrest", 14, 30)
+def a_returning_leader_follows_no_topics(patch: Patch) -> None:
+    async def read_assignment(_self: Any) -> None:
+        """It knows only what it assigned itself."""
+
+    patch(topic_lookout.TopicLookout, "_read_assignment", read_assignment)
+
+
+# --- what no finding had, but a check of this kind must find ----------------------------------------
+
+
+@plant("the check", "two-holders", 0, 11)
+def on_revoked_is_not_waited_for(patch: Patch) -> None:
+    async def give_up(self: Any, generation_id: int, removed: Any) -> None:
+        listener, deadline = self._listeners.on_revoked, self._revoke_by()
+        self.tasks = [*getattr(self, "tasks", ()), asyncio.create_task(_late(listener, removed, deadline))]
+
+    patch(Holding, "_give_up", give_up)
+
+
+@plant("the check", "not-left", 0, 1)
+def closing_sends_no_leave(patch: Patch) -> None:
+    def leave(self: Any, _reason: str, *, tells: bool = True) -> None:
+        self._driver.react(self._machine.abandon())
+        self._wake.set()
+
+    patch(member.Member, "_leave", leave)
+
+
+@plant("the check", "unrest", 5, 11)
+def a_rebalance_is_not_joined(patch: Patch) -> None:
+    former = Standing.rebalance
+
+    def rebalance(self: Any, now_ms: int) -> Any:
+        return [] if self.generation_id % 3 == 2 else former(self, now_ms)
+
+    patch(Standing, "rebalance", rebalance)
+
+
+@plant("the check", "busy", 2, 4)
+def failures_are_repeated_at_once(patch: Patch) -> None:
+    patch(pace.Pace, "pause", lambda self, now_ms, _jitter, **_options: self.at_once(now_ms))
+
+
+async def _nothing() -> None:
+    """Takes the place of a callback."""
+
+
+async def _late(listener: Any, removed: Any, deadline: Any) -> None:
+    await asyncio.sleep(0.3)
+    await notify(listener, removed, deadline=deadline)
