@@ -28,7 +28,7 @@ from rota.client.errors import (
 )
 from rota.client.holding import Holding
 from rota.client.roles import Role
-from rota.client.tasks import BackgroundTasks
+from rota.client.tasks import BackgroundTasks, any_set
 from rota.membership import Membership, State
 from rota.membership.backoff import Backoff
 from rota.protocol.defaults import COMMIT_FLUSH_TIMEOUT_MS, REQUEST_TIMEOUT_MS
@@ -116,7 +116,8 @@ class Commits(Generic[Share]):
         self._waiting: list[_Entry[Share]] = []
         self._idle = asyncio.Event()
         self._idle.set()
-        self._flushing = 0
+        self._waits_for_next = asyncio.Event()
+        """Set while the commits that are under way can only be made in the next generation."""
 
     def belong_to(self, holding: Holding[Share]) -> None:
         """Whose share is committed. The two need each other: what is given up is committed before."""
@@ -138,15 +139,20 @@ class Commits(Generic[Share]):
         return entry.outcome
 
     async def flush(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
-        """Return when nothing is queued any more, sent or failed, or after `timeout_s`."""
-        self._flushing += 1
-        self._driver.announce()
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._idle.wait()
-        finally:
-            self._flushing -= 1
+        """Return when nothing is queued any more, sent or failed, or after `timeout_s`.
+
+        A commit that waits for the next generation is not waited for: that generation begins only after what is being
+        given up now.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await any_set(self._idle, self._waits_for_next)
+
+    async def flush_for_good(self, timeout_s: float) -> None:
+        """As `flush`, before the group is left: no other generation of this member follows."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
 
     async def _send_all(self) -> None:
         try:
@@ -185,9 +191,14 @@ class Commits(Generic[Share]):
             error = await self._commit_once(request, entries)
             if error is None:
                 continue
-            if isinstance(error, IllegalGeneration | RebalanceInProgress) or self._is_overtaken(request, error):
-                await self._wait_for_next(request.generation_id)
-                _fail_all([entry for entry in entries if not self._still_holds(entry, request.generation_id)], error)
+            if isinstance(error, RebalanceInProgress):
+                # The assignment of this very generation is awaited.
+                await self._pause_before_again(backoff.next_ms(self._jitter()), error)
+                await self._wait_until_stable(request.generation_id - 1)
+                _fail_all([entry for entry in entries if not self._still_holds(entry)], error)
+            elif isinstance(error, IllegalGeneration) or self._is_overtaken(request, error):
+                await self._wait_until_stable(request.generation_id)
+                _fail_all([entry for entry in entries if not self._still_holds(entry)], error)
             elif isinstance(error, Refused) and len(entries) > 1:
                 # One of them spoils the request for all: each goes by itself, in order.
                 for entry in entries:
@@ -222,20 +233,23 @@ class Commits(Generic[Share]):
             entry.finish()
         return None
 
-    async def _wait_for_next(self, generation_id: int) -> None:
-        """Return in the generation after this one, or when this member will not be in it with what it holds."""
+    async def _wait_until_stable(self, after_generation_id: int) -> None:
+        """Return in a later generation than this one, or when this member will not be in it with what it holds."""
         machine = self._machine
-        while machine.generation_id == generation_id or machine.state is not State.STABLE:
-            gives_up = machine.state is State.REVOKING and not self._role.is_cooperative
-            # A flush must not wait for a generation that begins only after it.
-            if not self._holds or gives_up or self._flushing or self._is_leaving:
-                return
-            await self._driver.changed.wait()
+        self._waits_for_next.set()
+        try:
+            while machine.generation_id <= after_generation_id or machine.state is not State.STABLE:
+                # A member that leaves does not join again.
+                is_last = self._is_leaving or not self._role.is_cooperative
+                if not self._holds or (machine.state is State.REVOKING and is_last):
+                    return
+                await self._driver.changed.wait()
+        finally:
+            self._waits_for_next.clear()
 
-    def _still_holds(self, entry: _Entry[Share], generation_id: int) -> bool:
-        """Whether the member is in a later generation, and still holds there what the entry is about."""
-        machine = self._machine
-        if machine.generation_id == generation_id or machine.state is not State.STABLE or not self._holds:
+    def _still_holds(self, entry: _Entry[Share]) -> bool:
+        """Whether the member is in a generation, and holds there what the entry is about."""
+        if self._machine.state is not State.STABLE or not self._holds:
             return False
         return self._owned is not None and not self._role.without(entry.concerned, self._owned)
 

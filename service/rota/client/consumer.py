@@ -7,14 +7,16 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from rota.assignors import TopicPartition
 from rota.client.callbacks import CloseBy, Listeners, call, inside, notify, notify_lost
+from rota.client.calls import Caller
 from rota.client.commits import check_metadata, check_offset
 from rota.client.consumer_protocol import Partitions, TopicRole
 from rota.client.context import ClientContext
-from rota.client.errors import CoordinatorError, MembershipLost, Refused
+from rota.client.errors import CoordinatorError, MembershipLost, Refused, Unavailable
 from rota.client.events import Assigned
 from rota.client.member import Member
 from rota.client.registered_topics import RegisteredTopics
@@ -23,8 +25,9 @@ from rota.client.topics import Topics, TopicSelection
 from rota.client.topics_watch import TopicsWatch
 from rota.membership import MembershipSettings
 from rota.membership import events as core
+from rota.membership.backoff import Backoff
 from rota.membership.watchdog import ProcessingWatchdog
-from rota.protocol.defaults import TOPICS_REFRESH_MS
+from rota.protocol.defaults import BACKOFF_CAP_MS, BACKOFF_FIRST_MS, TOPICS_REFRESH_MS, WARN_AFTER_MS
 from rota.protocol.messages import OffsetToCommit, TopicPartitions
 
 _log = logging.getLogger(__name__)
@@ -72,6 +75,8 @@ class Consumer(Member[Partitions]):
         self._user = listeners
         self._options = options
         self._stored: dict[TopicPartition, OffsetToCommit] = {}
+        self._latest: dict[TopicPartition, asyncio.Future[None]] = {}
+        """The last commit of each partition that is queued or under way."""
         self._notices: deque[_Notice] = deque()
         """Commits of `commit_soon` whose outcome was not published yet, in order."""
         self._watchdog = ProcessingWatchdog(options.max_processing_interval_ms)
@@ -90,7 +95,6 @@ class Consumer(Member[Partitions]):
         )
 
     async def __aenter__(self) -> Self:
-        await self._lookout.look_at_first()
         await super().__aenter__()
         for chore in self._lookout.chores():
             self._in_background(chore)
@@ -99,6 +103,22 @@ class Consumer(Member[Partitions]):
         if self._options.max_processing_interval_ms is not None:
             self._in_background(self._watch_progress())
         return self
+
+    async def _before_joining(self) -> None:
+        """Resolve a pattern, for as long as it takes to reach a coordinator."""
+        caller = Caller(self._context.transport, patience_ms=0, jitter=self._jitter)
+        registered, backoff = RegisteredTopics(caller, self.namespace), Backoff(BACKOFF_FIRST_MS, BACKOFF_CAP_MS)
+        subject, began_s, troubles = f"group {self.group_id}", self._now_ms() / 1000, self._context.troubles
+        while True:
+            try:
+                await self._lookout.look_at_first(registered)
+            except Unavailable as error:
+                now_s = self._now_ms() / 1000
+                if now_s - began_s >= WARN_AFTER_MS / 1000:
+                    troubles.publish(self, subject, str(error), since_s=began_s, now_s=now_s)
+                await asyncio.sleep(backoff.next_ms(self._jitter()) / 1000)
+            else:
+                return troubles.over(self, subject, now_s=self._now_ms() / 1000)
 
     @property
     def trouble(self) -> str:
@@ -161,7 +181,7 @@ class Consumer(Member[Partitions]):
     async def commit(self, offsets: Iterable[OffsetToCommit] | None = None) -> None:
         """As `Member.commit`; without offsets, everything that is stored."""
         self._progress()
-        await self._commit_in_turn(tuple(self._stored.values() if offsets is None else offsets))
+        await asyncio.shield(self._commit_in_turn(tuple(self._stored.values() if offsets is None else offsets)))
 
     def commit_soon(self, offsets: Iterable[OffsetToCommit] | None = None, then: Committed | None = None) -> None:
         """Commit in the background, in the order of the calls; before partitions are given up, and before leaving.
@@ -181,13 +201,19 @@ class Consumer(Member[Partitions]):
         """The place in the queue is that of this call. Offsets that were stored for these partitions before are part of
         it: sent later, by the next auto-commit, they would take progress back.
         """
-        outcome = self._commits.add(items)
+        outcome, era = self._commits.add(items), self._holding.era
         replaced = {place: stored for item in items if (stored := self._stored.pop(place := _place(item), None))}
+        for place in map(_place, items):
+            self._latest[place] = outcome
 
         def keep_if_failed(done: asyncio.Future[None]) -> None:
-            if done.cancelled() or done.exception() is not None:
-                for place in filter(self.owns, replaced):
-                    self._stored.setdefault(place, replaced[place])
+            error = None if done.cancelled() else done.exception()
+            for item in [item for item in items if self._latest.get(_place(item)) is done]:
+                former = replaced.get(place := _place(item))
+                del self._latest[place]
+                is_poison = former is item and isinstance(error, Refused)
+                if error is not None and former is not None and not is_poison and era == self._holding.era:
+                    self._stored.setdefault(place, former)
 
         outcome.add_done_callback(keep_if_failed)
         return outcome
@@ -228,24 +254,22 @@ class Consumer(Member[Partitions]):
             await asyncio.sleep(interval_s)
             if self._stored and self.assignment is not None:
                 # Not progress by itself: only the program's `store` was.
-                await self._commit_stored(tuple(self._stored))
+                self._commit_stored(tuple(self._stored))
 
-    async def _commit_stored(self, partitions: Sequence[TopicPartition]) -> None:
-        """Each partition by itself in the end: one that is refused must not hold back the others."""
-        items = [self._stored[place] for place in partitions if place in self._stored]
-        outcomes = [self._commit_in_turn((item,)) for item in items]
-        for item, outcome in zip(items, outcomes, strict=True):
-            try:
-                await outcome
-            except Refused as error:
-                _log.error("group %s: the progress of %s is dropped: %s", self.group_id, _place(item), error)
-                if self._stored.get(_place(item)) is item:
-                    del self._stored[_place(item)]
-            except CoordinatorError as error:
-                _log.warning("group %s: progress was not committed: %s", self.group_id, error)
+    def _commit_stored(self, partitions: Sequence[TopicPartition]) -> None:
+        """In the background, and each partition by itself: one that is rejected must not hold back the others."""
+        for item in [self._stored[place] for place in partitions if place in self._stored]:
+            self._commit_in_turn((item,)).add_done_callback(partial(self._log_outcome, item))
+
+    def _log_outcome(self, item: OffsetToCommit, outcome: asyncio.Future[None]) -> None:
+        error = None if outcome.cancelled() else outcome.exception()
+        if isinstance(error, Refused):
+            _log.error("group %s: the progress of %s is dropped: %s", self.group_id, _place(item), error)
+        elif error is not None:
+            _log.warning("group %s: progress was not committed: %s", self.group_id, error)
 
     async def _before_leaving(self, close_by: CloseBy) -> None:
-        await self._commits.flush(close_by.left_s)
+        await self._commits.flush_for_good(close_by.left_s)
         while self._notices and not close_by.is_over:
             await close_by.wait_for([self._notifying])
 
@@ -261,7 +285,7 @@ class Consumer(Member[Partitions]):
     async def _stop(self, removed: Partitions, *, deadline: float | None) -> None:
         await notify(self._user.on_revoked, removed, deadline=deadline)
         if self._options.auto_commit_ms is not None:
-            await self._commit_stored(removed)
+            self._commit_stored(removed)  # Sent before the partitions are given up: see `Holding`.
         self._forget(removed)
 
     async def _abandon(self, removed: Partitions, *, deadline: float | None) -> None:

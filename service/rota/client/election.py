@@ -14,9 +14,9 @@ from rota.client.callbacks import Listeners
 from rota.client.context import ClientContext
 from rota.client.errors import LeadershipLost
 from rota.client.member import Member
-from rota.client.running import Running, first_of
+from rota.client.running import Running
 from rota.client.stop_signal import StopSignal
-from rota.client.tasks import Contained, contained
+from rota.client.tasks import Contained, any_set, contained
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.membership.backoff import Backoff
 from rota.protocol import messages
@@ -84,7 +84,8 @@ class Term:
         self._body: asyncio.Task[object] | None = None
         self._cancellations = 0
         self._was_cancelled = False
-        self._left = asyncio.Event()
+        self._left: asyncio.Event = asyncio.Event()
+        """Set while no work of this term is under way."""
         self._left.set()
 
     @property
@@ -418,7 +419,7 @@ class Election(Running):
             term.stopping.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._drain_s):
-                    await first_of(asyncio.ensure_future(term.wait_left()), self._stops.at_once)
+                    await any_set(term._left, self._stops.at_once)
         await self.close()
 
     async def _close(self, timeout_s: float) -> None:

@@ -140,16 +140,27 @@ class Holding(Generic[Share]):
             return
         if not self._role.is_cooperative:
             await self.give_all_up()
-        elif owned is not None and (unwanted := self._role.unwanted(owned)):
-            await self._give_up(self._machine.generation_id, unwanted)
-            if self.current is current:
-                self.owned = self._role.without(owned, unwanted)
+        else:
+            await self._give_up_unwanted(current)
         if self.current is current or self.current is None:
             if current is not None and owned is not None:
                 self._last = (self.owned if self._role.is_cooperative else owned, current.generation_id)
             protocols = self._role.protocols(*self._last)
             self._machine.rejoin(self._driver.now_ms(), protocols, holding=self._role.is_cooperative)
             self._driver.wake.set()
+
+    async def _give_up_unwanted(self, current: Assigned[Share] | None) -> None:
+        """Partitions that are not subscribed to any more: what this member holds when it joins, it must claim.
+
+        The subscription may change once more while the program stops its work.
+        """
+        while self.current is current and self.owned is not None:
+            owned, unwanted = self.owned, self._role.unwanted(self.owned)
+            if not unwanted:
+                return
+            await self._give_up(self._machine.generation_id, unwanted)
+            if self.owned is owned:
+                self.owned = self._role.without(owned, unwanted)
 
     async def _give_up(self, generation_id: int, removed: Share) -> None:
         """Stop the work on `removed` in order: its last commits are sent before another member may have it."""

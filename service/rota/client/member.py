@@ -110,6 +110,8 @@ class Member(Running, Generic[Share]):
         self._changed = self._driver.changed
         self._failure: BaseException | None = None
         self._driving: asyncio.Task[None] | None = None
+        self._preparing: asyncio.Task[None] | None = None
+        """The driving task, until it has learnt all that it needs to join."""
         self._closing: asyncio.Task[None] | None = None
         self._close_by: CloseBy | None = None
         self._stepping: asyncio.Task[None] | None = None
@@ -226,7 +228,8 @@ class Member(Running, Generic[Share]):
     async def commit(self, offsets: Iterable[OffsetToCommit]) -> None:
         """Record progress, fenced by the generation that is held now.
 
-        Repeated while the coordinator cannot be reached, and where the group has moved on and left this member what
+        Commits are sent in the order of the calls; one whose caller is cancelled is sent all the same. It is repeated
+        while the coordinator cannot be reached, and where the group has moved on and left this member what
         it held: a resync, or a rebalance of a cooperative group.
 
         Raises:
@@ -236,7 +239,7 @@ class Member(Running, Generic[Share]):
             OffsetMetadataTooLarge: The partitions in its detail were not committed, all others were.
             InvalidRequest: An offset is one that no coordinator accepts: nothing was committed.
         """
-        await self._commits.add(tuple(offsets))
+        await asyncio.shield(self._commits.add(tuple(offsets)))
 
     async def fetch_offsets(self, topics: Sequence[TopicPartitions] | None = None) -> tuple[FetchedOffset, ...]:
         """The group's committed offsets; an offset of -1 where nothing was committed."""
@@ -286,7 +289,7 @@ class Member(Running, Generic[Share]):
             raise RuntimeError("a member is for one block; ask the client for another one")
         await self._block.__aenter__()
         self._driver.begin()
-        self._driving = self._tasks.create(self._driver.run(), name=f"rota member of {self.group_id}")
+        self._driving = self._tasks.create(self._drive(), name=f"rota member of {self.group_id}")
         self._block.create_task(self._watch(self._driving))
         self._context.members.add(self)
         if self._context.pulse is not None:
@@ -319,6 +322,15 @@ class Member(Running, Generic[Share]):
             raise failure
         _log.error("member of %s: it had failed before its block did", self.group_id, exc_info=failure)
         error.add_note(f"rota: the member itself had failed: {type(failure).__name__}: {failure}")
+
+    async def _drive(self) -> None:
+        self._preparing = asyncio.current_task()
+        await self._before_joining()
+        self._preparing = None
+        await self._driver.run()
+
+    async def _before_joining(self) -> None:
+        """For what must be known before the first join."""
 
     async def _watch(self, driving: asyncio.Task[None]) -> None:
         """Cancel the block's body once the member has ended for a reason of its own."""
@@ -361,6 +373,8 @@ class Member(Running, Generic[Share]):
             has_stopped = await self._let_go(close_by)
             await self._before_leaving(close_by)
             self._leave("the member was closed", tells=has_stopped)
+            if self._preparing is not None:
+                self._preparing.cancel()
             limit_s = _HURRIED_LEAVE_TIMEOUT_S if close_by.is_over else _LEAVE_TIMEOUT_S
             await asyncio.wait((self._driving,), timeout=limit_s)
         await self._end()

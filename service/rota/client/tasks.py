@@ -33,6 +33,16 @@ async def contained(coroutine: Coroutine[Any, Any, Outcome]) -> Contained[Outcom
         return Contained(error=error)
 
 
+async def any_set(*events: asyncio.Event) -> None:
+    """Return when one of these events is set."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
+
+
 class BackgroundTasks:
     """Unlike a `TaskGroup`, an error does not cancel the tasks beside it: the owner ends them in its own order."""
 

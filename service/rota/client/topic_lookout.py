@@ -72,10 +72,10 @@ class TopicLookout:
         """Which topics this member names that are not registered, as a text; empty where there are none."""
         return self._missing.text
 
-    async def look_at_first(self) -> None:
+    async def look_at_first(self, registered: RegisteredTopics) -> None:
         """Which topics a pattern means has to be known before the first join."""
         if self._selection.pattern is not None:
-            self._role.topics = self._selection.among((await self._registered.list()).topics)
+            self._role.topics = self._selection.among((await registered.list()).topics)
             self._machine.say(self._role.protocols(None, -1))
 
     def chores(self) -> Iterator[Coroutine[None, None, None]]:

@@ -54,8 +54,8 @@ def finish_job(
     """Take in the assignments, or why there are none. They count only for the group that they were computed for.
 
     A Stable group whose topics have changed is resynced: the generation goes up, and members fetch their new shares.
-    Where a partition would move from one member to another it rebalances instead, because the one would begin before
-    the other had stopped. Where no assignment could be computed, members keep theirs.
+    Where a member would lose a partition it rebalances instead, because another one that is given it would begin before
+    that member had stopped. Where no assignment could be computed, members keep theirs.
     """
     if group is None or not is_current(group, job):
         return
@@ -65,7 +65,7 @@ def finish_job(
         case state, Mapping() if state is COMPLETING_REBALANCE:
             record_assignment(result, group, outcome, resync=False)
             answer_syncs(result, group)
-        case state, Mapping() if state is STABLE and job.side.moves(_shares(group), outcome):
+        case state, Mapping() if state is STABLE and job.side.takes_away(_shares(group), outcome):
             start_rebalance(result, group, limits, "the topics changed", "")
         case state, Mapping() if state is STABLE and _differs(group, outcome):
             record_assignment(result, group, outcome, resync=True)

@@ -62,13 +62,11 @@ def wants_topic(generation: Generation) -> Callable[[str], bool]:
     return lambda name: name in wanted or name.startswith(beginnings)
 
 
-def moves(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
-    """Whether a member is given a partition that another one loses by it."""
-    held = {member_id: frozenset(_former(share)) for member_id, share in before.items()}
-    given = {member_id: frozenset(_former(share)) for member_id, share in after.items()}
-    nothing = frozenset[TopicPartition]()
-    lost = nothing.union(*(share - given.get(member_id, nothing) for member_id, share in held.items()))
-    return any((share - held.get(member_id, nothing)) & lost for member_id, share in given.items())
+def takes_away(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
+    """Whether a member loses a partition."""
+    return any(
+        not set(_former(share)) <= set(_former(after.get(member_id, b""))) for member_id, share in before.items()
+    )
 
 
 def read_metadata(metadata: bytes) -> Readable:
@@ -155,5 +153,5 @@ CONSUMER: Final = ProtocolType(
     read_metadata,
     read_assignment,
     topics_of,
-    ServerSide(assigns, assign_partitions, _names_and_patterns, wants_topic, moves),
+    ServerSide(assigns, assign_partitions, _names_and_patterns, wants_topic, takes_away),
 )

@@ -44,16 +44,16 @@ class ServerSide:
     `assigns` says for which protocol names; a name that begins with `server:` and is none of them is refused when
     somebody joins with it. `check` raises `MalformedMetadata` for metadata that `assign` could not read.
     `wants_topic` tells which topics `assign` needs; None where it needs none, and is quick.
-    `moves` says, of the shares by member id before and after a change of topics, whether a member would be given
-    something that another one still has. Then the group rebalances; otherwise the members fetch the new shares as they
-    are (a resync). By default every share that becomes another one counts as moving.
+    `takes_away` says, of the shares by member id before and after a change of topics, whether a member would lose
+    something. Then the group rebalances, for another member may be given that now or in the next change; otherwise the
+    members fetch the new shares as they are (a resync). By default a share that becomes another one loses something.
     """
 
     assigns: Callable[[str], bool]
     assign: Callable[[Generation, Mapping[str, TopicFacts]], Mapping[str, bytes]]
     check: Callable[[bytes], object] = bytes
     wants_topic: Callable[[Generation], Callable[[str], bool]] | None = None
-    moves: Callable[[Mapping[str, bytes], Mapping[str, bytes]], bool] = _any_share_changes
+    takes_away: Callable[[Mapping[str, bytes], Mapping[str, bytes]], bool] = _any_share_changes
 
 
 @dataclass(frozen=True, slots=True)
