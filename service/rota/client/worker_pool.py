@@ -11,10 +11,10 @@ from rota.assignors import TopicPartition
 from rota.client.callbacks import Listeners
 from rota.client.consumer import Consumer
 from rota.client.consumer_protocol import Partitions
-from rota.client.errors import CoordinatorError, MembershipLost
+from rota.client.errors import CoordinatorError, MembershipLost, Unavailable
 from rota.client.running import CLOSE_TIMEOUT_S, Running
 from rota.client.stop_signal import StopSignal
-from rota.protocol.defaults import STOP_DRAIN_MS
+from rota.protocol.defaults import BACKOFF_FIRST_MS, STOP_DRAIN_MS
 from rota.protocol.messages import OffsetToCommit, TopicPartitions
 
 
@@ -65,9 +65,15 @@ class Shard:
             raise MembershipLost(f"{self.topic}/{self.partition} is not held any more")
 
     async def position(self) -> int:
-        """Where to go on: what the group committed last, 0 where nothing was."""
-        (found,) = await self._consumer.fetch_offsets([TopicPartitions(self.topic, (self.partition,))])
-        return max(found.offset, 0)
+        """Where to go on: the group's last commit, 0 where there is none. Retried for as long as the shard is held."""
+        while True:
+            try:
+                (found,) = await self._consumer.fetch_offsets([TopicPartitions(self.topic, (self.partition,))])
+                return max(found.offset, 0)
+            except Unavailable:
+                if not self.is_held:
+                    raise
+                await asyncio.sleep(BACKOFF_FIRST_MS / 1000)
 
     async def commit(self, offset: int, metadata: str = "") -> None:
         """Record that everything before `offset` is done; `MembershipLost` if the shard is another's by now."""
