@@ -147,7 +147,7 @@ def test_a_signal_reaches_the_whole_process_group(wrappers: Wrappers) -> None:
 def test_candidates_wait_and_the_next_leads_as_soon_as_the_command_has_ended(wrappers: Wrappers) -> None:
     first = wrappers.lead("sleep", "60")
     first.wait_for_line("elected")
-    impatient = wrappers.lead("echo", "never", options=("--wait", "0.2"))
+    impatient = wrappers.lead("echo", "never", options=("--wait", "3"))
     waiting = wrappers.lead("echo", "never")
     second = wrappers.lead("echo", "second")
     guardian_of(waiting)

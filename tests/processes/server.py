@@ -14,8 +14,11 @@ class Server:
     With a short lease a restart has less to wait for, but a busy machine may lose it, and then answers 503 for a while.
     """
 
-    def __init__(self, processes: Processes, store_url: str, *options: str, lease_ms: int = 5_000) -> None:
+    def __init__(
+        self, processes: Processes, store_url: str, *options: str, lease_ms: int = 5_000, group_max_size: int = 10_000
+    ) -> None:
         self.store_url = store_url
+        self._group_max_size = group_max_size
         self._options = (*options, "--lease-ms", str(lease_ms))
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -30,7 +33,9 @@ class Server:
     def start(self) -> Process:
         """Start without waiting for anything."""
         options = ("--store", self.store_url, "--http", f"127.0.0.1:{self.port}", "--shard-count", str(SHARD_COUNT))
-        environment = {"ROTA_LIMITS__INITIAL_REBALANCE_DELAY_MS": "20", "ROTA_LOG_FORMAT": "text"}
+        limits = {"initial_rebalance_delay_ms": 20, "group_max_size": self._group_max_size}
+        environment = {f"ROTA_LIMITS__{name.upper()}": str(value) for name, value in limits.items()}
+        environment["ROTA_LOG_FORMAT"] = "text"
         self._process = self._processes.rota("serve", *options, *self._options, env=environment)
         return self._process
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.processes.server import Server
 from tests.sidecar.sidecars import SESSION_MS, SHORT_SESSION_MS, Sidecars
 from tests.support.link import Link
+from tests.support.processes import Processes
 
 pytestmark = pytest.mark.processes
 
@@ -49,7 +52,8 @@ async def test_a_name_is_never_stale_and_unreachable_is_not_forever(sidecars: Si
         await http.get(f"{cut_off.url}/wait?for=leader&timeout=20", timeout=30)
         link.cut()
         lost = await http.get(f"{cut_off.url}/wait?for=change&timeout=20", timeout=30)
-        assert lost.json() | {"last_update": None} == {
+        assert "cannot" in lost.json()["trouble"] or "no answer" in lost.json()["trouble"]
+        assert lost.json() | {"last_update": None, "trouble": ""} == {
             "name": "",
             "self": False,
             "state": "unknown",
@@ -59,6 +63,7 @@ async def test_a_name_is_never_stale_and_unreachable_is_not_forever(sidecars: Si
             "fencing_token": None,
             "assignment": [],
             "expires_in_ms": 0,
+            "trouble": "",
             "last_update": None,
         }
         assert (await http.get(f"{cut_off.url}/leader")).status_code == 503
@@ -174,3 +179,18 @@ def test_a_question_that_makes_no_sense_is_refused(sidecars: Sidecars) -> None:
     taken = sidecars.processes.rota("sidecar", "--lead", "x", "--http", sidecar.url.removeprefix("http://"))
     assert taken.wait_for_exit() == 1
     assert "cannot listen on 127.0.0.1" in taken.output()
+
+
+def test_a_sidecar_without_a_server_says_why_it_is_not_ready(processes: Processes, tmp_path: Path) -> None:
+    server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
+    sidecar = Sidecars(processes, server.url, "billing", tmp_path).start()
+    sidecar.process.wait_for_line(r"^rota: group billing: not served for \d+ s, retrying: .*[Cc]onnection refused")
+
+    not_ready = httpx.get(f"{sidecar.probes}/readyz", trust_env=False)
+    assert (not_ready.status_code, "onnection refused" in not_ready.text) == (503, True)
+    assert "onnection refused" in sidecar.status()["trouble"]
+    server.start()
+
+    assert sidecar.get("/wait?for=leader&timeout=30").json()["trouble"] == ""
+    sidecar.process.wait_for_line("served again after")
+    assert httpx.get(f"{sidecar.probes}/readyz", trust_env=False).text == "ok\n"

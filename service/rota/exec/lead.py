@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from rota.client import Client, Election
 from rota.client.election import Term
 from rota.exec import tree
-from rota.exec.ending import BY_SIGNAL, GRANT_LOST, GUARDIAN_LOST, NOT_GRANTED
+from rota.exec.ending import BY_SIGNAL, GRANT_LOST, GUARDIAN_LOST
+from rota.exec.giving_up import exit_unserved, not_granted
 from rota.exec.run import Ended, Grant, GuardianLost, Run, beside
 from rota.exec.signals import ENDING, caught
 from rota.exec.stopping import StopTimes
@@ -77,7 +78,7 @@ class _Leading:
             with Run(self._options.times) as run:
                 term = await self._next_term(terms)
                 if term is None:
-                    return BY_SIGNAL + self._ended_by if self._ended_by else NOT_GRANTED
+                    return BY_SIGNAL + self._ended_by if self._ended_by else self._not_elected(election)
                 try:
                     ended = await self._during(term, run, election)
                 except GuardianLost as lost:
@@ -91,6 +92,10 @@ class _Leading:
             if term.is_valid:
                 # Ended for its deadline, which was put off at the last moment. Nothing runs here, so somebody else may.
                 await election.resign("its command had to be ended")
+
+    def _not_elected(self, election: Election) -> int:
+        """The exit code where the time to wait is over."""
+        return exit_unserved(self._name, election.member) or not_granted(self._name, "another candidate leads")
 
     async def _next_term(self, terms: AsyncIterator[Term]) -> Term | None:
         """The next term; None if a signal comes first, or time runs out."""

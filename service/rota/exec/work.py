@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rota.assignors import TopicPartition
-from rota.client import Client, Consumer
+from rota.client import Client, Consumer, CoordinatorError
 from rota.exec import tree
-from rota.exec.ending import BY_SIGNAL, GUARDIAN_LOST, NOT_GRANTED
+from rota.exec.ending import BY_SIGNAL, GUARDIAN_LOST
+from rota.exec.giving_up import exit_unregistered, exit_unserved, not_granted
 from rota.exec.run import Ended, Grant, GuardianLost, Run, beside
 from rota.exec.signals import ENDING, caught
 from rota.exec.stopping import StopTimes
+from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 
 Share = tuple[TopicPartition, ...]
 
@@ -49,7 +51,7 @@ async def work(client: Client, group_id: str, options: WorkOptions) -> int:
         CoordinatorError: The coordinator refuses this member for good.
     """
     tree.adopt_orphans()
-    wrapper = _Working(group_id, options)
+    wrapper = _Working(client, group_id, options)
     with caught(wrapper.on_signal):
         consumer = client.consumer(
             group_id,
@@ -70,7 +72,8 @@ async def work(client: Client, group_id: str, options: WorkOptions) -> int:
 class _Working:
     """Follows what is held with what runs: `_wanted` is what should run, `_share` what does."""
 
-    def __init__(self, group_id: str, options: WorkOptions) -> None:
+    def __init__(self, client: Client, group_id: str, options: WorkOptions) -> None:
+        self._client = client
         self._group_id = group_id
         self._options = options
         self._wanted: Share = ()
@@ -115,7 +118,7 @@ class _Working:
             # The guardian is there before the share is, for then every millisecond counts.
             with Run(self._options.times) as run:
                 if not await self._wait_for_share(wait_s):
-                    return BY_SIGNAL + self._ended_by if self._ended_by else NOT_GRANTED
+                    return BY_SIGNAL + self._ended_by if self._ended_by else await self._no_share(consumer)
                 try:
                     ended = await self._on_share(run, consumer)
                 except GuardianLost as lost:
@@ -137,6 +140,24 @@ class _Working:
                     self._changed.clear()
                     await self._changed.wait()
         return bool(self._wanted) and not self._ended_by
+
+    async def _no_share(self, consumer: Consumer) -> int:
+        """The exit code where the time to wait is over."""
+        if (unserved := exit_unserved(self._group_id, consumer)) is not None:
+            return unserved
+        if unregistered := await self._unregistered():
+            return exit_unregistered(self._group_id, unregistered)
+        is_decided = consumer.assignment is not None
+        reason = "other members hold all partitions" if is_decided else "the group is still rebalancing"
+        return not_granted(self._group_id, reason)
+
+    async def _unregistered(self) -> list[str]:
+        """Topics without partitions; none where the coordinator does not list them for us in time."""
+        with contextlib.suppress(TimeoutError, CoordinatorError):
+            async with asyncio.timeout(REQUEST_TIMEOUT_MS / 1000):
+                registered = {each.topic for each in await self._client.topics()}
+                return [topic for topic in self._options.topics if topic not in registered]
+        return []
 
     async def _on_share(self, run: Run, consumer: Consumer) -> Ended:
         """One run on one share."""

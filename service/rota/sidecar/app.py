@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from rota.protocol.defaults import SIDECAR_PAUSE_MS, SIDECAR_WAIT_MS
@@ -127,13 +127,19 @@ class SidecarApp:
 
 
 def probes(seat: Seat) -> Starlette:
-    """What the kubelet asks, on a port of its own. None of them ever means "leads"."""
+    """What the kubelet asks, on a port of its own. None of them ever means "leads".
+
+    A 503 says why, for `kubectl describe pod` shows that.
+    """
 
     def route(path: str, ready: Callable[[], bool]) -> Route:
         async def answer(_request: Request) -> Response:
-            return Response(status_code=200 if ready() else 503)
+            return PlainTextResponse("ok\n") if ready() else PlainTextResponse(f"{why_not()}\n", 503)
 
         return Route(path, answer, methods=["GET"])
+
+    def why_not() -> str:
+        return "draining" if seat.drains else seat.member.trouble or "the coordinator has not answered yet"
 
     def can_take_part() -> bool:
         return seat.has_joined and not seat.drains

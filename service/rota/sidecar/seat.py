@@ -6,6 +6,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -67,7 +68,10 @@ class Seat(ABC):
         return status.state is State.LEADER or bool(status.assignment)
 
     def status(self) -> Status:
-        """What is known at this moment, by the clock."""
+        """What is known at this moment, by the clock, and what is in the way."""
+        return replace(self._timed_status(), trouble=self.member.trouble)
+
+    def _timed_status(self) -> Status:
         if self._drains:
             return Status(self._group, State.DRAINING)
         valid_until = self.member.valid_until

@@ -41,6 +41,8 @@ class Status:
     """The fencing token, where something is held."""
     assignment: tuple[tuple[str, tuple[int, ...]], ...] = ()
     expires_in_ms: int = 0
+    trouble: str = ""
+    """Why the coordinator does not serve this member now; empty while it does."""
 
     def document(self) -> dict[str, Any]:
         """As JSON: the old elector's `name` first, then ours."""
@@ -55,6 +57,7 @@ class Status:
             "fencing_token": self.generation if holds else None,
             "assignment": [{"topic": topic, "partitions": list(numbers)} for topic, numbers in self.assignment],
             "expires_in_ms": self.expires_in_ms,
+            "trouble": self.trouble,
         }
 
     def unless_over(self, left_ms: int | None) -> Status:
