@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -9,11 +11,14 @@ from types import TracebackType
 from typing import Self
 
 from rota.client import sync
-from rota.client.errors import MembershipLost
-from rota.protocol.defaults import SESSION_TIMEOUT_MS, SETTLE_TIMEOUT_MS
+from rota.client.errors import CoordinatorError, MembershipLost
+from rota.membership.backoff import Backoff
+from rota.protocol.defaults import CANDIDACY_RETRY_CAP_MS, SESSION_TIMEOUT_MS, SETTLE_TIMEOUT_MS, WORK_RETRY_FIRST_MS
 
 _DECIDED_S = SETTLE_TIMEOUT_MS / 1000
 _LOOK_AGAIN_S = 0.02
+
+_log = logging.getLogger(__name__)
 
 
 class Candidacy:
@@ -21,6 +26,9 @@ class Candidacy:
 
     `on_elected` and `on_lost` are called in a thread of their own, one after the other. Both may be late by what the
     other takes: what must not be done by two looks at `is_leader` itself, which goes by the clock.
+
+    A candidate that the coordinator rejects for good logs an error and campaigns again, after a pause that grows from a
+    second to a minute. A callback that raises is logged, and the candidacy goes on. `failure` has the last of both.
     """
 
     def __init__(
@@ -38,8 +46,13 @@ class Candidacy:
         self._on_elected = on_elected
         self._on_lost = on_lost
         self._election: sync.Election | None = None
-        self._following: threading.Thread | None = None
+        self._campaigning: threading.Thread | None = None
+        self._changing = threading.Lock()
+        """Held while an election begins, so that `stop` closes each one that has begun."""
+        self._stopping = threading.Event()
         self._leading = threading.Event()
+        self._rejection: BaseException | None = None
+        self._callback_failure: BaseException | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -52,22 +65,28 @@ class Candidacy:
 
     def start(self) -> None:
         """Campaign. Does nothing where it does already."""
-        if self._election is not None:
+        if self._campaigning is not None:
             return
-        election = self._client.leader(self._group_id, session_timeout_ms=self._session_timeout_ms)
-        self._election = election.__enter__()
-        self._following = threading.Thread(target=self._follow, args=(election,), name=self._group_id, daemon=True)
-        self._following.start()
+        self._stopping.clear()
+        election = self._begin()
+        self._campaigning = threading.Thread(
+            target=self._campaign, args=(election,), name=f"rota candidate {self._group_id}", daemon=True
+        )
+        self._campaigning.start()
 
     def stop(self) -> None:
-        """Stop campaigning; if this candidate leads, another may at once. Does nothing where it does not campaign."""
-        election, self._election = self._election, None
-        if election is None:
-            return
-        election.__exit__(None, None, None)
-        following, self._following = self._following, None
-        if following is not None and following is not threading.current_thread():
-            following.join()
+        """Stop campaigning; if this candidate leads, another may at once. Does nothing where it does not campaign.
+
+        Never raises: what goes wrong is logged, and the session ends the candidacy then.
+        """
+        with self._changing:
+            self._stopping.set()
+            election = self._election
+        if election is not None:
+            self._close(election)
+        campaigning, self._campaigning = self._campaigning, None
+        if campaigning is not None and campaigning is not threading.current_thread():
+            campaigning.join()
 
     @property
     def is_leader(self) -> bool:
@@ -78,23 +97,45 @@ class Candidacy:
     @property
     def token(self) -> int | None:
         """The fencing token of the term under way."""
-        term = self._election.term if self._election is not None else None
+        election = self._election
+        term = election.term if election is not None else None
         return term.token if term is not None else None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why this candidate was rejected, while it is; or what a callback raised, until the next term."""
+        election = self._election
+        is_member = election is not None and election.valid_until is not None
+        return self._callback_failure if is_member else self._rejection or self._callback_failure
+
+    @property
+    def trouble(self) -> str:
+        """Why the coordinator does not serve this candidate now; empty while it does."""
+        election = self._election
+        return election.trouble if election is not None else ""
 
     def wait_decided(self, generation_id: int = -1) -> bool:
         """Return once it is known who leads that generation, or a later one; whether that is this candidate.
 
         False, too, where it is not known for a long time: nobody is told of a win before it is sure.
+
+        Raises:
+            CoordinatorError: The coordinator rejects this candidate for good.
         """
         until = time.monotonic() + _DECIDED_S
-        while self._election is not None and time.monotonic() < until:
-            try:
-                decided = self._election.member.wait_assigned(timeout=_DECIDED_S)
-            except (MembershipLost, TimeoutError):
-                return False
-            if decided.generation_id >= generation_id:
-                # A term begins a moment after the word that it does.
-                return decided.is_leader and self.wait_elected(_DECIDED_S)
+        while self._campaigning is not None and time.monotonic() < until:
+            election = self._election
+            if election is None:
+                if isinstance(self._rejection, CoordinatorError):
+                    raise self._rejection
+            else:
+                try:
+                    decided = election.member.wait_assigned(timeout=_DECIDED_S)
+                except (MembershipLost, TimeoutError):
+                    return False
+                if decided.generation_id >= generation_id:
+                    # A term begins a moment after the word that it does.
+                    return decided.is_leader and self.wait_elected(_DECIDED_S)
             time.sleep(_LOOK_AGAIN_S)
         return False
 
@@ -102,12 +143,69 @@ class Candidacy:
         """Return once this candidate leads, or False after `timeout` seconds."""
         return self._leading.wait(timeout) and self.is_leader
 
-    def _follow(self, election: sync.Election) -> None:
-        for term in election.terms():
-            self._leading.set()
-            if self._on_elected is not None:
-                self._on_elected()
-            term.lost.wait()
+    # --- in the thread ------------------------------------------------------------------------
+
+    def _campaign(self, election: sync.Election | None) -> None:
+        backoff = Backoff(WORK_RETRY_FIRST_MS, CANDIDACY_RETRY_CAP_MS)
+        while election is not None and not self._stopping.is_set():
+            try:
+                self._follow(election, backoff)
+            except BaseException as error:
+                self._rejection = error
+            else:
+                self._rejection = None
+            election = self._begin_again(backoff)
+
+    def _begin_again(self, backoff: Backoff) -> sync.Election | None:
+        """The next election, after a pause; None once this candidacy is stopped."""
+        self._election = None
+        while not self._stopping.is_set():
+            pause_s = backoff.next_ms(0.5 + random.random() / 2) / 1000
+            reason = self._rejection or "its election has ended"
+            _log.error("election %s: not a candidate: %s; a candidate again in %.1f s", self._group_id, reason, pause_s)
+            if self._stopping.wait(pause_s):
+                break
+            try:
+                return self._begin()
+            except Exception as error:
+                self._rejection = error
+        return None
+
+    def _begin(self) -> sync.Election | None:
+        """Enter an election; None once this candidacy is stopped."""
+        with self._changing:
+            if self._stopping.is_set():
+                return None
+            election = self._client.leader(self._group_id, session_timeout_ms=self._session_timeout_ms)
+            self._election = election.__enter__()
+        return self._election
+
+    def _follow(self, election: sync.Election, backoff: Backoff) -> None:
+        """Call the callbacks for each term; what ended the candidacy is raised at the end."""
+        try:
+            for term in election.terms():
+                backoff.reset()
+                self._callback_failure = None
+                self._leading.set()
+                self._call(self._on_elected)
+                term.lost.wait()
+                self._leading.clear()
+                self._call(self._on_lost)
+        finally:
             self._leading.clear()
-            if self._on_lost is not None:
-                self._on_lost()
+            election.__exit__(None, None, None)
+
+    def _call(self, callback: Callable[[], object] | None) -> None:
+        if callback is None:
+            return
+        try:
+            callback()
+        except BaseException as error:  # Also sys.exit, which in a thread would end nothing but the thread.
+            self._callback_failure = error
+            _log.exception("election %s: a callback raised; the candidacy goes on", self._group_id)
+
+    def _close(self, election: sync.Election) -> None:
+        try:
+            election.close()
+        except Exception as error:
+            _log.warning("election %s: stopped, although it had ended: %s", self._group_id, error)

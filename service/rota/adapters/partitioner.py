@@ -18,6 +18,7 @@ States, names and their meaning are kazoo's. Nothing of kazoo is needed.
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
@@ -30,6 +31,8 @@ ALLOCATING: Final = "ALLOCATING"
 ACQUIRED: Final = "ACQUIRED"
 RELEASE: Final = "RELEASE"
 FAILURE: Final = "FAILURE"
+
+_log = logging.getLogger(__name__)
 
 
 class SetPartitioner:
@@ -56,6 +59,8 @@ class SetPartitioner:
         self._changed = threading.Condition()
         self._leaving = threading.Lock()
         self._has_left = False
+        self._failure: BaseException | None = None
+        self._path = path
         self._client = sync.connect(url, namespace=namespace, client_id=identifier)
         self._client.__enter__()
         # The name says which set: its things are numbered in this order.
@@ -75,6 +80,8 @@ class SetPartitioner:
         except BaseException:
             self._client.__exit__(None, None, None)
             raise
+        self._watching = threading.Thread(target=self._watch, name=f"rota set partitioner {path}", daemon=True)
+        self._watching.start()
 
     def __iter__(self) -> Iterator[str]:
         """What this member holds; nothing unless it is `acquired`."""
@@ -106,6 +113,11 @@ class SetPartitioner:
         """Whether this member was lost. For good: make a new partitioner."""
         return self._state == FAILURE
 
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the coordinator rejected this member, where it `failed` for that."""
+        return self._failure
+
     def wait_for_acquire(self, timeout: float = SETTLE_TIMEOUT_MS / 1000) -> bool:
         """Wait until this member holds its part; False after `timeout` seconds, or where it failed."""
         with self._changed:
@@ -119,14 +131,39 @@ class SetPartitioner:
                 self._move_to(ALLOCATING)
 
     def finish(self) -> None:
-        """Leave the party. What this member held, others may have at once."""
+        """Leave the party. What this member held, others may have at once. Never raises."""
         with self._changed:
             self._move_to(FAILURE)
         with self._leaving:
             if not self._has_left:
                 self._has_left = True
-                self._consumer.__exit__(None, None, None)
+                try:
+                    self._consumer.__exit__(None, None, None)
+                except Exception as error:
+                    self._fail(error)
+                if self._watching is not threading.current_thread():
+                    self._watching.join()  # It asks the client.
                 self._client.__exit__(None, None, None)
+
+    def _watch(self) -> None:
+        """A member that is rejected before it held anything has nothing to lose: its end is noticed here."""
+        try:
+            for _ in self._consumer.events():
+                pass
+        except Exception as error:
+            if not self._has_left:
+                self._fail(error)
+                self._finish_in_background()
+
+    def _finish_in_background(self) -> None:
+        threading.Thread(target=self.finish, name="set partitioner leaves", daemon=True).start()
+
+    def _fail(self, error: Exception) -> None:
+        with self._changed:
+            is_new, self._failure = self._failure is None, error
+            self._move_to(FAILURE)
+        if is_new:
+            _log.error("set partitioner %s: failed for good; make a new one: %s", self._path, error)
 
     def _on_assigned(self, _added: Sequence[TopicPartition], held: Sequence[TopicPartition]) -> None:
         with self._changed:
@@ -145,7 +182,7 @@ class SetPartitioner:
         """Kazoo's members fail for good. Ours would join again by itself, and hold things that nobody works on."""
         with self._changed:
             self._move_to(FAILURE)
-        threading.Thread(target=self.finish, name="set partitioner leaves", daemon=True).start()
+        self._finish_in_background()
 
     def _move_to(self, state: str) -> None:
         self._state = state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from types import TracebackType
 from typing import ParamSpec, Protocol, Self, TypeVar
@@ -13,6 +14,8 @@ from rota.protocol.defaults import SESSION_TIMEOUT_MS
 
 Parameters = ParamSpec("Parameters")
 Outcome = TypeVar("Outcome")
+
+_log = logging.getLogger(__name__)
 
 
 class Pausable(Protocol):
@@ -34,6 +37,9 @@ class SingletonGuard:
             scheduler.add_job(guard.only_leader(report), "cron", hour=3)
             scheduler.start(paused=True)
             guard.control(scheduler)
+
+    A guard that the coordinator rejects logs an error and campaigns again; `failure` and `trouble` say why this process
+    is not a candidate now, for a health check.
 
     A job that has begun is not interrupted when the leadership is lost. One that must not overlap with the next
     leader's hands `guard.token` to what it writes to.
@@ -60,7 +66,9 @@ class SingletonGuard:
         self.stop()
 
     def start(self) -> None:
-        """Campaign, until `stop`."""
+        """Campaign, until `stop`. Does nothing where it does already."""
+        if self._client is not None:
+            return
         self._client = sync.connect(self._url, namespace=self._namespace).__enter__()
         self._candidacy = Candidacy(
             self._client,
@@ -72,14 +80,21 @@ class SingletonGuard:
         self._candidacy.start()
 
     def stop(self) -> None:
-        """Pause what is controlled, and let another process lead."""
-        self._pause()
+        """Pause what is controlled, and let another process lead. Never raises."""
+        try:
+            self._pause()
+        except Exception:
+            _log.exception("a scheduler of %s could not be paused", self._name)
         candidacy, self._candidacy = self._candidacy, None
         if candidacy is not None:
             candidacy.stop()
         client, self._client = self._client, None
-        if client is not None:
+        if client is None:
+            return
+        try:
             client.__exit__(None, None, None)
+        except Exception as error:
+            _log.warning("the client of %s was not closed in order: %s", self._name, error)
 
     @property
     def is_leader(self) -> bool:
@@ -90,6 +105,16 @@ class SingletonGuard:
     def token(self) -> int | None:
         """The fencing token of the term under way."""
         return self._candidacy.token if self._candidacy is not None else None
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the coordinator rejected this process, or what a scheduler raised; None while all is well."""
+        return self._candidacy.failure if self._candidacy is not None else None
+
+    @property
+    def trouble(self) -> str:
+        """Why the coordinator does not serve this process now; empty while it does."""
+        return self._candidacy.trouble if self._candidacy is not None else ""
 
     def wait_elected(self, timeout: float | None = None) -> bool:
         """Return once this process leads, or False after `timeout` seconds."""

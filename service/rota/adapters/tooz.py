@@ -8,6 +8,7 @@ there only with its first member. Leaders and locks are elections. Options in th
 from __future__ import annotations
 
 import base64
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,8 @@ PROTOCOL = "tooz-1"
 _STABLE_S = SETTLE_TIMEOUT_MS / 1000
 _LOOK_AGAIN_S = 0.02
 Outcome = TypeVar("Outcome")
+
+_log = logging.getLogger(__name__)
 
 
 class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
@@ -85,9 +88,8 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
             candidacy.stop()
         self._candidacies.clear()
         self._announced.clear()
-        for member in self._members.values():
-            member.__exit__(None, None, None)
-        self._members.clear()
+        for group_id in list(self._members):
+            self._leave(group_id)
         self.client.__exit__(None, None, None)
         self._connected = None
 
@@ -140,10 +142,7 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
             self._joined_groups.discard(group_id)
             self._lost.discard(group_id)
             self.stand_down_group_leader(group_id)
-            member = self._members.pop(group_id, None)
-            if member is not None:
-                member.__exit__(None, None, None)
-            elif is_listed:
+            if not self._leave(group_id) and is_listed:
                 self._remove_namesakes(group_id)
             if not is_listed:
                 raise coordination.MemberNotJoined(group_id, self._member_id)
@@ -178,10 +177,8 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
     ) -> coordination.CoordAsyncResult[None]:
         def update() -> None:
             self._ids(group_id)
-            member = self._members.pop(group_id, None)
-            if member is None:
+            if not self._leave(group_id):
                 raise coordination.MemberNotJoined(group_id, self._member_id)
-            member.__exit__(None, None, None)
             self._enter(group_id, capabilities)
 
         return _done(update)
@@ -195,9 +192,18 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
     def _on_lost(self, group_id: bytes) -> None:
         """With tooz a member that was removed stays away until its program joins again; our SDK would join at once."""
         self._lost.add(group_id)
+        threading.Thread(target=self._leave, args=(group_id,), daemon=True).start()
+
+    def _leave(self, group_id: bytes) -> bool:
+        """End our member of a group, if there is one; a member that had failed is logged."""
         member = self._members.pop(group_id, None)
-        if member is not None:
-            threading.Thread(target=member.__exit__, args=(None, None, None), daemon=True).start()
+        if member is None:
+            return False
+        try:
+            member.__exit__(None, None, None)
+        except Exception as error:
+            _log.error("the member of %s had ended: %s", _group(group_id), error)
+        return True
 
     def _enter(self, group_id: bytes, capabilities: Any) -> None:
         member = self.client.member(
@@ -210,7 +216,11 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
         )
         self._lost.discard(group_id)
         self._members[group_id] = member.__enter__()
-        member.wait_assigned()
+        try:
+            member.wait_assigned()
+        except BaseException:
+            self._leave(group_id)
+            raise
         self._joined_groups.add(group_id)
 
     def _ids(self, group_id: bytes) -> set[bytes]:
