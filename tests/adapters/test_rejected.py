@@ -59,12 +59,13 @@ def test_a_rejected_guard_logs_an_error_and_leads_once_it_may(
     with another_kind_of_member(server, name):
         guard.start()
         until(lambda: guard.failure, "failure")
-        assert isinstance(guard.failure, InconsistentGroupProtocol)
+        rejection = guard.failure
         assert not guard.is_leader
     is_elected = guard.wait_elected(DEADLINE_S)
     failure = guard.failure
     guard.stop()
 
+    assert isinstance(rejection, InconsistentGroupProtocol)
     assert (is_elected, failure) == (True, None)
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert any(f"election {name}: not a candidate: " in text and "a candidate again in" in text for text in errors)
