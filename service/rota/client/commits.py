@@ -138,21 +138,15 @@ class Commits(Generic[Share]):
             self._tasks.create(self._send_all())
         return entry.outcome
 
-    async def flush(self, timeout_s: float = FLUSH_TIMEOUT_S) -> None:
-        """Return when nothing is queued any more, sent or failed, or after `timeout_s`.
+    async def flush(self, for_good_s: float | None = None) -> None:
+        """Return when nothing is queued any more, sent or failed.
 
-        A commit that waits for the next generation is not waited for: that generation begins only after what is being
-        given up now.
+        A commit that waits for the next generation is not waited for, because that generation begins only after the
+        share that is given up now; unless the member leaves, for which there are `for_good_s` seconds.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await any_set(self._idle, self._waits_for_next)
-
-    async def flush_for_good(self, timeout_s: float) -> None:
-        """As `flush`, before the group is left: no other generation of this member follows."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
+            async with asyncio.timeout(FLUSH_TIMEOUT_S if for_good_s is None else for_good_s):
+                await (any_set(self._idle, self._waits_for_next) if for_good_s is None else self._idle.wait())
 
     async def _send_all(self) -> None:
         try:

@@ -269,7 +269,7 @@ class Consumer(Member[Partitions]):
             _log.warning("group %s: progress was not committed: %s", self.group_id, error)
 
     async def _before_leaving(self, close_by: CloseBy) -> None:
-        await self._commits.flush_for_good(close_by.left_s)
+        await self._commits.flush(close_by.left_s)
         while self._notices and not close_by.is_over:
             await close_by.wait_for([self._notifying])
 

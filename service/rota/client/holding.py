@@ -36,9 +36,11 @@ class Holding(Generic[Share]):
         callbacks: CallbackQueue,
         broadcast: Broadcast[Share],
         on_error: Callable[[Exception], None],
-        flush: Callable[[], Awaitable[None]],
+        flush: Callable[[float | None], Awaitable[None]],
     ) -> None:
-        """`on_error` takes the error of a role that cannot read an assignment; `flush` waits for queued commits."""
+        """`on_error` takes the error of a role that cannot read an assignment; `flush` waits for queued commits, for so
+        many seconds where no other generation of this member follows, in which they could still be made.
+        """
         self.current: Assigned[Share] | None = None
         """What the coordinator has given to this member."""
         self.owned: Share | None = None
@@ -167,7 +169,7 @@ class Holding(Generic[Share]):
         await notify(self._listeners.on_revoked, removed, deadline=self._revoke_by())
         self._stopped = removed
         try:
-            await self._flush()
+            await self._flush(self.close_by.left_s if self.is_leaving and self.close_by is not None else None)
         finally:
             self._stopped = None
         self._broadcast.publish(Revoked(generation_id, removed))

@@ -22,6 +22,8 @@ from rota.membership import events as core
 from rota.protocol.messages import DescribeGroup, DescribeReply
 from rota.types.registry import SERVER_PREFIX
 
+AGAIN_S = 1.0
+"""After a comparison of topics that could not be made."""
 MISSING_SPREAD_S = 1.0
 """Over so long members spread their look at what is registered, when they were given nothing of a topic."""
 NET_ROUNDS = 10
@@ -158,10 +160,15 @@ class TopicLookout:
         read = await self._read_assignment()
         return read is not None and read.subscriptions() != dealt.subscriptions()
 
+    def _refresh_s(self) -> float:
+        """A leader that could not compare tries again soon: a rebalance that was under way may have come to nothing."""
+        refresh_s = self._refresh_ms / 1000
+        return refresh_s if self._has_looked or not self._leads() else min(refresh_s, AGAIN_S)
+
     async def _is_told_to_look(self) -> bool:
         """False after a while; not for all members at the same moment."""
         try:
-            async with asyncio.timeout(self._refresh_ms * (0.75 + 0.5 * self._jitter()) / 1000):
+            async with asyncio.timeout(self._refresh_s() * (0.75 + 0.5 * self._jitter())):
                 await self._look_now.wait()
         except TimeoutError:
             return False
