@@ -49,6 +49,39 @@ async def test_each_shard_is_worked_off_once() -> None:
 
 
 @in_virtual_time
+async def test_a_run_until_done_ends_and_leaves_once_all_work_has_returned() -> None:
+    async with a_coordinator() as coordinator:
+        ledger, client = Ledger(), a_worker(coordinator).client
+
+        await client.worker_pool(GROUP, {"work": 4}, ledger.index, session_timeout_ms=SESSION_MS).run(until_done=True)
+
+        assert len(ledger.done) == 4 * END
+        assert (await client.describe_group(GROUP)).members == ()
+
+
+@in_virtual_time
+async def test_a_stop_of_a_run_until_done_drains_work_that_ends_by_itself() -> None:
+    finished = []
+
+    async def work(shard: Shard) -> None:
+        await shard.stopping.wait()
+        await asyncio.sleep(shard.partition)
+        finished.append(shard.partition)
+
+    async with a_coordinator() as coordinator:
+        client = a_worker(coordinator).client
+        pool = client.worker_pool(GROUP, {"work": 4}, work, session_timeout_ms=SESSION_MS)
+        running = asyncio.create_task(pool.run(until_done=True))
+        await until(lambda: len(pool.shards) == 4)
+
+        pool.stop()
+        await running
+
+        assert finished == [0, 1, 2, 3]
+        assert (await client.describe_group(GROUP)).members == ()
+
+
+@in_virtual_time
 async def test_shards_move_to_newcomers_and_back_and_nobody_else_works_on_them_meanwhile() -> None:
     async with a_coordinator() as coordinator:
         ledger = Ledger()

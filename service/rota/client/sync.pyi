@@ -779,7 +779,7 @@ class WorkerPool:
     def trouble(self) -> str:
         """See `Member.trouble`."""
 
-    def run(self, *, drain_ms: int = STOP_DRAIN_MS, handle_signals: bool = True) -> None:
+    def run(self, *, drain_ms: int = STOP_DRAIN_MS, handle_signals: bool = True, until_done: bool = False) -> None:
         """Work until a signal, `stop` or cancellation; inside or outside of the block.
 
         SIGTERM and SIGINT end it in order, where the program handles them not itself: no work begins any more,
@@ -790,6 +790,7 @@ class WorkerPool:
             drain_ms: How long work may go on after a signal. The default leaves time for the rest before Docker, which
                 waits for 10 s, kills the process.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
+            until_done: Also stop once the work on all shards that are held has returned; see `wait_done`.
         """
 
     def wait_done(self, *, timeout: float | None = None) -> None:

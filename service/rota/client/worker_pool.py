@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeAlias
 
@@ -137,7 +138,9 @@ class WorkerPool(Running):
         """See `Member.trouble`."""
         return self.consumer.trouble
 
-    async def run(self, *, drain_ms: int = STOP_DRAIN_MS, handle_signals: bool = True) -> None:
+    async def run(
+        self, *, drain_ms: int = STOP_DRAIN_MS, handle_signals: bool = True, until_done: bool = False
+    ) -> None:
         """Work until a signal, `stop` or cancellation; inside or outside of the block.
 
         SIGTERM and SIGINT end it in order, where the program handles them not itself: no work begins any more,
@@ -148,13 +151,28 @@ class WorkerPool(Running):
             drain_ms: How long work may go on after a signal. The default leaves time for the rest before Docker, which
                 waits for 10 s, kills the process.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
+            until_done: Also stop once the work on all shards that are held has returned; see `wait_done`.
         """
         self._stop_drain_s = drain_ms / 1000
         if not self.is_open and not self.consumer.is_over:
             async with self:
-                await self._run_until_stopped(handle_signals=handle_signals)
+                await self._run_in_block(handle_signals, until_done)
         else:
+            await self._run_in_block(handle_signals, until_done)
+
+    async def _run_in_block(self, handle_signals: bool, until_done: bool) -> None:
+        finishing = asyncio.ensure_future(self._stop_when_done()) if until_done else None
+        try:
             await self._run_until_stopped(handle_signals=handle_signals)
+        finally:
+            if finishing is not None:
+                finishing.cancel()
+
+    async def _stop_when_done(self) -> None:
+        with suppress(CoordinatorError):  # The run itself raises what ended the membership.
+            await self.wait_done()
+            if not self._stops.in_order.is_set():  # A second request would hurry the one that is under way.
+                self.stop()
 
     async def wait_done(self) -> None:
         """Return once this process holds shards (maybe none) and the work on each of them has returned."""
