@@ -70,7 +70,7 @@ class Counter:
 
 
 async def main() -> None:
-    """Work until the process is told to end."""
+    """Work until SIGTERM or SIGINT: then transactions are completed, and other workers acquire the shards at once."""
     url = os.environ.get("ROTA_URL", "http://localhost:8080")
     session_timeout_ms = int(os.environ.get("ROTA_SESSION_TIMEOUT_MS", "10000"))
     # A worker that is paused in a transaction must not hold its rows for longer than it holds its shards.

@@ -18,7 +18,7 @@ from tests.support.processes import Processes
 pytestmark = pytest.mark.processes
 
 DOCS = ROOT / "docs"
-QUICK = ("how-to/observe.md", "how-to/shard-pool.md", "how-to/sidecar.md")
+QUICK = ("how-to/observe.md", "how-to/shard-pool.md", "how-to/sidecar.md", "how-to/stop.md")
 SLOW = (
     "how-to/cron-singleton.md",
     "how-to/migrate-from-kafka.md",

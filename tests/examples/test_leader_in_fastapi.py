@@ -18,12 +18,15 @@ from tests.support.processes import Process, Processes
 pytestmark = pytest.mark.processes
 
 DEADLINE_S = 60.0
+LONG_SESSION_MS = 120_000
 
 
-def start(processes: Processes, server: Server) -> tuple[Process, str]:
+def start(
+    processes: Processes, server: Server, app: str = "examples.leader_in_fastapi.app:app", session_ms: int = 1_000
+) -> tuple[Process, str]:
     port = free_port()
-    command = (sys.executable, "-m", "uvicorn", "examples.leader_in_fastapi.app:app", "--port", str(port))
-    environment = {"ROTA_URL": server.url, "ROTA_SESSION_TIMEOUT_MS": "1000"}
+    command = (sys.executable, "-m", "uvicorn", app, "--port", str(port))
+    environment = {"ROTA_URL": server.url, "ROTA_SESSION_TIMEOUT_MS": str(session_ms)}
     process = processes.start(*command, env=environment, cwd=ROOT)
     url = f"http://127.0.0.1:{port}"
     process.wait_for_url(f"{url}/healthz")
@@ -58,3 +61,47 @@ def test_one_replica_leads_and_another_takes_over_when_it_is_killed(processes: P
     assert after["token"] > before["token"]
     # uvicorn ends in order and then passes the signal on.
     assert second.terminate() in (0, -signal.SIGTERM)
+
+
+def test_a_replica_that_is_ended_hands_over_at_once(processes: Processes, server: Server) -> None:
+    """Its session is longer than the test may take."""
+    first, first_url = start(processes, server, session_ms=LONG_SESSION_MS)
+    until_it_leads(first_url)
+    _, second_url = start(processes, server, session_ms=LONG_SESSION_MS)
+    until(second_url, "another replica leads")
+
+    assert first.terminate() in (0, -signal.SIGTERM)
+
+    assert until_it_leads(second_url)["token"]
+
+
+def test_a_replica_whose_work_fails_stays_a_candidate_and_says_why(processes: Processes, server: Server) -> None:
+    process, url = start(processes, server, app="tests.examples.failing_billing:app")
+
+    until(
+        url, "the billing failed here, RuntimeError('the database went away'); this replica is a candidate again soon"
+    )
+    assert until_it_leads(url)["rounds"] == 1
+
+    assert "RuntimeError: the database went away" in process.output()
+
+
+def test_a_replica_without_a_coordinator_says_so(processes: Processes, server: Server) -> None:
+    server.process.kill9()
+
+    _, url = start(processes, server)
+
+    until(url, "the coordinator does not serve this replica: ")
+
+
+def until(url: str, standing: str) -> None:
+    """Wait until `/leader` is 503 for this reason; `/healthz` is 200 all the same."""
+    give_up_at = time.monotonic() + DEADLINE_S
+    while True:
+        answer = httpx.get(f"{url}/leader", trust_env=False, timeout=DEADLINE_S)
+        reason = answer.json().get("detail", "")
+        if answer.status_code == 503 and reason.startswith(standing):
+            break
+        assert time.monotonic() < give_up_at, reason
+    health = httpx.get(f"{url}/healthz", trust_env=False)
+    assert (health.status_code, set(health.json())) == (200, {"status", "billing"})
