@@ -115,7 +115,7 @@ def run_enters_the_block_again(patch: Patch) -> None:
     patch(WorkerPool, "run", run)
 
 
-@plant("aesthetics D0", "ended", 61)
+@plant("aesthetics D0", "ended", 318)
 def only_a_lost_membership_is_forgiven(patch: Patch) -> None:
     async def run(self: Any, shard: Any) -> None:
         try:
@@ -169,7 +169,7 @@ def a_static_member_that_withdraws_leaves(patch: Patch) -> None:
 # --- commits --------------------------------------------------------------------------------------
 
 
-@plant("clients D5", "offset-back", 30, 61)
+@plant("clients D5", "offset-back", 3, 30)
 def each_commit_is_a_task_of_its_own(patch: Patch) -> None:
     def add(self: Any, items: Any) -> Any:
         outcome = asyncio.get_running_loop().create_future()
@@ -193,7 +193,7 @@ def leaving_does_not_wait_for_commits(patch: Patch) -> None:
 # --- topics and strategies ------------------------------------------------------------------------
 
 
-@plant("clients D2", "unrest", 14, 30)
+@plant("clients D2", "unrest", 30, 14)
 def a_returning_leader_follows_no_topics(patch: Patch) -> None:
     async def read_assignment(_self: Any) -> None:
         """It knows only what it assigned itself."""
