@@ -35,6 +35,7 @@ BENCHES = (
     "guarded",
     "neighbours",
     "takeover",
+    "stopping",
     "pipeline",
 )
 MODULES = {name: f"bench.{name}" for name in BENCHES} | {"http": "bench.over_http", "grpc": "bench.over_grpc"}

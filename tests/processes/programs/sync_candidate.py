@@ -1,0 +1,24 @@
+"""The same election without asyncio."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from rota.client import sync
+
+
+def write(term: sync.Term) -> None:
+    print("leads", term.token, time.monotonic(), flush=True)
+    term.lost.wait()
+
+
+def main() -> None:
+    session_timeout_ms = int(os.environ["SESSION_MS"])
+    with sync.connect(os.environ["ROTA_URL"]) as client:
+        client.leader(os.environ["GROUP"], session_timeout_ms=session_timeout_ms).run(write)
+    print("ended", flush=True)
+
+
+if __name__ == "__main__":
+    main()
