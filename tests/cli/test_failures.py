@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import typer
 
@@ -297,6 +298,18 @@ def test_ctrl_c_ends_a_command_that_waits_with_130(rota: Rota, processes: Proces
     assert process.wait_for_exit() == 130
     assert "Traceback" not in process.output()
     assert "KeyboardInterrupt" not in process.output()
+
+
+def test_ctrl_c_ends_a_simulation_with_all_its_processes(processes: Processes, tmp_path: Path) -> None:
+    """A terminal sends it to the whole process group."""
+    store = tmp_path / "rota.db"
+    simulation = processes.rota("simulate", "journal", "--store", f"sqlite:///{store}", "--groups", "500")
+    simulation.wait_until(lambda: len(psutil.Process(simulation.pid).children()) > 0, "processes of its own")
+
+    os.killpg(simulation.pid, signal.SIGINT)
+
+    assert simulation.wait_for_exit() == 130
+    assert simulation.output() == ""
 
 
 def test_ctrl_c_while_the_program_is_loaded_ends_it_with_130(rota: Rota) -> None:

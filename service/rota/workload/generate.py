@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import active_children
 
 from rota.group.rows import ShardImage
 from rota.protocol.ids import shard_of
@@ -46,8 +49,7 @@ def generate(wanted: Wanted, *, processes: int = 0, tell: Tell = lambda _done, _
     began = time.perf_counter()
     asyncio.run(prepare(wanted.store_url, wanted.shard_count, wanted.from_ms, wanted.until_ms))
     lines = 0
-    with ProcessPoolExecutor(processes or os.cpu_count() or 1) as pool:
-        shards = [pool.submit(_write_shard, wanted, shard_id) for shard_id in range(wanted.shard_count)]
+    with _writing(wanted, processes or os.cpu_count() or 1) as shards:
         for done, shard in enumerate(as_completed(shards), 1):
             written = shard.result()
             # Here, one after the other: an embedded store lets one process in at a time.
@@ -55,6 +57,25 @@ def generate(wanted: Wanted, *, processes: int = 0, tell: Tell = lambda _done, _
             lines += written.lines
             tell(done, wanted.shard_count, lines)
     return Generated(lines, time.perf_counter() - began)
+
+
+@contextmanager
+def _writing(wanted: Wanted, processes: int) -> Iterator[list[Future[_Written]]]:
+    """Write all shards in processes of their own, which are ended where the block is left by an exception."""
+    with ProcessPoolExecutor(processes) as pool:
+        try:
+            # A terminal sends Ctrl-C to all processes. This one ends the others, which inherit that SIGINT is blocked.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                shards = [pool.submit(_write_shard, wanted, shard_id) for shard_id in range(wanted.shard_count)]
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            yield shards
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in active_children():
+                child.terminate()
+            raise
 
 
 @dataclass(frozen=True, slots=True)
