@@ -164,7 +164,7 @@ def test_a_file_of_credentials_that_cannot_be_read_is_named(
         authority = rota(*words, ROTA_CA_FILE=str(file))
         pair = rota(*words, ROTA_CERT_FILE=str(file), ROTA_KEY_FILE=str(file))
 
-        assert f"the token cannot be read from {file}" in assert_one_line(token, 2)
+        assert f"the token file {file} cannot be read" in assert_one_line(token, 2)
         assert "the certificates cannot be used" in assert_one_line(authority, 2)
         assert "the certificates cannot be used" in assert_one_line(pair, 2)
     alone = rota(*words_of(command, arguments), ROTA_CERT_FILE=str(missing))

@@ -143,10 +143,11 @@ class _Working:
 
     async def _no_share(self, consumer: Consumer) -> int:
         """The exit code where the time to wait is over."""
+        is_answered = bool(consumer.member_id) and consumer.unreachable_since is None
+        if is_answered and (unregistered := await self._unregistered()):
+            return exit_unregistered(self._group_id, unregistered)
         if (unserved := exit_unserved(self._group_id, consumer)) is not None:
             return unserved
-        if unregistered := await self._unregistered():
-            return exit_unregistered(self._group_id, unregistered)
         is_decided = consumer.assignment is not None
         reason = "other members hold all partitions" if is_decided else "the group is still rebalancing"
         return not_granted(self._group_id, reason)
