@@ -318,7 +318,8 @@ class Election(Running):
         """
         resigning = self._begin_resign(reason, pause_s)
         if not self._is_inside():
-            await asyncio.shield(resigning)
+            # Not its outcome: a candidacy that is closed meanwhile has nothing left to resign.
+            await asyncio.wait((resigning,))
 
     def _begin_resign(self, reason: str, pause_s: float = 0.0) -> asyncio.Task[None]:
         """As `resign`, in a task of its own."""
@@ -393,7 +394,7 @@ class Election(Running):
         self._failure, self._work_began_at = error, None
 
     async def _wait_resigned(self, reason: str, pause_s: float) -> None:
-        await asyncio.shield(self._begin_resign(reason, pause_s))
+        await asyncio.wait((self._begin_resign(reason, pause_s),))
 
     async def _lead(self, work: Callable[[Term], Awaitable[Outcome]]) -> Outcome:
         async for term in self.terms():

@@ -453,7 +453,7 @@ class Member(Running, Generic[Share]):
         """
         stepping = self._begin_step_aside(reason)
         if not self._is_inside():
-            await asyncio.shield(stepping)
+            await asyncio.wait((stepping,))
 
     def _begin_step_aside(self, reason: str) -> asyncio.Task[None]:
         """As `step_aside`, in a task of its own, which goes on whatever becomes of those that wait for it."""
