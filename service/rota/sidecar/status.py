@@ -42,7 +42,7 @@ class Status:
     assignment: tuple[tuple[str, tuple[int, ...]], ...] = ()
     expires_in_ms: int = 0
     trouble: str = ""
-    """Why the coordinator does not serve this member now; empty while it does."""
+    """Why the coordinator does not serve this member now, or which topics are not registered; otherwise empty."""
 
     def document(self) -> dict[str, Any]:
         """As JSON: the old elector's `name` first, then ours."""
