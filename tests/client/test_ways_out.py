@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from rota.client import Consumer, Election, LeadershipLost, Term
+from rota.client import Consumer, Election, JoinedMember, LeadershipLost, Member, Term
 from rota.protocol.messages import LeaveGroup
 from rota.runtime.coordinator import LocalCoordinator
 from tests.client.stage import GROUP, SESSION_MS, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
@@ -400,3 +401,30 @@ async def test_a_static_member_that_makes_no_progress_keeps_its_seat() -> None:
             await until(lambda: member.assignment is None)
             await asyncio.sleep(0.5)
             assert leaves_of(worker) == 0
+
+
+@in_virtual_time
+async def test_a_slow_assignment_of_a_former_generation_is_given_up_for_the_present_one() -> None:
+    """Its outcome must not replace what the leader knows of the generation that the group works by."""
+    async with a_coordinator() as coordinator:
+        ends: list[str] = []
+
+        async def assign(members: Sequence[JoinedMember], generation_id: int) -> dict[str, bytes]:
+            try:
+                await asyncio.sleep(60 if generation_id == 1 else 0)
+            except asyncio.CancelledError:
+                ends.append("given up")
+                raise
+            ends.append("assigned")
+            return {member.member_id: b"work" for member in members}
+
+        def a_member(name: str) -> Member[bytes]:
+            client = a_worker(coordinator, name).client
+            return client.member("own", protocol_type="own", protocols={"v1": b""}, assign=assign)
+
+        async with a_member("first") as first:
+            await until(lambda: first.is_leader)
+            async with a_member("second") as second:
+                await first.wait_assigned()
+                await second.wait_assigned()
+        assert ends[:2] == ["given up", "assigned"]

@@ -114,6 +114,7 @@ class Member(Running, Generic[Share]):
         """The driving task, until it has learnt all that it needs to join."""
         self._closing: asyncio.Task[None] | None = None
         self._close_by: CloseBy | None = None
+        self._leading: asyncio.Task[None] | None = None
         self._stepping: asyncio.Task[None] | None = None
         self._comes_back = False
         self._over = asyncio.Event()
@@ -498,7 +499,7 @@ class Member(Running, Generic[Share]):
     def _on_event(self, event: core.Event) -> None:
         match event:
             case core.JoinedAsLeader():
-                self._tasks.create(self._lead(event))
+                self._begin_leading(event)
             case core.Assigned():
                 self._holding.take(event)
             case core.RebalanceStarted():
@@ -532,6 +533,12 @@ class Member(Running, Generic[Share]):
         at = self._driver.loop_time(at_ms)
         assert at is not None  # Events come from a driver that has begun.
         return at
+
+    def _begin_leading(self, event: core.JoinedAsLeader) -> None:
+        """One generation at a time: a slow assignment of a former one must not replace that of the present one."""
+        if self._leading is not None:
+            self._leading.cancel()
+        self._leading = self._tasks.create(self._lead(event))
 
     async def _lead(self, event: core.JoinedAsLeader) -> None:
         """Assign, and tell all if that fails: an exception here is news for the group, not the end of its leader."""

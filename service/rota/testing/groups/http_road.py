@@ -73,7 +73,10 @@ class HttpRoad(httpx.AsyncBaseTransport):
         return _response(render_answer(Answer(received.reply, received.revision, received.epoch)))
 
     async def _foreign(self, request: httpx.Request) -> httpx.Response:
-        """A proxy's own answer. Sometimes the coordinator had the request before."""
+        """A proxy's own answer. Its sender has sent the request all the same."""
+        asked = _decoded(request, self._limits)
+        self._link.observer.sent(asked)
+        self._link.observer.concluded(asked)
         await asyncio.sleep(0.003)
         status, headers, body = self._rng.choice(FOREIGN)
         self._trace.note(self._link.name, "foreign answer", (request.url.path, status, headers, body))

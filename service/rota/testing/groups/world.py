@@ -82,6 +82,7 @@ class World:
         self.rng = Random(f"groups {seed}")
         self.plan: Plan = draw_plan(self.rng)
         self.is_calm = False
+        self.calm_since = float("inf")
         self.seats: list[Seat] = []
         self.numbers = self.rng.randint(1, 7)
         self.work_items = self.draw_work()
@@ -139,7 +140,7 @@ class World:
 
     async def _become_calm(self) -> None:
         """Take all faults away, and wait for rest."""
-        self.is_calm = True
+        self.is_calm, self.calm_since = True, self.loop.time()
         self.trace.note("world", "becomes calm")
         for life in self._all_lives():
             if not life.ledger.is_dead:
