@@ -142,3 +142,18 @@ def test_a_rejected_member_of_tooz_is_an_error_of_tooz_and_the_driver_stops(serv
     assert lock.acquire()
 
     driver.stop()
+
+
+def test_a_candidacy_whose_client_is_closed_ends(server: Server, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with sync.connect(server.url) as client:
+        candidacy = Candidacy(client, name)
+        candidacy.start()
+        assert candidacy.wait_elected(DEADLINE_S)
+    campaigning = candidacy._campaigning
+    assert campaigning is not None
+
+    campaigning.join(DEADLINE_S)
+
+    assert not campaigning.is_alive()
+    assert any("its client is closed" in record.getMessage() for record in caplog.records)
+    candidacy.stop()

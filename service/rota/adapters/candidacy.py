@@ -12,6 +12,7 @@ from typing import Self
 
 from rota.client import sync
 from rota.client.errors import CoordinatorError, MembershipLost
+from rota.client.threads import LoopIsOver
 from rota.membership.backoff import Backoff
 from rota.protocol.defaults import CANDIDACY_RETRY_CAP_MS, SESSION_TIMEOUT_MS, SETTLE_TIMEOUT_MS, WORK_RETRY_FIRST_MS
 
@@ -141,7 +142,13 @@ class Candidacy:
 
     def wait_elected(self, timeout: float | None = None) -> bool:
         """Return once this candidate leads, or False after `timeout` seconds."""
-        return self._leading.wait(timeout) and self.is_leader
+        until = None if timeout is None else time.monotonic() + timeout
+        while not (self._leading.is_set() and self.is_leader):
+            if until is not None and time.monotonic() >= until:
+                return False
+            # Set for a moment longer than the term lasts: then it is the next one that is waited for.
+            time.sleep(_LOOK_AGAIN_S) if self._leading.is_set() else self._leading.wait(_left_s(until))
+        return True
 
     # --- in the thread ------------------------------------------------------------------------
 
@@ -167,6 +174,9 @@ class Candidacy:
                 break
             try:
                 return self._begin()
+            except LoopIsOver:
+                _log.error("election %s: not a candidate any more: its client is closed", self._group_id)
+                break
             except Exception as error:
                 self._rejection = error
         return None
@@ -209,3 +219,7 @@ class Candidacy:
             election.close()
         except Exception as error:
             _log.warning("election %s: stopped, although it had ended: %s", self._group_id, error)
+
+
+def _left_s(until: float | None) -> float | None:
+    return None if until is None else max(0.0, until - time.monotonic())

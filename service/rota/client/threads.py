@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import inspect
 import os
 import threading
 from collections.abc import Coroutine
@@ -12,6 +13,10 @@ from typing import Any, TypeVar
 from rota.client.tasks import contained
 
 Outcome = TypeVar("Outcome")
+
+
+class LoopIsOver(RuntimeError):
+    """The event loop's thread was stopped: nothing runs there any more."""
 
 
 class LoopThread:
@@ -23,6 +28,8 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._process_id = os.getpid()
+        self._is_over = False
+        self._pending: dict[concurrent.futures.Future[Any], Coroutine[Any, Any, Any]] = {}
 
     def start(self) -> None:
         self._thread.start()
@@ -42,27 +49,46 @@ class LoopThread:
         """Run `coroutine` there.
 
         Raises:
+            LoopIsOver: The thread was stopped, as a client's is when it is closed.
             RuntimeError: In a forked child, which has no such thread and would wait for ever.
         """
-        if self.was_forked:
+        assert self._loop is not None
+        try:
+            self._check_running()
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError as error:
             coroutine.close()
+            raise error if self.was_forked else LoopIsOver("this client is closed") from error
+        self._pending[future] = coroutine
+        future.add_done_callback(lambda done: self._pending.pop(done, None))
+        if self._is_over:
+            _give_up(future, coroutine)
+        return future
+
+    def _check_running(self) -> None:
+        if self.was_forked:
             raise RuntimeError(
                 f"this client belongs to process {self._process_id}, and this is its forked child {os.getpid()}: "
                 "connect anew in the child, or start processes by spawn"
             )
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        if self._is_over:
+            raise LoopIsOver("this client is closed")
 
     def run(self, coroutine: Coroutine[Any, Any, Outcome]) -> Outcome:
         """Run `coroutine` there and wait for it. An interrupted wait cancels it."""
         if self.is_current:
             coroutine.close()
             raise RuntimeError("a callback on the loop's own thread must not wait for the loop")
-        future = self.submit(contained(coroutine))
+        try:
+            future = self.submit(contained(coroutine))
+        except RuntimeError:
+            coroutine.close()
+            raise
         try:
             ended = future.result()
         except BaseException:
             future.cancel()
+            _close_unbegun(coroutine)
             raise
         return ended.result()
 
@@ -74,9 +100,26 @@ class LoopThread:
             self._thread.join()
 
     def _run(self) -> None:
-        asyncio.run(self._serve())
+        try:
+            asyncio.run(self._serve())
+        finally:
+            self._is_over = True
+            for future, coroutine in tuple(self._pending.items()):
+                _give_up(future, coroutine)
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._started.set()
         await self._stop.wait()
+
+
+def _give_up(future: concurrent.futures.Future[Any], coroutine: Coroutine[Any, Any, Any]) -> None:
+    """It was handed in too late to be begun: nothing else would end the wait for it."""
+    future.cancel()
+    _close_unbegun(coroutine)
+
+
+def _close_unbegun(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """A coroutine that never runs must be closed."""
+    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        coroutine.close()
