@@ -111,8 +111,8 @@ class CallbackQueue:
         self._on_error = on_error
         self._last: asyncio.Task[None] | None = None
         self._unfinished: set[asyncio.Task[None]] = set()
-        self._last_word: asyncio.Task[None] | None = None
-        """The latest callback that `interrupt` ran: nothing interrupts it."""
+        self._last_words: list[asyncio.Task[None]] = []
+        """Callbacks that `interrupt` ran, which nothing interrupts, in order."""
 
     def add(self, callback: Callable[[], Awaitable[None]]) -> None:
         """Run `callback` when all that were added before it are over."""
@@ -123,11 +123,13 @@ class CallbackQueue:
 
         A callback that interrupted others before is not cancelled: this one waits for it.
         """
-        former = self._last_word if self._last_word in self._unfinished else None
-        for task in self._unfinished - {former}:
+        self._last_words = [task for task in self._last_words if task in self._unfinished]
+        for task in self._unfinished.difference(self._last_words):
             task.cancel()
+        # The next callback waits for these, and not for one that was cancelled.
+        self._last = self._last_words[-1] if self._last_words else None
         if callback is not None:
-            self._last_word = self._start(former, callback)
+            self._last_words.append(self._start(self._last, callback))
 
     def cancel(self) -> None:
         """Cancel everything, at the end of all."""

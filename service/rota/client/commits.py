@@ -114,6 +114,9 @@ class Commits(Generic[Share]):
         self._jitter = jitter
         self._holding: Holding[Share] | None = None
         self._waiting: list[_Entry[Share]] = []
+        self._under_way: list[_Entry[Share]] = []
+        self._is_in_doubt = False
+        """Whether a coordinator may have made those that are under way without an answer that says so."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._waits_for_next = asyncio.Event()
@@ -148,20 +151,25 @@ class Commits(Generic[Share]):
             async with asyncio.timeout(FLUSH_TIMEOUT_S if for_good_s is None else for_good_s):
                 await (any_set(self._idle, self._waits_for_next) if for_good_s is None else self._idle.wait())
 
+    def drop(self) -> None:
+        """Fail all that is not known to be committed: the share is lost, and with it the generation."""
+        if self._is_in_doubt:
+            text = "the share was lost while this was under way: it is not known whether it was committed"
+            _fail_all(self._under_way, CoordinatorUnreachable(text))
+        self._fail_rest("this member does not hold (any more) what it would commit for")
+
     async def _send_all(self) -> None:
         try:
             while self._waiting:
-                entries = self._take_waiting()
-                try:
-                    await self._commit(entries)
-                finally:
-                    for entry in entries:
-                        entry.fail(MembershipLost("the member was closed before this was committed"))
+                self._under_way = self._take_waiting()
+                await self._commit(self._under_way)
         finally:
             self._idle.set()
-            for entry in self._waiting:
-                entry.fail(MembershipLost("the member was closed before this was committed"))
-            self._waiting.clear()
+            self._fail_rest("the member was closed before this was committed")
+
+    def _fail_rest(self, detail: str) -> None:
+        _fail_all([*self._under_way, *self._waiting], MembershipLost(detail))
+        self._under_way, self._waiting = [], []
 
     def _take_waiting(self) -> list[_Entry[Share]]:
         """The entries of the next request: the first, and those behind it that fit."""
@@ -210,9 +218,11 @@ class Commits(Generic[Share]):
 
     async def _commit_once(self, request: CommitOffsets, entries: list[_Entry[Share]]) -> CoordinatorError | None:
         """An error that concerns all of the request; those of single partitions are noted at their entries."""
+        self._is_in_doubt = True
         answer = await self._driver.commit(request, REQUEST_TIMEOUT_MS)
         if isinstance(answer, CoordinatorUnreachable):
             return answer
+        self._is_in_doubt = False
         reply = answer.reply
         if reply.error is not ErrorCode.NONE:
             return error_for(reply.error, reply.detail, answer.retry_after_ms)

@@ -117,7 +117,6 @@ class ConnectWorker(Member[WorkShared]):
         self._work_role = role
         self._user = listeners
         self._refresh_ms = refresh_ms
-        self._has_stopped = False
         self._was_told = asyncio.Event()
 
     async def __aenter__(self) -> Self:
@@ -129,13 +128,11 @@ class ConnectWorker(Member[WorkShared]):
     async def _start(self, added: WorkShared, held: WorkShared, *, deadline: float | None) -> None:
         await notify(self._user.on_assigned, added, held, deadline=deadline)
         self._was_told.set()
-        has_stopped, self._has_stopped = self._has_stopped, False
-        if self._work_role.told.revoke and not has_stopped:
-            # Its former self ran that. It does not any more, which the group learns by another round only.
+        if self._work_role.told.revoke:
+            # It ran that, or its former self did. It does not any more, which the group learns by another round only.
             self.rejoin("does not run what it should stop")
 
     async def _stop(self, removed: WorkShared, *, deadline: float | None) -> None:
-        self._has_stopped = True
         await notify(self._user.on_revoked, removed, deadline=deadline)
 
     async def _abandon(self, removed: WorkShared, *, deadline: float | None) -> None:

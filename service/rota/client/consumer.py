@@ -20,6 +20,7 @@ from rota.client.errors import CoordinatorError, MembershipLost, Refused, Unavai
 from rota.client.events import Assigned
 from rota.client.member import Member
 from rota.client.registered_topics import RegisteredTopics
+from rota.client.tasks import GRACE_S
 from rota.client.topic_lookout import TopicLookout
 from rota.client.topics import Topics, TopicSelection
 from rota.client.topics_watch import TopicsWatch
@@ -229,13 +230,14 @@ class Consumer(Member[Partitions]):
         return {TopicPartition(each.topic, each.partition): max(each.offset, 0) for each in found}
 
     async def _notify_of_commits(self) -> None:
-        try:
-            with inside(id(self)):
-                while self._notices:
+        """In the order of the commits. Where the program's function raises, the member fails, and the rest go on."""
+        with inside(id(self)):
+            while self._notices:
+                try:
                     await self._notify_of_commit(*self._notices[0])
-                    self._notices.popleft()
-        finally:
-            self._notices.clear()
+                except Exception as error:
+                    self.fail(error)
+                self._notices.popleft()
 
     async def _notify_of_commit(
         self, items: tuple[OffsetToCommit, ...], outcome: asyncio.Future[None], then: Committed | None
@@ -270,6 +272,13 @@ class Consumer(Member[Partitions]):
 
     async def _before_leaving(self, close_by: CloseBy) -> None:
         await self._commits.flush(close_by.left_s)
+        await self._finish_notices(close_by)
+
+    async def _before_ending(self) -> None:
+        self._commits.drop()
+        await self._finish_notices(CloseBy(GRACE_S))
+
+    async def _finish_notices(self, close_by: CloseBy) -> None:
         while self._notices and not close_by.is_over:
             await close_by.wait_for([self._notifying])
 

@@ -16,7 +16,7 @@ from rota.client.errors import LeadershipLost
 from rota.client.member import Member
 from rota.client.running import Running
 from rota.client.stop_signal import StopSignal
-from rota.client.tasks import Contained, any_set, contained
+from rota.client.tasks import GRACE_S, Contained, any_set, contained
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.membership.backoff import Backoff
 from rota.protocol import messages
@@ -29,7 +29,6 @@ Leadership: TypeAlias = tuple[str, ...]
 """A share of the one thing that there is to hold, or of nothing."""
 
 _LEADS: Final[Leadership] = ("leader",)
-_GRACE_S = 1.0
 _LEAVE_TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 _HEALTHY_S = WORK_RETRY_CAP_MS / 1000
 """Work that has run for so long is well again, and the next failure of it is the first."""
@@ -348,7 +347,7 @@ class Election(Running):
             if self._stops.in_order.is_set() or not campaigning.done():
                 (await stopping).result()
             if not campaigning.done():
-                await asyncio.wait((campaigning,), timeout=_GRACE_S)
+                await asyncio.wait((campaigning,), timeout=GRACE_S)
             return self._outcome(campaigning)
         finally:
             await self._end_run(stopping, campaigning)

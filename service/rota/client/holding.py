@@ -37,9 +37,11 @@ class Holding(Generic[Share]):
         broadcast: Broadcast[Share],
         on_error: Callable[[Exception], None],
         flush: Callable[[float | None], Awaitable[None]],
+        drop_commits: Callable[[], None],
     ) -> None:
         """`on_error` takes the error of a role that cannot read an assignment; `flush` waits for queued commits, for so
-        many seconds where no other generation of this member follows, in which they could still be made.
+        many seconds where no other generation of this member follows, in which they could still be made; `drop_commits`
+        fails them.
         """
         self.current: Assigned[Share] | None = None
         """What the coordinator has given to this member."""
@@ -63,6 +65,9 @@ class Holding(Generic[Share]):
         self._broadcast = broadcast
         self._on_error = on_error
         self._flush = flush
+        self._drop_commits = drop_commits
+        self._ending = 0
+        """How many lost shares the program still ends its work on."""
 
     def take(self, event: core.Assigned) -> None:
         """An assignment came."""
@@ -93,6 +98,7 @@ class Holding(Generic[Share]):
             owned = self._role.without(owned, self._stopped) or None
         self._last = (None, -1)
         self._machine.say(self._role.protocols(*self._last))
+        self._drop_commits()
         if current is None or owned is None:
             self._callbacks.interrupt()
             return
@@ -103,8 +109,9 @@ class Holding(Generic[Share]):
             reason,
         )
         self._broadcast.publish(Lost(current.generation_id, owned, reason))
-        deadline = asyncio.get_running_loop().time() + self._machine.settings.margin_ms / 1000
-        self._callbacks.interrupt(partial(notify_lost, self._listeners, owned, deadline=deadline))
+        self._ending += 1
+        self._machine.hold_off(True)
+        self._callbacks.interrupt(partial(self._end_lost, owned))
 
     async def give_all_up(self) -> None:
         """Stop all work in order; nothing is held any more. To be added to the callbacks."""
@@ -114,6 +121,26 @@ class Holding(Generic[Share]):
         if self.is_leaving or self.current is current:
             self.owned = self.current = None
             self.era += 1
+
+    async def _end_lost(self, owned: Share) -> None:
+        """Have the program end its work on a lost share. The member joins again after that, as Kafka's consumers do."""
+        loop, settings = asyncio.get_running_loop(), self._machine.settings
+        overdue = loop.call_later(settings.session_timeout_ms / 1000, self._warn_of_slow_end)
+        try:
+            await notify_lost(self._listeners, owned, deadline=loop.time() + settings.margin_ms / 1000)
+        finally:
+            overdue.cancel()
+            self._ending -= 1
+            self._machine.hold_off(self._ending > 0)
+            self._driver.wake.set()
+
+    def _warn_of_slow_end(self) -> None:
+        _log.warning(
+            "on_lost of a member of group %s has run for longer than the session (%d ms): "
+            "the member joins again when on_lost has returned",
+            self._machine.settings.group_id,
+            self._machine.settings.session_timeout_ms,
+        )
 
     async def _take_up(self, assigned: Assigned[Share]) -> None:
         """Give up what is not assigned any more, then take up what is new."""

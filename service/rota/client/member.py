@@ -27,7 +27,7 @@ from rota.client.events import Assigned, Broadcast, GenerationFailed, MemberEven
 from rota.client.holding import Holding
 from rota.client.roles import Role
 from rota.client.running import CLOSE_TIMEOUT_S, Running
-from rota.client.tasks import BackgroundTasks
+from rota.client.tasks import GRACE_S, BackgroundTasks
 from rota.membership import Membership, MembershipSettings, State
 from rota.membership import events as core
 from rota.protocol.defaults import HURRIED_LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS
@@ -45,8 +45,6 @@ Share = TypeVar("Share")
 
 _LEAVE_TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 _HURRIED_LEAVE_TIMEOUT_S = HURRIED_LEAVE_TIMEOUT_MS / 1000
-_GRACE_S = 1.0
-"""For callbacks to end once they are cancelled."""
 _log = logging.getLogger(__name__)
 
 
@@ -104,6 +102,7 @@ class Member(Running, Generic[Share]):
             self._broadcast,
             self.fail,
             self._commits.flush,
+            self._commits.drop,
         )
         self._commits.belong_to(self._holding)
         self._wake = self._driver.wake
@@ -383,15 +382,19 @@ class Member(Running, Generic[Share]):
     async def _before_leaving(self, close_by: CloseBy) -> None:
         """For what must be done while this is still a member."""
 
+    async def _before_ending(self) -> None:
+        """For what must be done before all tasks end, on every way out."""
+
     async def _end(self) -> None:
         """Every task is over when this returns, but for callbacks that ignore their cancellation."""
         if self._context.pulse is not None:
             self._context.pulse.release(self._driver)
         self._machine.abandon()
         self._wake.set()
-        await self._tasks.cancel(_GRACE_S)
+        await self._before_ending()
+        await self._tasks.cancel(GRACE_S)
         self._callbacks.cancel()
-        await self._callbacks.drain(CloseBy(_GRACE_S))
+        await self._callbacks.drain(CloseBy(GRACE_S))
         self._context.troubles.over(self, f"group {self.group_id}", now_s=self._now_ms() / 1000)
         self._context.members.discard(self)
         self._broadcast.end()
@@ -408,11 +411,11 @@ class Member(Running, Generic[Share]):
         if not await self._callbacks.drain(close_by):
             _log.error("group %s: on_revoked has not returned in time: its work is cancelled", self.group_id)
             self._holding.lose("closed before on_revoked had returned")
-            if not await self._callbacks.drain(CloseBy(_GRACE_S)):
+            if not await self._callbacks.drain(CloseBy(GRACE_S)):
                 _log.error("group %s: a callback ignores its cancellation: the group is not left", self.group_id)
                 return False
         with suppress(TimeoutError):
-            async with asyncio.timeout(_GRACE_S if close_by.is_over else _LEAVE_TIMEOUT_S):
+            async with asyncio.timeout(GRACE_S if close_by.is_over else _LEAVE_TIMEOUT_S):
                 await self._driver.until_named()
         return True
 

@@ -9,6 +9,9 @@ from typing import Any, Generic, TypeVar, cast
 
 Outcome = TypeVar("Outcome")
 
+GRACE_S = 1.0
+"""For the program's code to end once it is cancelled."""
+
 
 @dataclass(frozen=True, slots=True)
 class Contained(Generic[Outcome]):

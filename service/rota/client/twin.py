@@ -248,8 +248,11 @@ def _in_thread(function: Callable[..., Any], thread: _Thread) -> Callable[..., A
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            # It goes on in its thread until it looks at what it holds. The canceller waits for that, as for any task.
-            await asyncio.wait((running,))
+            # It goes on in its thread until it looks at what it holds. The canceller waits for that, as for any task,
+            # however often it cancels.
+            while not running.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait((running,))
             raise
 
     if "deadline" in _parameters(function):

@@ -15,6 +15,7 @@ from rota.client.consumer_protocol import Partitions
 from rota.client.errors import CoordinatorError, MembershipLost, Unavailable
 from rota.client.running import CLOSE_TIMEOUT_S, Running
 from rota.client.stop_signal import StopSignal
+from rota.client.tasks import GRACE_S
 from rota.protocol.defaults import BACKOFF_FIRST_MS, STOP_DRAIN_MS
 from rota.protocol.messages import OffsetToCommit, TopicPartitions
 
@@ -28,7 +29,8 @@ class Shard:
         self.partition: int = place.partition
         self.stopping: StopSignal = StopSignal()
         """Set when the shard is to be given up: work that ends by itself within `drain_ms` is not cancelled."""
-        self._is_over = False
+        self._has_ended = False
+        """Whether its work was cancelled."""
 
     @property
     def token(self) -> int:
@@ -50,11 +52,11 @@ class Shard:
         """Whether this process may work on the shard now, by the clock; False once its work was cancelled. Any thread
         may ask.
         """
-        return not self._is_over and self._consumer.owns(TopicPartition(self.topic, self.partition))
+        return not self._has_ended and self._consumer.owns(TopicPartition(self.topic, self.partition))
 
     def end(self) -> None:
         """The work on it is cancelled: what follows is not this shard's any more."""
-        self._is_over = True
+        self._has_ended = True
         self.stopping.set()
 
     def raise_if_lost(self) -> None:
@@ -85,8 +87,6 @@ class Shard:
         """As `commit`, at the pool's leisure: every `auto_commit_ms`, and when the shard is given up."""
         self._consumer.store(self.topic, self.partition, offset, metadata)
 
-
-_GRACE_S = 1.0
 
 Work: TypeAlias = Callable[[Shard], Awaitable[None]]
 """Works on a shard until it is cancelled; if it returns, the shard is done for as long as it is held."""
@@ -233,13 +233,15 @@ class WorkerPool(Running):
         self.consumer.come_back_if_away()
 
     def _cancel(self, places: Iterable[TopicPartition]) -> None:
+        """Once: a second cancellation would interrupt what the work does at its end."""
         for place in places:
-            self._shards[place].end()
-            self._tasks[place].cancel()
+            if not self._shards[place]._has_ended:
+                self._shards[place].end()
+                self._tasks[place].cancel()
 
     async def _end_all(self) -> None:
         self._cancel(self._tasks)
-        await _ended(self._tasks.values(), _GRACE_S)
+        await _ended(self._tasks.values(), GRACE_S)
 
     async def _run(self, shard: Shard) -> None:
         try:

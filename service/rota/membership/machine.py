@@ -194,6 +194,12 @@ class Membership:
         else:
             standing.forget_generation(now_ms)
 
+    def hold_off(self, is_held_off: bool) -> None:
+        """Join no generation while the program still ends its work on a share that is lost: as one that has joined,
+        this member would let the others have it before its session is over.
+        """
+        self._standing.is_held_off = is_held_off
+
     def say(self, protocols: tuple[Protocol, ...]) -> None:
         """What to say of this member when it joins next. What is under way is left alone."""
         self._standing.protocols = protocols

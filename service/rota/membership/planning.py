@@ -19,6 +19,8 @@ class Plan:
         """The next call and when; None while away, and once the state is final."""
         standing = self._standing
         match standing.state:
+            case State.UNJOINED if standing.is_held_off:
+                return None
             case State.UNJOINED | State.JOINING:
                 return self._call(self._requests.join(standing.member_id, standing.protocols, standing.reason), now_ms)
             case State.SYNCING if standing.deadline.is_fresh(now_ms, standing.settings.poll_ms):

@@ -50,6 +50,8 @@ class Standing:
         """Why it joins or leaves."""
         self.metadata_is_stale = False
         """A join under way says what is not so any more."""
+        self.is_held_off = False
+        """It does not join yet."""
         self.comes_back = False
         self.joins_after_leaving = False
         self.leave_tries = 0

@@ -11,7 +11,7 @@ from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.port import GroupEvent
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
-from rota.protocol.messages import CommitOffsets, JoinGroup, LeaveGroup, Reply, Request, SyncGroup, refuse
+from rota.protocol.messages import CommitOffsets, JoinGroup, LeaveGroup, Reply, Request, SyncGroup, SyncReply, refuse
 from rota.testing.groups.coordinator import GroupCoordinator
 from rota.testing.groups.trace import Trace
 from rota.wire.replies import Received
@@ -73,6 +73,8 @@ class Link:
         self.is_silent = False
         """Cut: silent, or refusing connections."""
         self._flights: dict[_Flight, None] = {}
+        self._assignments = 0
+        """How many have arrived."""
 
     # --- as a transport -----------------------------------------------------------------------
 
@@ -106,7 +108,7 @@ class Link:
             self.observer.concluded(request)
             raise CoordinatorUnreachable("connection refused", was_sent=False)
         outcome: asyncio.Future[Received] = self._loop.create_future()
-        flight = _Flight(request, outcome)
+        flight = _Flight(request, outcome, self._assignments)
         self._flights[flight] = None
         self._take_off(flight)
         try:
@@ -137,14 +139,16 @@ class Link:
         elif draw < weather.lost + weather.late + weather.answer_lost:
             flight.answer_is_lost = True
         if self._happens(weather.twice) and not _is_takeover(flight.request):
-            self._loop.call_later(delay_s + 0.5 * self._rng.random(), self._land, _Flight(flight.request, None))
+            self._loop.call_later(
+                delay_s + 0.5 * self._rng.random(), self._land, _Flight(flight.request, None, self._assignments)
+            )
         self._loop.call_later(delay_s, self._land, flight)
 
     def _happens(self, share: float) -> bool:
         return share > 0 and self._rng.random() < share
 
     def _land(self, flight: _Flight) -> None:
-        if self.is_cut or (flight.is_hung_up and _is_takeover(flight.request)):
+        if self.is_cut or self._misleads(flight):
             flight.is_broken = True
             return
         if (refusal := _rejection(flight.request)) is not None:
@@ -154,6 +158,17 @@ class Link:
         flight.call = self._coordinator.submit(flight.request, lambda reply: self._fly_back(flight, reply))
         if flight.is_hung_up:
             self._coordinator.hang_up(flight.call)
+
+    def _misleads(self, flight: _Flight) -> bool:
+        """Whether it is a late copy that no coordinator of the protocol can tell from what its sender wants now.
+
+        A static member's first join fences its own sender. A join that comes when its sender has had an assignment
+        counts as the next one, by which a member that is not cooperative says that it holds nothing. So it is in Kafka;
+        fences hold all the same.
+        """
+        if _is_takeover(flight.request):
+            return flight.is_hung_up
+        return isinstance(flight.request, JoinGroup) and flight.assignments < self._assignments
 
     def _fly_back(self, flight: _Flight, reply: Reply) -> None:
         if flight.outcome is None:
@@ -169,6 +184,8 @@ class Link:
             flight.is_broken = True
             return
         self._trace.note(self.name, "receives", reply)
+        if isinstance(reply, SyncReply) and reply.assignment:
+            self._assignments += 1
         self.observer.answered(flight.request, reply)
         outcome.set_result(Received(reply, self._coordinator.revision, 1))
 
@@ -221,6 +238,8 @@ class _Flight:
     request: Request
     outcome: asyncio.Future[Received] | None
     """None for a copy whose answer is not awaited."""
+    assignments: int
+    """How many its sender had received."""
     call: int | None = None
     answer_is_lost: bool = False
     is_hung_up: bool = False

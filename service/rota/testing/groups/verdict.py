@@ -45,6 +45,16 @@ def _membership(lives: list[Life], group: Group | None) -> str:
     return ""
 
 
+def waits_for_a_static_member(world: World) -> bool:
+    """Whether a program that has ended without a LeaveGroup, as static members do, is still a member.
+
+    It is one until its session is over, and each generation that completes begins that session anew, as in Kafka.
+    """
+    group = world.coordinator.group("g")
+    alive = {life.member.member_id for life in world.live() if life.entered}
+    return group is not None and not alive.issuperset(group.static_members.values())
+
+
 def _holders(world: World, lives: list[Life], group: Group | None) -> str:
     if world.plan.kind == ELECTION:
         leading = [life.name for life in lives if life.is_valid() and LEADERSHIP in life.ledger.bodies]

@@ -25,7 +25,7 @@ from rota.testing.groups.mischief import Mischief
 from rota.testing.groups.plan import CONNECT, CONSUMERS, ELECTION, Plan, draw_plan
 from rota.testing.groups.sharing import ConnectLife, ConsumerLife, MemberLife
 from rota.testing.groups.trace import Trace
-from rota.testing.groups.verdict import leads_without_body, unrest
+from rota.testing.groups.verdict import leads_without_body, unrest, waits_for_a_static_member
 from rota.testing.strands import Strands
 from rota.testing.virtual_time import Deadlock, Runaway, VirtualTimeLoop, run_in_virtual_time
 from rota.types import TopicFacts
@@ -148,13 +148,14 @@ class World:
                 life.link.mend()
             for link in getattr(life, "nested", ()):
                 link.mend()
-        until = self.loop.time() + self.plan.session_ms / 1000 + REST_S
+        session_s = self.plan.session_ms / 1000
+        until = self.loop.time() + session_s + REST_S
         quiet = 0
         while quiet < 2:
             await asyncio.sleep(TICK_S)
             why = unrest(self)
             quiet = 0 if why else quiet + 1
-            if why and self.loop.time() >= until:
+            if why and self.loop.time() >= until + (session_s if waits_for_a_static_member(self) else 0):
                 self.books.violation("unrest", why)
                 return
 

@@ -1,0 +1,194 @@
+"""A share is lost, in virtual time: the member joins again only once the program has ended its work on it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from functools import partial
+
+import pytest
+
+from rota.client import CoordinatorError, CoordinatorUnreachable, MembershipLost, OffsetToCommit, Shard
+from rota.client.callbacks import CallbackQueue
+from rota.client.twin import _in_thread, _Thread
+from rota.client.worker_pool import Work, WorkerPool
+from rota.protocol.messages import JoinGroup
+from tests.client.stage import GROUP, SESSION_MS, Partitions, Worker, a_coordinator, a_worker, until
+from tests.client.virtual_time import in_virtual_time
+
+
+def joins_of(worker: Worker) -> int:
+    return sum(isinstance(request, JoinGroup) for request in worker.cable.requests)
+
+
+async def lose_by_silence(worker: Worker) -> None:
+    """The network is silent until the session is over by this member's clock, and back then."""
+    worker.cable.pull()
+    await asyncio.sleep(1.2 * SESSION_MS / 1000)
+    worker.cable.plug_in()
+
+
+def a_pool(worker: Worker, work: Work) -> WorkerPool:
+    return worker.client.worker_pool(GROUP, {"work": 1}, work, "range", session_timeout_ms=SESSION_MS, drain_ms=0)
+
+
+@in_virtual_time
+async def test_a_member_joins_again_only_when_on_lost_has_returned(caplog: pytest.LogCaptureFixture) -> None:
+    async with a_coordinator() as coordinator:
+        worker, may_end = a_worker(coordinator), asyncio.Event()
+
+        async def on_lost(removed: Partitions) -> None:
+            await may_end.wait()
+
+        async with worker.client.consumer(GROUP, {"work": 2}, session_timeout_ms=SESSION_MS, on_lost=on_lost) as member:
+            await member.wait_assigned()
+            before = joins_of(worker)
+            with caplog.at_level(logging.WARNING, "rota.client.holding"):
+                await lose_by_silence(worker)
+                await asyncio.sleep(2 * SESSION_MS / 1000)
+            assert (joins_of(worker), member.assignment) == (before, None)
+            warnings = [record.getMessage() for record in caplog.records]
+            assert sum("on_lost of a member of group indexers has run for longer" in text for text in warnings) == 1
+            may_end.set()
+            await until(lambda: member.assignment is not None)
+
+
+@in_virtual_time
+async def test_a_member_may_be_closed_while_on_lost_runs() -> None:
+    async with a_coordinator() as coordinator:
+        worker, ends = a_worker(coordinator), list[Partitions]()
+
+        async def on_lost(removed: Partitions) -> None:
+            await asyncio.sleep(5)
+            ends.append(removed)
+
+        async with worker.client.consumer(GROUP, {"work": 1}, session_timeout_ms=SESSION_MS, on_lost=on_lost) as member:
+            await member.wait_assigned()
+            await lose_by_silence(worker)
+        assert ends == [(("work", 0),)]
+
+
+@in_virtual_time
+async def test_two_interruptions_leave_both_last_callbacks_their_time_and_order() -> None:
+    notes: list[str] = []
+    queue = CallbackQueue(1, lambda error: notes.append(repr(error)))
+
+    async def takes_time(name: str) -> None:
+        notes.append(f"{name} begins")
+        await asyncio.sleep(1)
+        notes.append(f"{name} ends")
+
+    queue.add(partial(takes_time, "work"))
+    await asyncio.sleep(0)
+    queue.interrupt(partial(takes_time, "first"))
+    await asyncio.sleep(0.5)
+    queue.interrupt(partial(takes_time, "second"))
+    queue.interrupt()
+    queue.add(partial(takes_time, "next"))
+    await until(lambda: queue.is_idle)
+
+    order = [f"{name} {what}" for name in ("first", "second", "next") for what in ("begins", "ends")]
+    assert notes == ["work begins", *order]
+
+
+@in_virtual_time
+async def test_what_work_does_at_its_end_is_interrupted_by_no_second_cancellation() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        ends: list[int] = []
+
+        async def work(shard: Shard) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(2 * SESSION_MS / 1000)
+                ends.append(shard.partition)
+
+        async with a_pool(worker, work) as pool:
+            await until(lambda: len(pool.shards) == 1)
+            pool.consumer.rejoin("the first cancellation")
+            await asyncio.sleep(0.1)
+            await lose_by_silence(worker)
+            assert (pool.consumer.assignment, ends) == (None, [])
+            await until(lambda: pool.consumer.assignment is not None)
+            assert ends == [0]
+
+
+# --- commits ------------------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_commits_under_way_at_a_loss_fail_at_once_as_what_they_are() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with worker.client.consumer(GROUP, {"work": 2}, session_timeout_ms=SESSION_MS) as member:
+            await member.wait_assigned()
+            worker.cable.commits_may_go.clear()
+            commits = [asyncio.create_task(member.commit([OffsetToCommit("work", 0, 1)]))]
+            await asyncio.sleep(0)
+            commits.append(asyncio.create_task(member.commit([OffsetToCommit("work", 1, 1)])))
+            await asyncio.sleep(0.01)
+            worker.cable.is_silent = True
+            await until(lambda: member.assignment is None)
+            sent, waiting = await asyncio.gather(*commits, return_exceptions=True)
+            assert isinstance(sent, CoordinatorUnreachable)
+            assert "not known whether" in str(sent)
+            assert isinstance(waiting, MembershipLost)
+            worker.cable.commits_may_go.set()
+            worker.cable.is_silent = False
+
+
+@in_virtual_time
+async def test_an_exception_of_one_commit_s_function_hides_no_other_outcome() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        outcomes: list[int] = []
+
+        def note(number: int, _items: object, error: CoordinatorError | None) -> None:
+            outcomes.append(number)
+            if number == 1:
+                raise ValueError("planned")
+
+        async def commit_three() -> None:
+            async with worker.client.consumer(GROUP, {"work": 2}, session_timeout_ms=SESSION_MS) as member:
+                await member.wait_assigned()
+                for number in range(1, 4):
+                    member.commit_soon([OffsetToCommit("work", 0, number)], partial(note, number))
+                await asyncio.Event().wait()
+
+        with pytest.raises(ValueError, match="planned"):
+            await commit_three()
+        assert outcomes == [1, 2, 3]
+
+
+# --- work in threads ----------------------------------------------------------------------------
+
+
+def test_a_body_in_a_thread_is_waited_for_however_often_it_is_cancelled() -> None:
+    """By the sync twin: what runs in a thread ends when it looks at what it holds, and not before."""
+
+    async def main() -> list[str]:
+        notes: list[str] = []
+        may_end = threading.Event()
+        has_begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def body() -> None:
+            loop.call_soon_threadsafe(has_begun.set)
+            may_end.wait(10)
+            notes.append("body ends")
+
+        running: asyncio.Future[None] = asyncio.ensure_future(_in_thread(body, _Thread())())
+        await has_begun.wait()
+        for _ in range(3):
+            running.cancel()
+            await asyncio.sleep(0)
+        assert not running.done()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        notes.append("its canceller goes on")
+        return notes
+
+    assert asyncio.run(main()) == ["body ends", "its canceller goes on"]
