@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from rota.client.calls import Caller, patience_ms
 from rota.client.errors import CoordinatorUnreachable, Unavailable, UnknownTopic, error_for, typed_errors
+from rota.client.stats import ClientStats
 from rota.client.transports.port import GroupEvent, Transport
 from rota.protocol.defaults import TOPICS_WAIT_MS
 from rota.protocol.errors import ErrorCode
@@ -57,7 +58,9 @@ class Administration:
             check_namespace(namespace)
         self.namespace: str = namespace
         self._transport = transport
-        self._caller = Caller(transport, patience_ms=patience_ms, jitter=jitter)
+        self.stats: ClientStats = ClientStats(namespace)
+        """What this client and its members have counted: `rota.adapters.prometheus` and `.opentelemetry` export it."""
+        self._caller = Caller(transport, patience_ms=patience_ms, jitter=jitter, stats=self.stats.calls)
 
     # --- groups -------------------------------------------------------------------------------
 

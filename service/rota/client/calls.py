@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable, error_for
-from rota.client.transports.port import Transport
+from rota.client.stats import CallStats, Counts
+from rota.client.transports.port import Answer, Transport
 from rota.membership.backoff import Backoff
 from rota.protocol.defaults import CALL_BACKOFF_CAP_MS, CALL_BACKOFF_FIRST_MS, REQUEST_TIMEOUT_MS, RETRY_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
@@ -32,9 +33,16 @@ class Caller:
     """Sends requests that do no harm when they arrive twice, and tries for `patience_ms` before it gives up."""
 
     def __init__(
-        self, transport: Transport, *, patience_ms: int = RETRY_TIMEOUT_MS, jitter: Callable[[], float] = random.random
+        self,
+        transport: Transport,
+        *,
+        patience_ms: int = RETRY_TIMEOUT_MS,
+        jitter: Callable[[], float] = random.random,
+        stats: CallStats | None = None,
     ) -> None:
+        """`stats` counts the calls, if it is given."""
         self._transport = transport
+        self._stats = stats or CallStats(Counts())
         self._patience_ms = patience_ms
         self._jitter = jitter
 
@@ -56,11 +64,24 @@ class Caller:
                 if not error.retriable or lasting > 1 or loop.time() + pause_s >= give_up_at:
                     raise
             await asyncio.sleep(pause_s)
+            self._stats.repeated(request)
 
     async def _ask_once(self, request: Request, reply_type: type[AnyReply]) -> AnyReply:
-        answer = await self._transport.send(request, timeout_ms=REQUEST_TIMEOUT_MS + parks_for_ms(request))
+        answer = await self._send(request)
         if answer.reply.error is not ErrorCode.NONE:
             raise error_for(answer.reply.error, answer.reply.detail, answer.retry_after_ms)
         if not isinstance(answer.reply, reply_type):
             raise CoordinatorUnreachable(f"the answer to {type(request).__name__} is none")
         return answer.reply
+
+    async def _send(self, request: Request) -> Answer:
+        try:
+            answer = await self._transport.send(request, timeout_ms=REQUEST_TIMEOUT_MS + parks_for_ms(request))
+        except CoordinatorUnreachable as error:
+            self._stats.ended(request, error)
+            raise
+        except asyncio.CancelledError:
+            self._stats.cancelled(request)
+            raise
+        self._stats.ended(request, answer)
+        return answer

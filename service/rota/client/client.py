@@ -119,9 +119,10 @@ class Client(Administration):
     ) -> None:
         """`jitter` gives random numbers from 0 to 1, by which the members of a fleet spread their calls."""
         super().__init__(transport, namespace, patience_ms=patience_ms, jitter=jitter)
-        self._context = ClientContext(transport, jitter, pulse)
+        self._context = ClientContext(transport, jitter, pulse, stats=self.stats)
         self.lag: LoopLag = LoopLag(on_resume=self._context.check_deadlines)
         """How late this client's event loop is: one that is blocked sends no heartbeats."""
+        self.stats.watch_loop(self.lag)
         self.client_id: str = socket.gethostname() if client_id is None else client_id
         with typed_errors():
             check_client_id(self.client_id)
@@ -137,6 +138,7 @@ class Client(Administration):
         try:
             await self._context.close_members()
         finally:
+            self.stats.close()
             await self.lag.stop()
             if self._context.pulse is not None:
                 await asyncio.to_thread(self._context.pulse.stop)
@@ -226,7 +228,11 @@ class Client(Administration):
         counts = partitions_per_topic or (topics if isinstance(topics, Mapping) else registered)
         is_registered = selection.pattern is not None or counts is registered
         watch = TopicsWatch(
-            self._transport, self.namespace, longest_pause_ms=topics_refresh_ms, jitter=self._context.jitter
+            self._transport,
+            self.namespace,
+            longest_pause_ms=topics_refresh_ms,
+            jitter=self._context.jitter,
+            stats=self.stats.calls,
         )
         strategies = (strategy,) if isinstance(strategy, str) else tuple(strategy)
         role = TopicRole(strategies, selection.names, counts, rack_id, capacity)

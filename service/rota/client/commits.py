@@ -28,6 +28,7 @@ from rota.client.errors import (
 )
 from rota.client.holding import Holding
 from rota.client.roles import Role
+from rota.client.stats import MemberStats
 from rota.client.tasks import BackgroundTasks, any_set
 from rota.membership import Membership, State
 from rota.membership.backoff import Backoff
@@ -106,12 +107,14 @@ class Commits(Generic[Share]):
         driver: Driver,
         tasks: BackgroundTasks,
         jitter: Callable[[], float],
+        stats: MemberStats,
     ) -> None:
         self._machine = machine
         self._role = role
         self._driver = driver
         self._tasks = tasks
         self._jitter = jitter
+        self._stats = stats
         self._holding: Holding[Share] | None = None
         self._waiting: list[_Entry[Share]] = []
         self._under_way: list[_Entry[Share]] = []
@@ -136,6 +139,7 @@ class Commits(Generic[Share]):
         outcome.add_done_callback(retrieved)
         entry = _Entry(items, concerned, self._era, outcome)
         self._waiting.append(entry)
+        self._stats.commit_queued(outcome)
         if self._idle.is_set():
             self._idle.clear()
             self._tasks.create(self._send_all())
@@ -184,12 +188,16 @@ class Commits(Generic[Share]):
         """Send until it is known for each entry whether it was committed, or can be no more."""
         settings = self._machine.settings
         backoff = Backoff(settings.backoff_first_ms, settings.heartbeat_backoff_cap_ms)
+        is_again = False
         while entries := [entry for entry in entries if not entry.outcome.done()]:
             over = [entry for entry in entries if not self._holds or entry.era != self._era]
             if over:
                 _fail_all(over, MembershipLost("this member does not hold (any more) what it would commit for"))
                 continue
             request = self._fenced(_latest(entries))
+            if is_again:
+                self._stats.repeated(request)
+            is_again = True
             error = await self._commit_once(request, entries)
             if error is None:
                 continue

@@ -101,6 +101,8 @@ class ConnectWorker(Member[WorkShared]):
     round. Progress of a task is committed with the connector as the topic and the task as the partition.
     """
 
+    _kind = "connect_worker"
+
     def __init__(
         self,
         context: ClientContext,

@@ -56,6 +56,8 @@ class Consumer(Member[Partitions]):
     commits what is stored every `auto_commit_ms` and when partitions are revoked, after `on_revoked` has returned.
     """
 
+    _kind = "consumer"
+
     def __init__(
         self,
         context: ClientContext,
@@ -76,6 +78,7 @@ class Consumer(Member[Partitions]):
         self._user = listeners
         self._options = options
         self._stored: dict[TopicPartition, OffsetToCommit] = {}
+        self._stats.watch_stored(self._stored)
         self._latest: dict[TopicPartition, asyncio.Future[None]] = {}
         """The last commit of each partition that is queued or under way."""
         self._notices: deque[_Notice] = deque()
@@ -177,6 +180,7 @@ class Consumer(Member[Partitions]):
         check_metadata(stored)
         if not self.owns(TopicPartition(topic, partition)):
             raise MembershipLost(f"this member does not hold {topic}/{partition}")
+        self._stats.progress_stored(_place(stored))
         self._stored[TopicPartition(topic, partition)] = stored
 
     async def commit(self, offsets: Iterable[OffsetToCommit] | None = None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakSet
 
 from rota.client.pulse import Pulse
+from rota.client.stats import ClientStats
 from rota.client.transports.port import Transport
 from rota.client.troubles import TroubleLog
 
@@ -22,6 +23,7 @@ class ClientContext:
     jitter: Callable[[], float] = random.random
     pulse: Pulse | None = None
     troubles: TroubleLog = field(default_factory=TroubleLog)
+    stats: ClientStats = field(default_factory=ClientStats)
     members: WeakSet[Any] = field(default_factory=WeakSet)
     """Those that were entered and are not over."""
 

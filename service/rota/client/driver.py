@@ -11,6 +11,7 @@ from rota.client.calls import patience_ms
 from rota.client.clock import SessionClock
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.pulse import Beat
+from rota.client.stats import MemberStats
 from rota.client.tasks import BackgroundTasks
 from rota.client.transports.port import Answer, Transport
 from rota.membership import Event, Membership, MembershipRequest, Planned
@@ -27,6 +28,7 @@ class Driver:
         machine: Membership,
         transport: Transport,
         tasks: BackgroundTasks,
+        stats: MemberStats,
         *,
         jitter: Callable[[], float],
         on_event: Callable[[Event], None],
@@ -40,6 +42,8 @@ class Driver:
         self._machine = machine
         self._transport = transport
         self._tasks = tasks
+        self._stats = stats
+        stats.now_ms = self._clock_ms
         self._jitter = jitter
         self._on_event = on_event
         self._on_outcome = on_outcome
@@ -169,6 +173,7 @@ class Driver:
         self, request: MembershipRequest | CommitOffsets, outcome: Answer | CoordinatorUnreachable, sent_at_ms: int
     ) -> None:
         now_ms, jitter = self.now_ms(), self._jitter()
+        self._stats.exchanged(request, outcome, sent_at_ms)
         if isinstance(outcome, CoordinatorUnreachable):
             cause, was_sent = str(outcome), outcome.was_sent
             self.react(self._machine.on_failure(request, sent_at_ms, now_ms, jitter, cause, was_sent=was_sent))
@@ -179,13 +184,19 @@ class Driver:
 
     async def _try_send(self, request: Request, timeout_ms: int) -> Answer | CoordinatorUnreachable:
         """A failed call is an outcome here, not an exception: whatever a transport raises, the member lives on."""
+        outcome: Answer | CoordinatorUnreachable
         try:
-            return await self._transport.send(request, timeout_ms=timeout_ms)
+            outcome = await self._transport.send(request, timeout_ms=timeout_ms)
         except CoordinatorUnreachable as error:
-            return error
+            outcome = error
+        except asyncio.CancelledError:
+            self._stats.cancelled(request)
+            raise
         except Exception as error:
             _log.exception("the transport raised on %s", type(request).__name__)
-            return CoordinatorUnreachable(f"the transport raised {type(error).__name__}: {error}")
+            outcome = CoordinatorUnreachable(f"the transport raised {type(error).__name__}: {error}")
+        self._stats.ended(request, outcome)
+        return outcome
 
     # --- being kept alive by another thread: see `rota.client.pulse.Beating` ------------------
 
@@ -202,3 +213,6 @@ class Driver:
     def note_beat(self, beat: Beat) -> None:
         """Looked at when this member next reads the clock."""
         self._beat = beat
+
+    def count_beat(self, request: Heartbeat, outcome: Answer | CoordinatorUnreachable, sent_at_ms: int) -> None:
+        self._stats.beaten(request, outcome, sent_at_ms)

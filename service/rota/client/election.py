@@ -198,6 +198,7 @@ class Election(Running):
             context, settings, role=role, listeners=listeners, leave_on_close=leave_on_close
         )
         """The candidate's membership, for what is not about leading."""
+        self.member._stats.set_kind("election")
         self._jitter = context.jitter
         self._term: Term | None = None
         self._elected = asyncio.Event()

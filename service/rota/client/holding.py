@@ -12,6 +12,7 @@ from rota.client.callbacks import CallbackQueue, CloseBy, Listeners, notify, not
 from rota.client.driver import Driver
 from rota.client.events import Assigned, Broadcast, Lost, RebalanceStarted, Revoked
 from rota.client.roles import Role
+from rota.client.stats import MemberStats
 from rota.membership import Membership
 from rota.membership import events as core
 
@@ -38,6 +39,7 @@ class Holding(Generic[Share]):
         on_error: Callable[[Exception], None],
         flush: Callable[[float | None], Awaitable[None]],
         drop_commits: Callable[[], None],
+        stats: MemberStats,
     ) -> None:
         """`on_error` takes the error of a role that cannot read an assignment; `flush` waits for queued commits, for so
         many seconds where no other generation of this member follows, in which they could still be made; `drop_commits`
@@ -68,6 +70,7 @@ class Holding(Generic[Share]):
         self._drop_commits = drop_commits
         self._ending = 0
         """How many lost shares the program still ends its work on."""
+        self._stats = stats
 
     def take(self, event: core.Assigned) -> None:
         """An assignment came."""
@@ -108,6 +111,7 @@ class Holding(Generic[Share]):
             self._machine.settings.group_id,
             reason,
         )
+        self._stats.lost(owned)
         self._broadcast.publish(Lost(current.generation_id, owned, reason))
         self._ending += 1
         self._machine.hold_off(True)
@@ -155,6 +159,7 @@ class Holding(Generic[Share]):
         self.owned = share
         self._broadcast.publish(assigned)
         added = share if owned is None else self._role.without(share, owned)
+        self._stats.assigned(added)
         await notify(
             self._listeners.on_assigned, added, share, deadline=self._driver.loop_time(self._machine.deadline_ms)
         )
@@ -199,6 +204,7 @@ class Holding(Generic[Share]):
             await self._flush(self.close_by.left_s if self.is_leaving and self.close_by is not None else None)
         finally:
             self._stopped = None
+        self._stats.revoked(removed)
         self._broadcast.publish(Revoked(generation_id, removed))
 
     def _revoke_by(self) -> float | None:

@@ -27,6 +27,7 @@ from rota.client.events import Assigned, Broadcast, GenerationFailed, MemberEven
 from rota.client.holding import Holding
 from rota.client.roles import Role
 from rota.client.running import CLOSE_TIMEOUT_S, Running
+from rota.client.stats import MemberStats
 from rota.client.tasks import GRACE_S, BackgroundTasks
 from rota.membership import Membership, MembershipSettings, State
 from rota.membership import events as core
@@ -62,6 +63,8 @@ class Member(Running, Generic[Share]):
     `Share` is what an assignment means to the user: what its role reads in it.
     """
 
+    _kind = "member"
+
     def __init__(
         self,
         context: ClientContext,
@@ -74,7 +77,8 @@ class Member(Running, Generic[Share]):
         """`leave_on_close`: whether closing sends a LeaveGroup; by default static members do not, they come back."""
         super().__init__()
         self._context = context
-        self._caller = Caller(context.transport, jitter=context.jitter)
+        self._stats = MemberStats(context.stats, settings.namespace, settings.group_id, self._kind)
+        self._caller = Caller(context.transport, jitter=context.jitter, stats=self._stats)
         self._machine = Membership(settings)
         self._role = role
         self._is_static = settings.group_instance_id is not None
@@ -88,11 +92,14 @@ class Member(Running, Generic[Share]):
             self._machine,
             context.transport,
             self._tasks,
+            self._stats,
             jitter=context.jitter,
             on_event=self._on_event,
             on_outcome=self._on_outcome,
         )
-        self._commits: Commits[Share] = Commits(self._machine, role, self._driver, self._tasks, context.jitter)
+        self._commits: Commits[Share] = Commits(
+            self._machine, role, self._driver, self._tasks, context.jitter, self._stats
+        )
         self._holding: Holding[Share] = Holding(
             self._machine,
             role,
@@ -103,6 +110,7 @@ class Member(Running, Generic[Share]):
             self.fail,
             self._commits.flush,
             self._commits.drop,
+            self._stats,
         )
         self._commits.belong_to(self._holding)
         self._wake = self._driver.wake
@@ -292,6 +300,7 @@ class Member(Running, Generic[Share]):
         self._driving = self._tasks.create(self._drive(), name=f"rota member of {self.group_id}")
         self._block.create_task(self._watch(self._driving))
         self._context.members.add(self)
+        self._stats.begin(self)
         if self._context.pulse is not None:
             self._context.pulse.keep(self._driver)
         return self
@@ -397,6 +406,7 @@ class Member(Running, Generic[Share]):
         await self._callbacks.drain(CloseBy(GRACE_S))
         self._context.troubles.over(self, f"group {self.group_id}", now_s=self._now_ms() / 1000)
         self._context.members.discard(self)
+        self._stats.end()
         self._broadcast.end()
         self._changed.set()
         self._over.set()
@@ -464,6 +474,7 @@ class Member(Running, Generic[Share]):
         if self._stepping is None or self._stepping.done():
             self._comes_back = False
             self._holding.is_leaving = True
+            self._stats.steps_out("stepped_aside")
             self._stepping = self._tasks.create(self._step_aside(reason))
         return self._stepping
 
@@ -480,6 +491,7 @@ class Member(Running, Generic[Share]):
 
     def withdraw(self, reason: str) -> None:
         """As `step_aside`, at once: the share is lost, whatever its work is doing. Static members keep their place."""
+        self._stats.steps_out("no_progress")
         self._holding.lose(reason)
         self._driver.react(self._machine.step_aside(self._now_ms(), reason, silently=self._is_static))
         self._wake.set()
@@ -500,6 +512,7 @@ class Member(Running, Generic[Share]):
     # --- what happens -------------------------------------------------------------------------
 
     def _on_event(self, event: core.Event) -> None:
+        self._stats.observe(event)
         match event:
             case core.JoinedAsLeader():
                 self._begin_leading(event)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.threads import LoopThread
-from rota.client.transports.port import Transport
+from rota.client.transports.port import Answer, Transport
 from rota.protocol.defaults import HEARTBEAT_THREAD_TIMEOUT_MS
 from rota.protocol.messages import Heartbeat, HeartbeatReply
 
@@ -31,7 +31,7 @@ class Beat:
 
 
 class Beating(Protocol):
-    """What is kept alive. Both are called from the pulse's thread."""
+    """What is kept alive. The pulse's thread calls these."""
 
     def overdue_heartbeat(self) -> Heartbeat | None:
         """What to send, if it is time that somebody did."""
@@ -41,6 +41,9 @@ class Beating(Protocol):
 
     def note_beat(self, beat: Beat) -> None:
         """An answer came."""
+
+    def count_beat(self, request: Heartbeat, outcome: Answer | CoordinatorUnreachable, sent_at_ms: int) -> None:
+        """Count a heartbeat that has ended."""
 
 
 class Pulse:
@@ -96,7 +99,9 @@ async def _exchange(transport: Transport, member: Beating, request: Heartbeat) -
     sent_at_ms = member.beat_sent_at_ms()
     try:
         answer = await transport.send(request, timeout_ms=HEARTBEAT_THREAD_TIMEOUT_MS)
-    except CoordinatorUnreachable:
+    except CoordinatorUnreachable as error:
+        member.count_beat(request, error, sent_at_ms)
         return
+    member.count_beat(request, answer, sent_at_ms)
     if isinstance(answer.reply, HeartbeatReply):
         member.note_beat(Beat(request, answer.reply, sent_at_ms))

@@ -16,6 +16,7 @@ from rota.client.events import Assigned, MemberEvent
 from rota.client.lag import LoopLag
 from rota.client.member import Share
 from rota.client.running import CLOSE_TIMEOUT_S
+from rota.client.stats import ClientStats
 from rota.client.topics import Topics
 from rota.client.transports.port import GroupEvent
 from rota.credentials import Credentials
@@ -120,6 +121,9 @@ class Client:
     """Speaks for one namespace over one transport, which it closes at the end of its `with` block."""
 
     namespace: str
+
+    stats: ClientStats
+    """What this client and its members have counted: `rota.adapters.prometheus` and `.opentelemetry` export it."""
 
     lag: LoopLag
     """How late this client's event loop is: one that is blocked sends no heartbeats."""

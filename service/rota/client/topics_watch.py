@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from rota.client.calls import Caller, patience_ms
 from rota.client.errors import CoordinatorError
+from rota.client.stats import CallStats
 from rota.client.transports.port import Transport
 from rota.membership.backoff import Backoff
 from rota.protocol.defaults import TOPICS_REFRESH_MS, TOPICS_WAIT_MS
@@ -39,10 +40,11 @@ class TopicsWatch:
         *,
         longest_pause_ms: int = TOPICS_REFRESH_MS,
         jitter: Callable[[], float] = random.random,
+        stats: CallStats | None = None,
     ) -> None:
         """`longest_pause_ms`: where the watch fails again and again."""
         # It fails at the first error: whoever relies on it goes back to looking now and then.
-        self._caller = Caller(transport, patience_ms=0, jitter=jitter)
+        self._caller = Caller(transport, patience_ms=0, jitter=jitter, stats=stats)
         self._namespace = namespace
         self._jitter = jitter
         self._backoff = Backoff(_FIRST_PAUSE_MS, longest_pause_ms)

@@ -111,6 +111,7 @@ class WorkerPool(Running):
         self._changed = asyncio.Event()
         self.consumer: Consumer = consumer(Listeners(self._start_work, self._stop_work, self._lose_work))
         """The membership underneath, for what is not about shards."""
+        self.consumer._stats.set_kind("worker_pool")
 
     async def __aenter__(self) -> Self:
         await self.consumer.__aenter__()
