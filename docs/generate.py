@@ -175,7 +175,9 @@ def _duration(value_ms: int) -> str:
 
 
 def metrics() -> str:
-    """What `/metrics` tells."""
+    """The metrics of the server's `/metrics`, and those of the SDK."""
+    from rota.client.metrics import LABELS, METRICS
+    from rota.client.rebalance_causes import CAUSES
     from rota.observability.metrics import Metrics
 
     rows = []
@@ -185,7 +187,19 @@ def metrics() -> str:
             labels = getattr(metric, "_labelnames", ()) or getattr(collector, "_labelnames", ())
             name = metric.name + ("_total" if metric.type == "counter" else "")
             rows.append((f"`{name}`", metric.type, ", ".join(labels) or "-", metric.documentation))
-    return page("Metrics", table(("name", "type", "labels", "meaning"), sorted(rows)))
+    headings = ("name", "type", "labels", "meaning")
+    of_sdk = ((f"`{each.name}`", each.type, ", ".join(each.labels) or "-", each.meaning) for each in METRICS)
+    return page(
+        "Metrics",
+        "## Of a server",
+        table(headings, sorted(rows)),
+        "## Of the Python SDK",
+        "Names and labels of `rota.adapters.prometheus`: see [Watch it run](../how-to/observe.md). OpenTelemetry has "
+        "them with dots, and without units and `_total`: `rota.client.calls` with the attribute `rota.group_id`.",
+        table(headings, of_sdk),
+        table(("label", "values"), ((f"`{label}`", meaning) for label, meaning in LABELS.items())),
+        table(("cause of a rebalance", "meaning"), ((f"`{cause}`", meaning) for cause, meaning in CAUSES.items())),
+    )
 
 
 def tables() -> str:
