@@ -188,7 +188,9 @@ def metrics() -> str:
             name = metric.name + ("_total" if metric.type == "counter" else "")
             rows.append((f"`{name}`", metric.type, ", ".join(labels) or "-", metric.documentation))
     headings = ("name", "type", "labels", "meaning")
-    of_sdk = ((f"`{each.name}`", each.type, ", ".join(each.labels) or "-", each.meaning) for each in METRICS)
+    of_sdk = (
+        (f"`{each.name}`", each.type_in_prometheus, ", ".join(each.labels) or "-", each.meaning) for each in METRICS
+    )
     return page(
         "Metrics",
         "## Of a server",

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric, NumberDataPoint
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, Metric, NumberDataPoint, Sum
 from prometheus_client import CollectorRegistry
 
 from rota.adapters import opentelemetry, prometheus
@@ -51,6 +51,10 @@ class Exported:
         metrics = self.metrics()
         return {each.name: [cast(NumberDataPoint, point) for point in each.data.data_points] for each in metrics}
 
+    def additive(self) -> dict[str, bool]:
+        """The metrics that may be added up over processes, and whether each only grows."""
+        return {each.name: each.data.is_monotonic for each in self.metrics() if isinstance(each.data, Sum)}
+
     def units(self) -> dict[str, str | None]:
         return {each.name: each.unit for each in self.metrics()}
 
@@ -77,6 +81,11 @@ async def test_opentelemetry_reads_the_same_numbers_as_prometheus() -> None:
             assert compared == shown > 0
             assert exported.units()["rota.client.heartbeat_age"] == "s"
             assert exported.units()["rota.client.calls"] == "{call}"
+            assert exported.additive() == {
+                opentelemetry.name_of(each): each.type is MetricType.COUNTER
+                for each in METRICS
+                if each.type is not MetricType.GAUGE and opentelemetry.name_of(each) in points
+            }
     exported.provider.shutdown()
 
 

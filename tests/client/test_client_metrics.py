@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 import rota
 from rota.adapters.prometheus import register, unregister
 from rota.client import Client, FencedInstanceId, MembershipLost, OffsetMetadataTooLarge, OffsetToCommit, sync
-from rota.client.metrics import METRICS, HasStats
-from rota.client.stats import MOST_GROUPS
+from rota.client.exported import HasStats
+from rota.client.metrics import METRICS, MOST_GROUPS
 from rota.protocol.messages import CommitOffsets
 from tests.client.stage import GROUP, SESSION_MS, TOPICS, a_coordinator, a_worker, all_partitions_are_shared, until
 from tests.client.test_connect_worker import WORK, run_all
@@ -41,6 +43,21 @@ class Scrape:
         """The sum of the samples with these labels; None where there is none."""
         found = list(self.samples(metric, **labels))
         return sum(found) if found else None
+
+
+class SlowRegistry(CollectorRegistry):
+    """Takes its time to register a collector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_entered, self.may_go_on = threading.Event(), threading.Event()
+        self.registered = 0
+
+    def register(self, collector: Collector) -> None:
+        self.registered += 1
+        self.is_entered.set()
+        assert self.may_go_on.wait(10)
+        super().register(collector)
 
 
 # --- calls, heartbeats, rebalances --------------------------------------------------------------
@@ -100,6 +117,20 @@ async def test_a_call_that_the_end_of_its_member_cancels_is_counted_too() -> Non
             await until(lambda: len(worker.cable.requests) > sent)
         assert scrape.of("calls_total", operation="Heartbeat", outcome="cancelled") == 1
         assert scrape.of("calls_total") == len(worker.cable.requests)
+
+
+@in_virtual_time
+async def test_a_retry_that_never_ends_is_counted_too() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        scrape = Scrape(worker.client)
+        async with worker.member() as member:
+            await member.wait_assigned()
+            worker.cable.is_silent = True
+            await until(lambda: scrape.of("calls_total", operation="Heartbeat", outcome="cancelled") == 1)
+            assert scrape.of("calls_total", operation="Heartbeat", outcome="broken") == 1
+            assert scrape.of("retries_total", operation="Heartbeat") == 1
+            worker.cable.is_silent = False
 
 
 @in_virtual_time
@@ -225,6 +256,59 @@ async def test_an_outage_shows_as_it_lasts_and_when_it_ends() -> None:
 
 
 @in_virtual_time
+async def test_a_member_that_never_gets_in_has_been_without_a_heartbeat_since_its_start() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        scrape = Scrape(worker.client)
+        worker.cable.pull()
+        async with worker.member() as member:
+            await asyncio.sleep(60)
+            assert scrape.of("heartbeat_age_seconds") == pytest.approx(60, abs=0.01)
+            worker.cable.plug_in()
+            await member.wait_assigned()
+            await asyncio.sleep(SESSION_MS / 1000)
+            assert (scrape.of("heartbeat_age_seconds") or 99) < 2
+
+
+@in_virtual_time
+async def test_a_first_join_that_is_not_answered_counts_as_time_without_a_heartbeat() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        scrape = Scrape(worker.client)
+        worker.cable.is_silent = True
+        async with worker.member():
+            await asyncio.sleep(1)
+            assert (scrape.of("calls_total"), scrape.of("heartbeat_age_seconds")) == (None, 1)
+            worker.cable.is_silent = False
+
+
+@in_virtual_time
+async def test_a_candidate_that_cannot_come_back_has_been_without_a_heartbeat_since_it_tried() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        scrape = Scrape(worker.client)
+        async with worker.client.leader("writer") as election:
+            await anext(election.terms())
+            await election.resign(pause_s=20)
+            assert scrape.of("heartbeat_age_seconds") is None
+            worker.cable.pull()
+            await asyncio.sleep(30)
+            assert scrape.of("heartbeat_age_seconds") == pytest.approx(30, abs=2)
+            worker.cable.plug_in()
+
+
+@in_virtual_time
+async def test_counters_of_units_begin_with_zero() -> None:
+    """Prometheus sees no increase in the first value of a series: the first loss of a group would go unnoticed."""
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        scrape = Scrape(worker.client)
+        async with worker.member():
+            counters = [scrape.of(f"units_{what}_total", group_id=GROUP) for what in ("assigned", "revoked", "lost")]
+            assert counters == [0, 0, 0]
+
+
+@in_virtual_time
 async def test_units_are_not_held_past_the_deadline_though_the_loop_had_no_time_to_notice() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
@@ -329,6 +413,45 @@ async def test_stored_progress_is_lag_until_it_is_committed() -> None:
             assert scrape.of("commit_lag_seconds") == 0
             await asyncio.sleep(4)
             consumer.store("work", 3, 3)
+            assert scrape.of("commit_lag_seconds") == 0
+
+
+@in_virtual_time
+async def test_stored_progress_keeps_its_age_while_its_commit_waits() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        scrape = Scrape(worker.client)
+        async with worker.member() as consumer:
+            await consumer.wait_assigned()
+            consumer.store("work", 3, 1)
+            await asyncio.sleep(4)
+            worker.cable.commits_may_go.clear()
+            consumer.commit_soon()
+            await asyncio.sleep(1)
+            assert scrape.of("commit_lag_seconds") == pytest.approx(5, abs=0.01)
+            worker.cable.commits_may_go.set()
+            await until(lambda: scrape.of("commits_total") == 1)
+            assert scrape.of("commit_lag_seconds") == 0
+
+
+@in_virtual_time
+async def test_progress_that_is_stored_during_a_failed_commit_is_as_old_as_what_the_commit_had() -> None:
+    """A busy consumer always stores something meanwhile: else its lag would never grow, though no commit succeeds."""
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        scrape = Scrape(worker.client)
+        async with worker.member() as consumer:
+            await consumer.wait_assigned()
+            consumer.store("work", 3, 1)
+            await asyncio.sleep(4)
+            worker.cable.commits_may_go.clear()
+            consumer.commit_soon([OffsetToCommit("work", 3, 2, metadata="x" * 100_000)])
+            await asyncio.sleep(1)
+            consumer.store("work", 3, 3)
+            worker.cable.commits_may_go.set()
+            await until(lambda: scrape.of("commits_total") == 1)
+            assert scrape.of("commit_lag_seconds") == pytest.approx(5, abs=0.01)
+            await consumer.commit()
             assert scrape.of("commit_lag_seconds") == 0
 
 
@@ -461,6 +584,21 @@ async def test_a_program_with_ever_new_groups_has_a_bounded_number_of_series() -
 
 
 @in_virtual_time
+async def test_a_program_with_a_client_for_each_of_many_groups_has_a_bounded_number_of_series_too() -> None:
+    async with a_coordinator() as coordinator:
+        scrape = Scrape()
+        for number in range(MOST_GROUPS + 20):
+            client = a_worker(coordinator).client
+            register(client, scrape.registry)
+            async with client, client.leader(f"lock-{number}") as election:
+                await anext(election.terms())
+        assert scrape.of("units_assigned_total") == MOST_GROUPS + 20
+        assert scrape.of("units_assigned_total", group_id="", rota_namespace="") == 20
+        assert len(list(scrape.samples("units_assigned_total"))) == MOST_GROUPS + 1
+        assert scrape.of("units_assigned_total", group_id="lock-0") == 1
+
+
+@in_virtual_time
 async def test_every_metric_of_the_table_is_shown_and_no_other() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
@@ -479,11 +617,38 @@ async def test_every_metric_of_the_table_is_shown_and_no_other() -> None:
         assert set(families) == {metric.name.removesuffix("_total") for metric in METRICS}
         for metric in METRICS:
             family = families[metric.name.removesuffix("_total")]
-            assert family.type == metric.type
+            assert family.type == metric.type_in_prometheus
             assert {frozenset(sample.labels) for sample in family.samples} == {frozenset(metric.labels)}, metric.name
 
 
+def test_a_registry_that_has_such_names_already_rejects_each_client_not_only_the_first() -> None:
+    registry = CollectorRegistry()
+    other = Gauge("rota_client_members", "Of the program.", registry=registry)
+    client = rota.connect("http://localhost:1")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="Duplicated timeseries"):
+            register(client, registry)
+    registry.unregister(other)
+    register(client, registry)
+    assert b"rota_client_members gauge" in generate_latest(registry)
+
+
 # --- threads --------------------------------------------------------------------------------------
+
+
+def test_clients_that_several_threads_register_at_once_share_a_collector() -> None:
+    clients = [rota.connect("http://localhost:1") for _ in range(2)]
+    registry = SlowRegistry()
+
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(register, clients[0], registry)
+        assert registry.is_entered.wait(10)
+        second = threads.submit(register, clients[1], registry)
+        # The second thread needs the lock of the first; without one, it is through at once.
+        wait([second], timeout=0.1)
+        registry.may_go_on.set()
+        assert [first.result(10), second.result(10)] == [None, None]
+    assert registry.registered == 1
 
 
 def test_the_sync_twin_is_registered_alike_and_scraped_while_its_members_work(url: str) -> None:

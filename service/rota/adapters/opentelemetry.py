@@ -10,10 +10,13 @@ and attributes have dots: `rota.client.calls` with `rota.group_id` is `rota_clie
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
+from importlib.metadata import version
 from weakref import WeakKeyDictionary
 
-from rota.client.metrics import METRICS, Clients, HasStats, Metric, MetricType
+from rota.client.exported import Clients, HasStats
+from rota.client.metrics import METRICS, Metric, MetricType
 
 try:
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider
@@ -21,8 +24,6 @@ except ImportError as error:
     raise ImportError(
         f"the SDK's metrics for OpenTelemetry need its API ({error}): pip install 'rota[client-metrics]'"
     ) from error
-
-_SCOPE = "rota.client"
 
 
 def register(client: HasStats, meter_provider: MeterProvider | None = None) -> None:
@@ -34,51 +35,57 @@ def register(client: HasStats, meter_provider: MeterProvider | None = None) -> N
         client: The client.
         meter_provider: By default the process's own, also where the program sets that one later.
     """
-    provider = meter_provider or get_meter_provider()
-    shown = _shown_by(provider)
-    if not shown.has_instruments:
-        shown.has_instruments = True
-        _create_instruments(provider.get_meter(_SCOPE), shown.clients)
-    shown.clients.add(client)
+    _shown_by(meter_provider or get_meter_provider()).add(client)
 
 
 def unregister(client: HasStats, meter_provider: MeterProvider | None = None) -> None:
     """Show the metrics of `client` no longer, while it stays open."""
-    _shown_by(meter_provider or get_meter_provider()).clients.remove(client)
+    with _LOCK:
+        clients = _known(meter_provider or get_meter_provider())
+    if clients is not None:
+        clients.remove(client)
 
 
-class _Shown:
-    """What one meter provider shows."""
-
-    def __init__(self) -> None:
-        self.clients = Clients()
-        self.has_instruments = False
+_LOCK = threading.Lock()
+_BY_PROVIDER: WeakKeyDictionary[MeterProvider, Clients] = WeakKeyDictionary()
+_OF_PROCESS: list[Clients] = []
+"""Of the process's own provider, once it is used: its proxy passes instruments on to the one that is set later."""
 
 
-_OF_PROCESS = _Shown()
-"""Of the process's own provider: its proxy hands instruments on to the one that the program sets later."""
-_BY_PROVIDER: WeakKeyDictionary[MeterProvider, _Shown] = WeakKeyDictionary()
+def _shown_by(provider: MeterProvider) -> Clients:
+    """The clients that a provider shows. Its instruments are created with the first."""
+    with _LOCK:
+        if (known := _known(provider)) is not None:
+            return known
+        clients = Clients()
+        _create_instruments(provider.get_meter("rota.client", version("rota")), clients)
+        if provider is get_meter_provider():
+            _OF_PROCESS.append(clients)
+        else:
+            _BY_PROVIDER[provider] = clients
+        return clients
 
 
-def _shown_by(provider: MeterProvider) -> _Shown:
-    if (known := _BY_PROVIDER.get(provider)) is not None:
-        return known
-    return _OF_PROCESS if provider is get_meter_provider() else _BY_PROVIDER.setdefault(provider, _Shown())
+def _known(provider: MeterProvider) -> Clients | None:
+    is_of_process = bool(_OF_PROCESS) and provider is get_meter_provider()
+    return _BY_PROVIDER.get(provider, _OF_PROCESS[0] if is_of_process else None)
 
 
 def _create_instruments(meter: Meter, clients: Clients) -> None:
+    create = {
+        MetricType.COUNTER: meter.create_observable_counter,
+        MetricType.SUM: meter.create_observable_up_down_counter,
+        MetricType.GAUGE: meter.create_observable_gauge,
+    }
     for metric in METRICS:
-        is_counter = metric.type is MetricType.COUNTER
-        create = meter.create_observable_counter if is_counter else meter.create_observable_gauge
-        unit = metric.unit if metric.unit == "s" else f"{{{metric.unit}}}"
-        create(name_of(metric), [_observer(metric, clients)], unit, metric.meaning)
+        create[metric.type](name_of(metric), [_observer(metric, clients)], metric.unit, metric.meaning)
 
 
 def _observer(metric: Metric, clients: Clients) -> Callable[[CallbackOptions], Iterable[Observation]]:
     names = [f"rota.{label.removeprefix('rota_')}" for label in metric.labels]
 
     def observe(_options: CallbackOptions) -> Iterable[Observation]:
-        samples = next(values for each, values in clients.collect() if each is metric)
+        samples = clients.collect()[metric]
         return [Observation(value, dict(zip(names, labels, strict=True))) for labels, value in samples.items()]
 
     return observe

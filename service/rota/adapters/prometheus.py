@@ -8,10 +8,12 @@ Clients of one registry are added up. The numbers are read at each scrape, in th
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from weakref import WeakKeyDictionary
 
-from rota.client.metrics import METRICS, Clients, HasStats, Metric, MetricType
+from rota.client.exported import Clients, HasStats
+from rota.client.metrics import METRICS, Metric, MetricType
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry
@@ -29,17 +31,18 @@ def register(client: HasStats, registry: CollectorRegistry = REGISTRY) -> None:
     """Show the metrics of `client`, or of its sync twin, in `registry` until the client is closed.
 
     Counters of a client that has ended stay, so that none ever falls; its gauges disappear.
+
+    Raises:
+        ValueError: The registry has metrics of another collector under these names.
     """
-    collector = _COLLECTORS.get(registry)
-    if collector is None:
-        collector = _COLLECTORS.setdefault(registry, _ClientCollector())
-        registry.register(collector)
-    collector.clients.add(client)
+    _collector_of(registry).clients.add(client)
 
 
 def unregister(client: HasStats, registry: CollectorRegistry = REGISTRY) -> None:
     """Show the metrics of `client` in `registry` no longer, while it stays open."""
-    if (collector := _COLLECTORS.get(registry)) is not None:
+    with _LOCK:
+        collector = _COLLECTORS.get(registry)
+    if collector is not None:
         collector.clients.remove(client)
 
 
@@ -51,14 +54,25 @@ class _ClientCollector(Collector):
         return map(_family, METRICS)
 
     def collect(self) -> Iterator[_Family]:
-        for metric, samples in self.clients.collect():
+        for metric, samples in self.clients.collect().items():
             family = _family(metric)
             for labels, value in samples.items():
                 family.add_metric(labels, value)
             yield family
 
 
+_LOCK = threading.Lock()
 _COLLECTORS: WeakKeyDictionary[CollectorRegistry, _ClientCollector] = WeakKeyDictionary()
+
+
+def _collector_of(registry: CollectorRegistry) -> _ClientCollector:
+    with _LOCK:
+        collector = _COLLECTORS.get(registry)
+        if collector is None:
+            collector = _ClientCollector()
+            registry.register(collector)
+            _COLLECTORS[registry] = collector
+        return collector
 
 
 def _family(metric: Metric) -> _Family:

@@ -139,7 +139,7 @@ class Commits(Generic[Share]):
         outcome.add_done_callback(retrieved)
         entry = _Entry(items, concerned, self._era, outcome)
         self._waiting.append(entry)
-        self._stats.commit_queued(outcome)
+        self._stats.commit_queued({_place(item) for item in items}, outcome)
         if self._idle.is_set():
             self._idle.clear()
             self._tasks.create(self._send_all())

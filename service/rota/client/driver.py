@@ -184,6 +184,7 @@ class Driver:
 
     async def _try_send(self, request: Request, timeout_ms: int) -> Answer | CoordinatorUnreachable:
         """A failed call is an outcome here, not an exception: whatever a transport raises, the member lives on."""
+        self._stats.sends(request)
         outcome: Answer | CoordinatorUnreachable
         try:
             outcome = await self._transport.send(request, timeout_ms=timeout_ms)

@@ -1,23 +1,25 @@
-"""The table of the SDK's metrics, and several clients of one process as one."""
+"""The table of the SDK's metrics."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import TypeAlias
 
-from rota.client import stats
 from rota.client.errors import UnreachableKind
-from rota.client.stats import ClientStats, Labels, Sample
+
+Labels: TypeAlias = tuple[str, ...]
+
+MOST_GROUPS = 100
+"""The number of groups with labels of their own; all further groups share empty labels, so that series have a bound."""
 
 _MEMBER = ("rota_namespace", "group_id", "kind")
 
 LABELS: Mapping[str, str] = {
     "rota_namespace": "The client's namespace. Plain `namespace` is a label that Kubernetes adds.",
-    "group_id": f"The group. Empty for calls of no member, and for all groups of a client after its first "
-    f"{stats.MOST_GROUPS}.",
+    "group_id": "The group. Empty for calls of no member. For all groups of a program after its first "
+    f"{MOST_GROUPS}, this and the namespace are empty.",
     "kind": "`election`, `worker_pool`, `consumer`, `connect_worker` or `member`; `client` for calls of no member.",
     "operation": "The name of the call in gRPC, also over HTTP.",
     "outcome": "`ok`; an [error code](errors.md); why no answer came: "
@@ -28,122 +30,96 @@ LABELS: Mapping[str, str] = {
 
 
 class MetricType(StrEnum):
-    """Whether a number only grows."""
+    """How a number moves, and how several of them become one."""
 
     COUNTER = "counter"
+    """Only grows; several are added up."""
+    SUM = "sum"
+    """Rises and falls; several are added up."""
     GAUGE = "gauge"
+    """Rises and falls; the largest stands for several."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Metric:
     """One metric under the name that Prometheus has for it."""
 
     name: str
+    type: MetricType
     unit: str
     """As OpenTelemetry writes units: `s`, or the thing that is counted."""
     labels: Labels
     meaning: str
-    merge: Callable[[float, float], float] = float.__add__
-    """Makes one value of those of several members that have the same labels."""
 
     @property
-    def type(self) -> MetricType:
-        return MetricType.COUNTER if self.name.endswith("_total") else MetricType.GAUGE
+    def merge(self) -> Callable[[float, float], float]:
+        """Makes one value of those of several members that have the same labels."""
+        return max if self.type is MetricType.GAUGE else float.__add__
 
+    @property
+    def type_in_prometheus(self) -> str:
+        """`counter` or `gauge`."""
+        return MetricType.GAUGE if self.type is MetricType.SUM else self.type
+
+
+def _counter(name: str, unit: str, meaning: str, *labels: str) -> Metric:
+    return Metric(f"rota_client_{name}_total", MetricType.COUNTER, f"{{{unit}}}", (*_MEMBER, *labels), meaning)
+
+
+def _sum(name: str, unit: str, meaning: str) -> Metric:
+    return Metric(f"rota_client_{name}", MetricType.SUM, f"{{{unit}}}", _MEMBER, meaning)
+
+
+def _duration(name: str, meaning: str, labels: Labels = _MEMBER) -> Metric:
+    return Metric(f"rota_client_{name}_seconds", MetricType.GAUGE, "s", labels, meaning)
+
+
+CALLS = _counter("calls", "call", "Calls that have ended.", "operation", "outcome")
+RETRIES = _counter("retries", "retry", "Calls that repeat one that failed.", "operation")
+REBALANCES = _counter("rebalances", "rebalance", "Rebalances that began for a member, losses included.", "cause")
+ASSIGNED = _counter(
+    "units_assigned",
+    "unit",
+    "Units that members took up: partitions, work items, or 1 for a leadership and for the bytes of a `member`.",
+)
+REVOKED = _counter("units_revoked", "unit", "Units that members gave up in order.")
+LOST = _counter("units_lost", "unit", "Units that members lost: their work was stopped without a last commit.")
+COMMITS = _counter("commits", "commit", "Commits of the program that have ended.", "outcome")
+MEMBERS = _sum("members", "member", "Members that are started and not closed.")
+IN_TROUBLE = _sum(
+    "members_in_trouble",
+    "member",
+    "Members whose `trouble` is not empty: their calls are not served now, or their topics are not registered.",
+)
+HELD = _sum("units_held", "unit", "Units that members hold now, by the clock; 1 for an election that leads.")
+HEARTBEAT_AGE = _duration(
+    "heartbeat_age",
+    "Time since the last heartbeat was sent that the coordinator accepted; before the first, since the member was "
+    "started. Grows during a join, which needs none. Absent while a member has stepped aside.",
+)
+COMMIT_LAG = _duration(
+    "commit_lag",
+    "Age of the oldest progress that was stored or handed to `commit` and is not committed yet; 0 without any.",
+)
+COMMIT_AGE = _duration("commit_age", "Time since the last commit that was accepted.")
+LOOP_LAG = _duration("event_loop_lag", "How late the client's event loop was, measured ten times a second.", ())
+LOOP_LAG_MAX = _duration("event_loop_lag_max", "The largest of these values since the client was opened.", ())
 
 METRICS: tuple[Metric, ...] = (
-    Metric(stats.CALLS, "call", (*_MEMBER, "operation", "outcome"), "Calls that have ended."),
-    Metric(stats.RETRIES, "retry", (*_MEMBER, "operation"), "Calls that repeat one that failed."),
-    Metric(stats.REBALANCES, "rebalance", (*_MEMBER, "cause"), "Rebalances that began for a member, losses included."),
-    Metric(
-        stats.ASSIGNED,
-        "unit",
-        _MEMBER,
-        "Units that members took up: partitions, work items, or 1 for a leadership and for the bytes of a `member`.",
-    ),
-    Metric(stats.REVOKED, "unit", _MEMBER, "Units that members gave up in order."),
-    Metric(stats.LOST, "unit", _MEMBER, "Units that members lost: their work was stopped without a last commit."),
-    Metric(stats.COMMITS, "commit", (*_MEMBER, "outcome"), "Commits of the program that have ended."),
-    Metric(stats.MEMBERS, "member", _MEMBER, "Members that are started and not closed."),
-    Metric(
-        stats.IN_TROUBLE,
-        "member",
-        _MEMBER,
-        "Members whose `trouble` is not empty: their calls are not served now, or their topics are not registered.",
-    ),
-    Metric(stats.HELD, "unit", _MEMBER, "Units that members hold now, by the clock; 1 for an election that leads."),
-    Metric(
-        stats.HEARTBEAT_AGE,
-        "s",
-        _MEMBER,
-        "Time since the last heartbeat was sent that the coordinator accepted. Grows during a join, which needs none.",
-        max,
-    ),
-    Metric(
-        stats.COMMIT_LAG,
-        "s",
-        _MEMBER,
-        "Age of the oldest progress that was stored or handed to `commit` and is not committed yet; 0 without any.",
-        max,
-    ),
-    Metric(stats.COMMIT_AGE, "s", _MEMBER, "Time since the last commit that was accepted.", max),
-    Metric(stats.LOOP_LAG, "s", (), "How late the client's event loop was, measured ten times a second.", max),
-    Metric(stats.LOOP_LAG_MAX, "s", (), "The largest of these values since the client was opened.", max),
+    CALLS,
+    RETRIES,
+    REBALANCES,
+    ASSIGNED,
+    REVOKED,
+    LOST,
+    COMMITS,
+    MEMBERS,
+    IN_TROUBLE,
+    HELD,
+    HEARTBEAT_AGE,
+    COMMIT_LAG,
+    COMMIT_AGE,
+    LOOP_LAG,
+    LOOP_LAG_MAX,
 )
-_METRIC = {metric.name: metric for metric in METRICS}
-
-Values = dict[str, dict[Labels, float]]
-"""Numbers by the name of their metric and the values of its labels."""
-
-
-class HasStats(Protocol):
-    """A client, or its sync twin."""
-
-    @property
-    def stats(self) -> ClientStats: ...
-
-
-class Clients:
-    """The clients that one registry or meter shows, added up: a counter never falls, not even when a client ends."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: set[ClientStats] = set()
-        self._ended: Values = {}
-        """The counters of the clients that were removed."""
-
-    def add(self, client: HasStats) -> None:
-        """Show this client, until it is closed. Once is enough."""
-        added = client.stats
-        with self._lock:
-            if added in self._open:
-                return
-            self._open.add(added)
-        added.on_close(self._remove)
-
-    def remove(self, client: HasStats) -> None:
-        """Show this client no longer. Its counters stay where they are."""
-        self._remove(client.stats)
-
-    def _remove(self, removed: ClientStats) -> None:
-        with self._lock:
-            if removed in self._open:
-                self._open.discard(removed)
-                _merge(self._ended, removed.counters())
-
-    def collect(self) -> Iterator[tuple[Metric, Mapping[Labels, float]]]:
-        """All metrics, with their values now. Any thread may ask."""
-        values: Values = {}
-        with self._lock:
-            for name, samples in self._ended.items():
-                values[name] = dict(samples)
-            for each in self._open:
-                _merge(values, each.counters())
-                _merge(values, each.gauges())
-        return ((metric, values.get(metric.name, {})) for metric in METRICS)
-
-
-def _merge(values: Values, samples: Iterable[Sample]) -> None:
-    for name, labels, value in samples:
-        known = values.setdefault(name, {})
-        known[labels] = float(value) if labels not in known else _METRIC[name].merge(known[labels], float(value))
+"""In the order of the reference."""

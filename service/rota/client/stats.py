@@ -1,7 +1,8 @@
 """What the members of one client have done, as plain numbers that the SDK always keeps, without any library.
 
 The event loop of the client and its heartbeat thread write; any thread may read at any time. `rota.client.metrics` has
-the table of the numbers and adds up several clients; `rota.adapters.prometheus` and `.opentelemetry` export them.
+the table of the numbers, `rota.client.exported` adds up several clients, and `rota.adapters.prometheus` and
+`.opentelemetry` export them.
 """
 
 from __future__ import annotations
@@ -9,40 +10,23 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
+from rota.client import metrics
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable, MembershipLost
 from rota.client.lag import LoopLag
+from rota.client.metrics import MOST_GROUPS, Labels, Metric
 from rota.client.rebalance_causes import RebalanceCauses
 from rota.client.transports.port import Answer
 from rota.membership import events as core
 from rota.membership.states import LATER
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import CommitOffsets, Heartbeat, Request
+from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, Request
 
-CALLS = "rota_client_calls_total"
-RETRIES = "rota_client_retries_total"
-REBALANCES = "rota_client_rebalances_total"
-ASSIGNED = "rota_client_units_assigned_total"
-REVOKED = "rota_client_units_revoked_total"
-LOST = "rota_client_units_lost_total"
-COMMITS = "rota_client_commits_total"
-MEMBERS = "rota_client_members"
-IN_TROUBLE = "rota_client_members_in_trouble"
-HELD = "rota_client_units_held"
-HEARTBEAT_AGE = "rota_client_heartbeat_age_seconds"
-COMMIT_LAG = "rota_client_commit_lag_seconds"
-COMMIT_AGE = "rota_client_commit_age_seconds"
-LOOP_LAG = "rota_client_event_loop_lag_seconds"
-LOOP_LAG_MAX = "rota_client_event_loop_lag_max_seconds"
-
-Labels: TypeAlias = tuple[str, ...]
-Sample: TypeAlias = tuple[str, Labels, float]
-"""The name of a metric, the values of its labels, and the number."""
-
-MOST_GROUPS = 100
-"""Of one client, that have a label of their own; the others share an empty `group_id`, so that labels have a bound."""
+Sample: TypeAlias = tuple[Metric, Labels, float]
+"""A metric, the values of its labels, and the number."""
 
 _OK = "ok"
 _CANCELLED = "cancelled"
@@ -64,22 +48,38 @@ def units_of(share: Any) -> int:
 
 
 class Counts:
-    """Counters by the name of their metric and the values of its labels. Any thread may count and read."""
+    """Counters by their metric and the values of its own labels. Any thread may count and read."""
 
     __slots__ = ("_lock", "_values")
 
     def __init__(self) -> None:
-        self._values: dict[Labels, int] = {}
+        self._values: dict[tuple[Metric, Labels], int] = {}
         self._lock = threading.RLock()
         """Reentrant: a coroutine that the garbage collector closes may count, too."""
 
-    def add(self, key: Labels, count: int = 1) -> None:
+    def add(self, metric: Metric, *labels: str, count: int = 1) -> None:
+        key = metric, labels
         with self._lock:
             self._values[key] = self._values.get(key, 0) + count
 
-    def values(self) -> dict[Labels, int]:
+    def values(self) -> dict[tuple[Metric, Labels], int]:
         """A copy, which is made in one step: a reader waits for no writer, not even in a forked child."""
         return self._values.copy()
+
+
+class GroupBound:
+    """Gives the first `MOST_GROUPS` groups labels of their own, and empty ones to all further groups."""
+
+    def __init__(self) -> None:
+        self._known: set[tuple[str, str]] = set()
+
+    def names_of(self, namespace: str, group_id: str) -> tuple[str, str]:
+        """The labels for the namespace and the id of a group."""
+        group = (namespace, group_id)
+        if group not in self._known and len(self._known) >= MOST_GROUPS:
+            return "", ""
+        self._known.add(group)
+        return group
 
 
 class CallStats:
@@ -90,15 +90,15 @@ class CallStats:
 
     def ended(self, request: Request, outcome: Answer | CoordinatorUnreachable) -> None:
         """A call was answered, or got no answer."""
-        self._counts.add((CALLS, type(request).__name__, outcome_of(outcome)))
+        self._counts.add(metrics.CALLS, type(request).__name__, outcome_of(outcome))
 
     def cancelled(self, request: Request) -> None:
         """A call was cancelled before an answer came, as where a rebalance made it pointless."""
-        self._counts.add((CALLS, type(request).__name__, _CANCELLED))
+        self._counts.add(metrics.CALLS, type(request).__name__, _CANCELLED)
 
     def repeated(self, request: Request) -> None:
         """A call is sent again, because the one before was of no use."""
-        self._counts.add((RETRIES, type(request).__name__))
+        self._counts.add(metrics.RETRIES, type(request).__name__)
 
 
 class Observed(Protocol):
@@ -135,7 +135,10 @@ class MemberStats(CallStats):
         self._counts = self._client.counts_of(self.labels)
 
     def begin(self, member: Observed) -> None:
-        """The member was started."""
+        """The member was started. Counters of units begin with 0: Prometheus sees no increase in a first value."""
+        self._heartbeat_at_ms = self.now_ms()
+        for metric in (metrics.ASSIGNED, metrics.REVOKED, metrics.LOST):
+            self._counts.add(metric, count=0)
         self._client.begin(self, member)
 
     def end(self) -> None:
@@ -144,27 +147,29 @@ class MemberStats(CallStats):
 
     # --- calls --------------------------------------------------------------------------------
 
+    def sends(self, request: Request) -> None:
+        """The member is about to make a call."""
+        if self._failed == type(request).__name__:
+            self.repeated(request)
+
     def exchanged(self, request: Request, outcome: Answer | CoordinatorUnreachable, sent_at_ms: int) -> None:
         """The member learns how a call of its own ended; commits repeat themselves, all others the driver repeats."""
         if isinstance(request, CommitOffsets):
             return
-        operation = type(request).__name__
-        if self._failed == operation:
-            self.repeated(request)
-        if isinstance(outcome, CoordinatorUnreachable):
-            self._failed = operation
-            return
-        self._failed = operation if outcome.reply.error in LATER else ""
+        if self._heartbeat_at_ms is None and isinstance(request, JoinGroup):
+            # The member has stepped aside before, and comes back.
+            self._heartbeat_at_ms = sent_at_ms
+        error = _error_of(outcome)
+        self._failed = type(request).__name__ if error is None or error in LATER else ""
         if isinstance(request, Heartbeat):
-            self._note_heartbeat(outcome.reply.error, sent_at_ms)
+            self._note_heartbeat(error, sent_at_ms)
 
     def beaten(self, request: Heartbeat, outcome: Answer | CoordinatorUnreachable, sent_at_ms: int) -> None:
         """A heartbeat of the heartbeat thread has ended."""
         self.ended(request, outcome)
-        if not isinstance(outcome, CoordinatorUnreachable):
-            self._note_heartbeat(outcome.reply.error, sent_at_ms)
+        self._note_heartbeat(_error_of(outcome), sent_at_ms)
 
-    def _note_heartbeat(self, error: ErrorCode, sent_at_ms: int) -> None:
+    def _note_heartbeat(self, error: ErrorCode | None, sent_at_ms: int) -> None:
         if error in _RENEWING:
             self._heartbeat_at_ms = max(self._heartbeat_at_ms or 0, sent_at_ms)
 
@@ -173,21 +178,21 @@ class MemberStats(CallStats):
     def observe(self, event: core.Event) -> None:
         """Something has happened to the member: it may be the beginning of a rebalance."""
         if cause := self._causes.cause_of(event):
-            self._counts.add((REBALANCES, cause))
+            self._counts.add(metrics.REBALANCES, cause)
 
     def steps_out(self, cause: str) -> None:
         """The member leaves by itself, to join again later: no heartbeats are due until then."""
-        self._counts.add((REBALANCES, self._causes.begin(cause)))
+        self._counts.add(metrics.REBALANCES, self._causes.begin(cause))
         self._heartbeat_at_ms = None
 
     def assigned(self, share: Any) -> None:
-        self._counts.add((ASSIGNED,), units_of(share))
+        self._counts.add(metrics.ASSIGNED, count=units_of(share))
 
     def revoked(self, share: Any) -> None:
-        self._counts.add((REVOKED,), units_of(share))
+        self._counts.add(metrics.REVOKED, count=units_of(share))
 
     def lost(self, share: Any) -> None:
-        self._counts.add((LOST,), units_of(share))
+        self._counts.add(metrics.LOST, count=units_of(share))
 
     # --- commits ------------------------------------------------------------------------------
 
@@ -200,30 +205,36 @@ class MemberStats(CallStats):
         if place not in self._stored:
             self._stored_at_ms[place] = self.now_ms()
 
-    def commit_queued(self, outcome: asyncio.Future[None]) -> None:
-        """The program commits; `outcome` is its future."""
-        self._queued_at_ms[outcome] = self.now_ms()
-        outcome.add_done_callback(self._committed)
+    def commit_queued(self, places: Collection[Any], outcome: asyncio.Future[None]) -> None:
+        """The program commits the progress of `places`; `outcome` is the commit's future."""
+        since_ms = [self._stored_at_ms[place] for place in places if place in self._stored]
+        self._queued_at_ms[outcome] = min(since_ms, default=self.now_ms())
+        outcome.add_done_callback(partial(self._committed, places))
 
-    def _committed(self, outcome: asyncio.Future[None]) -> None:
-        del self._queued_at_ms[outcome]
+    def _committed(self, places: Collection[Any], outcome: asyncio.Future[None]) -> None:
+        since_ms = self._queued_at_ms.pop(outcome)
         word = _outcome_of_commit(outcome)
-        self._counts.add((COMMITS, word))
+        self._counts.add(metrics.COMMITS, word)
         if word == _OK:
             self._committed_at_ms = self.now_ms()
+            return
+        for place in places:
+            # What was stored in the meantime contains what is still not committed.
+            self._stored_at_ms[place] = min(self._stored_at_ms.get(place, since_ms), since_ms)
 
     # --- reading ------------------------------------------------------------------------------
 
-    def gauges(self, member: Observed) -> Iterator[tuple[str, float]]:
+    def gauges(self, member: Observed) -> Iterator[tuple[Metric, float]]:
         """The present values of this member's gauges."""
         now_ms = self.now_ms()
-        yield MEMBERS, 1
-        yield IN_TROUBLE, int(bool(member.trouble))
-        yield HELD, units_of(member.assignment)
-        yield COMMIT_LAG, _seconds_since(self._oldest_uncommitted_ms(), now_ms) or 0.0
-        for name, at_ms in ((HEARTBEAT_AGE, self._heartbeat_at_ms), (COMMIT_AGE, self._committed_at_ms)):
-            if (age_s := _seconds_since(at_ms, now_ms)) is not None:
-                yield name, age_s
+        yield metrics.MEMBERS, 1
+        yield metrics.IN_TROUBLE, int(bool(member.trouble))
+        yield metrics.HELD, units_of(member.assignment)
+        yield metrics.COMMIT_LAG, _seconds_since(self._oldest_uncommitted_ms(), now_ms) or 0.0
+        if (age_s := _seconds_since(self._heartbeat_at_ms, now_ms)) is not None:
+            yield metrics.HEARTBEAT_AGE, age_s
+        if (age_s := _seconds_since(self._committed_at_ms, now_ms)) is not None:
+            yield metrics.COMMIT_AGE, age_s
 
     def _oldest_uncommitted_ms(self) -> int | None:
         stored_at_ms = self._stored_at_ms.copy()
@@ -238,19 +249,15 @@ class ClientStats:
         self._lag: LoopLag | None = None
         self._counts: dict[Labels, Counts] = {}
         self._members: dict[MemberStats, weakref.ref[Any]] = {}
-        self._groups: set[tuple[str, str]] = set()
+        self._groups = GroupBound()
         self._on_close: list[Callable[[ClientStats], None]] = []
         self._is_closed = False
         self.calls = CallStats(self.counts_of((namespace, "", "client")))
         """Of calls that no member makes."""
 
     def labels_of(self, namespace: str, group_id: str, kind: str) -> Labels:
-        """The labels of a group's members; beyond `MOST_GROUPS` they are those of all further groups."""
-        group = (namespace, group_id)
-        if group not in self._groups and len(self._groups) >= MOST_GROUPS:
-            return namespace, "", kind
-        self._groups.add(group)
-        return namespace, group_id, kind
+        """The labels of a group's members."""
+        return (*self._groups.names_of(namespace, group_id), kind)
 
     def counts_of(self, labels: Labels) -> Counts:
         return self._counts.setdefault(labels, Counts())
@@ -282,29 +289,37 @@ class ClientStats:
     def counters(self) -> Iterator[Sample]:
         """All that was counted so far. Any thread may ask."""
         for labels, counts in self._counts.copy().items():
-            for (name, *own), count in counts.values().items():
-                yield name, (*labels, *own), count
+            for (metric, own), count in counts.values().items():
+                yield metric, (*labels, *own), count
 
     def gauges(self) -> Iterator[Sample]:
         """The present values of what rises and falls. Any thread may ask."""
         if self._lag is not None:
-            yield LOOP_LAG, (), self._lag.last_ms / 1000
-            yield LOOP_LAG_MAX, (), self._lag.worst_ms / 1000
+            yield metrics.LOOP_LAG, (), self._lag.last_ms / 1000
+            yield metrics.LOOP_LAG_MAX, (), self._lag.worst_ms / 1000
         for stats, reference in self._members.copy().items():
             if (member := reference()) is not None:
-                for name, value in stats.gauges(member):
-                    yield name, stats.labels, value
+                for metric, value in stats.gauges(member):
+                    yield metric, stats.labels, value
+
+
+def _error_of(outcome: Answer | CoordinatorUnreachable) -> ErrorCode | None:
+    """The code of an answer; None where none came."""
+    return None if isinstance(outcome, CoordinatorUnreachable) else outcome.reply.error
 
 
 def _outcome_of_commit(outcome: asyncio.Future[None]) -> str:
     if outcome.cancelled():
         return _CANCELLED
-    error = outcome.exception()
-    if isinstance(error, CoordinatorUnreachable):
-        return error.kind.value
-    if type(error) is MembershipLost:
-        return _NOT_HELD
-    return error.code.value if isinstance(error, CoordinatorError) else _OK
+    match outcome.exception():
+        case None:
+            return _OK
+        case CoordinatorUnreachable() as error:
+            return error.kind.value
+        case CoordinatorError() as error if type(error) is not MembershipLost:
+            return error.code.value
+        case _:
+            return _NOT_HELD
 
 
 def _seconds_since(at_ms: int | None, now_ms: int) -> float | None:
