@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from rota.client.metrics import METRICS
+from tests.docs.pages import blocks_of
 from tests.support.debian_package import program
 from tests.support.ports import free_port
 from tests.support.processes import Processes
@@ -23,6 +25,8 @@ RULES = REPOSITORY / "helm" / "rota" / "files" / "rules.yaml"
 DASHBOARDS = sorted((REPOSITORY / "helm" / "rota" / "files" / "dashboards").glob("*.json"))
 RUNBOOKS = REPOSITORY / "docs" / "runbooks"
 ALERT_TESTS = sorted((Path(__file__).parent / "alerts").glob("*.yaml"))
+HOW_TO = REPOSITORY / "docs" / "how-to" / "observe.md"
+MEMBER_ALERTS = Path(__file__).parent / "member_alerts.yaml"
 OF_PROMETHEUS = {"namespace", "job", "instance", "le"}
 """Labels that whoever scrapes adds, and that of a histogram's buckets."""
 
@@ -95,6 +99,19 @@ def test_promtool_finds_the_alerts_right_and_each_fires_when_it_should() -> None
         for case in yaml.safe_load(path.read_text())["tests"]:
             tested |= {one["alertname"] for one in case["alert_rule_test"] if one["exp_alerts"]}
     assert tested == alerts().keys()
+
+
+def test_the_alerts_on_members_that_the_how_to_shows_fire_when_they_should(tmp_path: Path) -> None:
+    [rules] = [block.text for block in blocks_of(HOW_TO) if block.language == "yaml"]
+    (tmp_path / "rules.yaml").write_text(rules)
+    cases = yaml.safe_load(MEMBER_ALERTS.read_text())
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump({**cases, "rule_files": ["rules.yaml"]}))
+
+    assert (played := promtool("test", "rules", tmp_path / "tests.yaml")).returncode == 0, played.stdout + played.stderr
+
+    fired = {one["alertname"] for one in cases["tests"][0]["alert_rule_test"] if one["exp_alerts"]}
+    assert fired == {rule["alert"] for rule in yaml.safe_load(rules)["groups"][0]["rules"]}
+    assert set(re.findall(r"rota_client_\w+", rules)) <= {metric.name for metric in METRICS}
 
 
 def test_every_query_of_a_dashboard_is_promql(tmp_path: Path) -> None:
