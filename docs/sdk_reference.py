@@ -22,7 +22,6 @@ def sdk_parts() -> Iterator[str]:
     """The page's parts, after its title."""
     import rota.client as sdk
     from rota.client import callbacks, client, events, roles
-    from rota.membership import events as core
 
     yield inspect.getdoc(sdk) or ""
     yield _SYNC
@@ -45,7 +44,7 @@ def sdk_parts() -> Iterator[str]:
     yield f"{_told_of(callbacks, 'Listener')}\n\n{_told_of(roles, 'Assign')}"
     yield "## What members tell"
     yield "Each is an item of `member.events()`."
-    yield "\n".join([*_events(events), *_events(core, only="AssignmentFailed")])
+    yield "\n".join(_events(events))
     yield "## Errors"
     yield inspect.getdoc(sdk.CoordinatorError) or ""
     leaves = [kind for name in sdk.__all__ if _is_leaf(kind := getattr(sdk, name), sdk.CoordinatorError)]

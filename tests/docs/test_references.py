@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import get_args, get_origin
 
+import rota.client
 from rota.cli.serve import serve
+from rota.client.events import MemberEvent
+from rota.protocol.defaults import DEFAULTS
 from rota.server.settings import Settings
 
-GENERATOR = Path(__file__).parents[2] / "docs" / "generate.py"
+DOCS = Path(__file__).parents[2] / "docs"
+GENERATOR = DOCS / "generate.py"
+STATED_TIME = re.compile(r"`(?P<name>[a-z_]+_ms)` \((?P<seconds>\d+) s\b")
+"""A default time that a page written by hand states: `session_timeout_ms` (10 s ...)."""
 
 
 def test_the_generated_references_are_up_to_date() -> None:
@@ -30,6 +38,30 @@ def test_the_check_names_a_page_that_is_missing_or_old(tmp_path: Path) -> None:
     (tmp_path / "states.md").write_text("# something else\n")
 
     assert generator.out_of_date(tmp_path) == ["errors.md", "states.md"]
+
+
+def test_the_events_of_the_reference_are_those_of_members_and_are_exported() -> None:
+    """One name for one thing: `rota.client.NAME` is the class whose objects `member.events()` gives."""
+    told = (DOCS / "reference" / "sdk.md").read_text().partition("## What members tell")[2].partition("\n## ")[0]
+    kinds = {(get_origin(kind) or kind).__name__: get_origin(kind) or kind for kind in get_args(MemberEvent)}
+
+    assert re.findall(r"^- `(\w+)\(", told, re.MULTILINE) == [
+        name for name in re.findall(r"^- `(\w+)\(", told, re.MULTILINE) if name in kinds
+    ]
+    assert {name: getattr(rota.client, name, None) for name in kinds} == kinds
+
+
+def test_the_times_that_pages_state_are_the_defaults() -> None:
+    defaults = {row.name.lower(): row.value_ms for row in DEFAULTS}
+    stated = [
+        (page.name, found["name"], int(found["seconds"]) * 1000)
+        for page in sorted(DOCS.rglob("*.md"))
+        if page.parent.name != "reference"
+        for found in STATED_TIME.finditer(page.read_text())
+    ]
+
+    assert [each for each in stated if defaults.get(each[1]) != each[2]] == []
+    assert any(page == "migrate-from-kafka.md" for page, _, _ in stated)
 
 
 def test_every_setting_is_an_option_of_rota_serve() -> None:
