@@ -113,7 +113,7 @@ def test_the_tables_name_every_command() -> None:
 
 
 @pytest.mark.parametrize("place", ["GROUP", "TOPIC", "STRATEGY", "INSTANCE"])
-@pytest.mark.parametrize(("command", "arguments"), [*REMOTE.items(), *MEMBERS.items()])
+@pytest.mark.parametrize(("command", "arguments"), [*REMOTE.items(), *MEMBERS.items()], ids=[*REMOTE, *MEMBERS])
 def test_a_wrong_name_is_refused(rota: Rota, command: str, arguments: str, place: str) -> None:
     if place not in arguments.split():
         return

@@ -1,4 +1,4 @@
-"""`rota topics watch` follows a topic to its end."""
+"""What `rota topics watch` and `rota groups watch` say before there is anything, and to the end."""
 
 from __future__ import annotations
 
@@ -24,3 +24,20 @@ def test_a_topic_is_shown_at_each_change_until_it_is_deleted(rota: Rota, process
     shown = watching.output()
     assert '"weight": "2"' in shown
     assert "topic words is deleted" in shown
+
+
+def test_a_group_that_is_not_there_is_named_and_waited_for(rota: Rota, processes: Processes) -> None:
+    at = ("--url", rota.url, "--namespace", rota.namespace)
+    watching = processes.rota("groups", "watch", "indexrs", *at, "-n", "1")
+    watching.wait_for_line(f"^there is no group indexrs in namespace {rota.namespace}; its events are shown once")
+
+    rota.member("indexrs")
+
+    assert watching.wait_for_exit() == 0
+    assert '"kind":"member_joined"' in watching.output().replace(" ", "")
+
+
+def test_of_a_group_that_is_there_only_events_are_printed(rota: Rota) -> None:
+    rota.member("indexers")
+
+    assert rota("groups", "watch", "indexers", "--after", "0", "-n", "1").err == ""

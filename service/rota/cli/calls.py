@@ -84,6 +84,14 @@ class Server:
             response = self._http.request(method, path, params=list(query), json=body, timeout=timeout_s)
         return self._checked(response)
 
+    def has_group(self, group_id: str) -> bool:
+        """Whether the group is there now; also True where this caller may not know."""
+        try:
+            self.exchange("GET", self.group_path(group_id))
+        except CommandFailed as failed:
+            return failed.exit_code is not Exit.NOT_FOUND
+        return True
+
     def get(self, path: str) -> httpx.Response:
         """Whatever a path answers; raises httpx's errors."""
         return self._http.get(path)

@@ -1,0 +1,37 @@
+"""Failures that a command foresees, however deep the layer wraps them: one line, and a documented exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from rota.cli.exits import CommandFailed, Exit
+from rota.cli.foreseen import failure_of, foreseen
+from rota.client import CoordinatorUnreachable, error_for
+from rota.protocol.errors import ErrorCode, RejectedRequest
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (error_for(ErrorCode.UNAUTHENTICATED, "who is it"), Exit.AUTH),
+        (CoordinatorUnreachable("refused"), Exit.UNAVAILABLE),
+        (RejectedRequest(ErrorCode.INVALID_REQUEST, "a name"), Exit.USAGE),
+    ],
+    ids=["refused by the rules", "unreachable", "a wrong name"],
+)
+def test_a_failure_of_members_in_task_groups_is_one_line_with_its_code(error: Exception, exit_code: Exit) -> None:
+    wrapped = ExceptionGroup("unhandled errors in a TaskGroup", [ExceptionGroup("and another", [error])])
+
+    assert [failed and failed.exit_code for failed in map(failure_of, (error, wrapped))] == [exit_code] * 2
+
+
+def test_ctrl_c_is_no_traceback() -> None:
+    with pytest.raises(CommandFailed) as ended, foreseen():
+        raise KeyboardInterrupt
+
+    assert (ended.value.exit_code, str(ended.value)) == (Exit.INTERRUPTED, "")
+
+
+def test_what_nothing_foresaw_is_raised_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError), foreseen():
+        raise ZeroDivisionError
