@@ -246,6 +246,14 @@ def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
         rota.connect(url)
 
 
+@pytest.mark.parametrize("place", ["group_id", "group_instance_id"])
+def test_a_name_that_no_coordinator_accepts_is_refused_before_a_call(place: str) -> None:
+    client = rota.connect("http://127.0.0.1:9")
+    names = {"group_id": "g", place: "a b"}
+    with pytest.raises(CoordinatorError, match=f"{place} must be"):
+        client.consumer(names.pop("group_id"), "t", **names)  # type: ignore[arg-type]
+
+
 def test_everything_that_is_exported_is_there_and_documented() -> None:
     assert rota.client.__all__ == sorted(rota.client.__all__)
     offered = [getattr(rota.client, name) for name in rota.client.__all__]

@@ -237,6 +237,12 @@ def a_liar(coordinator: LocalCoordinator, claims: Sequence[TopicPartition], gene
     )
 
 
+def given(group: Group, liar: Member[bytes]) -> list[TopicPartition]:
+    """All partitions that any member was assigned."""
+    own = decode_assignment(liar.assignment or b"").partitions
+    return sorted([*own, *(place for each in group.processes for place in each.consumer.assignment or ())])
+
+
 @pytest.mark.parametrize("generation_id", [-1, 0, 1, 2, 5, 1_000])
 @in_virtual_time
 async def test_a_member_that_claims_what_it_was_not_given_cannot_keep_it_from_the_others(generation_id: int) -> None:
@@ -246,14 +252,22 @@ async def test_a_member_that_claims_what_it_was_not_given_cannot_keep_it_from_th
         await group.is_at_rest()
         async with a_liar(group.coordinator, ALL, generation_id) as liar:
             await liar.wait_assigned()
-
-            def given() -> list[TopicPartition]:
-                own = decode_assignment(liar.assignment or b"").partitions
-                return sorted([*own, *(place for each in group.processes for place in each.consumer.assignment or ())])
-
-            await within(AT_REST_S, lambda: given() == ALL, given)
+            await within(AT_REST_S, lambda: given(group, liar) == ALL, lambda: given(group, liar))
             await asyncio.sleep(AT_REST_S)
-            assert given() == ALL
+            assert given(group, liar) == ALL
+
+
+@in_virtual_time
+async def test_what_a_member_claims_and_never_gives_up_is_assigned_without_another_change() -> None:
+    """It claims all when no member has anything: only the leader's own check can end what is withheld for it."""
+    async with a_group(1, is_static=False) as group:
+        leader = group.start(COOPERATIVE)
+        await asyncio.sleep(0.01)  # It is the first, and the first generation has not begun yet.
+        async with a_liar(group.coordinator, ALL, generation_id=0) as liar:
+            await liar.wait_assigned()
+            assert leader.consumer.generation_id == 1
+            assert given(group, liar) != ALL
+            await within(AT_REST_S, lambda: given(group, liar) == ALL, lambda: given(group, liar))
 
 
 @in_virtual_time

@@ -13,6 +13,9 @@ __all__ = ["LoopClock", "VirtualTimeLoop", "in_virtual_time", "stand_still"]
 
 Parameters = ParamSpec("Parameters")
 
+LIMIT_S = 24 * 3_600
+"""The longest that a test may take, in its own time."""
+
 
 class LoopClock:
     """The event loop's time, so that the coordinator lives in virtual time, too."""
@@ -30,7 +33,7 @@ def in_virtual_time(test: Callable[Parameters, Awaitable[None]]) -> Callable[Par
     @functools.wraps(test)
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
         async def main() -> None:
-            async with asyncio.timeout(24 * 3_600):
+            async with asyncio.timeout(LIMIT_S):
                 await test(*args, **kwargs)
 
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
