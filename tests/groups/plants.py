@@ -6,8 +6,7 @@ A row names the rule that the liveness check must report, and seeds whose worlds
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +20,7 @@ from rota.membership import pace, requests
 from rota.membership.standing import Standing
 from rota.protocol.errors import ErrorCode
 from rota.wire.problems import Problem, decode_problem
-
-Patch = Callable[[Any, str, Any], None]
+from tests.groups.planting import Patch, Patching, Planted, while_planted
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +30,17 @@ class Plant:
     finding: str
     rule: str
     seeds: tuple[int, ...]
-    planted: Callable[[], AbstractContextManager[None]]
+    planted: Planted
 
 
 PLANTS: dict[str, Plant] = {}
 
 
-def plant(finding: str, rule: str, *seeds: int) -> Callable[[Callable[[Patch], None]], None]:
+def plant(finding: str, rule: str, *seeds: int) -> Callable[[Patching], None]:
     """Register a function that gets a way to patch an attribute for as long as the plant is in."""
 
-    def register(patching: Callable[[Patch], None]) -> None:
-        @contextmanager
-        def planted() -> Iterator[None]:
-            with ExitStack() as stack:
-
-                def patch(target: Any, name: str, replacement: Any) -> None:
-                    former = target.__dict__.get(name) if isinstance(target, type) else getattr(target, name)
-                    stack.callback(setattr, target, name, former)
-                    setattr(target, name, replacement)
-
-                patching(patch)
-                yield
-
-        PLANTS[patching.__name__] = Plant(finding, rule, seeds, planted)
+    def register(patching: Patching) -> None:
+        PLANTS[patching.__name__] = Plant(finding, rule, seeds, while_planted(patching))
 
     return register
 
@@ -62,7 +48,7 @@ def plant(finding: str, rule: str, *seeds: int) -> Callable[[Callable[[Patch], N
 # --- ways out -------------------------------------------------------------------------------------
 
 
-@plant("clients D1", "unrest", 143, 268)
+@plant("clients D1 C-01", "unrest", 143, 268)
 def resign_waits_for_its_own_body(patch: Patch) -> None:
     async def resign(self: Any, reason: str = "resigned", *, pause_s: float = 0.0) -> None:
         self.member._holding.is_leaving = True
@@ -74,7 +60,7 @@ def resign_waits_for_its_own_body(patch: Patch) -> None:
     patch(election.Election, "resign", resign)
 
 
-@plant("clients D1, C-06", "unrest", 0, 15)
+@plant("clients D1 C-06", "unrest", 0, 15)
 def step_aside_waits_for_the_callback_that_calls_it(patch: Patch) -> None:
     async def step_aside(self: Any, reason: str) -> None:
         await self._begin_step_aside(reason)
@@ -82,7 +68,7 @@ def step_aside_waits_for_the_callback_that_calls_it(patch: Patch) -> None:
     patch(member.Member, "step_aside", step_aside)
 
 
-@plant("clients D7", "idle-term", 76, 138)
+@plant("clients D7 C-02", "idle-term", 76, 138)
 def another_elections_loss_is_swallowed(patch: Patch) -> None:
     async def lead(self: Any, work: Any) -> Any:
         async for term in self.terms():
@@ -96,7 +82,7 @@ def another_elections_loss_is_swallowed(patch: Patch) -> None:
     patch(election.Election, "_lead", lead)
 
 
-@plant("clients C-07", "idle-term", 39, 72)
+@plant("clients D7 C-07", "idle-term", 39, 72)
 def a_run_that_returns_does_not_resign(patch: Patch) -> None:
     async def end_run(self: Any, stopping: Any, campaigning: Any) -> None:
         stopping.cancel()
@@ -129,7 +115,7 @@ def only_a_lost_membership_is_forgiven(patch: Patch) -> None:
     patch(WorkerPool, "_run", run)
 
 
-@plant("clients D9", "not-ended", 2, 10)
+@plant("clients D9 on_lost", "not-ended", 2, 10)
 def an_error_ends_a_member_without_on_lost(patch: Patch) -> None:
     def lose(self: Any, reason: str) -> None:
         self.current = self.owned = None
@@ -142,7 +128,7 @@ def an_error_ends_a_member_without_on_lost(patch: Patch) -> None:
 # --- the wire -------------------------------------------------------------------------------------
 
 
-@plant("clients D3", "ended", 1, 8)
+@plant("clients D3 http", "ended", 1, 8)
 def a_foreign_page_is_an_invalid_request(patch: Patch) -> None:
     def problem_in(answer: Any, address: str) -> Problem:
         found = decode_problem(answer.status, answer.document or {}, "")
@@ -151,12 +137,12 @@ def a_foreign_page_is_an_invalid_request(patch: Patch) -> None:
     patch(http_answers, "problem_in", problem_in)
 
 
-@plant("clients D4", "ended", 5, 7)
+@plant("clients D4 C-18", "ended", 5, 7)
 def texts_are_sent_whole(patch: Patch) -> None:
     patch(requests, "shortened", lambda text, _most=0: text)
 
 
-@plant("clients D12", "static-leaves", 10, 14)
+@plant("clients D12 B-28b", "static-leaves", 10, 14)
 def a_static_member_that_withdraws_leaves(patch: Patch) -> None:
     def withdraw(self: Any, reason: str) -> None:
         self._holding.lose(reason)
@@ -169,7 +155,7 @@ def a_static_member_that_withdraws_leaves(patch: Patch) -> None:
 # --- commits --------------------------------------------------------------------------------------
 
 
-@plant("clients D5", "offset-back", 3, 30)
+@plant("clients D5 B-51b", "offset-back", 3, 30)
 def each_commit_is_a_task_of_its_own(patch: Patch) -> None:
     def add(self: Any, items: Any) -> Any:
         outcome = asyncio.get_running_loop().create_future()
@@ -181,7 +167,7 @@ def each_commit_is_a_task_of_its_own(patch: Patch) -> None:
     patch(commits.Commits, "add", add)
 
 
-@plant("clients D5, B-61b", "left-too-soon", 23, 69)
+@plant("clients D5 B-61b", "left-too-soon", 23, 69)
 def leaving_does_not_wait_for_commits(patch: Patch) -> None:
     async def at_once(*_arguments: Any) -> None:
         """Nothing is waited for."""
@@ -193,7 +179,7 @@ def leaving_does_not_wait_for_commits(patch: Patch) -> None:
 # --- topics and strategies ------------------------------------------------------------------------
 
 
-@plant("clients D2", "unrest", 30, 14)
+@plant("clients D2 range", "unrest", 30, 14)
 def a_returning_leader_follows_no_topics(patch: Patch) -> None:
     async def read_assignment(_self: Any) -> None:
         """It knows only what it assigned itself."""

@@ -1,0 +1,15 @@
+"""Defects that one named test finds each, by subject."""
+
+from __future__ import annotations
+
+from tests.groups.named import calls, commits, programs, topics, ways_out
+from tests.groups.planting import Named, Plants
+
+SUBJECTS: dict[str, Plants] = {
+    "ways out": ways_out.PLANTS,
+    "calls": calls.PLANTS,
+    "commits": commits.PLANTS,
+    "topics": topics.PLANTS,
+    "programs": programs.PLANTS,
+}
+ROWS: dict[str, Named] = {name: row for plants in SUBJECTS.values() for name, row in plants.rows.items()}

@@ -1,0 +1,98 @@
+"""Topics, strategies and work: what a leader notices, and what it gives to whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rota.client.connect_worker import ConnectWorker
+from rota.client.consumer_protocol import TopicRole
+from rota.client.topic_lookout import TopicLookout
+from rota.client.topics_watch import TopicsWatch
+from rota.group import topics
+from tests.groups.planting import Patch, Plants
+
+PLANTS = Plants()
+STATIC = "tests/client/test_static_restarts.py::"
+UPGRADE = "tests/client/test_rolling_upgrade.py::"
+WATCH = "tests/client/test_topics_watch.py::"
+
+
+@PLANTS.named("clients D2 range", STATIC + "test_growth_is_noticed_long_after_a_rolling_restart[range]")
+def a_returning_leader_follows_no_topics(patch: Patch) -> None:
+    async def read_assignment(_self: Any) -> None:
+        """It knows only what it assigned itself."""
+
+    patch(TopicLookout, "_read_assignment", read_assignment)
+
+
+@PLANTS.named(
+    "clients D2 cooperative",
+    STATIC + "test_growth_is_noticed_long_after_a_rolling_restart[cooperative-sticky]",
+)
+def a_returning_cooperative_leader_follows_no_topics(patch: Patch) -> None:
+    a_returning_leader_follows_no_topics(patch)
+
+
+@PLANTS.named("clients D2 work", STATIC + "test_work_that_is_added_long_after_the_leader_s_restart_is_shared_out")
+def a_returning_leader_follows_no_work(patch: Patch) -> None:
+    async def read_given(_self: Any) -> None:
+        """It knows only what it gave out itself."""
+
+    patch(ConnectWorker, "_read_given", read_given)
+
+
+@PLANTS.named(
+    "mission D1 claims",
+    "tests/client/test_topic_role.py::test_an_eager_member_claims_nothing_under_a_cooperative_strategy",
+)
+def an_eager_member_claims_what_it_held(patch: Patch) -> None:
+    patch(TopicRole, "_claims_under", lambda _self, listed: listed.remembers)
+
+
+@PLANTS.named("mission D1", UPGRADE + "test_a_second_member_gets_its_half[both]")
+def an_upgrade_leaves_partitions_without_an_owner(patch: Patch) -> None:
+    an_eager_member_claims_what_it_held(patch)
+    patch(TopicRole, "is_chosen_cooperative", lambda self, _protocol_name: self.is_cooperative)
+
+
+@PLANTS.named(
+    "mission D1 net", UPGRADE + "test_what_a_member_claims_and_never_gives_up_is_assigned_without_another_change"
+)
+def withheld_partitions_are_not_looked_for(patch: Patch) -> None:
+    async def reassign_withheld(_self: Any) -> None:
+        """The next rebalance will do."""
+
+    patch(TopicLookout, "_reassign_withheld", reassign_withheld)
+
+
+@PLANTS.named(
+    "mission D2 version", WATCH + "test_weights_that_change_and_change_back_are_seen_at_whatever_moment[weighted]"
+)
+def the_watch_compares_what_topics_were_before_they_were_read(patch: Patch) -> None:
+    """A version is a digest of the topics, and the watch waits with that of the answer that made the leader look."""
+    former, waited_once = topics._digest, TopicsWatch._wait_once
+
+    def digest(*values: Any) -> str:
+        return former(*values[:-1])
+
+    def note(self: Any, version: str) -> None:
+        self._version = self._version or version
+        self._noted.set()
+
+    async def wait_once(self: Any, on_news: Any) -> float:
+        pause_s = await waited_once(self, on_news)
+        self._version = self._answered or self._version
+        return pause_s
+
+    patch(topics, "_digest", digest)
+    patch(TopicsWatch, "note", note)
+    patch(TopicsWatch, "_wait_once", wait_once)
+
+
+@PLANTS.named(
+    "mission D2 net",
+    WATCH + "test_a_change_that_the_watch_misses_is_seen_within_ten_refresh_intervals",
+    fails_with="TimeoutError",
+)
+def a_live_watch_is_all_that_a_leader_looks_at(patch: Patch) -> None:
+    patch(TopicLookout, "_is_soon_enough", lambda self: self._is_watching())
