@@ -12,7 +12,7 @@ from typing import Any
 
 from rota.client import commits, consumer, election, member, topic_lookout
 from rota.client.callbacks import CloseBy, notify
-from rota.client.errors import LeadershipLost, MembershipLost
+from rota.client.errors import LeadershipLost
 from rota.client.holding import Holding
 from rota.client.transports import http_answers
 from rota.client.worker_pool import WorkerPool
@@ -101,20 +101,6 @@ def run_enters_the_block_again(patch: Patch) -> None:
     patch(WorkerPool, "run", run)
 
 
-@plant("aesthetics D0", "ended", 318)
-def only_a_lost_membership_is_forgiven(patch: Patch) -> None:
-    async def run(self: Any, shard: Any) -> None:
-        try:
-            await self._work(shard)
-        except Exception as error:
-            if shard.is_held or not isinstance(error, MembershipLost):
-                self.consumer.fail(error)
-        finally:
-            self._notify()
-
-    patch(WorkerPool, "_run", run)
-
-
 @plant("clients D9 on_lost", "not-ended", 2, 10)
 def an_error_ends_a_member_without_on_lost(patch: Patch) -> None:
     def lose(self: Any, reason: str) -> None:
@@ -155,7 +141,7 @@ def a_static_member_that_withdraws_leaves(patch: Patch) -> None:
 # --- commits --------------------------------------------------------------------------------------
 
 
-@plant("clients D5 B-51b", "offset-back", 3, 30)
+@plant("clients D5 B-51b", "offset-back", 60, 130)
 def each_commit_is_a_task_of_its_own(patch: Patch) -> None:
     def add(self: Any, items: Any) -> Any:
         outcome = asyncio.get_running_loop().create_future()

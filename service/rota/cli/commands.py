@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -79,3 +81,10 @@ def version() -> None:
     from importlib.metadata import version as installed
 
     print(installed("rota"))
+
+
+@cache
+def command() -> Callable[[], Any]:
+    """The command line with everything that the functions above say of it: built once, as that takes a while."""
+    built: Callable[[], Any] = typer.main.get_command(app)
+    return built

@@ -22,13 +22,13 @@ def main() -> None:
 
 def _run() -> int:
     """The exit code of the command."""
-    from rota.cli.commands import app
+    from rota.cli.commands import command
     from rota.cli.exits import CommandFailed
     from rota.observability.printable import printable
 
     exit_code = 0
     try:
-        app()
+        command()()
     except SystemExit as ended:
         exit_code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except CommandFailed as failed:
