@@ -122,6 +122,20 @@ async def test_an_append_that_waits_for_a_lock_is_given_up_in_time_and_does_not_
     assert await store.append([a_batch(claim)]) == []
 
 
+@pytest.mark.parametrize("table", ["shards", "side_commits"])
+async def test_a_read_that_leases_or_commits_wait_for_is_given_up_as_soon_as_a_write(
+    store: SqlStore, postgres_url: str, table: str
+) -> None:
+    prompt = SqlStore(postgres_url, write_timeout_ms=200)
+    await prompt.open(SHARD_COUNT)
+    async with store._writing() as connection:
+        await connection.execute(text(f"LOCK TABLE rota.{table} IN ACCESS EXCLUSIVE MODE"))
+        with pytest.raises(StoreUnavailable):
+            async with asyncio.timeout(2):
+                await (prompt.owners() if table == "shards" else prompt.side_commits([0]))
+    await prompt.close()
+
+
 async def test_an_owner_that_is_paused_in_mid_transaction_does_not_keep_its_shard_locked(
     store: SqlStore, postgres_url: str
 ) -> None:

@@ -73,6 +73,30 @@ def test_no_lease_runs_out_while_the_store_is_slow(slow: dict[str, float]) -> No
     in_time()
 
 
+class StuckStore(MemoryStore):
+    """The twin, whose first answer to `load` never comes."""
+
+    loads = 0
+
+    async def load(self, shard_ids: Sequence[int]) -> list[ShardImage]:
+        self.loads += 1
+        if self.loads == 1:
+            await asyncio.Event().wait()
+        return await super().load(shard_ids)
+
+
+@in_virtual_time
+async def test_a_load_without_an_answer_is_given_up_with_the_lease_that_it_is_for() -> None:
+    clock = LoopClock()
+    store = StuckStore(clock.monotonic_ms)
+    await store.open(SHARDS)
+    async with LocalCoordinator(store, shard_count=SHARDS, limits=NOW, clock=clock, lease_ms=LEASE_MS) as local:
+        async with asyncio.timeout(2 * LEASE_MS / 1_000):
+            await local.wait_until_ready()
+
+    assert store.loads > 1
+
+
 @pytest.mark.parametrize("dies_within_a_round", [False, True])
 def test_what_a_dead_replica_held_is_taken_the_moment_its_leases_end(dies_within_a_round: bool) -> None:
     """Also if it had renewed its registration, and then died before it renewed its leases."""

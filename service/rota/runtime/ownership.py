@@ -255,9 +255,11 @@ class Ownership:
         started = time.perf_counter()
         shard_ids = [claim.shard_id for claim in claims]
         try:
-            images = await self._store.load(shard_ids)
-        except StoreUnavailable as error:
-            logger.warning("shards could not be loaded", extra={"shard_ids": shard_ids, "error": str(error)})
+            # Longer than the lease it is of no use, and the leases of the other shards are not renewed meanwhile.
+            async with asyncio.timeout((lease_until_ms - self._clock.monotonic_ms()) / 1000):
+                images = await self._store.load(shard_ids)
+        except (StoreUnavailable, TimeoutError) as error:
+            logger.warning("shards could not be loaded", extra={"shard_ids": shard_ids, "error": repr(error)})
             return
         async with asyncio.TaskGroup() as group:
             for claim, image in zip(claims, images, strict=True):

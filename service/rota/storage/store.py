@@ -32,7 +32,8 @@ class SqlStore:
     """`ShardStore` on `sqlite:///…` or `postgresql://…`.
 
     A write (lease or append) that takes more than `write_timeout_ms` raises `StoreUnavailable`, and
-    Postgres gives up its statements after that time, too: keep it below the lease.
+    Postgres gives up its statements after that time, too: keep it below the lease. The reads that a renewal
+    or a commit waits for (`owners`, `side_commits`) end by then, too.
     """
 
     def __init__(self, url: str, *, write_timeout_ms: int = 3_000, read_timeout_ms: int = 30_000) -> None:
@@ -117,7 +118,7 @@ class SqlStore:
                 await self._leases.release(connection, claims, replica_id)
 
     async def owners(self) -> list[ShardOwner]:
-        async with self._reading() as connection:
+        async with self._reading(self._write_timeout_s) as connection:
             return await self._leases.owners(connection)
 
     # --- state and journal --------------------------------------------------------------------
@@ -137,7 +138,7 @@ class SqlStore:
     async def side_commits(self, shard_ids: Sequence[int]) -> list[SideCommit]:
         if not self.has_side_door or not shard_ids:
             return []
-        async with self._reading() as connection:
+        async with self._reading(self._write_timeout_s) as connection:
             return await load_side_commits(connection, shard_ids)
 
     async def namespaces(self) -> list[str]:
@@ -197,7 +198,7 @@ class SqlStore:
                 yield connection
 
     @asynccontextmanager
-    async def _reading(self) -> AsyncIterator[AsyncConnection]:
+    async def _reading(self, timeout_s: float | None = None) -> AsyncIterator[AsyncConnection]:
         with store_errors():
-            async with asyncio.timeout(self._read_timeout_s), self._connections.reading() as connection:
+            async with asyncio.timeout(timeout_s or self._read_timeout_s), self._connections.reading() as connection:
                 yield connection
