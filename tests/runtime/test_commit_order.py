@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from rota.api.peer.answers import as_moved
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,
@@ -120,6 +121,25 @@ async def test_an_unknown_outcome_makes_the_owner_claim_the_shard_anew(
     assert refused.reply.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert coordinator.locate("default", "simple").epoch > epoch_before
     assert await fetched(coordinator) == 2, "it had landed, and the reload finds it"
+
+
+async def test_a_write_of_unknown_outcome_is_not_for_the_next_owner_although_the_replica_stops(
+    coordinator: LocalCoordinator, store: FaultyStore
+) -> None:
+    store.open_gate.clear()
+    commit = asyncio.create_task(coordinator.call(a_commit(7)))
+    await store.waiting.wait()
+
+    draining = asyncio.create_task(coordinator.drain())
+    await until(lambda: coordinator.draining)
+    store.lose_answer = True
+    store.open_gate.set()
+    unknown = await commit
+    refused = await coordinator.call(a_commit(8))
+    await draining
+
+    assert as_moved(unknown).reply.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert as_moved(refused).reply.error is ErrorCode.NOT_COORDINATOR, "nothing was decided for this one"
 
 
 async def test_an_owner_that_was_overtaken_writes_nothing_and_drops_the_shard(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from rota.api.peer import client
+from rota.api.peer import answers
 from rota.api.peer.client import GrpcPeers
 from rota.api.peer.server import PeerServer
 from rota.liveness.memory import MemoryLiveness
@@ -319,7 +319,7 @@ async def a_silent_peer(tables: MemoryTables) -> AsyncIterator[Replica]:
 async def test_a_member_whose_owner_is_silent_is_kept_alive_in_time(
     tables: MemoryTables, wait_ms: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "ANSWER_S", 3_600.0)
+    monkeypatch.setattr(answers, "ANSWER_S", 3_600.0)
     clock = SystemClock()
     liveness = MemoryLiveness(clock.monotonic_ms)
     shard_id = shard_of("default", "g", SHARDS)

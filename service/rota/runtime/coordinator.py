@@ -345,7 +345,7 @@ class LocalCoordinator:
         name = getattr(request, "group_id", "") or getattr(request, "topic", "")
         host = self._host(request.namespace, name)
         if self._draining:
-            return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, DRAINING))
+            return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, DRAINING), undecided=True)
         if host is None:
             return self._not_here(request, shard_of(request.namespace, name, self.shard_count))
         if isinstance(request, FetchOffsets | DeleteOffsets | DeleteGroup) and not await self._knows_progress(host):

@@ -245,10 +245,10 @@ class ShardHost:
             self._set_timers(held.timers)
             self._release(held.replies, held.seq)
 
-    def drop(self, reason: str, code: ErrorCode = NOT_AVAILABLE) -> None:
+    def drop(self, reason: str, code: ErrorCode = NOT_AVAILABLE, *, undecided: bool = False) -> None:
         """Throw the memory away: the store has, or may have, something else.
 
-        Who waits is answered with `code`: `NOT_COORDINATOR` only where nothing that it waits for was decided.
+        Waiting calls are answered with `code`: `NOT_COORDINATOR` only where they are `undecided`.
         """
         if self.dropped:
             return
@@ -256,14 +256,14 @@ class ShardHost:
         self.gone.set()
         self._held.clear()
         self._events.clear()
-        self.answer_parked(reason, code)
+        self._answer_parked(reason, code, undecided=undecided)
         self.end_watches()
 
-    def answer_parked(self, reason: str, code: ErrorCode = NOT_AVAILABLE) -> None:
+    def _answer_parked(self, reason: str, code: ErrorCode, *, undecided: bool) -> None:
         """Answer every waiting call with a retriable error, so that its client goes on elsewhere at once."""
         calls, self._calls = self._calls, {}
         for call in calls.values():
-            call.finish(Answer(refuse(call.request, code, reason)))
+            call.finish(Answer(refuse(call.request, code, reason), undecided=undecided))
 
     def end_watches(self) -> None:
         """Tell whoever follows a group here that nothing more will come."""

@@ -249,7 +249,8 @@ class Ownership:
             self._remove(host)
             self._telemetry.on_shard_dropped(host.shard_id, host.claim.epoch, "handed over")
             # What was decided is durable by now, unless the store hangs; what is parked has decided nothing.
-            host.drop(told, code if host.is_settled() else ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            undecided = host.is_settled()
+            host.drop(told, code if undecided else ErrorCode.COORDINATOR_NOT_AVAILABLE, undecided=undecided)
 
     async def _load(self, claims: Sequence[ShardClaim], lease_until_ms: int) -> None:
         started = time.perf_counter()

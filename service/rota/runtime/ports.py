@@ -221,6 +221,8 @@ class Answer:
     """With `NOT_COORDINATOR`: where the owner is, as far as is known."""
     shards: tuple[int, ...] = ()
     """With a list: whose part of it this is."""
+    undecided: bool = False
+    """With a refusal: no shard has decided anything for this call, so a forwarder may ask the next owner."""
 
 
 class Coordinator(Protocol):

@@ -9,6 +9,7 @@ from typing import cast
 
 import grpc
 
+from rota.api.peer.answers import HEARTBEATS_S, answer_timeout_s
 from rota.api.peer.heartbeats import CollectedHeartbeats, may_be_collected
 from rota.api.peer.methods import (
     CALL,
@@ -23,17 +24,12 @@ from rota.api.peer.methods import (
 )
 from rota.api.peer.secret import Metadata, shown
 from rota.observability import tracing
-from rota.protocol.limits import MAX_WAIT_MS
-from rota.protocol.messages import Heartbeat, Request, parks_for_ms
+from rota.protocol.messages import Request
 from rota.runtime.ports import Answer, JournalEvent, Replica
 from rota.runtime.routing import PeerUnreachable
 from rota.wire.envelopes import pack, unpack
 from rota.wire.peer_heartbeats import AnyHeartbeat
 
-ANSWER_S = 5.0
-HEARTBEATS_S = 1.0
-"""An owner answers these from memory. Who gets no answer is kept alive through the liveness store, if there is one,
-and that has to come before the member gives the call up: see `MembershipSettings.heartbeat_grace_ms`."""
 TELL_S = 0.5
 ChannelCredentials = Callable[[], tuple[object, grpc.ChannelCredentials]]
 """The credentials as they are now, behind an object that is another one each time that they change."""
@@ -70,7 +66,7 @@ class GrpcPeers:
             return await link.heartbeats.ask(cast("AnyHeartbeat", request))
         try:
             metadata = (*self._metadata, *tracing.carried())
-            data = await link.call(pack(request), timeout=_timeout_s(request), metadata=metadata)
+            data = await link.call(pack(request), timeout=answer_timeout_s(request), metadata=metadata)
         except grpc.aio.AioRpcError as error:
             raise PeerUnreachable(error.details() or error.code().name) from error
         reply, beside = unpack(data)
@@ -145,12 +141,6 @@ class _Link:
             return await heartbeats(data, timeout=HEARTBEATS_S, metadata=(*metadata(), *tracing.carried()))
 
         self.heartbeats = CollectedHeartbeats(send)
-
-
-def _timeout_s(request: Request) -> float:
-    """How long a peer may take: as long as the request lets it wait, and a little more."""
-    answer_s = HEARTBEATS_S if isinstance(request, Heartbeat) else ANSWER_S
-    return min(parks_for_ms(request), MAX_WAIT_MS) / 1000 + answer_s
 
 
 _Unary = grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]

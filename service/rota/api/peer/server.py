@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import grpc
 
 from rota.api.heartbeats import answers_to
+from rota.api.peer.answers import as_moved
 from rota.api.peer.methods import (
     CALL,
     HEARTBEATS,
@@ -22,7 +22,6 @@ from rota.api.peer.methods import (
 )
 from rota.api.peer.secret import SecretRequired
 from rota.api.peer.traces import forwarded
-from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import HeartbeatManyReply, HeartbeatReply
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.ports import Answer
@@ -78,7 +77,7 @@ class PeerServer:
         except MalformedEnvelope as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         with forwarded(context, type(request).__name__):
-            answer = self._as_moved(await self._local.call(request))
+            answer = as_moved(await self._local.call(request))
         return pack(
             answer.reply, revision=answer.revision, epoch=answer.epoch, owner=answer.owner, shards=answer.shards
         )
@@ -90,13 +89,7 @@ class PeerServer:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         with forwarded(context, "heartbeats"):
             answers = await answers_to(self._local, requests)
-        return pack_told([_told(self._as_moved(answer)) for answer in answers])
-
-    def _as_moved(self, answer: Answer) -> Answer:
-        """A draining replica has decided nothing for this call: the forwarder may ask the next owner."""
-        if not self._local.draining or answer.reply.error is not ErrorCode.COORDINATOR_NOT_AVAILABLE:
-            return answer
-        return replace(answer, reply=replace(answer.reply, error=ErrorCode.NOT_COORDINATOR))
+        return pack_told([_told(as_moved(answer)) for answer in answers])
 
     async def _released(self, _data: bytes, _context: Any) -> bytes:
         self._local.nudge()
