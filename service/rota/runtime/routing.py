@@ -80,7 +80,7 @@ class RoutedCoordinator:
         self._untold: set[str] = set()
         """Namespaces of which the peers have not been told yet that topics have changed."""
         self._telling: asyncio.Task[None] | None = None
-        self._waiting: set[asyncio.Timeout] = set()
+        self._waiting: dict[asyncio.Timeout, None] = {}
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class RoutedCoordinator:
         try:
             async with asyncio.timeout(None) as waiting:
                 if getattr(request, "wait_ms", 0) != 0:
-                    self._waiting.add(waiting)
+                    self._waiting[waiting] = None
                 return await self._peers.call(peer, request)
         except PeerUnreachable as error:
             detail = f"the shard's owner {peer.replica_id} does not answer: {error}"
@@ -187,7 +187,7 @@ class RoutedCoordinator:
         except TimeoutError:
             return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, DRAINING))
         finally:
-            self._waiting.discard(waiting)
+            self._waiting.pop(waiting, None)
 
     def _end_waits(self) -> None:
         """What is parked at a peer for our clients must not hold this process up; they wait again elsewhere."""

@@ -36,8 +36,12 @@ class Upkeep:
     async def _keep_sweeping(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_INTERVAL_S)
-            for host in list(self._ownership.hosts.values()):
-                await self._sweep(host)
+            await self.sweep_all()
+
+    async def sweep_all(self) -> None:
+        """Expire offsets and what is empty, in every shard that is here."""
+        for host in list(self._ownership.hosts.values()):
+            await self._sweep(host)
 
     async def _sweep(self, host: ShardHost) -> None:
         began_ms = self._clock.now_ms()

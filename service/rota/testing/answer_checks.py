@@ -86,7 +86,7 @@ def _heartbeat(account: GroupAccount, request: m.Heartbeat, reply: m.HeartbeatRe
             if account.state != "PreparingRebalance" and account.generation_id <= reply.generation_id:
                 yield f"S15 group is {account.state}"
         case ErrorCode.UNKNOWN_MEMBER_ID:
-            if is_member:
+            if is_member and request.group_instance_id in (None, account.members[request.member_id].group_instance_id):
                 yield "S15 it is a member"
         case ErrorCode.ILLEGAL_GENERATION:
             if request.generation_id == account.generation_id:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 
 from rota.group import records as r
 from rota.protocol.errors import ErrorCode
+from rota.protocol.ids import shard_of
 from rota.protocol.messages import CommitReply
-from rota.testing.history import GroupKey
+from rota.testing.history import Departure, GroupKey
 from rota.testing.scan import Scan
 
 _NONE = ErrorCode.NONE
@@ -129,9 +130,20 @@ def check_departures(scan: Scan) -> Iterator[str]:
             continue
         groups = ("", departure.group[1])
         renewals = sum(group_id in groups and departure.at_ms < ms <= at_ms for group_id, ms in scan.renewed_all)
-        bound_ms = (1 + renewals) * (scan.profile.session_ms[1] + 2_000)
+        bound_ms = (1 + renewals) * (scan.profile.session_ms[1] + 2_000) + _unowned_ms(scan, departure)
         if at_ms - departure.at_ms > bound_ms:
             yield f"L2 {departure.member_id} died at {departure.at_ms} and was removed only at {at_ms}"
+
+
+def _unowned_ms(scan: Scan, departure: Departure) -> int:
+    """For how long since then no replica has served the shard, beyond the leases that a takeover takes."""
+    shard_id, unowned_ms, served_ms = shard_of(*departure.group, scan.profile.shards), 0, departure.at_ms
+    for moved, epoch, _, at_ms in scan.history.epochs:
+        if moved == shard_id and at_ms > departure.at_ms:
+            unowned_ms += max(0, at_ms - served_ms - 3 * scan.profile.lease_ms)
+        if moved == shard_id:
+            served_ms = max(served_ms, at_ms, scan.history.releases.get((shard_id, epoch), 0))
+    return unowned_ms
 
 
 def _gone_ms(scan: Scan) -> dict[str, int]:

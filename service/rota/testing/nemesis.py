@@ -25,7 +25,7 @@ from rota.testing.cooperative import CooperativeMember
 from rota.testing.history import GroupKey
 from rota.testing.member import TOPIC, Member
 from rota.testing.network import Client
-from rota.testing.replica import Replica
+from rota.testing.replicas import ReplicaProcess
 from rota.testing.served import ServedMember
 
 if TYPE_CHECKING:
@@ -50,6 +50,10 @@ class Nemesis:
         self.active = True
         self.lost_replica_id = ""
         self._started = 0
+        self._faults = [kind for kind in self._kinds() if world.chance(FAULT_SHARE)] or [self._crash_replica]
+
+    def _kinds(self) -> list[Callable[[], None]]:
+        """The faults that a seed draws from."""
         kinds: list[Callable[[], None]] = [
             self._crash_replica,
             self._pause_replica,
@@ -59,9 +63,9 @@ class Nemesis:
             self._stop_store,
             self._hand_over,
         ]
-        if world.profile.churn_every_ms:
+        if self.world.profile.churn_every_ms:
             kinds.append(self._cut_member_off)
-        self._faults = [kind for kind in kinds if world.chance(FAULT_SHARE)] or [self._crash_replica]
+        return kinds
 
     def members(self) -> Iterator[Member]:
         """Everybody who was ever started, in order of the slots."""
@@ -244,7 +248,7 @@ class Nemesis:
 
     # --- the machinery ---------------------------------------------------------------------------
 
-    def _some_replica(self) -> Replica:
+    def _some_replica(self) -> ReplicaProcess:
         """Mostly one that owns something: the others' troubles matter less."""
         replicas = list(self.world.replicas.values())
         owners = [replica for replica in replicas if replica.owned]
@@ -255,12 +259,13 @@ class Nemesis:
         if not replica.dead:
             replica.crash()
             back_ms = 50 + int(self.world.rng.random() * 2_500)
-            self.world.scheduler.after(back_ms, None, self._start_replica, replica.replica_id)
+            self.world.scheduler.after(back_ms, None, self.start_replica, replica.replica_id)
 
-    def _start_replica(self, replica_id: str) -> None:
+    def start_replica(self, replica_id: str) -> None:
+        """A process takes the place of one that has ended, unless that one is lost for good."""
         if replica_id == self.lost_replica_id:
             return
-        self.world.replicas[replica_id] = Replica(self.world, replica_id)
+        self.world.replicas[replica_id] = self.world.new_replica(replica_id)
 
     def _pause_replica(self) -> None:
         replica = self._some_replica()
@@ -289,7 +294,7 @@ class Nemesis:
     def _hand_over(self) -> None:
         replica = self._some_replica()
         if not replica.dead:
-            replica.keeper.release()
+            replica.hand_over()
 
     def _while_ms(self) -> int:
         """How long a fault lasts: mostly around the length of a lease."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rota.testing.world import World
 
 MAX_HOPS = 3
+UNSERVED = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _AT_THE_WORST_MOMENT = 0.05
 
 
@@ -109,23 +110,23 @@ class Network:
     def hang_up(self, exchange: Exchange) -> None:
         """Tell the replica that the client has gone; the word may get lost like any other."""
         delivery = exchange.delivery
-        if delivery is not None and not self._lost(exchange.client.name, delivery.replica_id):
-            self._world.scheduler.after(self._delay_ms(), None, self._hung_up, delivery)
+        if delivery is not None and not self.is_lost(exchange.client.name, delivery.replica_id):
+            self._world.scheduler.after(self.delay_ms(), None, self._hung_up, delivery)
 
     def carry_back(self, delivery: Delivery, reply: Reply, hint: str | None, revision: int, epoch: int) -> None:
         exchange = delivery.exchange
         assert exchange is not None
         if isinstance(reply, JoinReply) and reply.member_id == reply.leader_id:
             self._repeat_assignment(delivery.replica_id, reply.member_id)
-        if not self._lost(delivery.replica_id, exchange.client.name):
-            delay_ms = self._delay_ms()
+        if not self.is_lost(delivery.replica_id, exchange.client.name):
+            delay_ms = self.delay_ms()
             self._world.scheduler.after(delay_ms, exchange.client, self._arrive, delivery, reply, hint, revision, epoch)
 
     def break_off(self, delivery: Delivery) -> None:
         exchange = delivery.exchange
-        if exchange is not None and not self._lost(delivery.replica_id, exchange.client.name):
+        if exchange is not None and not self.is_lost(delivery.replica_id, exchange.client.name):
             exchange.client.owner_of.pop(exchange.call.shard_id, None)
-            self._world.scheduler.after(self._delay_ms(), exchange.client, exchange.settle, None)
+            self._world.scheduler.after(self.delay_ms(), exchange.client, exchange.settle, None)
 
     def _forward(self, exchange: Exchange, replica_id: str | None) -> None:
         world = self._world
@@ -137,18 +138,18 @@ class Network:
         request = exchange.call.request
         if isinstance(request, SyncGroup) and request.assignments:
             self._assigned[request.member_id] = exchange.call
-        if not self._lost(exchange.client.name, replica_id):
-            world.scheduler.after(self._delay_ms(), None, self._deliver, delivery)
+        if not self.is_lost(exchange.client.name, replica_id):
+            world.scheduler.after(self.delay_ms(), None, self._deliver, delivery)
         if self.faulty and world.profile.loss and _may_repeat(request) and world.chance(world.profile.loss):
             twin = Delivery(None, exchange.call, replica_id)
-            world.scheduler.after(self._delay_ms() + int(world.rng.random() * 300), None, self._deliver, twin)
+            world.scheduler.after(self.delay_ms() + int(world.rng.random() * 300), None, self._deliver, twin)
             world.sometimes("request delivered twice")
 
     def _repeat_assignment(self, replica_id: str, member_id: str) -> None:
         """What a leader assigned to its last generation comes again at the worst moment: when the next one waits."""
         world, call = self._world, self._assigned.pop(member_id, None)
         if call is not None and self.faulty and world.profile.loss and world.chance(_AT_THE_WORST_MOMENT):
-            world.scheduler.after(self._delay_ms(), None, self._deliver, Delivery(None, call, replica_id))
+            world.scheduler.after(self.delay_ms(), None, self._deliver, Delivery(None, call, replica_id))
             world.sometimes("a leader's sync delivered again in its next generation")
 
     def _deliver(self, delivery: Delivery) -> None:
@@ -168,24 +169,32 @@ class Network:
         assert exchange is not None
         if exchange.done is None or exchange.delivery is not delivery:
             return
-        owner_of, shard_id = exchange.client.owner_of, exchange.call.shard_id
         if reply.error is ErrorCode.NOT_COORDINATOR:
-            owner_of.pop(shard_id, None)
+            exchange.client.owner_of.pop(exchange.call.shard_id, None)
             if hint is not None and hint != delivery.replica_id and exchange.hops < MAX_HOPS:
                 self._forward(exchange, hint)
                 return
-        elif epoch:
-            owner_of[shard_id] = delivery.replica_id
+        else:
+            self._note_owner(delivery, reply, epoch)
         self._world.note_reply(exchange.call, reply, revision, epoch)
         exchange.settle(reply)
 
-    def _delay_ms(self) -> int:
+    def _note_owner(self, delivery: Delivery, reply: Reply, epoch: int) -> None:
+        """Where the client goes with its next request for this shard."""
+        exchange = delivery.exchange
+        assert exchange is not None
+        if epoch:
+            exchange.client.owner_of[exchange.call.shard_id] = delivery.replica_id
+        elif self._world.rotates and reply.error in UNSERVED:
+            exchange.client.owner_of.pop(exchange.call.shard_id, None)
+
+    def delay_ms(self) -> int:
         rng = self._world.rng
         if self.faulty and rng.random() < self._world.profile.slow_answers:
             return 1 + int(rng.random() * 400)
         return 1 + int(rng.random() * 8)
 
-    def _lost(self, sender: str, receiver: str) -> bool:
+    def is_lost(self, sender: str, receiver: str) -> bool:
         now_ms = self._world.scheduler.now_ms
         if now_ms < self.cut_from.get(sender, 0) or now_ms < self.cut_to.get(receiver, 0):
             return True

@@ -10,6 +10,7 @@ from rota.group.rows import ShardImage
 from rota.group.shard import Shard
 from rota.protocol.messages import Reply
 from rota.testing.facts import rows_of
+from rota.testing.replicas import ServedShard
 from rota.testing.store import Batch
 
 
@@ -56,7 +57,7 @@ class OwnedShard:
         return batch
 
 
-def image_differences(owned: OwnedShard, image: ShardImage) -> list[str]:
+def image_differences(owned: ServedShard, image: ShardImage) -> list[str]:
     """Where the store's rows are not those of the live shard."""
     live, stored = rows_of(owned.shard.image()), rows_of(image)
     return [

@@ -16,7 +16,7 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinGroup, Reply, parks_for_ms, refuse
 from rota.testing.keeper import ShardKeeper
 from rota.testing.owned import Outcome, OwnedShard
-from rota.testing.scheduler import Process
+from rota.testing.replicas import ReplicaProcess
 from rota.testing.served import SimulatedAssigner
 from rota.testing.store import Batch
 
@@ -25,23 +25,25 @@ if TYPE_CHECKING:
     from rota.testing.world import World
 
 
-class Replica(Process):
-    """One incarnation of a replica; after a crash another one takes its name."""
+class Replica(ReplicaProcess):
+    """A replica whose runtime is a model. It keeps its name in the store over a restart."""
 
     def __init__(self, world: World, replica_id: str) -> None:
-        super().__init__()
+        super().__init__(replica_id, replica_id)
         self.world = world
-        self.replica_id = replica_id
         self.clock_offset_ms = world.clock_offset_of(replica_id)
         """How far its wall clock is off: nothing may depend on it."""
-        self.owned: dict[int, OwnedShard] = {}
+        self._owned: dict[int, OwnedShard] = {}
         self.calls: dict[int, tuple[int, Delivery]] = {}
         """Requests that have no answer yet: by number, the shard and the way back."""
         self.committing = False
-        self.cut_off_from_store_until_ms = 0
         self.owner_hints: dict[int, str] = {}
         self.keeper = ShardKeeper(world, self)
         self.assigner = SimulatedAssigner(self)
+
+    @property
+    def owned(self) -> dict[int, OwnedShard]:
+        return self._owned
 
     def now_ms(self) -> int:
         """Its wall clock, which the core is given."""
@@ -50,7 +52,6 @@ class Replica(Process):
     # --- requests --------------------------------------------------------------------------------
 
     def receive(self, delivery: Delivery) -> None:
-        """A request arrived."""
         shard_id = delivery.call.shard_id
         owned = self.serving(shard_id)
         request = delivery.call.request
@@ -67,7 +68,6 @@ class Replica(Process):
         self.world.scheduler.after(parks_for_ms(request), self, self._wait_is_over, owned, number)
 
     def hang_up(self, delivery: Delivery) -> None:
-        """The client closed the connection: nobody waits for this answer any more."""
         number = next((n for n, (_, waiting) in self.calls.items() if waiting is delivery), None)
         if number is None:
             return
@@ -193,7 +193,7 @@ class Replica(Process):
     def _reply(self, owned: OwnedShard, number: int, reply: Reply, revision: int) -> None:
         waiting = self.calls.pop(number, None)
         if waiting is not None:
-            self.world.note_release(self, owned, revision)
+            self.world.note_release(self.owner_id, owned.shard.shard_id, owned.epoch, revision)
             waiting[1].answer(reply, revision=revision, epoch=owned.epoch)
         elif number not in self.world.hung_up:
             self.world.violation(f"L6 call {number} was answered twice, now with {reply}")
@@ -229,8 +229,10 @@ class Replica(Process):
     def cut_off_from_store(self) -> bool:
         return self.world.scheduler.now_ms < self.cut_off_from_store_until_ms
 
+    def hand_over(self) -> None:
+        self.keeper.release()
+
     def crash(self) -> None:
-        """Everything in memory is gone; open connections break."""
         self.dead = True
         for owned in self.owned.values():
             if owned.sent is not None:

@@ -66,15 +66,20 @@ class SimulatedStore:
         self._rng = rng
         self._profile = profile
         self._history = history
-        self.tables = Tables(lambda: scheduler.now_ms)
+        self.tables = self._new_tables()
         self.tables.open(profile.shards)
         self.folded = {shard_id: ShardState(shard_id) for shard_id in range(profile.shards)}
         self.loaded_facts: dict[tuple[int, int], Any] = {}
         """What an owner found when it loaded the shard, by shard and epoch, until its first line lands."""
         self.faulty = True
+        self.usual_ms = 3
+        """How long a statement is on its way at most, while all is well."""
         self.slow_until_ms = 0
         self.down_until_ms = 0
         history.journal = {shard_id: [] for shard_id in range(profile.shards)}
+
+    def _new_tables(self) -> Tables:
+        return Tables(lambda: self._scheduler.now_ms)
 
     # --- the way of a statement ------------------------------------------------------------------
 
@@ -94,7 +99,7 @@ class SimulatedStore:
         rng, faulty, profile = self._rng, self.faulty, self._profile
         settled = _Once(done)
         self._scheduler.after(timeout_ms, client, settled.give_up)
-        there_ms = 1 + int(rng.random() * 3)
+        there_ms = 1 + int(rng.random() * self.usual_ms)
         if faulty and self._scheduler.now_ms < self.slow_until_ms:
             there_ms += int(rng.random() * profile.lease_ms)
         if faulty and rng.random() < profile.stalled_statements:
@@ -129,18 +134,22 @@ class SimulatedStore:
         sent = ShardBatch(batch.shard_id, batch.epoch, batch.first_seq, events, batch.rows)
         if self.tables.append([sent]):
             return False
+        self._note_landed(replica_id, batch)
+        return True
+
+    def _note_landed(self, replica_id: str, batch: Batch) -> None:
+        """Into W, and into the shard folded from W."""
         now_ms = self._scheduler.now_ms
         if self.tables.lease_left_ms(batch.shard_id) <= 0:
             self._history.sometimes["append landed after the lease was over"] += 1
         journal = self._history.journal[batch.shard_id]
         folded = self.folded[batch.shard_id]
-        for event, entry, decided_ms in zip(events, batch.entries, batch.decided_ms, strict=True):
-            journal.append(Landed(event.seq, batch.epoch, entry, decided_ms, now_ms, replica_id))
+        for seq, (entry, decided_ms) in enumerate(zip(batch.entries, batch.decided_ms, strict=True), batch.first_seq):
+            journal.append(Landed(seq, batch.epoch, entry, decided_ms, now_ms, replica_id))
             note_landing(self._history, folded, entry)
             folded.replay(entry)
             if entry.record.kind == "shard_acquired":
                 self._compare_with_loaded(batch.shard_id, batch.epoch)
-        return True
 
     def _compare_with_loaded(self, shard_id: int, epoch: int) -> None:
         """S14: load(rows) == fold(journal), then forget what was not settled."""

@@ -19,9 +19,10 @@ from rota.testing.facts import facts_of
 from rota.testing.history import Call, Effect, GroupKey, History
 from rota.testing.nemesis import Nemesis
 from rota.testing.network import Network
-from rota.testing.owned import OwnedShard, image_differences
+from rota.testing.owned import image_differences
 from rota.testing.profiles import Profile, profile_of
 from rota.testing.replica import Replica
+from rota.testing.replicas import ReplicaProcess, ServedShard
 from rota.testing.scheduler import Scheduler
 from rota.testing.situations import note_reply_situation, note_takeover
 from rota.testing.store import SimulatedStore
@@ -33,6 +34,9 @@ LONGEST_ANSWER_MS = 5_500
 
 class World:
     """Everything there is. `run` plays the safety phase, then takes the faults away and waits for peace (L7)."""
+
+    rotates = False
+    """Do clients try another replica after one that cannot serve a shard? Behind a load balancer they do."""
 
     def __init__(self, seed: int, profile: Profile | None = None) -> None:
         self.seed = seed
@@ -47,7 +51,7 @@ class World:
             group_max_size=2 if full else 100,
             offsets_retention_ms=5_000,
         )
-        self.store = SimulatedStore(self.scheduler, self.rng, self.profile, self.history)
+        self.store = self._new_store()
         self.network = Network(self)
         self.troublesome = True
         self.working = not self.chance(0.2)
@@ -67,8 +71,18 @@ class World:
         self.served = frozenset(self.groups[:1] if seed % 10 == 8 else ())
         """Groups that leave assigning to the server."""
         self.replica_ids = [f"r{number}" for number in range(self.profile.replicas)]
-        self.replicas = {replica_id: Replica(self, replica_id) for replica_id in self.replica_ids}
-        self.nemesis = Nemesis(self)
+        self.replicas = {replica_id: self.new_replica(replica_id) for replica_id in self.replica_ids}
+        self.nemesis = self._new_nemesis()
+
+    def _new_store(self) -> SimulatedStore:
+        return SimulatedStore(self.scheduler, self.rng, self.profile, self.history)
+
+    def new_replica(self, replica_id: str) -> ReplicaProcess:
+        """Start a replica, for the first time or after it has ended."""
+        return Replica(self, replica_id)
+
+    def _new_nemesis(self) -> Nemesis:
+        return Nemesis(self)
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -96,7 +110,8 @@ class World:
                 self._check_quiet()
                 return
         for group in self.groups:
-            self.violation(f"L7 {group[1]}: {self._unrest(group)}")
+            if unrest := self._unrest(group):
+                self.violation(f"L7 {group[1]}: {unrest}")
 
     def _check_quiet(self) -> None:
         """L6: nobody waits for an answer longer than it asked to."""
@@ -134,10 +149,11 @@ class World:
                 return f"of {self.partitions[key]} partitions {held} are held"
         return ""
 
-    def owner(self, shard_id: int) -> OwnedShard | None:
+    def owner(self, shard_id: int) -> ServedShard | None:
         """The shard at the replica whose epoch is the store's."""
+        by_owner_id = {replica.owner_id: replica for replica in self.replicas.values()}
         for row in self.store.tables.owners():
-            replica = self.replicas.get(row.replica_id)
+            replica = by_owner_id.get(row.replica_id)
             if row.shard_id == shard_id and replica is not None and not replica.dead:
                 owned = replica.owned.get(shard_id)
                 return owned if owned is not None and owned.epoch == row.epoch else None
@@ -184,15 +200,14 @@ class World:
             self.acked[call.shard_id] = max(self.acked[call.shard_id], revision)
         note_reply_situation(self.history, call)
 
-    def note_release(self, replica: Replica, owned: OwnedShard, revision: int) -> None:
+    def note_release(self, owner_id: str, shard_id: int, epoch: int, revision: int) -> None:
         """D1: nothing is answered that the store does not have. S15: nobody answers who is not the owner any more."""
-        shard_id = owned.shard.shard_id
-        self.history.releases[(shard_id, owned.epoch)] = self.scheduler.now_ms
-        if self.store.tables.owner_of(shard_id) != replica.replica_id:
-            self.violation(f"S15 shard {shard_id}: {replica.replica_id} answers after another has taken it")
+        self.history.releases[(shard_id, epoch)] = self.scheduler.now_ms
+        if self.store.tables.owner_of(shard_id) != owner_id:
+            self.violation(f"S15 shard {shard_id}: {owner_id} answers after another has taken it")
         journal = self.history.journal[shard_id]
-        if len(journal) < revision or (revision and journal[revision - 1].epoch > owned.epoch):
-            self.violation(f"D1 shard {shard_id}: revision {revision} of epoch {owned.epoch} is answered, not durable")
+        if len(journal) < revision or (revision and journal[revision - 1].epoch > epoch):
+            self.violation(f"D1 shard {shard_id}: revision {revision} of epoch {epoch} is answered, not durable")
 
     def note_claims(self, claims: list[ShardClaim], replica_id: str) -> None:
         for claim in claims:
@@ -201,7 +216,7 @@ class World:
                 self.sometimes("same replica takes a shard again")
             self.history.epochs.append((claim.shard_id, claim.epoch, replica_id, self.scheduler.now_ms))
 
-    def note_owner(self, replica: Replica, shard_id: int) -> None:
+    def note_owner(self, replica: ReplicaProcess, shard_id: int) -> None:
         former = [
             other.owned[shard_id].shard
             for other in self.replicas.values()
@@ -211,7 +226,7 @@ class World:
             self.sometimes("two replicas believe that they own a shard")
         note_takeover(self.history, self.store.folded[shard_id])
 
-    def compare_with_store(self, owned: OwnedShard) -> None:
+    def compare_with_store(self, owned: ServedShard) -> None:
         """S14 at random points: the live shard, the store's rows and the folded journal say the same."""
         if not self.chance(0.04):
             return

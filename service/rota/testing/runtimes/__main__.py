@@ -1,0 +1,54 @@
+"""Run many seeds and report: `python -m rota.testing.runtimes --seeds 1000 --first 0`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from rota.testing.runtimes.tally import replay_command, run_seeds
+from rota.testing.sim import Tally
+
+_CHUNK = 50
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; 1 if anything was violated."""
+    parser = argparse.ArgumentParser(prog="rota.testing.runtimes", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1_000, help="how many worlds to play")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
+    options = parser.parse_args(argv)
+    tally = run_side_by_side(range(options.first, options.first + options.seeds), options.jobs)
+    _report(tally)
+    return 1 if tally.failures else 0
+
+
+def run_side_by_side(seeds: range, jobs: int) -> Tally:
+    """The same as `run_seeds` in several processes."""
+    chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
+    tally = Tally()
+    with ProcessPoolExecutor(max(1, min(jobs, len(chunks)))) as pool:
+        for part in pool.map(run_seeds, chunks):
+            tally.add(part)
+    return tally
+
+
+def _report(tally: Tally) -> None:
+    print(
+        f"{tally.seeds} seeds of the production runtime, {tally.rebalances} rebalances, {tally.calls} calls, "
+        f"{tally.steps} steps in {tally.cpu_seconds:.1f} CPU s: {tally.cpu_seconds / tally.seeds * 1000:.0f} ms a seed"
+    )
+    for situation, times in sorted(tally.sometimes.items()):
+        print(f"  {times:8} × {situation}")
+    for seed, found in tally.failures.items():
+        print(f"\nseed {seed} violates {len(found)} rules on Python {platform.python_version()}:")
+        print(*(f"  {text}" for text in found[:5]), f"  replay: {replay_command(seed)}", sep="\n")
+    print(f"{len(tally.failures)} of {tally.seeds} seeds violate something" if tally.failures else "0 violations")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

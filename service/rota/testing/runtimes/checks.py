@@ -1,0 +1,99 @@
+"""Rules about what the liveness store adds: sessions that outlive an owner, and heartbeats without one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rota.group import records as r
+from rota.protocol.errors import ErrorCode
+from rota.protocol.ids import shard_of
+from rota.protocol.messages import Heartbeat
+from rota.runtime.host import GRACE_MS
+from rota.testing.history import Departure, History
+from rota.testing.runtimes.liveness import LivenessServer
+
+if TYPE_CHECKING:
+    from rota.testing.runtimes.world import RuntimeWorld
+
+RACE_MS = 300
+"""A heartbeat that is recorded while the owner asks for it may come too late."""
+LATE_MS = 1_000
+"""How late a session may end: timers that were held back, a commit that is slow."""
+
+
+def check_shared_sessions(world: RuntimeWorld) -> list[str]:
+    """Everything that is wrong with the sessions of a world that has a liveness store."""
+    if world.liveness is None:
+        return []
+    sessions = _sessions(world.history)
+    found = list(_recorded(world.history, world.liveness, sessions))
+    for departure in world.history.departures:
+        found += _departed(world, world.liveness, departure, sessions)
+    return found
+
+
+def _recorded(history: History, liveness: LivenessServer, sessions: dict[str, int]) -> Iterator[str]:
+    """L1: a member whose heartbeat was recorded, while its owner was silent, is not expired within its session."""
+    expired = {
+        line.entry.record.member_id: line.decided_ms
+        for line in _lines(history, r.MemberExpired)
+        if line.entry.record.reason.startswith("no heartbeat")
+    }
+    for call in history.calls:
+        request, reply = call.request, call.reply
+        if not isinstance(request, Heartbeat) or reply is None or call.epoch or reply.error is not ErrorCode.NONE:
+            continue
+        at_ms, session_ms = expired.get(request.member_id, -1), sessions.get(request.member_id, 0)
+        is_within = call.sent_ms + RACE_MS < at_ms < call.sent_ms + session_ms
+        if is_within and not liveness.has_failed(call.sent_ms, at_ms):
+            yield f"L1 {request.member_id} was expired at {at_ms}, its heartbeat of {call.sent_ms} was recorded"
+
+
+def _departed(
+    world: RuntimeWorld, liveness: LivenessServer, departure: Departure, sessions: dict[str, int]
+) -> Iterator[str]:
+    """L2: a new owner lets the session of a silent member end when it would have ended, and a grace later."""
+    gone = next((ms for member_id, ms in _gone(world.history) if member_id == departure.member_id), None)
+    session_ms = sessions.get(departure.member_id)
+    if gone is None or session_ms is None or liveness.has_failed(departure.at_ms - session_ms, gone):
+        return
+    completed = [
+        line.landed_ms
+        for line in _lines(world.history, r.GenerationCompleted)
+        if line.entry.group_id == departure.group[1] and line.landed_ms <= gone
+    ]
+    began_ms = max([departure.at_ms, *completed])
+    graces = _graces(world, shard_of(*departure.group, world.profile.shards), began_ms, gone)
+    bound_ms = session_ms + LATE_MS + sum(graces)
+    if graces and gone - began_ms > bound_ms:
+        yield f"L2 {departure.member_id} was last heard at {began_ms} and removed only at {gone}, bound {bound_ms}"
+
+
+def _graces(world: RuntimeWorld, shard_id: int, from_ms: int, to_ms: int) -> list[int]:
+    """What each new owner adds: a grace, and the time for which no owner can have shared what it had heard."""
+    graces, heard_ms = [], 0
+    for moved, epoch, _, at_ms in world.history.epochs:
+        if moved == shard_id:
+            if from_ms < at_ms <= to_ms:
+                graces.append(GRACE_MS + world.profile.lease_ms + at_ms - heard_ms)
+            heard_ms = max(at_ms, world.history.releases.get((shard_id, epoch), 0))
+    return graces
+
+
+def _gone(history: History) -> Iterator[tuple[str, int]]:
+    for line in _lines(history, r.MemberExpired):
+        yield line.entry.record.member_id, line.decided_ms
+
+
+def _sessions(history: History) -> dict[str, int]:
+    return {
+        line.entry.record.member.member_id: line.entry.record.member.session_timeout_ms
+        for line in _lines(history, r.MemberJoined)
+    }
+
+
+def _lines(history: History, kind: type[Any]) -> Iterator[Any]:
+    """The journal lines of one kind: `Landed`, whose record is of that kind."""
+    for lines in history.journal.values():
+        yield from (line for line in lines if isinstance(line.entry.record, kind))

@@ -1,0 +1,120 @@
+"""Replicas among themselves over the simulated network: requests are forwarded, delayed, cut off, and break."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rota.api.peer.answers import answer_timeout_s, as_moved
+from rota.protocol.messages import Request
+from rota.runtime.ports import Answer, JournalEvent, Replica
+from rota.runtime.routing import PeerUnreachable
+
+if TYPE_CHECKING:
+    from rota.testing.runtimes.replica import RuntimeReplica
+    from rota.testing.runtimes.world import RuntimeWorld
+
+
+class Forwarded:
+    """One request at a peer, from sending to its first outcome."""
+
+    __slots__ = ("_peer", "_peers", "_task", "outcome")
+
+    def __init__(self, peers: PeersOfReplica, peer: Replica) -> None:
+        self._peers = peers
+        self._peer = peer
+        self._task: asyncio.Task[None] | None = None
+        self.outcome: asyncio.Future[Answer] = peers.replica.loop.create_future()
+
+    def arrive(self, request: Request) -> None:
+        """At the peer, unless it has ended meanwhile."""
+        target = self._peers.running(self._peer)
+        if target is None:
+            self.break_off("connection refused")
+            return
+        self._task = target.run_for_peer(self, self._serve(target, request))
+
+    async def _serve(self, target: RuntimeReplica, request: Request) -> None:
+        answer = as_moved(await target.local.call(request))
+        self._peers.carry(target.replica_id, self._peers.replica.replica_id, self._settle, answer)
+
+    def break_off(self, reason: str) -> None:
+        """The peer's end of the connection is gone."""
+        self._peers.carry(self._peer.address, self._peers.replica.replica_id, self._fail, reason)
+
+    def cancel(self) -> None:
+        """The caller has gone; at the peer the call is cancelled."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _settle(self, answer: Answer) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(answer)
+
+    def _fail(self, reason: str) -> None:
+        if not self.outcome.done():
+            self.outcome.set_exception(PeerUnreachable(reason))
+
+
+class PeersOfReplica:
+    """`Peers` for one replica."""
+
+    def __init__(self, world: RuntimeWorld, replica: RuntimeReplica) -> None:
+        self._world = world
+        self.replica = replica
+
+    async def call(self, peer: Replica, request: Request) -> Answer:
+        """Ask a peer; see `rota.runtime.routing.Peers`."""
+        forwarded = Forwarded(self, peer)
+        self._world.sometimes("request forwarded to a peer")
+        self.carry(self.replica.replica_id, peer.address, forwarded.arrive, request, to=peer)
+        try:
+            async with asyncio.timeout(answer_timeout_s(request)):
+                return await forwarded.outcome
+        except TimeoutError as error:
+            self._world.sometimes("peer did not answer in time")
+            raise PeerUnreachable("no answer in time") from error
+        finally:
+            if not forwarded.outcome.done() or forwarded.outcome.cancelled():
+                self.carry(self.replica.replica_id, peer.address, forwarded.cancel, to=peer)
+
+    async def watch(
+        self, _peer: Replica, _namespace: str, _group_id: str, _after_revision: int | None
+    ) -> AsyncIterator[JournalEvent]:
+        """No simulated client follows a group at a peer: the stream ends at once."""
+        events: tuple[JournalEvent, ...] = ()
+        for event in events:
+            yield event
+
+    async def tell_released(self, peers: Sequence[Replica]) -> None:
+        for peer in peers:
+            self._notify(peer, lambda target: target.local.nudge())
+
+    async def tell_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
+        for peer in peers:
+            self._notify(peer, lambda target: target.local.hear_of_topics(namespaces))
+
+    async def close(self) -> None:
+        """There is no connection to close."""
+
+    def running(self, peer: Replica) -> RuntimeReplica | None:
+        """The process that registered as `peer`, if it still runs."""
+        replica = self._world.replicas[peer.address]
+        return replica if replica.owner_id == peer.replica_id and not replica.dead else None
+
+    def _notify(self, peer: Replica, act: Callable[[RuntimeReplica], None]) -> None:
+        def arrive() -> None:
+            target = self.running(peer)
+            if target is not None:
+                act(target)
+
+        self.carry(self.replica.replica_id, peer.address, arrive, to=peer)
+
+    def carry(
+        self, sender: str, receiver: str, act: Callable[..., None], *args: Any, to: Replica | None = None
+    ) -> None:
+        """A message between two replicas. It is handled by the process that it is for, when that is awake."""
+        process = self.replica if to is None else self.running(to)
+        if not self._world.is_link_cut(sender, receiver) and not self._world.network.is_lost(sender, receiver):
+            self._world.scheduler.after(self._world.network.delay_ms(), process, act, *args)

@@ -1,0 +1,1 @@
+"""The production runtime in simulated worlds."""

@@ -1,0 +1,43 @@
+"""Every defect that is planted in the production runtime is found: a net that lets one through would lose its like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from rota.testing.runtimes.tally import run_seed
+from tests.runtimes.plants import PLANTS, Plant
+
+WITHIN = 300
+"""Seeds to look through where those that a row names play out otherwise by now."""
+PAIR = ("every_reply_is_released_at_once", "the_lease_never_ends")
+PAIR_WITHIN = 50
+
+
+def _rules(seed: int) -> set[str]:
+    return {text.split()[0].rstrip(":") for text in run_seed(seed)[1]}
+
+
+def _candidates(plant: Plant, within: int) -> Iterator[int]:
+    yield from plant.seeds
+    yield from (seed for seed in range(within) if seed not in plant.seeds)
+
+
+def _seed_that_finds(plant: Plant, within: int = WITHIN) -> int | None:
+    with plant.planted():
+        return next((seed for seed in _candidates(plant, within) if not _rules(seed).isdisjoint(plant.rules)), None)
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_defect_is_found_by_a_seed_that_is_else_in_order(name: str) -> None:
+    seed = _seed_that_finds(PLANTS[name])
+
+    assert seed is not None, f"none of {WITHIN} seeds reports one of {PLANTS[name].rules}"
+    assert _rules(seed) == set()
+
+
+@pytest.mark.parametrize("name", PAIR)
+def test_the_pair_that_the_simulated_replicas_hid_is_found_within_few_seeds(name: str) -> None:
+    assert all(seed < PAIR_WITHIN for seed in PLANTS[name].seeds)
+    assert _seed_that_finds(PLANTS[name], PAIR_WITHIN) in range(PAIR_WITHIN)

@@ -1,0 +1,41 @@
+"""The same seed is the same run, in this process and in another."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from rota.testing.runtimes.tally import run_seed
+
+DIGESTS = """
+from rota.testing.runtimes import run_seed
+print(*(run_seed(seed)[0].history.trace_hash() for seed in range(12)))
+"""
+
+
+def digest(seed: int) -> str:
+    return run_seed(seed)[0].history.trace_hash()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 7, 12])
+def test_the_same_seed_twice_is_the_same_run(seed: int) -> None:
+    assert digest(seed) == digest(seed)
+
+
+def test_another_seed_is_another_run() -> None:
+    assert len({digest(seed) for seed in (0, 1, 2)}) == 3
+
+
+def test_the_order_of_sets_decides_nothing() -> None:
+    digests = {_digests_of_a_process(hash_seed) for hash_seed in ("1", "2")}
+
+    assert len(digests) == 1
+
+
+def _digests_of_a_process(hash_seed: str) -> str:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    ran = subprocess.run([sys.executable, "-c", DIGESTS], env=environment, capture_output=True, text=True, check=True)
+    return ran.stdout
