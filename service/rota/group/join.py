@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rota.group.membership_checks import check_member, report_fenced
+from rota.group.mismatch import join_mismatch
 from rota.group.rebalance import (
     drop_parked,
     join_reply,
@@ -28,7 +29,7 @@ def check_join(group: Group, request: JoinGroup, limits: Limits) -> JoinReply | 
     if not group.supports(request.protocol_type, names):
         return JoinReply(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-            detail="no protocol, another protocol type, or no protocol that all members list",
+            detail=join_mismatch(group, request.protocol_type, names),
             member_id=request.member_id,
         )
     for protocol in request.protocols:

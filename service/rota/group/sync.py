@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rota.group.assigning import server_side_of
 from rota.group.membership_checks import check_generation, report_fenced
+from rota.group.mismatch import sync_mismatch
 from rota.group.rebalance import REBALANCE_IN_PROGRESS, release_heartbeats, start_rebalance
 from rota.group.records import AssignmentFailed, AssignmentSynced
 from rota.group.result import Result
@@ -66,10 +67,9 @@ def _check(group: Group, request: SyncGroup) -> SyncReply | None:
     error = check_generation(group, request.member_id, request.group_instance_id, request.generation_id)
     if error is not ErrorCode.NONE:
         return SyncReply(error)
-    if request.protocol_type is not None and request.protocol_type != group.protocol_type:
-        return SyncReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail="another protocol type than the group's")
-    if request.protocol_name is not None and request.protocol_name != group.protocol_name:
-        return SyncReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail="another protocol than the group chose")
+    named = (request.protocol_type, request.protocol_name)
+    if named[0] not in (None, group.protocol_type) or named[1] not in (None, group.protocol_name):
+        return SyncReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail=sync_mismatch(group, *named))
     return None
 
 

@@ -96,7 +96,42 @@ def test_refused_first_join_leaves_no_group_behind() -> None:
 def test_another_protocol_type_is_refused() -> None:
     core = a_stable_group(members=1)
 
-    assert core.ask(a_join(new="x", protocol_type="consumer")).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    reply = core.ask(a_join(new="x", protocol_type="consumer"))
+
+    assert reply.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert reply.detail == (
+        "group 'g' has the protocol type 'worker' (Connect workers) and the protocol 'range';"
+        " this member offers the protocol 'range' of the protocol type 'consumer' (consumers and worker pools);"
+        " use another group name"
+    )
+
+
+def test_a_refused_protocol_is_named_beside_those_that_all_members_list() -> None:
+    core = a_stable_group(members=2)
+
+    reply = core.ask(a_join(new="x", protocols=(("sticky", b""), ("roundrobin", b""))))
+
+    assert reply.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert "all its members list the protocol 'range'; " in reply.detail
+    assert "this member offers the protocols 'sticky', 'roundrobin'; " in reply.detail
+
+
+def test_the_text_of_a_refused_join_is_short_and_printable_whatever_its_names() -> None:
+    core = a_stable_group(members=1)
+    names = tuple((f"{number}\n" + "x" * 10_000, b"") for number in range(60))
+
+    detail = core.ask(a_join(new="x", protocol_type="y" * 10_000, protocols=names)).detail
+
+    assert len(detail) < 1_000
+    assert detail.isprintable()
+    assert "and 55 more" in detail
+
+
+def test_a_join_without_protocols_is_told_what_it_lacks() -> None:
+    lacking = "a join needs a protocol type and at least one protocol"
+
+    assert an_empty_shard().ask(a_join(new="x", protocols=())).detail == lacking
+    assert a_stable_group(members=1).ask(a_join(new="x", protocols=())).detail == lacking
 
 
 def test_session_timeout_out_of_bounds_is_refused() -> None:

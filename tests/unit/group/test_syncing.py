@@ -92,8 +92,15 @@ def test_stranger_is_unknown() -> None:
 def test_another_protocol_than_the_groups_is_refused() -> None:
     core = a_group_awaiting_its_assignment(members=1)
 
-    for other in (replace(a_sync("m0", 1), protocol_name="x"), replace(a_sync("m0", 1), protocol_type="x")):
-        assert core.ask(other).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    others = {
+        "protocol": replace(a_sync("m0", 1), protocol_name="x"),
+        "protocol type": replace(a_sync("m0", 1), protocol_type="x"),
+    }
+    for differs, other in others.items():
+        reply = core.ask(other)
+        assert reply.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert f"has the {differs} " in reply.detail
+        assert reply.detail.endswith("this member's sync names 'x'")
 
 
 def test_sync_in_a_join_phase_is_told_to_join() -> None:
