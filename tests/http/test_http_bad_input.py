@@ -182,6 +182,16 @@ async def test_a_bad_path_or_query_is_refused(
     assert_refused(response, status, code, scripted)
 
 
+async def test_404_names_the_method_and_the_path_on_one_short_line(client: httpx.AsyncClient) -> None:
+    doubled = await client.post(f"/v1{GROUP}/join", content=b"{}", headers=JSON)
+    hostile = await client.get("/v1/%0A%1b[31m" + "x" * 4_000)
+
+    assert doubled.json()["detail"] == f"no such route: POST /v1{GROUP}/join"
+    assert hostile.status_code == 404
+    assert hostile.json()["detail"].startswith("no such route: GET /v1/\\n\\x1b[31mxxx")
+    assert len(hostile.json()["detail"]) < 300
+
+
 async def test_405_names_all_methods_of_the_route(client: httpx.AsyncClient) -> None:
     response = await client.patch(f"{GROUP}/offsets")
     assert {name.strip() for name in response.headers["allow"].split(",")} == {"GET", "HEAD", "POST", "DELETE"}

@@ -27,6 +27,7 @@ from rota.api.http.streams import PING_SECONDS, EventStreams
 from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
 from rota.observability.metrics import Metrics
+from rota.observability.printable import printable
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat
@@ -39,6 +40,8 @@ _GROUP_CALL_PATH = re.compile(r"/v1/namespaces/([^/]+)/groups/([^/]+)/([a-z]+)")
 JWKS_PATH = "/.well-known/jwks.json"
 DOCUMENT_PATH = "/openapi.json"
 _GROUP = PREFIX + "/groups/{group_id}"
+_MOST_QUOTED = 200
+"""Characters of an unknown path that its rejection repeats."""
 
 
 class HttpApi:
@@ -189,10 +192,12 @@ def _fastapi(limits: Limits, *, guarded: bool) -> FastAPI:
     return app
 
 
-async def _on_http_exception(_http: HttpRequest, error: Exception) -> Response:
+async def _on_http_exception(http: HttpRequest, error: Exception) -> Response:
     """What the router itself refuses: unknown paths and methods."""
     assert isinstance(error, HTTPException)
     headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
-    detail = {404: "no such route", 405: "this route has other methods; see Allow"}.get(error.status_code, "refused")
+    path = printable(http.scope["path"][:_MOST_QUOTED])
+    no_route = f"no such route: {printable(http.method)} {path}"
+    detail = {404: no_route, 405: "this route has other methods; see Allow"}.get(error.status_code, "refused")
     refusal = HttpRefusal(error.status_code, detail, ErrorCode.INVALID_REQUEST, headers)
     return render_rejection(refusal).as_response()
