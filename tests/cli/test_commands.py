@@ -24,9 +24,11 @@ def test_help_names_every_command_and_the_exit_codes(rota: Rota) -> None:
 
 def test_version_is_one_word_on_standard_output(rota: Rota) -> None:
     shown = rota.as_process("version")
+    as_option = rota.as_process("--version")
 
     assert (shown.exit_code, shown.err) == (0, "")
     assert shown.out.strip().replace(".", "").isalnum()
+    assert as_option == shown
 
 
 def test_groups_are_listed_as_a_table_as_json_and_by_name(rota: Rota) -> None:

@@ -46,6 +46,12 @@ app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(simulate.app, name="simulate")
 
 
+def _print_release(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
 @app.callback()
 def rota(
     context: typer.Context,
@@ -62,6 +68,9 @@ def rota(
         Path | None, typer.Option(envvar="ROTA_CERT_FILE", help="Who you are: a certificate chain in PEM.")
     ] = None,
     key_file: Annotated[Path | None, typer.Option(envvar="ROTA_KEY_FILE", help="Its private key.")] = None,
+    release: Annotated[  # noqa: ARG001 - its callback acts
+        bool, typer.Option("--version", callback=_print_release, is_eager=True, help="Print the release and exit.")
+    ] = False,
 ) -> None:
     """Rota: processes join a group, agree on one generation, split the work, and take over from those that die.
 
