@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from rota.protocol.errors import ErrorCode
 from rota.wire.status import STATUS
@@ -11,6 +12,8 @@ from rota.wire.status import STATUS
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 MAX_RETRY_AFTER_MS = 30_000
 """A client waits no longer than this because of an answer, no matter what the answer asks for."""
+NO_ROUTE_STATUS = 404
+"""With `INVALID_REQUEST`, whose own status is 400, it means that the server has no such path."""
 _TYPE_PREFIX = "urn:rota:error:"
 _TYPE_IF_NONE = dict.fromkeys(
     (ErrorCode.INVALID_REQUEST, ErrorCode.UNAUTHENTICATED, ErrorCode.THROTTLED, ErrorCode.PAYLOAD_TOO_LARGE),
@@ -64,6 +67,22 @@ def decode_problem(http_status: int, document: dict[str, Any], retry_after: str 
         numbers.get("revision", 0),
         numbers.get("epoch", 0),
         retry_after_ms(retry_after),
+    )
+
+
+def detail_at(problem: Problem, http_status: int, address: str) -> str:
+    """The problem's text. Where the server has no such path, it names the address, whose own path may be the cause.
+
+    A client's paths are right, unless the address adds to them or a proxy changes them.
+    """
+    if problem.code is not ErrorCode.INVALID_REQUEST or http_status != NO_ROUTE_STATUS:
+        return problem.detail
+    parts = urlsplit(address)
+    if not parts.path.strip("/"):
+        return f"{problem.detail} at {address}; is the server older than this client, or does a proxy change paths?"
+    return (
+        f"{problem.detail} at {address}; is the path {parts.path!r} in the address right?"
+        f" Without a proxy the address is {parts.scheme}://{parts.netloc.rpartition('@')[2]}"
     )
 
 

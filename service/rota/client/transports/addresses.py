@@ -51,6 +51,8 @@ def split_address(url: str) -> SplitResult:
         raise ValueError(f"{url!r} is no URL: {error}") from error
     if parts.scheme not in HTTP + GRPC + STREAM or not is_usable:
         raise ValueError(f"{url!r} is no http://, https://, grpc://, grpcs:// or grpc+stream:// URL")
+    if parts.scheme in HTTP and ("?" in url or "#" in url):
+        raise ValueError(f"{url!r} is no address: the paths of calls are added to it, so it must have no ? and no #")
     return parts
 
 

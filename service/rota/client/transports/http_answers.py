@@ -14,7 +14,7 @@ from rota.client.transports.sse import ServerSentEvent
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import JoinReply, LeaveGroup, LeaveReply, LeftMember, Reply, Request, refuse
 from rota.wire.documents import parse_document
-from rota.wire.problems import Problem, decode_problem, retry_after_ms, unknown_code
+from rota.wire.problems import Problem, decode_problem, detail_at, retry_after_ms, unknown_code
 from rota.wire.replies import MalformedReply, Received, decode_reply
 from rota.wire.routes import ROUTES
 
@@ -88,7 +88,7 @@ def problem_in(answer: HttpAnswer, address: str) -> Problem:
     document, retry_after = answer.document or {}, answer.headers.get("retry-after", "")
     problem = decode_problem(answer.status, document, retry_after)
     if problem is not None:
-        return problem
+        return replace(problem, detail=detail_at(problem, answer.status, address))
     if code := unknown_code(document):
         raise foreign(f"HTTP status {answer.status} from {address} with {code}, an error code unknown to this release")
     failure = foreign_status(answer.status, address, answer.headers.get("location", ""))

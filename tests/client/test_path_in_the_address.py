@@ -1,0 +1,84 @@
+"""A path in an address is a prefix, as behind a reverse proxy; where it is wrong, the error names it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.types import Receive, Scope, Send
+
+import rota
+from rota.api.http.app import create_app
+from rota.client import Client, InvalidRequest
+from rota.client.transports.http import HttpTransport
+from rota.protocol.errors import ErrorCode
+from rota.wire.problems import problem_document
+from tests.contracts.transports import LIMITS, a_coordinator, a_door
+
+DEADLINE_S = 60
+
+
+@asynccontextmanager
+async def behind_a_proxy(prefix: str) -> AsyncIterator[httpx.ASGITransport]:
+    """A coordinator below a prefix, which is cut off before a request reaches it."""
+    async with a_coordinator() as coordinator:
+        api = create_app(coordinator, LIMITS)
+
+        async def without_prefix(scope: Scope, receive: Receive, send: Send) -> None:
+            await api({**scope, "path": scope["path"].removeprefix(prefix), "root_path": ""}, receive, send)
+
+        yield httpx.ASGITransport(Starlette(routes=[Mount(prefix, without_prefix)]))
+
+
+async def test_a_member_works_behind_a_proxy_that_cuts_a_prefix_off() -> None:
+    async with asyncio.timeout(DEADLINE_S), behind_a_proxy("/rota") as inner:
+        transport = HttpTransport(["http://gateway.example/rota/"], inner=inner)
+        async with Client(transport) as client, client.consumer("g", {"t": 2}) as consumer:
+            assigned = await consumer.wait_assigned()
+
+    assert len(assigned.share) == 2
+
+
+@pytest.mark.parametrize("path", ["/v1", "/v1/", "/rota"])
+async def test_a_path_that_the_server_does_not_have_is_named_with_the_address(path: str) -> None:
+    async with asyncio.timeout(DEADLINE_S), a_door("http") as url, rota.connect(url + path) as client:
+        with pytest.raises(InvalidRequest) as ended:
+            async with client.consumer("g", {"t": 2}) as consumer:
+                await consumer.wait_assigned()
+
+    given = path.rstrip("/")
+    assert str(ended.value).endswith(
+        f"no such route: POST {given}/v1/namespaces/default/groups/g/join at {url}{given};"
+        f" is the path {given!r} in the address right? Without a proxy the address is {url}"
+    )
+
+
+async def test_the_stream_of_events_names_the_address_too() -> None:
+    async with asyncio.timeout(DEADLINE_S), a_door("http") as url:
+        transport = HttpTransport([f"{url}/v1"])
+        try:
+            with pytest.raises(InvalidRequest, match="is the path '/v1' in the address right"):
+                await anext(transport.watch("default", "g", None))
+        finally:
+            await transport.close()
+
+
+async def test_a_missing_route_below_an_address_without_a_path_is_not_blamed_on_the_address() -> None:
+    def answer(_request: httpx.Request) -> httpx.Response:
+        return httpx.Response(404, json=problem_document(ErrorCode.INVALID_REQUEST, "no such route", 404))
+
+    transport = HttpTransport(["http://old.example"], inner=httpx.MockTransport(answer))
+    async with Client(transport) as client:
+        with pytest.raises(InvalidRequest, match=r"at http://old\.example; is the server older than this client"):
+            await client.topics()
+
+
+@pytest.mark.parametrize("url", ["http://host?x=1", "https://host/rota?", "http://host/#here", "http://host#"])
+def test_an_address_that_no_path_can_be_added_to_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ValueError, match="it must have no"):
+        rota.connect(url)
