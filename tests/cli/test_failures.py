@@ -70,6 +70,8 @@ ELSEWHERE = {"auth check", "demo", "serve", "version"}
 RIGHT = {"GROUP": "billing", "TOPIC": "orders", "STRATEGY": "range", "INSTANCE": "host-1"}
 BAD_NAMES = ("bad name!", "a/b", "../x", "ü", "two\nlines", "x" * 250, "")
 BAD_URLS = (
+    "http://127.0.0.1:1/?x=1",
+    "http://127.0.0.1:1#here",
     "nonsense",
     "ftp://x",
     "http://",
@@ -154,6 +156,19 @@ def test_a_call_to_no_server_says_so(rota: Rota, command: str, arguments: str) -
         assert (done.exit_code, "Connection refused" in done.out) == (1, True)
     else:
         assert "no server answers at http://127.0.0.1:1 ([Errno 111] Connection refused)" in assert_one_line(done, 69)
+
+
+@pytest.mark.parametrize(("command", "arguments"), [*REMOTE.items(), *MEMBERS.items()])
+def test_a_path_in_the_address_that_the_server_does_not_have_is_named(rota: Rota, command: str, arguments: str) -> None:
+    done = rota(*words_of(command, arguments), ROTA_URL=f"{rota.url}/v1")
+
+    if command == "doctor":
+        assert (done.exit_code, f"{rota.url}/v1/healthz answers 404" in done.out) == (1, True)
+    else:
+        line = assert_one_line(done, 2)
+        assert "no such route: " in line
+        assert f" at {rota.url}/v1; is the path '/v1' in the address right?" in line
+        assert f"Without a proxy the address is {rota.url} " in line
 
 
 @pytest.mark.parametrize(("command", "arguments"), [*REMOTE.items(), *MEMBERS.items()])

@@ -19,7 +19,7 @@ from rota.protocol.errors import RejectedRequest
 from rota.protocol.ids import check_group_id, check_topic
 from rota.protocol.messages import Reply, Request
 from rota.wire.documents import parse_document
-from rota.wire.problems import decode_problem
+from rota.wire.problems import decode_problem, detail_at
 from rota.wire.replies import MalformedReply, decode_reply
 from rota.wire.routes import PREFIX, ROUTES, encode_request, wait_ms_of
 
@@ -137,7 +137,8 @@ class Server:
                 f"HTTP status {response.status_code} from {self.url} without an error code of Rota's; {_IS_THIS_ROTA}"
             )
             raise CommandFailed(message, Exit.UNAVAILABLE)
-        raise CommandFailed(f"{problem.detail} ({problem.code})", exit_for(problem.code))
+        detail = detail_at(problem, response.status_code, self.url)
+        raise CommandFailed(f"{detail} ({problem.code})", exit_for(problem.code))
 
 
 def _check_names(request: Request) -> None:

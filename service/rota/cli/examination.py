@@ -83,7 +83,9 @@ def _seconds_to_answer(server: Server) -> float:
     began_s = time.monotonic()
     answer = _get(server, "/healthz")
     if answer.status_code != httpx.codes.OK:
-        raise Unwell(f"/healthz answers {answer.status_code}: is that a Rota server?")
+        raise Unwell(
+            f"{server.url}/healthz answers {answer.status_code}: is that a Rota server, and the address right?"
+        )
     return time.monotonic() - began_s
 
 
