@@ -10,16 +10,17 @@ group=${1:?usage: lead.sh GROUP}
 base=${ROTA_URL:-http://localhost:8080}/v1/namespaces/${ROTA_NAMESPACE:-default}/groups/$group
 session_ms=${ROTA_SESSION_TIMEOUT_MS:-10000}
 member=''
+answer=$(mktemp)
+trap 'rm -f "$answer"' EXIT
 
-# post CALL JSON: sets $status and $body.
+# post CALL JSON [SECONDS]: sets $status and $body. curl runs beside the script, because `wait` returns at a signal.
 post() {
-    answer=$(curl --silent --max-time 60 --header 'content-type: application/json' \
-        --write-out '\n%{http_code}' --data "$2" "$base/$1") || answer="{}
-000"
-    status=${answer##*
-}
-    body=${answer%
-*}
+    curl --silent --max-time "${3:-60}" --header 'content-type: application/json' \
+        --write-out '\n%{http_code}' --data "$2" "$base/$1" >"$answer" &
+    call=$!
+    wait "$call" || printf '{}\n000' >"$answer"
+    status=$(tail -n 1 "$answer")
+    body=$(sed '$d' "$answer")
 }
 
 # field NAME: the value of a plain field of $body.
@@ -27,8 +28,15 @@ field() {
     printf '%s' "$body" | sed -n "s/.*\"$1\": *\"\{0,1\}\([^\",}]*\).*/\1/p"
 }
 
-trap '[ -z "$member" ] || post leave "{\"members\": [{\"member_id\": \"$member\", \"reason\": \"the script ends\"}]}"
-    exit 0' INT TERM
+# Ends the call that waits, and leaves the group: another candidate leads at once. A second signal ends the script.
+leave() {
+    trap - INT TERM
+    kill "$call" 2>/dev/null
+    [ -z "$member" ] || post leave "{\"members\": [{\"member_id\": \"$member\", \"reason\": \"the script ends\"}]}" 5
+    exit 0
+}
+call=''
+trap leave INT TERM
 
 while :; do
     post join "{\"member_id\": \"$member\", \"client_id\": \"lead.sh\", \"protocol_type\": \"leader\",
@@ -37,8 +45,8 @@ while :; do
     case $status in
     200) member=$(field member_id) ;;
     202 | 428) member=$(field member_id); continue ;;  # not over yet, or here is your id: ask again
-    404) member=''; continue ;;                        # we were away for too long: join as somebody new
-    *) sleep 1; continue ;;
+    404) member=''; continue ;;                        # away for longer than the session: join as a new member
+    *) sleep 1 & call=$!; wait "$call"; continue ;;
     esac
     generation=$(field generation_id)
     leader=$(field leader_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import httpx
 import pytest
 
 from tests.examples.conftest import ROOT
@@ -12,9 +13,11 @@ from tests.support.processes import Process, Processes
 
 pytestmark = pytest.mark.processes
 
+LESS_THAN_THE_CALL_S = 10.0
 
-def start(processes: Processes, server: Server) -> Process:
-    environment = {"ROTA_URL": server.url, "ROTA_SESSION_TIMEOUT_MS": "1000", "NO_PROXY": "*"}
+
+def start(processes: Processes, server: Server, session_ms: int = 1_000) -> Process:
+    environment = {"ROTA_URL": server.url, "ROTA_SESSION_TIMEOUT_MS": str(session_ms), "NO_PROXY": "*"}
     return processes.start("sh", ROOT / "examples/curl_only/lead.sh", "nightly", env=environment)
 
 
@@ -32,6 +35,30 @@ def test_the_script_leads_follows_and_takes_over(processes: Processes, server: S
     taken_over = generation(second, "leads")
 
     assert alone < together < taken_over
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_script_that_waits_in_a_call_leaves_at_once_at_a_signal(
+    processes: Processes, server: Server, number: signal.Signals
+) -> None:
+    """Its heartbeat would wait for 20 s."""
+    script = start(processes, server, session_ms=60_000)
+    generation(script, "leads")
+
+    script.send(number)
+
+    assert script.wait_for_exit(LESS_THAN_THE_CALL_S) == 0
+    group = httpx.get(f"{server.url}/v1/namespaces/default/groups/nightly", trust_env=False, timeout=30).json()
+    assert (group["state"], group["members"]) == ("Empty", [])
+
+
+def test_a_script_without_a_server_ends_at_a_signal(processes: Processes, server: Server) -> None:
+    server.process.kill9()
+    script = start(processes, server)
+
+    script.send(signal.SIGTERM)
+
+    assert script.wait_for_exit(LESS_THAN_THE_CALL_S) in (0, -signal.SIGTERM)  # The latter before its trap is set.
 
 
 def test_a_killed_script_is_followed_within_its_session(processes: Processes, server: Server) -> None:

@@ -23,16 +23,18 @@ def put_curl_on_path(folder: Path) -> str:
 
 def main(arguments: list[str]) -> int:
     """`curl -sS [--json BODY] URL`: print the answer's body, whatever its status."""
-    body, url = None, ""
+    body, url, timeout_s = None, "", 60.0
     rest = iter(arguments)
     for argument in rest:
         if argument == "--json":
             body = next(rest)
+        elif argument == "--max-time":
+            timeout_s = float(next(rest))
         elif argument not in ("-s", "-sS"):
             url = argument
     headers = {"Content-Type": "application/json", "Accept": "application/json"} if body is not None else {}
     method = "GET" if body is None else "POST"
-    sys.stdout.write(httpx.request(method, url, content=body, headers=headers, timeout=60, trust_env=False).text)
+    sys.stdout.write(httpx.request(method, url, content=body, headers=headers, timeout=timeout_s, trust_env=False).text)
     return 0
 
 
