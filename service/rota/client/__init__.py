@@ -1,11 +1,10 @@
 """The SDK: lead, or hold a share of a group's work, for as long as that is safe, and leave in order.
 
     async with rota.connect("http://localhost:8080") as client:
-        async with client.leader("billing-writer") as election:      # a single writer: write(term), cancelled at loss
-            await election.run(write)
+        await client.leader("billing-writer").run(write)                        # write(term), cancelled at loss
+        await client.worker_pool("indexers", {"documents": 12}, index).run()    # index(shard), for each that is held
 
-        async with client.worker_pool("indexers", {"documents": 12}, index):    # shards: index(shard), for each held
-            ...
+Each `run` works until SIGTERM or Ctrl-C, stops the work, and leaves the group; a program uses one of them.
 
 `client.consumer` hands out partitions without running anything, `client.connect_worker` connectors and tasks, and
 `client.member` is for groups of your own kind. All of them heartbeat and rejoin in the background. What they hold ends

@@ -451,6 +451,9 @@ class Member(Generic[Share]):
         while the coordinator cannot be reached, and where the group has moved on and left this member what
         it held: a resync, or a rebalance of a cooperative group.
 
+        As in Kafka, the fence is the generation, not the assignment: offsets are accepted also for partitions that
+        another member holds, or that no member holds. Commit only what is in `assignment`.
+
         Raises:
             MembershipLost: Nothing is held, or the generation is over: nothing was committed.
             RebalanceInProgress: The group is between two generations: nothing was committed.
