@@ -22,11 +22,15 @@ LONG_SESSION_MS = 120_000
 
 
 def start(
-    processes: Processes, server: Server, app: str = "examples.leader_in_fastapi.app:app", session_ms: int = 1_000
+    processes: Processes,
+    server: Server,
+    app: str = "examples.leader_in_fastapi.app:app",
+    session_ms: int = 1_000,
+    path: str = "",
 ) -> tuple[Process, str]:
     port = free_port()
     command = (sys.executable, "-m", "uvicorn", app, "--port", str(port))
-    environment = {"ROTA_URL": server.url, "ROTA_SESSION_TIMEOUT_MS": str(session_ms)}
+    environment = {"ROTA_URL": server.url + path, "ROTA_SESSION_TIMEOUT_MS": str(session_ms)}
     process = processes.start(*command, env=environment, cwd=ROOT)
     url = f"http://127.0.0.1:{port}"
     process.wait_for_url(f"{url}/healthz")
@@ -92,6 +96,16 @@ def test_a_replica_without_a_coordinator_says_so(processes: Processes, server: S
     _, url = start(processes, server)
 
     until(url, "the coordinator does not serve this replica: ")
+
+
+def test_a_replica_with_a_wrong_path_in_its_address_names_it(processes: Processes, server: Server) -> None:
+    _, url = start(processes, server, path="/v1")
+
+    until(url, "this replica was rejected: ")
+
+    health = httpx.get(f"{url}/healthz", trust_env=False).json()["billing"]
+    assert "no such route: POST /v1/v1/namespaces/default/groups/billing/join" in health
+    assert f"at {server.url}/v1; is the path '/v1' in the address right?" in health
 
 
 def until(url: str, standing: str) -> None:
