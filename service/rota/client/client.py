@@ -211,7 +211,8 @@ class Client(Administration):
             rebalance_timeout_ms: As in `member`.
             max_processing_interval_ms: Give the share up when for so long nothing was committed or stored, nor
                 `progress` called, though heartbeats go on. The member joins again with the next progress.
-            auto_commit_ms: Commit what was stored as often as this, and when partitions are revoked.
+            auto_commit_ms: Commit what was stored as often as this. What was stored is also committed when partitions
+                are revoked and when the consumer is closed, with and without an interval.
             topics_refresh_ms: How often to look for new topics and partitions, where nobody tells of them: the group's
                 leader is told by the coordinator of what is registered there, and asks what is a function.
             group_instance_id: As in `member`.

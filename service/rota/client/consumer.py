@@ -52,8 +52,9 @@ class ConsumerSettings:
 class Consumer(Member[Partitions]):
     """A `Member` whose share is partitions of topics.
 
-    Two ways of progress: `commit` what is done, at once; or `store` it and leave the rest to the consumer, which
-    commits what is stored every `auto_commit_ms` and when partitions are revoked, after `on_revoked` has returned.
+    Two ways of progress: `commit` what is done, at once; or `store` it and leave the rest to the consumer. It commits
+    what is stored when partitions are revoked and when the consumer is closed, after `on_revoked` has returned; with
+    `auto_commit_ms` also as often as that.
     """
 
     _kind = "consumer"
@@ -167,7 +168,7 @@ class Consumer(Member[Partitions]):
             self.come_back()
 
     def store(self, topic: str, partition: int, offset: int, metadata: str = "") -> None:
-        """Note that everything before `offset` is done, for the next commit.
+        """Note that everything before `offset` is done. It is committed when the partition is revoked, at the latest.
 
         Raises:
             MembershipLost: This member does not hold the partition (any more).
@@ -297,8 +298,7 @@ class Consumer(Member[Partitions]):
 
     async def _stop(self, removed: Partitions, *, deadline: float | None) -> None:
         await notify(self._user.on_revoked, removed, deadline=deadline)
-        if self._options.auto_commit_ms is not None:
-            self._commit_stored(removed)  # Sent before the partitions are given up: see `Holding`.
+        self._commit_stored(removed)  # Sent before the partitions are given up: see `Holding`.
         self._forget(removed)
 
     async def _abandon(self, removed: Partitions, *, deadline: float | None) -> None:

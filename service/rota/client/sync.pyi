@@ -195,7 +195,8 @@ class Client:
             rebalance_timeout_ms: As in `member`.
             max_processing_interval_ms: Give the share up when for so long nothing was committed or stored, nor
                 `progress` called, though heartbeats go on. The member joins again with the next progress.
-            auto_commit_ms: Commit what was stored as often as this, and when partitions are revoked.
+            auto_commit_ms: Commit what was stored as often as this. What was stored is also committed when partitions
+                are revoked and when the consumer is closed, with and without an interval.
             topics_refresh_ms: How often to look for new topics and partitions, where nobody tells of them: the group's
                 leader is told by the coordinator of what is registered there, and asks what is a function.
             group_instance_id: As in `member`.
@@ -532,8 +533,9 @@ class Member(Generic[Share]):
 class Consumer(Member[Partitions]):
     """A `Member` whose share is partitions of topics.
 
-    Two ways of progress: `commit` what is done, at once; or `store` it and leave the rest to the consumer, which
-    commits what is stored every `auto_commit_ms` and when partitions are revoked, after `on_revoked` has returned.
+    Two ways of progress: `commit` what is done, at once; or `store` it and leave the rest to the consumer. It commits
+    what is stored when partitions are revoked and when the consumer is closed, after `on_revoked` has returned; with
+    `auto_commit_ms` also as often as that.
     """
 
     def __enter__(self) -> Self: ...
@@ -562,7 +564,7 @@ class Consumer(Member[Partitions]):
         """Join again where this member gave its share up because nothing got done."""
 
     def store(self, topic: str, partition: int, offset: int, metadata: str = "") -> None:
-        """Note that everything before `offset` is done, for the next commit.
+        """Note that everything before `offset` is done. It is committed when the partition is revoked, at the latest.
 
         Raises:
             MembershipLost: This member does not hold the partition (any more).
@@ -861,7 +863,9 @@ class Shard:
         """Record that everything before `offset` is done; `MembershipLost` if the shard is another's by now."""
 
     def store(self, offset: int, metadata: str = "") -> None:
-        """As `commit`, at the pool's leisure: every `auto_commit_ms`, and when the shard is given up."""
+        """Note that everything before `offset` is done. The pool commits it when the shard is revoked and when the pool
+        is closed, and every `auto_commit_ms` where that is set.
+        """
 
 class StopSignal(Event):
     """An `asyncio.Event` that threads may wait for, too: `signal.wait()`, or `signal.wait_in_thread(1.0)`.

@@ -84,7 +84,9 @@ class Shard:
         await self._consumer.commit([OffsetToCommit(self.topic, self.partition, offset, metadata=metadata)])
 
     def store(self, offset: int, metadata: str = "") -> None:
-        """As `commit`, at the pool's leisure: every `auto_commit_ms`, and when the shard is given up."""
+        """Note that everything before `offset` is done. The pool commits it when the shard is revoked and when the pool
+        is closed, and every `auto_commit_ms` where that is set.
+        """
         self._consumer.store(self.topic, self.partition, offset, metadata)
 
 

@@ -1,0 +1,106 @@
+"""Progress that was stored is committed when it has to be, in virtual time, with and without an interval."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rota.client import Consumer, MembershipLost, OffsetToCommit, Shard
+from tests.client.stage import GROUP, SESSION_MS, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
+from tests.client.virtual_time import in_virtual_time
+
+INTERVALS = pytest.mark.parametrize("auto_commit_ms", [None, 60_000])
+
+
+def a_consumer(worker: Worker, **options: Any) -> Consumer:
+    return worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS, **options)
+
+
+async def committed(worker: Worker) -> dict[int, int]:
+    return {each.partition: each.offset for each in await worker.client.offsets(GROUP)}
+
+
+@INTERVALS
+@in_virtual_time
+async def test_what_is_stored_is_committed_when_the_block_is_left(auto_commit_ms: int | None) -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with a_consumer(worker, auto_commit_ms=auto_commit_ms) as consumer:
+            await consumer.wait_assigned()
+            consumer.store("work", 3, 7)
+        assert await committed(worker) == {3: 7}
+
+
+@INTERVALS
+@in_virtual_time
+async def test_what_on_revoked_stores_is_committed_too(auto_commit_ms: int | None) -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+
+        def on_revoked(removed: Partitions) -> None:
+            for place in removed:
+                consumer.store(place.topic, place.partition, 9)
+
+        consumer = a_consumer(worker, auto_commit_ms=auto_commit_ms, on_revoked=on_revoked)
+        async with consumer:
+            await consumer.wait_assigned()
+        assert await committed(worker) == dict.fromkeys(range(12), 9)
+
+
+@INTERVALS
+@in_virtual_time
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+async def test_what_is_stored_is_committed_before_a_partition_moves(strategy: str, auto_commit_ms: int | None) -> None:
+    async with a_coordinator() as coordinator:
+        worker, other = a_worker(coordinator, "a"), a_worker(coordinator, "b")
+        async with a_consumer(worker, strategy=strategy, auto_commit_ms=auto_commit_ms) as consumer:
+            await consumer.wait_assigned()
+            for partition in range(12):
+                consumer.store("work", partition, 100 + partition)
+            async with a_consumer(other, strategy=strategy) as newcomer:
+                await until(lambda: len(newcomer.assignment or ()) == 6)
+                found = await newcomer.committed()
+                assert found == {place: 100 + place.partition for place in newcomer.assignment or ()}
+
+
+@INTERVALS
+@in_virtual_time
+async def test_what_the_work_of_a_pool_stores_is_committed_at_its_end(auto_commit_ms: int | None) -> None:
+    async def work(shard: Shard) -> None:
+        shard.store(42)
+
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        await worker.client.worker_pool(GROUP, {"work": 2}, work, auto_commit_ms=auto_commit_ms).run(until_done=True)
+        assert await committed(worker) == {0: 42, 1: 42}
+
+
+@in_virtual_time
+async def test_an_explicit_commit_is_not_taken_back_by_what_was_stored_before() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with a_consumer(worker) as consumer:
+            await consumer.wait_assigned()
+            consumer.store("work", 3, 5)
+            await consumer.commit([OffsetToCommit("work", 3, 8)])
+        assert await committed(worker) == {3: 8}
+
+
+@in_virtual_time
+async def test_what_was_stored_before_a_loss_is_not_committed_after_it() -> None:
+    """Another member may be further on by then."""
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with a_consumer(worker) as consumer:
+            await consumer.wait_assigned()
+            consumer.store("work", 3, 5)
+            worker.cable.pull()
+            await until(lambda: consumer.assignment is None)
+            with pytest.raises(MembershipLost):
+                consumer.store("work", 3, 6)
+            worker.cable.plug_in()
+            await consumer.wait_assigned()
+            await asyncio.sleep(1)
+        assert await committed(worker) == {}
