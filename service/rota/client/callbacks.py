@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from rota.client.errors import CoordinatorError
+from rota.client.user_functions import own_cancellations_are_errors
 
 _log = logging.getLogger(__name__)
 
@@ -67,12 +68,13 @@ def _wants_deadline(listener: Listener) -> bool:
 
 
 async def call(function: Callable[..., Outcome | Awaitable[Outcome]], *arguments: Any, **named: Any) -> Outcome:
-    """Call a function that may be async."""
-    outcome = function(*arguments, **named)
-    if inspect.isawaitable(outcome):
-        awaited: Outcome = await outcome
-        return awaited
-    return outcome
+    """Call a function that may be async. An own CancelledError of it is a RuntimeError: see `user_functions`."""
+    with own_cancellations_are_errors(function):
+        outcome = function(*arguments, **named)
+        if inspect.isawaitable(outcome):
+            awaited: Outcome = await outcome
+            return awaited
+        return outcome
 
 
 _INSIDE: ContextVar[frozenset[int]] = ContextVar("rota_inside", default=frozenset())

@@ -17,6 +17,7 @@ from rota.client.member import Member
 from rota.client.running import Running
 from rota.client.stop_signal import StopSignal
 from rota.client.tasks import GRACE_S, Contained, any_set, contained
+from rota.client.user_functions import check_async_work, run_work
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.membership.backoff import Backoff
 from rota.protocol import messages
@@ -304,7 +305,9 @@ class Election(Running):
 
         Raises:
             LeadershipLost: The block was left meanwhile.
+            TypeError: `work` is no async function.
         """
+        check_async_work(work)
         if not self.member.is_open and not self._is_over:
             async with self:
                 return await self._run(work, drain_ms, handle_signals, retry)
@@ -401,7 +404,7 @@ class Election(Running):
             try:
                 async with term:
                     self._work_began_at = asyncio.get_running_loop().time()
-                    return await work(term)
+                    return await run_work(work, term)
             except LeadershipLost as lost:
                 if not term.lost.is_set():
                     raise  # Another election's: this one is still led, and its work has ended by an error.

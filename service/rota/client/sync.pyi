@@ -677,6 +677,7 @@ class Election:
 
         Raises:
             LeadershipLost: The block was left meanwhile.
+            TypeError: `work` is no async function.
         """
 
     def resign(self, reason: str = "resigned", *, pause_s: float = 0.0) -> None:

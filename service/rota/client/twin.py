@@ -25,6 +25,7 @@ from rota.client.signals import stopped_by_signals
 from rota.client.stop_signal import StopSignal
 from rota.client.tasks import contained
 from rota.client.threads import LoopThread
+from rota.client.user_functions import check_plain, check_plain_result, name_of
 
 Original = TypeVar("Original")
 
@@ -237,13 +238,20 @@ def _is_callable_object(argument: Any) -> bool:
 
 
 def _in_thread(function: Callable[..., Any], thread: _Thread) -> Callable[..., Awaitable[Any]]:
+    check_plain(function)
+
+    def plain(*arguments: Any, **named: Any) -> Any:
+        outcome = function(*arguments, **named)
+        check_plain_result(function, outcome)
+        return outcome
+
     async def call(*arguments: Any, **named: Any) -> Any:
         given = [_twin(each, thread) for each in arguments]
         # A thread that works in a term must not wait for the end of that work: see `Election.resign`.
         with inside(*(id(each._member) for each in arguments if isinstance(each, sdk.Term))):
             context = copy_context()
         running = asyncio.get_running_loop().run_in_executor(
-            thread.workers, lambda: context.run(partial(function, *given, **named))
+            thread.workers, lambda: context.run(partial(plain, *given, **named))
         )
         try:
             return await asyncio.shield(running)
@@ -255,6 +263,7 @@ def _in_thread(function: Callable[..., Any], thread: _Thread) -> Callable[..., A
                     await asyncio.wait((running,))
             raise
 
+    call.__qualname__ = name_of(function)
     if "deadline" in _parameters(function):
         call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return call

@@ -16,6 +16,7 @@ from rota.client.errors import CoordinatorError, MembershipLost, Unavailable
 from rota.client.running import CLOSE_TIMEOUT_S, Running
 from rota.client.stop_signal import StopSignal
 from rota.client.tasks import GRACE_S
+from rota.client.user_functions import check_async_work, run_work
 from rota.protocol.defaults import BACKOFF_FIRST_MS, STOP_DRAIN_MS
 from rota.protocol.messages import OffsetToCommit, TopicPartitions
 
@@ -105,6 +106,7 @@ class WorkerPool(Running):
     def __init__(self, consumer: Callable[[Listeners[Partitions]], Consumer], work: Work, *, drain_ms: int) -> None:
         """`consumer` makes the pool's consumer, which calls these listeners."""
         super().__init__()
+        check_async_work(work)
         self._work = work
         self._drain_s = drain_ms / 1000
         self._stop_drain_s = STOP_DRAIN_MS / 1000
@@ -248,7 +250,7 @@ class WorkerPool(Running):
 
     async def _run(self, shard: Shard) -> None:
         try:
-            await self._work(shard)
+            await run_work(self._work, shard)
         except asyncio.CancelledError:
             raise
         except BaseException as error:

@@ -1,0 +1,130 @@
+"""Functions that the program hands in: which of them can work here, and what they may do."""
+
+from __future__ import annotations
+
+import asyncio
+import dis
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+Outcome = TypeVar("Outcome")
+
+
+def name_of(function: object) -> str:
+    """The name of a function, a method or a callable object, for messages."""
+    inner = _unwrapped(function)
+    return getattr(inner, "__qualname__", None) or type(inner).__qualname__
+
+
+def check_async_work(work: object) -> None:
+    """Reject what cannot be the async function that works: a plain function would block the event loop.
+
+    A plain function that returns an awaitable is accepted: its result is checked by `run_work`.
+
+    Raises:
+        TypeError: It is no function, or one that returns nothing that could be awaited.
+    """
+    if inspect.isawaitable(work):
+        if inspect.iscoroutine(work):
+            work.close()
+        raise TypeError(f"work must be an async function, not the result of calling one: {work!r}")
+    if not callable(work):
+        raise TypeError(f"work must be an async function, not {work!r}")
+    code = _code_of(work)
+    if inspect.isasyncgenfunction(code) or inspect.isgeneratorfunction(code):
+        raise TypeError(f"{name_of(work)} is a generator, for it has a yield; work must be an async function")
+    is_async = inspect.iscoroutinefunction(code) or inspect.iscoroutinefunction(work)
+    if not is_async and inspect.isfunction(code) and _returns_nothing(code):
+        raise TypeError(_plain(work))
+
+
+async def run_work(work: Callable[[Any], Awaitable[Outcome]], subject: Any) -> Outcome:
+    """Call `work`, and wait for its end.
+
+    Raises:
+        TypeError: It returned nothing that can be awaited.
+    """
+    outcome = work(subject)
+    if not inspect.isawaitable(outcome):
+        raise TypeError(_plain(work, f": it returned {outcome!r}"))
+    with own_cancellations_are_errors(work):
+        return await outcome
+
+
+def check_plain(function: Callable[..., Any]) -> None:
+    """Reject an async function where a plain one is called in a thread.
+
+    Raises:
+        TypeError: It is an async function.
+    """
+    code = _code_of(function)
+    if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code):
+        raise TypeError(_async(function))
+
+
+def check_plain_result(function: Callable[..., Any], outcome: object) -> None:
+    """As `check_plain`, for functions that only show by their result that they are async."""
+    if inspect.iscoroutine(outcome):
+        outcome.close()
+    if inspect.isawaitable(outcome) or isinstance(outcome, AsyncIterator):
+        raise TypeError(_async(function))
+
+
+@contextmanager
+def own_cancellations_are_errors(function: Callable[..., Any]) -> Iterator[None]:
+    """Raise RuntimeError in place of a CancelledError where nothing has cancelled the current task.
+
+    A program that awaits something that was cancelled has failed; passed on, its error would look like an ordered end.
+    """
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError(
+            f"{name_of(function)} raised CancelledError, but was not cancelled: something that it awaited was"
+        ) from error
+
+
+def _plain(work: object, detail: str = "") -> str:
+    return (
+        f"{name_of(work)} is no async function{detail}. A plain function would block the event loop: "
+        "make it `async def`, or use rota.client.sync, which calls plain functions in threads"
+    )
+
+
+def _async(function: object) -> str:
+    return (
+        f"{name_of(function)} is an async function, and rota.client.sync calls plain functions in threads: "
+        "make it `def`, or use rota.client"
+    )
+
+
+def _unwrapped(function: object) -> object:
+    while isinstance(function, partial):
+        function = function.func
+    return function
+
+
+def _code_of(function: object) -> Any:
+    """The function that runs when this is called: a method's own, and that of a callable object's class."""
+    function = _unwrapped(function)
+    if not (inspect.isroutine(function) or isinstance(function, type)):
+        function = type(function).__call__ if callable(function) else function
+    return getattr(function, "__func__", function)
+
+
+def _returns_nothing(function: Callable[..., Any]) -> bool:
+    """Whether each end of a plain function is without a result: then it cannot return an awaitable."""
+    before: dis.Instruction | None = None
+    for each in dis.get_instructions(function):
+        if each.opname == "RETURN_CONST" and each.argval is not None:
+            return False
+        if each.opname == "RETURN_VALUE" and not (before and before.opname == "LOAD_CONST" and before.argval is None):
+            return False
+        before = each
+    return True
