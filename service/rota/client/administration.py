@@ -124,6 +124,7 @@ class Administration:
         """
         lasting = 0
         while True:
+            self._caller.check()
             try:
                 async for event in self._transport.watch(self.namespace, group_id, after_revision):
                     after_revision, lasting = event.revision, 0

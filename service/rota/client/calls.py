@@ -39,12 +39,14 @@ class Caller:
         patience_ms: int = RETRY_TIMEOUT_MS,
         jitter: Callable[[], float] = random.random,
         stats: CallStats | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
-        """`stats` counts the calls, if it is given."""
+        """`stats` counts the calls, if it is given; `check` raises before each attempt that must not be made."""
         self._transport = transport
         self._stats = stats or CallStats(Counts())
         self._patience_ms = patience_ms
         self._jitter = jitter
+        self.check: Callable[[], None] = check or (lambda: None)
 
     async def ask(self, request: Request, reply_type: type[AnyReply]) -> AnyReply:
         """The reply to `request`. Raises its error, or `CoordinatorUnreachable` where no answer came.
@@ -56,6 +58,7 @@ class Caller:
         backoff = Backoff(CALL_BACKOFF_FIRST_MS, CALL_BACKOFF_CAP_MS)
         lasting = 0
         while True:
+            self.check()
             try:
                 return await self._ask_once(request, reply_type)
             except CoordinatorError as error:

@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 
 from rota.client.administration import Administration
 from rota.client.callbacks import Listener, Listeners
+from rota.client.calls import Caller
 from rota.client.connect_worker import Configured, ConnectWorker, WorkRole
 from rota.client.consumer import Consumer, ConsumerSettings
 from rota.client.consumer_protocol import PROTOCOL_TYPE, PartitionCounts, TopicRole
@@ -120,6 +121,11 @@ class Client(Administration):
         """`jitter` gives random numbers from 0 to 1, by which the members of a fleet spread their calls."""
         super().__init__(transport, namespace, patience_ms=patience_ms, jitter=jitter)
         self._context = ClientContext(transport, jitter, pulse, stats=self.stats)
+        self._members_caller = self._caller
+        """As `_caller`, for members, which end in their own order."""
+        self._caller = Caller(
+            transport, patience_ms=patience_ms, jitter=jitter, stats=self.stats.calls, check=self._context.check_usable
+        )
         self.lag: LoopLag = LoopLag(on_resume=self._context.check_deadlines)
         """How late this client's event loop is: one that is blocked sends no heartbeats."""
         self.stats.watch_loop(self.lag)
@@ -128,6 +134,7 @@ class Client(Administration):
             check_client_id(self.client_id)
 
     async def __aenter__(self) -> Self:
+        self._context.check_usable()
         self.lag.start()
         return self
 
@@ -138,6 +145,7 @@ class Client(Administration):
         try:
             await self._context.close_members()
         finally:
+            self._context.is_closed = True
             self.stats.close()
             await self.lag.stop()
             if self._context.pulse is not None:
@@ -225,7 +233,7 @@ class Client(Administration):
         """
         times = _Times(session_timeout_ms, rebalance_timeout_ms, heartbeat_interval_ms)
         selection = TopicSelection.of(topics)
-        registered = RegisteredTopics(self._caller, self.namespace)
+        registered = RegisteredTopics(self._members_caller, self.namespace)
         counts = partitions_per_topic or (topics if isinstance(topics, Mapping) else registered)
         is_registered = selection.pattern is not None or counts is registered
         watch = TopicsWatch(
@@ -402,6 +410,7 @@ class Client(Administration):
         times: _Times,
     ) -> MembershipSettings:
         """Raises what the coordinator would answer to these names, and ValueError for times that do not fit."""
+        self._context.check_open()
         instance_id = group_instance_id or os.environ.get(INSTANCE_ID_VARIABLE) or None
         with typed_errors():
             check_group_id(group_id)

@@ -175,6 +175,7 @@ class Consumer(Member[Partitions]):
             InvalidRequest: The offset is one that no coordinator accepts; nothing is stored.
             OffsetMetadataTooLarge: The metadata is too long; nothing is stored.
         """
+        self._check_entered()
         self._progress()
         stored = OffsetToCommit(topic, partition, offset, metadata=metadata)
         check_offset(stored)
@@ -186,6 +187,7 @@ class Consumer(Member[Partitions]):
 
     async def commit(self, offsets: Iterable[OffsetToCommit] | None = None) -> None:
         """As `Member.commit`; without offsets, everything that is stored."""
+        await self._until_entered()
         self._progress()
         await asyncio.shield(self._commit_in_turn(tuple(self._stored.values() if offsets is None else offsets)))
 
@@ -197,6 +199,7 @@ class Consumer(Member[Partitions]):
         Raises:
             InvalidRequest: An offset is one that no coordinator accepts; nothing is committed.
         """
+        self._check_entered()
         items = tuple(self._stored.values() if offsets is None else offsets)
         outcome = self._commit_in_turn(items)
         self._notices.append((items, outcome, then))
@@ -226,6 +229,7 @@ class Consumer(Member[Partitions]):
 
     async def committed(self) -> dict[TopicPartition, int]:
         """The group's progress in what this member holds; 0 where nothing was committed yet."""
+        await self._until_entered()
         held = self._owned or ()
         by_topic: dict[str, list[int]] = {}
         for topic, partition in held:

@@ -26,6 +26,27 @@ class ClientContext:
     stats: ClientStats = field(default_factory=ClientStats)
     members: WeakSet[Any] = field(default_factory=WeakSet)
     """Those that were entered and are not over."""
+    is_closed: bool = False
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def check_open(self) -> None:
+        """Raise RuntimeError where the client was closed: its calls would fail for ever."""
+        if self.is_closed:
+            raise RuntimeError("this client is closed: connect again for another one")
+
+    def check_usable(self) -> None:
+        """Raise RuntimeError where the client was closed, or is used in another event loop than before: its connections
+        belong to the first.
+        """
+        self.check_open()
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise RuntimeError(
+                "this client belongs to another event loop: connect inside of the function that asyncio.run calls, "
+                "once for each asyncio.run; threads use rota.client.sync"
+            )
 
     def check_deadlines(self) -> None:
         """The machine was asleep: shares may be lost that no timer has noticed."""

@@ -236,6 +236,10 @@ class Election(Running):
         return self.member.is_open
 
     @property
+    def _is_new(self) -> bool:
+        return self.member._is_new
+
+    @property
     def term(self) -> Term | None:
         """The term under way; None while this candidate does not lead. Any thread may ask."""
         term = self._term
@@ -273,6 +277,7 @@ class Election(Running):
 
     async def terms(self) -> AsyncIterator[Term]:
         """Each term as it begins. The next one comes when the one before is over."""
+        await self._until_entered()
         while True:
             await self._elected.wait()
             if self._is_over or self._term is None:
@@ -306,12 +311,12 @@ class Election(Running):
         Raises:
             LeadershipLost: The block was left meanwhile.
             TypeError: `work` is no async function.
+            RuntimeError: The election was closed, or its `run` is under way already.
         """
         check_async_work(work)
-        if not self.member.is_open and not self._is_over:
-            async with self:
+        with self._only_run():
+            async with self._own_block_for_run():
                 return await self._run(work, drain_ms, handle_signals, retry)
-        return await self._run(work, drain_ms, handle_signals, retry)
 
     async def resign(self, reason: str = "resigned", *, pause_s: float = 0.0) -> None:
         """End the term in order and let another candidate lead; campaign again after `pause_s`, as the last in line.
@@ -319,6 +324,9 @@ class Election(Running):
         Called by the term's own body, the body is cancelled here. Once begun, it is carried out, whatever becomes of
         the caller.
         """
+        await self._until_entered()
+        if self._is_over:
+            return
         resigning = self._begin_resign(reason, pause_s)
         if not self._is_inside():
             # Not its outcome: a candidacy that is closed meanwhile has nothing left to resign.

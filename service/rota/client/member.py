@@ -190,6 +190,10 @@ class Member(Running, Generic[Share]):
         return self._driving is not None and self._closing is None
 
     @property
+    def _is_new(self) -> bool:
+        return self._driving is None and self._closing is None
+
+    @property
     def is_over(self) -> bool:
         """Whether this member was closed, or has failed."""
         return self._over.is_set()
@@ -215,7 +219,9 @@ class Member(Running, Generic[Share]):
         Raises:
             MembershipLost: The member was closed meanwhile.
             CoordinatorError: The coordinator refuses this member for good.
+            RuntimeError: The block was not entered.
         """
+        await self._until_entered()
         while (current := self._holding.current) is None or self.assignment is None:
             if self._failure is not None:
                 raise self._failure
@@ -226,6 +232,7 @@ class Member(Running, Generic[Share]):
 
     async def events(self) -> AsyncIterator[MemberEvent[Share]]:
         """What happens to this member, beginning with what it holds now. For watching: work is stopped by callbacks."""
+        await self._until_entered()
         async for event in self._broadcast.listen(self._holding.current):
             yield event
         if self._failure is not None:
@@ -250,6 +257,7 @@ class Member(Running, Generic[Share]):
             OffsetMetadataTooLarge: The partitions in its detail were not committed, all others were.
             InvalidRequest: An offset is one that no coordinator accepts: nothing was committed.
         """
+        await self._until_entered()
         await asyncio.shield(self._commits.add(tuple(offsets)))
 
     async def fetch_offsets(self, topics: Sequence[TopicPartitions] | None = None) -> tuple[FetchedOffset, ...]:
@@ -296,8 +304,8 @@ class Member(Running, Generic[Share]):
     # --- the block ----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        if self._driving is not None:
-            raise RuntimeError("a member is for one block; ask the client for another one")
+        self._check_new()
+        self._context.check_usable()
         await self._block.__aenter__()
         self._driver.begin()
         self._driving = self._tasks.create(self._drive(), name=f"rota member of {self.group_id}")
@@ -447,11 +455,9 @@ class Member(Running, Generic[Share]):
         SIGTERM and SIGINT stop in order, where the program handles them not itself: `on_revoked` is called and waited
         for, and the group is left. A second signal cancels.
         """
-        if self._driving is None and not self.is_over:
-            async with self:
+        with self._only_run():
+            async with self._own_block_for_run():
                 await self._run_until_stopped(handle_signals=handle_signals)
-        else:
-            await self._run_until_stopped(handle_signals=handle_signals)
 
     async def _until_settled(self) -> None:
         """Return when the member is in no rebalance and in no callback, or holds nothing."""
@@ -468,6 +474,7 @@ class Member(Running, Generic[Share]):
 
         Called by a callback it returns at once, and the member steps aside when its callbacks have returned.
         """
+        await self._until_entered()
         stepping = self._begin_step_aside(reason)
         if not self._is_inside():
             await asyncio.wait((stepping,))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,6 +17,8 @@ from rota.protocol.defaults import CLOSE_TIMEOUT_MS
 _log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = CLOSE_TIMEOUT_MS / 1000
+_TURNS = 5
+"""Of the event loop: as many as `start` in a new task takes to enter, and some more."""
 
 
 class Running(ABC):
@@ -22,6 +26,7 @@ class Running(ABC):
 
     def __init__(self) -> None:
         self._stops = StopRequests()
+        self._is_running = False
         self._own_block: asyncio.Task[Contained[None]] | None = None
         self._close_asked: asyncio.Event = asyncio.Event()
 
@@ -39,6 +44,11 @@ class Running(ABC):
     @abstractmethod
     def is_open(self) -> bool:
         """Whether the block was entered, and has not been closed."""
+
+    @property
+    @abstractmethod
+    def _is_new(self) -> bool:
+        """Whether it was neither entered nor closed."""
 
     @abstractmethod
     async def _close(self, timeout_s: float) -> None:
@@ -60,12 +70,42 @@ class Running(ABC):
     def _failure_at_end(self) -> BaseException | None:
         """The error that ended the membership, if it was one."""
 
+    # --- what may be called when --------------------------------------------------------------
+
+    @property
+    def _name_of_kind(self) -> str:
+        return type(self).__name__
+
+    def _check_new(self) -> None:
+        """Raise RuntimeError where this is open, or was closed."""
+        if self.is_open:
+            raise RuntimeError(f"this {self._name_of_kind} is open already")
+        if not self._is_new:
+            raise RuntimeError(f"this {self._name_of_kind} was closed: ask the client for another one")
+
+    def _check_entered(self) -> None:
+        """Raise RuntimeError where this was not entered: what the caller waits for would never happen."""
+        if self._is_new:
+            raise RuntimeError(
+                f"this {self._name_of_kind} is not open yet: enter its block (`async with`) or await start() first; "
+                "run() does so by itself"
+            )
+
+    async def _until_entered(self) -> None:
+        """As `_check_entered`, once tasks that the program has just created, such as one for `run`, have begun."""
+        for _ in range(_TURNS):
+            if not self._is_new:
+                return
+            await asyncio.sleep(0)
+        self._check_entered()
+
     # --- without a block ----------------------------------------------------------------------
 
     async def start(self) -> None:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
-        if self._own_block is not None or self.is_open:
-            raise RuntimeError("this is open already; each object is for one membership")
+        if self._own_block is not None and not self._own_block.done():
+            raise RuntimeError(f"this {self._name_of_kind} is open already")
+        self._check_new()
         entered = asyncio.Event()
         self._own_block = asyncio.create_task(contained(self._hold_block(entered)))
         await first_of(self._own_block, entered)
@@ -104,6 +144,23 @@ class Running(ABC):
         one. May be called from any thread, and from a signal handler.
         """
         self._stops.add()
+
+    @contextmanager
+    def _only_run(self) -> Iterator[None]:
+        """Mark that `run` is under way, and enter nothing that was closed: it would return at once, in silence."""
+        if self._is_running:
+            raise RuntimeError(f"run() of this {self._name_of_kind} is under way already")
+        if not self.is_open and self._failure_at_end() is None:
+            self._check_new()
+        self._is_running = True
+        try:
+            yield
+        finally:
+            self._is_running = False
+
+    def _own_block_for_run(self) -> AbstractAsyncContextManager[Any]:
+        """This, where `run` is called outside of the block."""
+        return self if self._is_new else nullcontext()
 
     async def _run_until_stopped(self, *, handle_signals: bool) -> None:
         """Return when a stop was carried out, or the membership is over. Signals count while this runs."""

@@ -440,6 +440,7 @@ class Member(Generic[Share]):
         Raises:
             MembershipLost: The member was closed meanwhile.
             CoordinatorError: The coordinator refuses this member for good.
+            RuntimeError: The block was not entered.
         """
 
     def events(self) -> Iterator[MemberEvent[Share]]:
@@ -678,6 +679,7 @@ class Election:
         Raises:
             LeadershipLost: The block was left meanwhile.
             TypeError: `work` is no async function.
+            RuntimeError: The election was closed, or its `run` is under way already.
         """
 
     def resign(self, reason: str = "resigned", *, pause_s: float = 0.0) -> None:
@@ -804,7 +806,12 @@ class WorkerPool:
         """
 
     def wait_done(self, *, timeout: float | None = None) -> None:
-        """Return once this process holds shards (maybe none) and the work on each of them has returned."""
+        """Return once this process holds shards (maybe none) and the work on each of them has returned.
+
+        Raises:
+            MembershipLost: The pool was closed meanwhile.
+            RuntimeError: The block was not entered.
+        """
 
     def start(self) -> None:
         """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""

@@ -128,10 +128,15 @@ class WorkerPool(Running):
             await self.consumer.__aexit__(kind, error, trace)
         finally:
             await self._end_all()
+            self._notify()
 
     @property
     def is_open(self) -> bool:
         return self.consumer.is_open
+
+    @property
+    def _is_new(self) -> bool:
+        return self.consumer._is_new
 
     @property
     def shards(self) -> tuple[TopicPartition, ...]:
@@ -159,11 +164,9 @@ class WorkerPool(Running):
             until_done: Also stop once the work on all shards that are held has returned; see `wait_done`.
         """
         self._stop_drain_s = drain_ms / 1000
-        if not self.is_open and not self.consumer.is_over:
-            async with self:
+        with self._only_run():
+            async with self._own_block_for_run():
                 await self._run_in_block(handle_signals, until_done)
-        else:
-            await self._run_in_block(handle_signals, until_done)
 
     async def _run_in_block(self, handle_signals: bool, until_done: bool) -> None:
         finishing = asyncio.ensure_future(self._stop_when_done()) if until_done else None
@@ -180,13 +183,25 @@ class WorkerPool(Running):
                 self.stop()
 
     async def wait_done(self) -> None:
-        """Return once this process holds shards (maybe none) and the work on each of them has returned."""
+        """Return once this process holds shards (maybe none) and the work on each of them has returned.
+
+        Raises:
+            MembershipLost: The pool was closed meanwhile.
+            RuntimeError: The block was not entered.
+        """
+        await self._until_entered()
         await self.consumer.wait_assigned()
         while self.consumer.assignment is None or not self._is_done():
             await self._changed.wait()
+            await self.consumer.wait_assigned()
 
     def _is_done(self) -> bool:
-        return all(place in self._tasks and self._tasks[place].done() for place in self.shards)
+        return all(self._has_returned(place) for place in self.shards)
+
+    def _has_returned(self, place: TopicPartition) -> bool:
+        """Whether the work on a shard has come to its end by itself."""
+        task, shard = self._tasks.get(place), self._shards.get(place)
+        return task is not None and task.done() and shard is not None and not shard._has_ended
 
     # --- closing ------------------------------------------------------------------------------
 
@@ -195,7 +210,10 @@ class WorkerPool(Running):
         await self.close(CLOSE_TIMEOUT_S + self._drain_s)
 
     async def _close(self, timeout_s: float) -> None:
-        await self.consumer._close(timeout_s)
+        try:
+            await self.consumer._close(timeout_s)
+        finally:
+            self._notify()
 
     def _close_now(self) -> None:
         self.consumer._close_now()
