@@ -49,7 +49,7 @@ async def test_a_member_joins_again_only_when_on_lost_has_returned(caplog: pytes
                 await asyncio.sleep(2 * SESSION_MS / 1000)
             assert (joins_of(worker), member.assignment) == (before, None)
             warnings = [record.getMessage() for record in caplog.records]
-            assert sum("on_lost of a member of group indexers has run for longer" in text for text in warnings) == 1
+            assert sum("group indexers: the work on a lost share has run for longer" in text for text in warnings) == 1
             may_end.set()
             await until(lambda: member.assignment is not None)
 

@@ -39,13 +39,17 @@ class Listeners(Generic[Share]):
     on_lost: Listener | None = None
 
 
-async def notify_lost(listeners: Listeners[Any], share: Any, *, deadline: float | None) -> None:
-    """Call `on_lost`, or else `on_revoked`: the program must learn that its share is over."""
+async def notify_lost(listeners: Listeners[Any], share: Any, unnotified: Any, *, deadline: float | None) -> None:
+    """Call `on_lost`, or else `on_revoked` with the part that is `unnotified`: the program must learn that its share is
+    over, and once is enough.
+    """
     if listeners.on_lost is not None:
         await notify(listeners.on_lost, share, deadline=deadline)
         return
+    if unnotified is None:
+        return
     try:
-        await notify(listeners.on_revoked, share, deadline=deadline)
+        await notify(listeners.on_revoked, unnotified, deadline=deadline)
     except CoordinatorError as error:
         _log.warning("on_revoked was called for a share that is lost, and could not commit: %s", error)
 

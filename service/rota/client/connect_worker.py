@@ -138,7 +138,7 @@ class ConnectWorker(Member[WorkShared]):
         await notify(self._user.on_revoked, removed, deadline=deadline)
 
     async def _abandon(self, removed: WorkShared, *, deadline: float | None) -> None:
-        await notify_lost(self._user, removed, deadline=deadline)
+        await notify_lost(self._user, removed, self._holding.unnotified(removed), deadline=deadline)
 
     async def _wait_for_who_is_away(self) -> None:
         """As the leader, have the group rebalance when work has waited long enough for its worker."""

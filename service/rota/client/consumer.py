@@ -308,7 +308,7 @@ class Consumer(Member[Partitions]):
     async def _abandon(self, removed: Partitions, *, deadline: float | None) -> None:
         self._forget(removed)
         self._watchdog.rest()
-        await notify_lost(self._user, removed, deadline=deadline)
+        await notify_lost(self._user, removed, self._holding.unnotified(removed), deadline=deadline)
 
     def _forget(self, partitions: Partitions) -> None:
         for partition in partitions:

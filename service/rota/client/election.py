@@ -30,6 +30,7 @@ Leadership: TypeAlias = tuple[str, ...]
 """A share of the one thing that there is to hold, or of nothing."""
 
 _LEADS: Final[Leadership] = ("leader",)
+_LOST: Final = "the leadership was lost"
 _LEAVE_TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 _HEALTHY_S = WORK_RETRY_CAP_MS / 1000
 """Work that has run for so long is well again, and the next failure of it is the first."""
@@ -200,6 +201,7 @@ class Election(Running):
         )
         """The candidate's membership, for what is not about leading."""
         self.member._stats.set_kind("election")
+        self.member._reminder.at_work = self._describe_work
         self._jitter = context.jitter
         self._term: Term | None = None
         self._elected = asyncio.Event()
@@ -416,7 +418,8 @@ class Election(Running):
             except LeadershipLost as lost:
                 if not term.lost.is_set():
                     raise  # Another election's: this one is still led, and its work has ended by an error.
-                _log.warning("election %s: %s", self._name, lost)
+                level = logging.WARNING if term.reason == _LOST else logging.INFO
+                _log.log(level, "election %s: %s", self._name, lost)
         raise LeadershipLost("the candidacy is over")
 
     @property
@@ -471,8 +474,15 @@ class Election(Running):
         if term is not None:
             await term.wait_left()
 
-    def _on_lost(self, _removed: Leadership) -> None:
-        self._end("the leadership was lost")
+    async def _on_lost(self, _removed: Leadership) -> None:
+        """A candidate whose work goes on has not given up: it neither leaves nor leads again before the end of that."""
+        term = self._end(_LOST)
+        if term is not None:
+            await term.wait_left()
+
+    def _describe_work(self) -> str:
+        is_at_work = self._term is not None and not self._term._left.is_set()
+        return f"the work of election {self._name}" if is_at_work else self.member._holding.at_work()
 
     def _end(self, reason: str) -> Term | None:
         if self._term is not None:

@@ -51,6 +51,10 @@ class Holding(Generic[Share]):
         """What the callbacks were told to hold, with what is being revoked: nobody else has any of it."""
         self._stopped: Share | None = None
         """The part of `owned` whose `on_revoked` has returned, while its last commits are sent."""
+        self._revoking: Share | None = None
+        """The part of `owned` whose `on_revoked` has been called and has not returned."""
+        self._cut_off: Share | None = None
+        """What `_revoking` was when the last share was lost at the end of the close timeout."""
         self.era = 0
         """Grows each time that everything is given up or lost."""
         self.is_leaving = False
@@ -71,6 +75,14 @@ class Holding(Generic[Share]):
         self._ending = 0
         """How many lost shares the program still ends its work on."""
         self._stats = stats
+
+    def at_work(self) -> str:
+        """What has not ended yet, for the log; empty where no callback runs."""
+        if self._callbacks.is_idle:
+            return ""
+        if self._revoking is not None:
+            return "on_revoked"
+        return "a callback" if self._stopped is None else "the last commit"
 
     def take(self, event: core.Assigned) -> None:
         """An assignment came."""
@@ -99,6 +111,7 @@ class Holding(Generic[Share]):
         self.era += 1
         if owned is not None and self._stopped is not None:
             owned = self._role.without(owned, self._stopped) or None
+        self._cut_off = self._revoking if self.close_by is not None else None
         self._last = (None, -1)
         self._machine.say(self._role.protocols(*self._last))
         self._drop_commits()
@@ -117,6 +130,10 @@ class Holding(Generic[Share]):
         self._machine.hold_off(True)
         self._callbacks.interrupt(partial(self._end_lost, owned))
 
+    def unnotified(self, lost: Share) -> Share | None:
+        """The part of a lost share whose `on_revoked` was not called while closing; None where all of it was."""
+        return lost if self._cut_off is None else (self._role.without(lost, self._cut_off) or None)
+
     async def give_all_up(self) -> None:
         """Stop all work in order; nothing is held any more. To be added to the callbacks."""
         current = self.current
@@ -131,7 +148,8 @@ class Holding(Generic[Share]):
         loop, settings = asyncio.get_running_loop(), self._machine.settings
         overdue = loop.call_later(settings.session_timeout_ms / 1000, self._warn_of_slow_end)
         try:
-            await notify_lost(self._listeners, owned, deadline=loop.time() + settings.margin_ms / 1000)
+            deadline = loop.time() + settings.margin_ms / 1000
+            await notify_lost(self._listeners, owned, self.unnotified(owned), deadline=deadline)
         finally:
             overdue.cancel()
             self._ending -= 1
@@ -140,8 +158,8 @@ class Holding(Generic[Share]):
 
     def _warn_of_slow_end(self) -> None:
         _log.warning(
-            "on_lost of a member of group %s has run for longer than the session (%d ms): "
-            "the member joins again when on_lost has returned",
+            "group %s: the work on a lost share has run for longer than the session (%d ms): "
+            "the member joins again when it has ended and on_lost has returned",
             self._machine.settings.group_id,
             self._machine.settings.session_timeout_ms,
         )
@@ -198,7 +216,11 @@ class Holding(Generic[Share]):
 
     async def _give_up(self, generation_id: int, removed: Share) -> None:
         """Stop the work on `removed` in order: its last commits are sent before another member may have it."""
-        await notify(self._listeners.on_revoked, removed, deadline=self._revoke_by())
+        self._revoking = removed
+        try:
+            await notify(self._listeners.on_revoked, removed, deadline=self._revoke_by())
+        finally:
+            self._revoking = None
         self._stopped = removed
         try:
             await self._flush(self.close_by.left_s if self.is_leaving and self.close_by is not None else None)

@@ -25,6 +25,7 @@ from rota.client.driver import Driver
 from rota.client.errors import MembershipLost, error_for
 from rota.client.events import Assigned, Broadcast, GenerationFailed, MemberEvent, Reachable, Rejected, Unreachable
 from rota.client.holding import Holding
+from rota.client.reminders import Reminder
 from rota.client.roles import Role
 from rota.client.running import CLOSE_TIMEOUT_S, Running
 from rota.client.stats import MemberStats
@@ -125,6 +126,7 @@ class Member(Running, Generic[Share]):
         self._stepping: asyncio.Task[None] | None = None
         self._comes_back = False
         self._over = asyncio.Event()
+        self._reminder = Reminder(f"group {self.group_id}", self._holding.at_work)
 
     # --- where it stands ----------------------------------------------------------------------
 
@@ -415,7 +417,7 @@ class Member(Running, Generic[Share]):
         await self._tasks.cancel(GRACE_S)
         self._callbacks.cancel()
         await self._callbacks.drain(CloseBy(GRACE_S))
-        self._context.troubles.over(self, f"group {self.group_id}", now_s=self._now_ms() / 1000)
+        self._context.troubles.over(self, f"group {self.group_id}", now_s=self._now_ms() / 1000, was_closed=True)
         self._context.members.discard(self)
         self._stats.end()
         self._broadcast.end()
@@ -428,16 +430,23 @@ class Member(Running, Generic[Share]):
         False where work goes on although its share was lost to it: then only the session may end the membership.
         """
         self._holding.close_by = close_by
+        self._reminder.start()
         self._callbacks.add(self._holding.give_all_up)
         if not await self._callbacks.drain(close_by):
-            _log.error("group %s: on_revoked has not returned in time: its work is cancelled", self.group_id)
+            _log.error("group %s: %s has not ended in time, and is cancelled", self.group_id, self._reminder.at_work())
             self._holding.lose("closed before on_revoked had returned")
             if not await self._callbacks.drain(CloseBy(GRACE_S)):
-                _log.error("group %s: a callback ignores its cancellation: the group is not left", self.group_id)
+                _log.error(
+                    "group %s: %s ignores its cancellation: the group is not left, "
+                    "so that no other member is assigned its share before the session expires",
+                    self.group_id,
+                    self._reminder.at_work(),
+                )
                 return False
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S if close_by.is_over else _LEAVE_TIMEOUT_S):
                 await self._driver.until_named()
+        self._reminder.stop()
         return True
 
     def _leave(self, reason: str, *, tells: bool = True) -> None:
@@ -516,6 +525,7 @@ class Member(Running, Generic[Share]):
     def _join_again(self) -> None:
         if self._machine.is_away and self._closing is None:
             self._holding.is_leaving = False
+            self._reminder.stop()
             self._machine.come_back(self._now_ms())
             self._wake.set()
 

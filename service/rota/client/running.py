@@ -178,7 +178,7 @@ class Running(ABC):
 
     async def _stop_in_order(self) -> None:
         """Close; at once where a second request comes."""
-        _log.info("stopping in order; a second signal stops at once")
+        _log.info("stopping in order%s", "; a second signal stops at once" if self._stops.by_signal else "")
         closing = asyncio.ensure_future(self._close_for_stop())
         _keep(closing)
         await first_of(closing, self._stops.at_once)

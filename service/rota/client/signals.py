@@ -27,6 +27,8 @@ class StopRequests:
         """Set by the first request."""
         self.at_once = asyncio.Event()
         """Set by the second."""
+        self.by_signal = False
+        """Whether a signal asked."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked = 0
 
@@ -35,8 +37,9 @@ class StopRequests:
         self._loop = loop
         self._publish()
 
-    def add(self) -> None:
+    def add(self, *, by_signal: bool = False) -> None:
         """Ask once more. Safe in any thread and in a signal handler."""
+        self.by_signal = self.by_signal or by_signal
         self._asked += 1
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._publish)
@@ -72,7 +75,7 @@ class _Handlers:
     def _receive(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self._received += 1
         for requests in self._running:
-            requests.add()
+            requests.add(by_signal=True)
         if self._received >= 2:
             self._restore()
 

@@ -41,11 +41,12 @@ class TroubleLog:
         self._logged_at_s[cause] = now_s
         _log.warning("%s: not served for %.0f s, retrying: %s", subject, now_s - trouble.since_s, cause)
 
-    def over(self, member: object, subject: str, *, now_s: float) -> None:
-        """A member is served again, or has ended. Logged where it was the last one with that cause."""
+    def over(self, member: object, subject: str, *, now_s: float, was_closed: bool = False) -> None:
+        """A member is served again, or was closed. Logged where it was the last one with that cause."""
         trouble = self._troubles.pop(member, None)
         if trouble is None or any(other.cause == trouble.cause for other in self._troubles.values()):
             return
         causes = {other.cause for other in self._troubles.values()}
         self._logged_at_s = {cause: at for cause, at in self._logged_at_s.items() if cause in causes}
-        _log.info("%s: served again after %.0f s", subject, now_s - trouble.since_s)
+        outcome = "closed while it was not served for" if was_closed else "served again after"
+        _log.info("%s: %s %.0f s", subject, outcome, now_s - trouble.since_s)

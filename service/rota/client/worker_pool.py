@@ -20,6 +20,9 @@ from rota.client.user_functions import check_async_work, run_work
 from rota.protocol.defaults import BACKOFF_FIRST_MS, STOP_DRAIN_MS
 from rota.protocol.messages import OffsetToCommit, TopicPartitions
 
+_SHOWN = 5
+"""Shards that one line of the log names."""
+
 
 class Shard:
     """One partition while this process works on it."""
@@ -116,6 +119,7 @@ class WorkerPool(Running):
         self.consumer: Consumer = consumer(Listeners(self._start_work, self._stop_work, self._lose_work))
         """The membership underneath, for what is not about shards."""
         self.consumer._stats.set_kind("worker_pool")
+        self.consumer._reminder.at_work = self._describe_work
 
     async def __aenter__(self) -> Self:
         await self.consumer.__aenter__()
@@ -202,6 +206,11 @@ class WorkerPool(Running):
         """Whether the work on a shard has come to its end by itself."""
         task, shard = self._tasks.get(place), self._shards.get(place)
         return task is not None and task.done() and shard is not None and not shard._has_ended
+
+    def _describe_work(self) -> str:
+        names = [f"{place.topic}/{place.partition}" for place, task in self._tasks.items() if not task.done()]
+        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        return f"the work of {shown}" if names else self.consumer._holding.at_work()
 
     # --- closing ------------------------------------------------------------------------------
 

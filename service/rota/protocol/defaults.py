@@ -61,6 +61,7 @@ STORE_WAIT_MS: Final = 300_000
 
 WARN_AFTER_MS: Final = 1_000
 WARN_AGAIN_MS: Final = 60_000
+REMIND_MS: Final = 10_000
 LOOP_BLOCKED_MS: Final = 500
 
 
@@ -304,6 +305,12 @@ DEFAULTS: Final = (
         WARN_AGAIN_MS,
         "the same warning, repeated",
         "Stays visible in a log without filling it.",
+    ),
+    Default(
+        "REMIND_MS",
+        REMIND_MS,
+        "the SDK's warning that a member that closes waits for work that has not ended, repeated",
+        "An operator who waits for the process learns its reason before containers are killed.",
     ),
     Default(
         "LOOP_BLOCKED_MS",

@@ -1,0 +1,226 @@
+"""Work and callbacks that outlast the end of their member, in virtual time: the log, and when another takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from rota.client import Election, Shard, WorkerPool
+from rota.protocol.messages import LeaveGroup
+from tests.client.stage import GROUP, SESSION_MS, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
+from tests.client.virtual_time import in_virtual_time
+
+CLOSE_S = 2.0
+
+
+def leaves_of(worker: Worker) -> int:
+    return sum(isinstance(request, LeaveGroup) for request in worker.cable.requests)
+
+
+def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno == level and each.name.startswith("rota.")]
+
+
+# --- on_revoked that outlasts the close ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["consumer", "connect_worker", "member"])
+@in_virtual_time
+async def test_on_revoked_that_is_cut_off_is_not_called_again_and_the_group_is_left_at_once(kind: str) -> None:
+    calls: list[str] = []
+
+    async def on_revoked(removed: object) -> None:
+        calls.append("called")
+        await asyncio.sleep(60)
+
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        member = a_member(worker, kind, on_revoked=on_revoked)
+        await member.start()
+        await member.wait_assigned()
+        began_at = asyncio.get_running_loop().time()
+        await member.close(timeout=CLOSE_S)
+        assert asyncio.get_running_loop().time() < began_at + CLOSE_S + 0.1
+        assert (calls, leaves_of(worker)) == (["called"], 1)
+
+
+def a_member(worker: Worker, kind: str, **callbacks: Any) -> Any:
+    client = worker.client
+    if kind == "consumer":
+        return client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS, **callbacks)
+    if kind == "connect_worker":
+        return client.connect_worker(GROUP, (), session_timeout_ms=SESSION_MS, **callbacks)
+    return client.member(
+        GROUP,
+        protocol_type="own",
+        protocols={"v1": b""},
+        assign=lambda members, _: {member.member_id: b"all" for member in members},
+        session_timeout_ms=SESSION_MS,
+        **callbacks,
+    )
+
+
+@in_virtual_time
+async def test_on_revoked_is_called_for_the_part_that_it_was_not_called_for() -> None:
+    """A partition moves when the consumer is closed: the program has not been notified of the others."""
+    calls: list[int] = []
+
+    async def on_revoked(removed: Partitions) -> None:
+        calls.append(len(removed))
+        if len(calls) == 1:
+            await asyncio.sleep(60)
+
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        consumer = worker.client.consumer(GROUP, TOPICS, session_timeout_ms=60_000, on_revoked=on_revoked)
+        await consumer.start()
+        await consumer.wait_assigned()
+        async with a_worker(coordinator, "other").client.consumer(GROUP, TOPICS, session_timeout_ms=60_000):
+            await until(lambda: len(calls) == 1)
+            await consumer.close(timeout=CLOSE_S)
+        assert calls == [6, 6]
+
+
+# --- work that ignores its cancellation ---------------------------------------------------------
+
+
+async def ignores_its_cancellation(_subject: object) -> None:
+    ends_at = asyncio.get_running_loop().time() + 45
+    while (left_s := ends_at - asyncio.get_running_loop().time()) > 0:
+        try:
+            await asyncio.sleep(left_s)
+        except asyncio.CancelledError:
+            continue
+
+
+def an_election_and_its_run(worker: Worker) -> tuple[Election, Any]:
+    election = worker.client.leader(GROUP, session_timeout_ms=SESSION_MS)
+    return election, election.run(ignores_its_cancellation)
+
+
+def a_pool_and_its_run(worker: Worker) -> tuple[WorkerPool, Any]:
+    work = ignores_its_cancellation
+    pool = worker.client.worker_pool(GROUP, {"work": 1}, work, session_timeout_ms=SESSION_MS)
+    return pool, pool.run()
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(an_election_and_its_run, f"the work of election {GROUP}"), (a_pool_and_its_run, "the work of work/0")],
+)
+@in_virtual_time
+async def test_the_group_is_not_left_while_work_ignores_its_cancellation(
+    make: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        kind, run = make(worker)
+        running = asyncio.create_task(run)
+        await until(lambda: name in kind._describe_work())
+        await kind.close(timeout=CLOSE_S)
+        assert leaves_of(worker) == 0
+        assert len((await worker.client.describe_group(GROUP)).members) == 1
+        errors = lines(caplog, logging.ERROR)
+        assert [error for error in errors if f"{name} ignores its cancellation" in error] == errors[1:]
+        assert f"{name} has not ended in time" in errors[0]
+        await asyncio.sleep(25)
+        waits = [line for line in lines(caplog, logging.WARNING) if "waiting for" in line]
+        assert waits == [f"group {GROUP}: waiting for {seconds} s for {name} to end" for seconds in (10, 20)]
+        await asyncio.sleep(60)
+        assert len([line for line in lines(caplog, logging.WARNING) if "waiting for" in line]) <= 5
+        await asyncio.wait((running,))
+        running.exception()
+
+
+@in_virtual_time
+async def test_a_candidate_whose_lost_work_goes_on_leads_again_only_after_its_end() -> None:
+    async with a_coordinator() as coordinator:
+        worker, other = a_worker(coordinator, "a"), a_worker(coordinator, "b")
+        async with worker.client.leader(GROUP, session_timeout_ms=SESSION_MS) as election:
+            running = asyncio.create_task(election.run(ignores_its_cancellation))
+            await until(lambda: election.is_leader)
+            worker.cable.pull()
+            await until(lambda: not election.is_leader)
+            worker.cable.plug_in()
+            async with other.client.leader(GROUP, session_timeout_ms=SESSION_MS) as second:
+                await until(lambda: second.is_leader)
+            await asyncio.sleep(10)
+            assert (election.is_leader, running.done()) == (False, False)
+            await running
+
+
+# --- what the log says --------------------------------------------------------------------------
+
+
+@in_virtual_time
+async def test_an_ordered_end_of_an_election_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async def wait(_term: object) -> None:
+        await asyncio.Event().wait()
+
+    caplog.set_level(logging.INFO)
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        election = worker.client.leader(GROUP, session_timeout_ms=SESSION_MS)
+        running = asyncio.create_task(election.run(wait))
+        await until(lambda: election.is_leader)
+        await election.resign()
+        await until(lambda: election.is_leader)
+        election.stop()
+        await running
+        assert lines(caplog, logging.WARNING) == []
+        text = "\n".join(lines(caplog, logging.INFO))
+        assert "the leadership was handed over" in text
+        assert "stopping in order" in text
+        assert "second signal" not in text
+
+
+@in_virtual_time
+async def test_a_lost_leadership_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async def wait(_term: object) -> None:
+        await asyncio.Event().wait()
+
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        election = worker.client.leader(GROUP, session_timeout_ms=SESSION_MS)
+        running = asyncio.create_task(election.run(wait))
+        await until(lambda: election.is_leader)
+        worker.cable.pull()
+        await until(lambda: not election.is_leader)
+        worker.cable.plug_in()
+        election.stop()
+        await running
+        assert f"election {GROUP}: the leadership was lost" in lines(caplog, logging.WARNING)
+
+
+@in_virtual_time
+async def test_a_member_that_is_closed_while_it_is_not_served_is_not_served_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with worker.client.leader(GROUP, session_timeout_ms=SESSION_MS):
+            worker.cable.pull()
+            await asyncio.sleep(4)
+        assert "served again" not in caplog.text
+        assert "closed while it was not served for" in caplog.text
+
+
+@in_virtual_time
+async def test_a_pool_that_comes_back_is_not_said_to_wait_for_its_work(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(shard: Shard) -> None:
+        await asyncio.Event().wait()
+
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with worker.client.worker_pool(GROUP, TOPICS, work, session_timeout_ms=SESSION_MS) as pool:
+            await until(lambda: len(pool.shards) == 12)
+            await pool.consumer.step_aside("enough")
+            pool.consumer.come_back()
+            await until(lambda: len(pool.shards) == 12)
+            await asyncio.sleep(60)
+        assert "waiting for" not in caplog.text
