@@ -171,6 +171,21 @@ async def test_to_wait_for_the_end_of_work_ends_with_the_pool() -> None:
 
 
 @in_virtual_time
+async def test_the_terms_of_an_election_end_when_its_client_closes_it() -> None:
+    async with a_coordinator() as coordinator:
+        client = a_worker(coordinator).client
+        async with client:
+            election = KINDS["Election"](client)
+            await election.start()
+            terms = election.terms()
+            async with await anext(terms):
+                pass
+            following = asyncio.ensure_future(anext(terms, "the end"))
+        async with asyncio.timeout(1):
+            assert await following == "the end"
+
+
+@in_virtual_time
 async def test_to_resign_after_the_end_is_nothing() -> None:
     async with a_coordinator() as coordinator:
         election = KINDS["Election"](a_worker(coordinator).client)

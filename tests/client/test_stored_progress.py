@@ -104,3 +104,23 @@ async def test_what_was_stored_before_a_loss_is_not_committed_after_it() -> None
             await consumer.wait_assigned()
             await asyncio.sleep(1)
         assert await committed(worker) == {}
+
+
+@in_virtual_time
+async def test_nothing_is_stored_once_on_revoked_has_returned() -> None:
+    """While the last commits are under way the partition is not given up yet, and what is stored would be forgotten."""
+    async with a_coordinator() as coordinator:
+        worker, revoked = a_worker(coordinator), asyncio.Event()
+        consumer = a_consumer(worker, auto_commit_ms=100, on_revoked=lambda removed: revoked.set())
+        await consumer.start()
+        await consumer.wait_assigned()
+        worker.cable.commits_may_go.clear()
+        consumer.store("work", 3, 5)
+        closing = asyncio.create_task(consumer.close())
+        await revoked.wait()
+        await asyncio.sleep(0.5)
+        with pytest.raises(MembershipLost, match="work/3 was revoked"):
+            consumer.store("work", 3, 6)
+        worker.cable.commits_may_go.set()
+        await closing
+        assert await committed(worker) == {3: 5}

@@ -182,6 +182,9 @@ class Consumer(Member[Partitions]):
         check_metadata(stored)
         if not self.owns(TopicPartition(topic, partition)):
             raise MembershipLost(f"this member does not hold {topic}/{partition}")
+        if TopicPartition(topic, partition) in (self._holding.stopped or ()):
+            # Accepted, it would be committed never, or after another member's progress.
+            raise MembershipLost(f"{topic}/{partition} was revoked: its last commits are under way")
         self._stats.progress_stored(_place(stored))
         self._stored[TopicPartition(topic, partition)] = stored
 

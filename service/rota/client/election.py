@@ -201,7 +201,7 @@ class Election(Running):
         )
         """The candidate's membership, for what is not about leading."""
         self.member._stats.set_kind("election")
-        self.member._reminder.at_work = self._describe_work
+        self.member._reminder.ask(self._describe_work)
         self._jitter = context.jitter
         self._term: Term | None = None
         self._elected = asyncio.Event()
@@ -281,8 +281,8 @@ class Election(Running):
         """Each term as it begins. The next one comes when the one before is over."""
         await self._until_entered()
         while True:
-            await self._elected.wait()
-            if self._is_over or self._term is None:
+            await any_set(self._elected, self.member._over)
+            if self._is_over or self.member.is_over or self._term is None:
                 return
             term = self._term
             self.member.check_deadline()

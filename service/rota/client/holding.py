@@ -49,7 +49,7 @@ class Holding(Generic[Share]):
         """What the coordinator has given to this member."""
         self.owned: Share | None = None
         """What the callbacks were told to hold, with what is being revoked: nobody else has any of it."""
-        self._stopped: Share | None = None
+        self.stopped: Share | None = None
         """The part of `owned` whose `on_revoked` has returned, while its last commits are sent."""
         self._revoking: Share | None = None
         """The part of `owned` whose `on_revoked` has been called and has not returned."""
@@ -82,7 +82,7 @@ class Holding(Generic[Share]):
             return ""
         if self._revoking is not None:
             return "on_revoked"
-        return "a callback" if self._stopped is None else "the last commit"
+        return "a callback" if self.stopped is None else "the last commit"
 
     def take(self, event: core.Assigned) -> None:
         """An assignment came."""
@@ -109,8 +109,8 @@ class Holding(Generic[Share]):
         current, self.current = self.current, None
         owned, self.owned = self.owned, None
         self.era += 1
-        if owned is not None and self._stopped is not None:
-            owned = self._role.without(owned, self._stopped) or None
+        if owned is not None and self.stopped is not None:
+            owned = self._role.without(owned, self.stopped) or None
         self._cut_off = self._revoking if self.close_by is not None else None
         self._last = (None, -1)
         self._machine.say(self._role.protocols(*self._last))
@@ -221,11 +221,11 @@ class Holding(Generic[Share]):
             await notify(self._listeners.on_revoked, removed, deadline=self._revoke_by())
         finally:
             self._revoking = None
-        self._stopped = removed
+        self.stopped = removed
         try:
             await self._flush(self.close_by.left_s if self.is_leaving and self.close_by is not None else None)
         finally:
-            self._stopped = None
+            self.stopped = None
         self._stats.revoked(removed)
         self._broadcast.publish(Revoked(generation_id, removed))
 

@@ -20,9 +20,13 @@ class Reminder:
 
     def __init__(self, subject: str, at_work: Callable[[], str]) -> None:
         self._subject = subject
-        self.at_work = at_work
+        self.at_work: Callable[[], str] = at_work
         """Names the program's code that runs; empty where none does."""
         self._timer: asyncio.TimerHandle | None = None
+
+    def ask(self, at_work: Callable[[], str]) -> None:
+        """Name other code than at first: a pool knows its shards."""
+        self.at_work = at_work
 
     def start(self) -> None:
         """Begin to log, unless that has begun."""

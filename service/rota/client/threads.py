@@ -10,7 +10,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from rota.client.tasks import contained
+from rota.client.tasks import GRACE_S, contained
 
 Outcome = TypeVar("Outcome")
 
@@ -28,6 +28,7 @@ class LoopThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._process_id = os.getpid()
+        self._is_stopping = False
         self._is_over = False
         self._pending: dict[concurrent.futures.Future[Any], Coroutine[Any, Any, Any]] = {}
 
@@ -86,6 +87,10 @@ class LoopThread:
             raise
         try:
             ended = future.result()
+        except concurrent.futures.CancelledError:
+            if not self._is_stopping:
+                raise
+            raise LoopIsOver("this client was closed while a call of another thread was under way") from None
         except BaseException:
             future.cancel()
             _close_unbegun(coroutine)
@@ -111,6 +116,13 @@ class LoopThread:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._started.set()
         await self._stop.wait()
+        await self._finish_calls()
+
+    async def _finish_calls(self) -> None:
+        """What was closed ends the calls of other threads by itself, if it has a moment for that."""
+        if calls := [asyncio.wrap_future(future) for future in tuple(self._pending)]:
+            await asyncio.wait(calls, timeout=GRACE_S)
+        self._is_stopping = True
 
 
 def _give_up(future: concurrent.futures.Future[Any], coroutine: Coroutine[Any, Any, Any]) -> None:

@@ -119,7 +119,7 @@ class WorkerPool(Running):
         self.consumer: Consumer = consumer(Listeners(self._start_work, self._stop_work, self._lose_work))
         """The membership underneath, for what is not about shards."""
         self.consumer._stats.set_kind("worker_pool")
-        self.consumer._reminder.at_work = self._describe_work
+        self.consumer._reminder.ask(self._describe_work)
 
     async def __aenter__(self) -> Self:
         await self.consumer.__aenter__()
