@@ -224,3 +224,80 @@ async def test_a_pool_that_comes_back_is_not_said_to_wait_for_its_work(caplog: p
             await until(lambda: len(pool.shards) == 12)
             await asyncio.sleep(60)
         assert "waiting for" not in caplog.text
+
+
+# --- a coordinator that hangs at a stop ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("drains", [True, False])
+@in_virtual_time
+async def test_a_stop_ends_within_ten_seconds_where_the_coordinator_hangs(
+    drains: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ends: list[str] = []
+
+    async def work(shard: Shard) -> None:
+        await shard.stopping.wait()
+        try:
+            shard.store(5)
+            if drains:
+                await shard.commit(11)
+        except BaseException as error:
+            ends.append(type(error).__name__)
+            raise
+
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        pool = worker.client.worker_pool(GROUP, {"work": 1}, work, session_timeout_ms=60_000)
+        running = asyncio.create_task(pool.run())
+        await until(lambda: len(pool.shards) == 1)
+        worker.cable.is_silent = True
+        began_at = asyncio.get_running_loop().time()
+        pool.stop()
+        await running
+        assert asyncio.get_running_loop().time() < began_at + 10
+        assert bool(ends) == drains
+        assert any(f"group {GROUP} was not left: no answer within" in line for line in lines(caplog, logging.WARNING))
+
+
+@in_virtual_time
+async def test_a_consumer_stops_within_ten_seconds_where_the_coordinator_hangs() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        consumer = worker.client.consumer(GROUP, TOPICS, session_timeout_ms=60_000)
+        running = asyncio.create_task(consumer.run())
+        await consumer.wait_assigned()
+        consumer.store("work", 3, 5)
+        outcomes: list[object] = []
+        consumer.commit_soon(then=lambda offsets, error: outcomes.append(error))
+        worker.cable.is_silent = True
+        began_at = asyncio.get_running_loop().time()
+        consumer.stop()
+        await running
+        assert asyncio.get_running_loop().time() < began_at + 10
+        assert len(outcomes) == 1
+
+
+@in_virtual_time
+async def test_what_is_stored_after_a_long_drain_is_committed_and_the_group_is_left() -> None:
+    async def work(shard: Shard) -> None:
+        await shard.stopping.wait()
+        await asyncio.sleep(30)
+        shard.store(11)
+
+    async def on_revoked(removed: Partitions) -> None:
+        await asyncio.sleep(20)
+        consumer.store("work", 3, 7)
+
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        pool = worker.client.worker_pool("pool", {"work": 1}, work, session_timeout_ms=SESSION_MS)
+        consumer = worker.client.consumer(GROUP, TOPICS, session_timeout_ms=SESSION_MS, on_revoked=on_revoked)
+        running = [asyncio.create_task(pool.run(drain_ms=60_000)), asyncio.create_task(consumer.run())]
+        await until(lambda: len(pool.shards) == 1 and bool(consumer.assignment))
+        pool.stop()
+        consumer.stop()
+        await asyncio.gather(*running)
+        assert [(each.partition, each.offset) for each in await worker.client.offsets("pool")] == [(0, 11)]
+        assert [(each.partition, each.offset) for each in await worker.client.offsets(GROUP)] == [(3, 7)]
+        assert leaves_of(worker) == 2

@@ -18,6 +18,7 @@ from rota.client.consumer_protocol import Partitions, TopicRole
 from rota.client.context import ClientContext
 from rota.client.errors import CoordinatorError, MembershipLost, Refused, Unavailable
 from rota.client.events import Assigned
+from rota.client.holding import LEAVE_S
 from rota.client.member import Member
 from rota.client.registered_topics import RegisteredTopics
 from rota.client.tasks import GRACE_S
@@ -283,7 +284,9 @@ class Consumer(Member[Partitions]):
             _log.warning("group %s: progress was not committed: %s", self.group_id, error)
 
     async def _before_leaving(self, close_by: CloseBy) -> None:
-        await self._commits.flush(close_by.left_s)
+        await self._commits.flush(self._holding.answer_s(close_by.left_s, then_s=LEAVE_S))
+        if not self._holding.answer_s(close_by.left_s, then_s=LEAVE_S):
+            self._commits.drop()
         await self._finish_notices(close_by)
 
     async def _before_ending(self) -> None:

@@ -353,7 +353,7 @@ class Election(Running):
         self, work: Callable[[Term], Awaitable[Outcome]], drain_ms: int, handle_signals: bool, retry: bool
     ) -> Outcome | None:
         """Campaign beside the wait for a stop; the first to end ends both."""
-        self._drain_s = drain_ms / 1000
+        self._drain_s = self._stop_drain_s = drain_ms / 1000
         stopping = asyncio.ensure_future(contained(self._run_until_stopped(handle_signals=handle_signals)))
         campaigning = asyncio.ensure_future(contained(self._campaign(work, retry)))
         try:
@@ -445,6 +445,9 @@ class Election(Running):
 
     def _close_now(self) -> None:
         self.member._close_now()
+
+    def _answer_within(self, seconds: float) -> None:
+        self.member._answer_within(seconds)
 
     def _is_inside(self) -> bool:
         return self.member._is_inside()

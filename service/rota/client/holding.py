@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Generic, TypeVar
@@ -15,10 +16,15 @@ from rota.client.roles import Role
 from rota.client.stats import MemberStats
 from rota.membership import Membership
 from rota.membership import events as core
+from rota.protocol.defaults import HURRIED_LEAVE_TIMEOUT_MS
 
 Share = TypeVar("Share")
 
 _log = logging.getLogger(__name__)
+
+
+LEAVE_S = HURRIED_LEAVE_TIMEOUT_MS / 1000
+"""What a stop leaves for the LeaveGroup."""
 
 
 class Holding(Generic[Share]):
@@ -61,6 +67,8 @@ class Holding(Generic[Share]):
         """The member is about to leave, if not for good: it takes up no share, and joins no more generations."""
         self.close_by: CloseBy | None = None
         """While it is about to leave: by when `on_revoked` must have returned."""
+        self.answers_by = math.inf
+        """At a stop: when to wait no longer for a coordinator that does not answer, in the event loop's clock."""
         self._last: tuple[Share | None, int] = (None, -1)
         """What was held when this member joined last, and in which generation."""
         self._machine = machine
@@ -133,6 +141,11 @@ class Holding(Generic[Share]):
     def unnotified(self, lost: Share) -> Share | None:
         """The part of a lost share whose `on_revoked` was not called while closing; None where all of it was."""
         return lost if self._cut_off is None else (self._role.without(lost, self._cut_off) or None)
+
+    def answer_s(self, limit_s: float, *, least_s: float = 0.0, then_s: float = 0.0) -> float:
+        """How long to wait for an answer: `limit_s`, or less at a stop, which leaves `then_s` for the next call."""
+        left_s = self.answers_by - asyncio.get_running_loop().time() - then_s
+        return min(limit_s, max(least_s, left_s))
 
     async def give_all_up(self) -> None:
         """Stop all work in order; nothing is held any more. To be added to the callbacks."""
@@ -223,7 +236,10 @@ class Holding(Generic[Share]):
             self._revoking = None
         self.stopped = removed
         try:
-            await self._flush(self.close_by.left_s if self.is_leaving and self.close_by is not None else None)
+            for_good_s = self.close_by.left_s if self.is_leaving and self.close_by is not None else None
+            if for_good_s is not None:
+                for_good_s = self.answer_s(for_good_s, least_s=LEAVE_S, then_s=LEAVE_S)
+            await self._flush(for_good_s)
         finally:
             self.stopped = None
         self._stats.revoked(removed)

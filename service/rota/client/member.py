@@ -24,7 +24,7 @@ from rota.client.context import ClientContext
 from rota.client.driver import Driver
 from rota.client.errors import MembershipLost, error_for
 from rota.client.events import Assigned, Broadcast, GenerationFailed, MemberEvent, Reachable, Rejected, Unreachable
-from rota.client.holding import Holding
+from rota.client.holding import LEAVE_S, Holding
 from rota.client.reminders import Reminder
 from rota.client.roles import Role
 from rota.client.running import CLOSE_TIMEOUT_S, Running
@@ -32,7 +32,7 @@ from rota.client.stats import MemberStats
 from rota.client.tasks import GRACE_S, BackgroundTasks
 from rota.membership import Membership, MembershipSettings, State
 from rota.membership import events as core
-from rota.protocol.defaults import HURRIED_LEAVE_TIMEOUT_MS, REQUEST_TIMEOUT_MS
+from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.messages import (
     FenceReply,
     FetchedOffset,
@@ -46,7 +46,6 @@ from rota.protocol.messages import (
 Share = TypeVar("Share")
 
 _LEAVE_TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
-_HURRIED_LEAVE_TIMEOUT_S = HURRIED_LEAVE_TIMEOUT_MS / 1000
 _log = logging.getLogger(__name__)
 
 
@@ -370,6 +369,9 @@ class Member(Running, Generic[Share]):
         if self._close_by is not None:
             self._close_by.now()
 
+    def _answer_within(self, seconds: float) -> None:
+        self._holding.answers_by = asyncio.get_running_loop().time() + seconds
+
     def _is_inside(self) -> bool:
         return is_inside(id(self))
 
@@ -397,8 +399,10 @@ class Member(Running, Generic[Share]):
             self._leave("the member was closed", tells=has_stopped)
             if self._preparing is not None:
                 self._preparing.cancel()
-            limit_s = _HURRIED_LEAVE_TIMEOUT_S if close_by.is_over else _LEAVE_TIMEOUT_S
+            limit_s = LEAVE_S if close_by.is_over else self._holding.answer_s(_LEAVE_TIMEOUT_S, least_s=0.5)
             await asyncio.wait((self._driving,), timeout=limit_s)
+            if not self._driving.done():
+                _log.warning("group %s was not left: no answer within %.1f s", self.group_id, limit_s)
         await self._end()
 
     async def _before_leaving(self, close_by: CloseBy) -> None:
@@ -444,7 +448,9 @@ class Member(Running, Generic[Share]):
                 )
                 return False
         with suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_S if close_by.is_over else _LEAVE_TIMEOUT_S):
+            async with asyncio.timeout(
+                GRACE_S if close_by.is_over else self._holding.answer_s(_LEAVE_TIMEOUT_S, least_s=0.1)
+            ):
                 await self._driver.until_named()
         self._reminder.stop()
         return True

@@ -12,11 +12,13 @@ from typing import Any, Self
 
 from rota.client.signals import StopRequests, stopped_by_signals
 from rota.client.tasks import Contained, contained
-from rota.protocol.defaults import CLOSE_TIMEOUT_MS
+from rota.protocol.defaults import CLOSE_TIMEOUT_MS, STOP_DRAIN_MS
 
 _log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = CLOSE_TIMEOUT_MS / 1000
+_ANSWERS_S = 1.8
+"""What a stop waits for answers of a coordinator that hangs, after the drain: Docker kills 2 s after that."""
 _TURNS = 5
 """Of the event loop: as many as `start` in a new task takes to enter, and some more."""
 
@@ -27,6 +29,8 @@ class Running(ABC):
     def __init__(self) -> None:
         self._stops = StopRequests()
         self._is_running = False
+        self._stop_drain_s = STOP_DRAIN_MS / 1000
+        """How long work may go on after a stop was requested."""
         self._own_block: asyncio.Task[Contained[None]] | None = None
         self._close_asked: asyncio.Event = asyncio.Event()
 
@@ -57,6 +61,10 @@ class Running(ABC):
     @abstractmethod
     def _close_now(self) -> None:
         """Have a `_close` that is under way give up its order: cancel the work, and leave."""
+
+    @abstractmethod
+    def _answer_within(self, seconds: float) -> None:
+        """Wait for no answer of a coordinator for longer than this from now on, while closing."""
 
     @abstractmethod
     def _is_inside(self) -> bool:
@@ -179,6 +187,7 @@ class Running(ABC):
     async def _stop_in_order(self) -> None:
         """Close; at once where a second request comes."""
         _log.info("stopping in order%s", "; a second signal stops at once" if self._stops.by_signal else "")
+        self._answer_within(max(self._stop_drain_s, STOP_DRAIN_MS / 1000) + _ANSWERS_S)
         closing = asyncio.ensure_future(self._close_for_stop())
         _keep(closing)
         await first_of(closing, self._stops.at_once)

@@ -112,7 +112,6 @@ class WorkerPool(Running):
         check_async_work(work)
         self._work = work
         self._drain_s = drain_ms / 1000
-        self._stop_drain_s = STOP_DRAIN_MS / 1000
         self._tasks: dict[TopicPartition, asyncio.Task[None]] = {}
         self._shards: dict[TopicPartition, Shard] = {}
         self._changed = asyncio.Event()
@@ -167,7 +166,7 @@ class WorkerPool(Running):
             handle_signals: Whether SIGTERM and SIGINT are handled here.
             until_done: Also stop once the work on all shards that are held has returned; see `wait_done`.
         """
-        self._stop_drain_s = drain_ms / 1000
+        self._stop_drain_s = max(drain_ms / 1000, self._drain_s)
         with self._only_run():
             async with self._own_block_for_run():
                 await self._run_in_block(handle_signals, until_done)
@@ -226,6 +225,9 @@ class WorkerPool(Running):
 
     def _close_now(self) -> None:
         self.consumer._close_now()
+
+    def _answer_within(self, seconds: float) -> None:
+        self.consumer._answer_within(seconds)
 
     def _is_inside(self) -> bool:
         return self.consumer._is_inside()
