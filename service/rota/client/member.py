@@ -200,9 +200,7 @@ class Member(Running, Generic[Share]):
         return self._over.is_set()
 
     def check_deadline(self) -> None:
-        """Notice at once where the deadline has passed, though the event loop had no time to say so. Any thread may
-        call it.
-        """
+        """Notice at once where the deadline has passed. Any thread may call it."""
         self._driver.check()
 
     def _now_ms(self) -> int:

@@ -430,9 +430,7 @@ class Member(Generic[Share]):
         """Whether this member was closed, or has failed."""
 
     def check_deadline(self) -> None:
-        """Notice at once where the deadline has passed, though the event loop had no time to say so. Any thread may
-        call it.
-        """
+        """Notice at once where the deadline has passed. Any thread may call it."""
 
     def wait_assigned(self, *, timeout: float | None = None) -> Assigned[Share]:
         """Return as soon as this member holds something (which may be nothing at all to do).

@@ -88,6 +88,7 @@ class LoopThread:
         try:
             ended = future.result()
         except concurrent.futures.CancelledError:
+            _close_unbegun(coroutine)
             if not self._is_stopping:
                 raise
             raise LoopIsOver("this client was closed while a call of another thread was under way") from None
