@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dis
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +24,8 @@ def check_async_work(work: object) -> None:
     A plain function that returns an awaitable is accepted: its result is checked by `run_work`.
 
     Raises:
-        TypeError: It is no function, or one that returns nothing that could be awaited.
+        TypeError: It is no function, a generator, the result of a call, or a plain function whose annotation says that
+            it returns None.
     """
     if inspect.isawaitable(work):
         if inspect.iscoroutine(work):
@@ -37,7 +37,7 @@ def check_async_work(work: object) -> None:
     if inspect.isasyncgenfunction(code) or inspect.isgeneratorfunction(code):
         raise TypeError(f"{name_of(work)} is a generator, for it has a yield; work must be an async function")
     is_async = inspect.iscoroutinefunction(code) or inspect.iscoroutinefunction(work)
-    if not is_async and inspect.isfunction(code) and _returns_nothing(code):
+    if not is_async and getattr(code, "__annotations__", {}).get("return", ...) in (None, "None"):
         raise TypeError(_plain(work))
 
 
@@ -116,15 +116,3 @@ def _code_of(function: object) -> Any:
     if not (inspect.isroutine(function) or isinstance(function, type)):
         function = type(function).__call__ if callable(function) else function
     return getattr(function, "__func__", function)
-
-
-def _returns_nothing(function: Callable[..., Any]) -> bool:
-    """Whether each end of a plain function is without a result: then it cannot return an awaitable."""
-    before: dis.Instruction | None = None
-    for each in dis.get_instructions(function):
-        if each.opname == "RETURN_CONST" and each.argval is not None:
-            return False
-        if each.opname == "RETURN_VALUE" and not (before and before.opname == "LOAD_CONST" and before.argval is None):
-            return False
-        before = each
-    return True

@@ -230,7 +230,7 @@ def a_static_member_that_withdraws_leaves(patch: Patch) -> None:
     "clients §2 B-43c", WAYS + "test_a_program_without_on_lost_is_notified_by_on_revoked", fails_with="TimeoutError"
 )
 def without_on_lost_nothing_is_called(patch: Patch) -> None:
-    async def notify_lost(listeners: Any, share: Any, *, deadline: float | None) -> None:
+    async def notify_lost(listeners: Any, share: Any, _unnotified: Any, *, deadline: float | None) -> None:
         await callbacks.notify(listeners.on_lost, share, deadline=deadline)
 
     from rota.client import connect_worker, consumer, holding
