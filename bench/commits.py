@@ -14,8 +14,8 @@ from bench.figures import Effort, Figure, transposed
 from bench.fleet import Fleet, LoadedMemoryStore, LoadedSqlStore, coordinator_of
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets
+from rota.replica.ports import ShardStore
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import ShardStore
 from rota.storage import upgrade
 from tests.support.postgres import PostgresServer
 

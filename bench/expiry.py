@@ -11,9 +11,9 @@ from statistics import quantiles
 from bench.figures import Effort, Figure, transposed
 from bench.fleet import Fleet, LoadedMemoryStore, coordinator_of
 from rota.protocol.messages import Heartbeat
+from rota.replica.ports import JournalEvent
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import JournalEvent
 from rota.runtime.telemetry import Telemetry
 
 GROUPS = 5_000

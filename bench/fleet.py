@@ -11,9 +11,9 @@ from rota.group.rows import ShardImage
 from rota.group.shard import Shard
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import CommitOffsets, Heartbeat, OffsetToCommit
+from rota.replica.ports import ShardStore
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import ShardStore
 from rota.runtime.telemetry import Telemetry
 from rota.storage import SqlStore
 from rota.storage.memory import MemoryStore

@@ -12,9 +12,9 @@ from rota.api.peer.client import GrpcPeers
 from rota.api.peer.methods import PEER_NAME
 from rota.api.peer.server import PeerServer
 from rota.protocol.messages import ListTopics
+from rota.replica.ports import Replica
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import Replica
 from rota.runtime.routing import PeerUnreachable
 from rota.server.settings import Settings
 from rota.server.tls import ServerTls, TlsFiles

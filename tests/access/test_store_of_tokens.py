@@ -20,8 +20,8 @@ from rota.pipeline.positions import spans_between
 from rota.protocol.ids import NO_SHARD
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Act, JoinGroup, Protocol
+from rota.replica.ports import StoreRefused, StoreUnavailable
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import StoreRefused, StoreUnavailable
 from rota.server.access.stored_tokens import StoredTokens
 from rota.storage import SqlStore, upgrade
 from rota.storage.token_table import TokenTable

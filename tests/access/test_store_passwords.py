@@ -9,7 +9,7 @@ import redis
 
 from rota.liveness.redis import RedisLiveness
 from rota.passwords import split_password_file
-from rota.runtime.ports import LivenessUnavailable, StoreRefused, StoreUnavailable
+from rota.replica.ports import LivenessUnavailable, StoreRefused, StoreUnavailable
 from rota.storage import upgrade
 from rota.storage.token_table import TokenTable
 from rota.storage.urls import parse_store_url

@@ -16,8 +16,8 @@ from rota.client.transports.grpc import GrpcTransport
 from rota.client.transports.stream import StreamTransport
 from rota.observability.metrics import Metrics
 from rota.protocol.ids import shard_of
+from rota.replica.placement import preferred_owners
 from rota.runtime.clock import SystemClock
-from rota.runtime.placement import preferred_owners
 from rota.storage.memory import MemoryTables
 from tests.runtime.conftest import NOW
 from tests.runtime.test_routing import SHARDS, RunningReplica, a_replica, settled

@@ -14,7 +14,7 @@ from rota.console.owners import owners_by_replica
 from rota.console.rendering import named, short
 from rota.console.shares import in_words, moves, share_map
 from rota.observability.generations import Generation
-from rota.runtime.ports import ShardOwner
+from rota.replica.ports import ShardOwner
 from rota.types.consumer import Assignment, encode_assignment
 
 

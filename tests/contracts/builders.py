@@ -7,7 +7,7 @@ from typing import Any
 
 from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow, RowChanges, ShardImage, TopicRow
 from rota.protocol.messages import Protocol
-from rota.runtime.ports import JournalEvent, ShardBatch, ShardClaim, ShardStore
+from rota.replica.ports import JournalEvent, ShardBatch, ShardClaim, ShardStore
 
 AT_MS = 1_767_225_600_123
 A_MINUTE_MS = 60_000

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from rota.runtime.ports import ShardClaim, ShardStore
+from rota.replica.ports import ShardClaim, ShardStore
 from rota.storage import MemoryStore, MemoryTables, SqlStore, upgrade
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer

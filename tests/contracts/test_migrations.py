@@ -13,7 +13,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.runtime.ports import StoreRefused
+from rota.replica.ports import StoreRefused
 from rota.storage import SqlStore, check, downgrade, upgrade
 from rota.storage.engine import single_engine
 from rota.storage.schema import POSTGRES_SCHEMA, metadata_for

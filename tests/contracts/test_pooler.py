@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from rota.group.rows import RowChanges
-from rota.runtime.ports import StoreUnavailable
+from rota.replica.ports import StoreUnavailable
 from rota.storage import SqlStore
 from tests.contracts.builders import a_batch, a_group, image_of
 from tests.contracts.conftest import SHARD_COUNT

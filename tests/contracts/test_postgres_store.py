@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import text
 
 from rota.group.rows import RowChanges
-from rota.runtime.ports import ShardClaim, StoreRefused, StoreUnavailable
+from rota.replica.ports import ShardClaim, StoreRefused, StoreUnavailable
 from rota.storage import SqlStore, upgrade
 from rota.storage.bulk import TableChange
 from rota.storage.errors import store_errors

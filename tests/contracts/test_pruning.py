@@ -14,7 +14,7 @@ import pytest
 from rota.group.rows import RowChanges
 from rota.pipeline.journal import open_journal
 from rota.pipeline.positions import Position
-from rota.runtime.ports import JournalEvent, ShardBatch, StoreRefused
+from rota.replica.ports import JournalEvent, ShardBatch, StoreRefused
 from rota.storage import SqlStore, upgrade
 from rota.storage.engine import single_engine
 from rota.storage.partitions import create_partitions, existing_days

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from rota.group.rows import ShardImage
-from rota.runtime.ports import ShardClaim, ShardStore
+from rota.replica.ports import ShardClaim, ShardStore
 from tests.contracts.builders import (
     A_MINUTE_MS,
     claim_one,

@@ -8,7 +8,7 @@ import pytest
 
 from rota.group.rows import RowChanges, ShardImage, TopicsRevisionRow
 from rota.protocol.messages import Protocol
-from rota.runtime.ports import ShardStore, StoreRefused
+from rota.replica.ports import ShardStore, StoreRefused
 from tests.contracts.builders import (
     A_MINUTE_MS,
     a_batch,

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rota.group.rows import RowChanges, ShardImage
-from rota.runtime.ports import ShardClaim, ShardStore
+from rota.replica.ports import ShardClaim, ShardStore
 from tests.contracts.builders import (
     A_MINUTE_MS,
     AT_MS,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rota.group.rows import RowChanges
-from rota.runtime.ports import ShardClaim, StoreRefused, StoreUnavailable
+from rota.replica.ports import ShardClaim, StoreRefused, StoreUnavailable
 from rota.storage import SqlStore, check, default_store_url, upgrade
 from rota.storage.urls import PostgresLocation, SqliteLocation, parse_store_url
 from tests.contracts.builders import a_batch, a_group, an_event, an_offset, image_of

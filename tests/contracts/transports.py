@@ -19,9 +19,9 @@ from rota.client.transports.port import Answer
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request
+from rota.replica.placement import preferred_owners, shards_of
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.placement import preferred_owners, shards_of
 from rota.runtime.routing import RoutedCoordinator
 from rota.storage.memory import MemoryStore, MemoryTables
 from tests.http.serving import serving

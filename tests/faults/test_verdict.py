@@ -8,7 +8,7 @@ from rota.group import records as r
 from rota.group.journal import encode_entry
 from rota.group.rows import MemberImage
 from rota.protocol.messages import CommitOffsets, CommitReply, Heartbeat, HeartbeatReply, OffsetToCommit, Protocol
-from rota.runtime.ports import JournalEvent
+from rota.replica.ports import JournalEvent
 from rota.wire.replies import Received
 from tests.faults.load import Crowd
 from tests.faults.record import Record

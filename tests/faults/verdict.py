@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from rota.group import records as r
 from rota.group.journal import decode_entry
-from rota.runtime.ports import JournalEvent
+from rota.replica.ports import JournalEvent
 from rota.storage import SqlStore
 from rota.testing.checks import check
 from rota.testing.history import Call, History, Landed

@@ -13,8 +13,8 @@ from rota.api.grpc.calls import host_of
 from rota.api.grpc.server import GrpcServer
 from rota.observability.metrics import Metrics
 from rota.protocol.messages import DescribeGroup, DescribeReply
+from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import Answer
 from rota.v1 import admin_pb2
 from rota.v1 import coordinator_pb2 as pb
 from tests.grpc.clients import Channel, G, a_join, a_stable_member, a_sync, admin, refused, stub

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatReply, Reply, Request, refuse
-from rota.runtime.ports import Answer, JournalEvent, ShardOwner
+from rota.replica.ports import Answer, JournalEvent, ShardOwner
 
 REVISION, EPOCH = 42, 3
 

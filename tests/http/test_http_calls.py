@@ -23,7 +23,7 @@ from rota.protocol.messages import (
     SyncGroup,
     SyncReply,
 )
-from rota.runtime.ports import JournalEvent, StoreUnavailable
+from rota.replica.ports import JournalEvent, StoreUnavailable
 from rota.wire.problems import decode_problem
 from rota.wire.replies import decode_reply
 from rota.wire.routes import encode_request

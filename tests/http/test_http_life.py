@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from rota.protocol.messages import GetLeader
+from rota.replica.ports import Replica
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import Replica
 from rota.storage import MemoryStore
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -17,9 +17,9 @@ import pytest_asyncio
 from rota.api.http.app import create_app
 from rota.protocol.limits import Limits
 from rota.protocol.messages import GetLeader, GetTopic, Heartbeat, JoinGroup, Request, SyncGroup
+from rota.replica.ports import Answer
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import Answer
 from rota.storage import MemoryStore
 from tests.http.serving import serving
 

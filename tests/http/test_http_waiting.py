@@ -16,7 +16,7 @@ from rota.api.http.streams import PING_SECONDS, EventStream
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatReply, JoinReply
-from rota.runtime.ports import JournalEvent
+from rota.replica.ports import JournalEvent
 from tests.http.scripted import EPOCH, ScriptedCoordinator
 from tests.http.serving import serving
 

@@ -9,8 +9,8 @@ import pytest
 
 from rota.liveness.memory import MemoryLiveness
 from rota.liveness.redis import RedisLiveness
+from rota.replica.ports import Liveness
 from rota.runtime.clock import SystemClock
-from rota.runtime.ports import Liveness
 from tests.support.valkey import ValkeyServer
 
 PATIENT_S = 10.0

@@ -19,8 +19,8 @@ from rota.protocol.messages import (
     Request,
     SyncGroup,
 )
+from rota.replica.ports import Answer, JournalEvent, Replica, ShardClaim, ShardOwner, StoreUnavailable
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import Answer, JournalEvent, Replica, ShardClaim, ShardOwner, StoreUnavailable
 from rota.runtime.routing import PeerUnreachable, RoutedCoordinator
 from rota.storage.memory import MemoryStore, MemoryTables
 from tests.client.virtual_time import LoopClock

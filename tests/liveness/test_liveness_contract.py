@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rota.group.shard import MemberName
-from rota.runtime.ports import Liveness, ShardNews
+from rota.replica.ports import Liveness, ShardNews
 
 A, B, C = (("default", "orders", f"worker/{name}-ü") for name in "abc")
 SLACK_MS = 5_000

@@ -18,9 +18,9 @@ from rota.liveness.redis import RedisLiveness
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import Heartbeat, JoinReply
+from rota.replica.ports import LivenessUnavailable, ShardNews
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import LivenessUnavailable, ShardNews
 from rota.storage import MemoryStore
 from tests.liveness.conftest import PATIENT_S, on
 from tests.runtime.conftest import NOW, a_join

@@ -10,8 +10,8 @@ import pytest
 from rota.observability.causes import drop_cause, rebalance_cause
 from rota.observability.metrics import Metrics
 from rota.protocol.messages import JoinReply, LeaveGroup, LeavingMember, SyncGroup
+from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import Answer, JournalEvent, Replica
 from rota.runtime.routing import PeerUnreachable
 from rota.server.counting import CountedPeers, take_census
 from rota.server.telemetry import ServerTelemetry
@@ -152,7 +152,7 @@ def test_the_reason_of_a_rebalance_has_a_cause(reason: str, cause: str) -> None:
 
 def test_a_dropped_shard_has_a_cause() -> None:
     assert drop_cause("the lease had run out before it was renewed") == "lease_lost"
-    assert drop_cause("the shard belongs to somebody else now") == "lease_lost"
+    assert drop_cause("the shard belongs to another replica now") == "lease_lost"
     assert drop_cause("what nobody thought of") == "other"
 
 

@@ -19,7 +19,7 @@ from rota.pipeline.failures import JournalRefused, JournalUnreachable, LinesMiss
 from rota.pipeline.journal import Journal, Wanted, open_journal
 from rota.pipeline.positions import Position, Span, packed, spans_between
 from rota.pipeline.schema_check import check_schema
-from rota.runtime.ports import JournalEvent, ShardBatch
+from rota.replica.ports import JournalEvent, ShardBatch
 from rota.storage import SqlStore, upgrade
 from rota.workload.generate import generate
 from tests.pipeline.journals import UNTIL_MS, fleet, simulated, sqlite_store

@@ -16,7 +16,7 @@ from rota.pipeline.facts.causes import CAUSES, UNKNOWN
 from rota.pipeline.fold import fold_lines
 from rota.pipeline.invariants import findings_of
 from rota.pipeline.tables import ADVISOR, GOLD
-from rota.runtime.ports import StoreRefused
+from rota.replica.ports import StoreRefused
 from rota.storage.verify import verify
 from rota.workload.fleet import HOUR_MS, draw_group
 from rota.workload.generate import Wanted, generate

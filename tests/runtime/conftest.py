@@ -10,9 +10,9 @@ import pytest
 from rota.api.peer import client
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, JoinReply, Protocol, SyncGroup
+from rota.replica.ports import ShardBatch, ShardClaim, StoreUnavailable
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import ShardBatch, ShardClaim, StoreUnavailable
 from rota.storage.memory import MemoryStore, MemoryTables
 
 NOW = Limits(initial_rebalance_delay_ms=0)

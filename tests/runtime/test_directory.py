@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from rota.replica.ports import Replica, ShardOwner
 from rota.runtime.directory import LOOK_AGAIN_MS, Directory
-from rota.runtime.ports import Replica, ShardOwner
 from rota.storage import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.runtime.ports import JournalEvent
+from rota.replica.ports import JournalEvent
 from rota.storage.memory import MemoryTables
 from tests.runtime.conftest import a_join, a_stable_member, until
 from tests.runtime.test_routing import RunningReplica, a_group_of, a_replica, fleet, settled

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from rota.group.rows import ShardImage
+from rota.replica.known_owners import UNCLAIMED_MS
+from rota.replica.ports import Replica, ShardClaim, ShardOwner
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.directory import UNCLAIMED_MS
-from rota.runtime.ports import Replica, ShardClaim, ShardOwner
 from rota.storage.memory import MemoryStore, MemoryTables
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.runtime.conftest import NOW

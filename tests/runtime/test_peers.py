@@ -14,8 +14,8 @@ from rota.api.peer.client import GrpcPeers
 from rota.api.peer.heartbeats import CollectedHeartbeats, may_be_collected
 from rota.api.peer.server import PeerServer
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatReply, ListTopics, MemberHeartbeat
+from rota.replica.ports import Answer, Replica
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import Answer, Replica
 from rota.runtime.routing import PeerUnreachable
 from rota.server.settings import Settings
 from rota.storage.memory import MemoryTables

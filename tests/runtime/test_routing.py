@@ -27,10 +27,10 @@ from rota.protocol.messages import (
     ListTopics,
     OffsetToCommit,
 )
+from rota.replica.ports import Replica, ShardNews
 from rota.runtime import routing
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import Replica, ShardNews
 from rota.runtime.routing import RoutedCoordinator
 from rota.storage.memory import MemoryTables
 from tests.runtime.conftest import NOW, FaultyStore, a_join, a_stable_member, until
@@ -231,7 +231,7 @@ async def test_a_listing_does_not_need_who_has_handed_over_all(fleet: list[Runni
     await first.local.drain()
     await settled([second, third])
     await third.local._ownership.stop_rounds()
-    third.local.directory.peers = [second.local._ownership.replica, first.local._ownership.replica]
+    third.local.directory.peers = [second.local._ownership.leases.replica, first.local._ownership.leases.replica]
 
     assert (await third.routed.call(ListGroups("default"))).reply.error is ErrorCode.NONE
 

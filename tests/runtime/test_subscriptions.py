@@ -15,8 +15,8 @@ from rota.protocol.messages import (
     LeavingMember,
     MemberHeartbeat,
 )
+from rota.replica.ports import JournalEvent
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import JournalEvent
 from tests.runtime.conftest import FaultyStore, a_join, a_stable_member, until
 
 

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from rota.protocol.errors import ErrorCode
+from rota.replica import owned_shard
+from rota.replica.leases import Leases
+from rota.replica.owned_shard import OwnedShard
+from rota.replica.ports import StoreUnavailable
 from rota.runtime import routing
-from rota.runtime.calls import Call
-from rota.runtime.committer import Committer
 from rota.runtime.host import ShardHost
 from rota.runtime.ownership import Ownership
-from rota.runtime.ports import Answer, StoreUnavailable
+from tests.sim.mutants import MUTANTS
 
 Patch = Callable[[Any, str, Any], None]
 
@@ -59,190 +61,44 @@ def plant(finding: str, rules: str, *seeds: int) -> Callable[[Callable[[Patch], 
     return register
 
 
-# --- the order of commit and answer -----------------------------------------------------------------
+def shared(name: str, finding: str, rules: str, *seeds: int) -> None:
+    """A defect that the model of a replica finds, too: it is planted in the rules that both have."""
+    table = PLANTS if seeds else OPEN_PLANTS
+    table[name] = Plant(finding, tuple(rules.split()), seeds, MUTANTS[name])
 
 
-@plant("aesthetics D1", "D1", 0, 1)
-def every_reply_is_released_at_once(patch: Patch) -> None:
-    former = ShardHost._take
+# --- the order of commit and answer, and leases -----------------------------------------------------
 
-    def take(self: Any, result: Any) -> None:
-        if result is not None:
-            replies, result.replies = result.replies, []
-            former(self, result)
-            self._release(replies, self._seq)
-
-    patch(ShardHost, "_take", take)
-
-
-@plant("aesthetics D1", "S15", 0, 4, 36)
-def the_lease_never_ends(patch: Patch) -> None:
-    patch(ShardHost, "may_answer", lambda self: not self.dropped)
+shared("reply_before_commit", "aesthetics D1", "D1", 0, 1)
+shared("lease_is_not_watched", "aesthetics D1", "S15", 0, 4, 36)
+shared("later_replies_released", "aesthetics D2", "D1", 1, 2)
+shared("answered_from_memory", "aesthetics D2, faults R1, R2", "D1", 1, 2)
+shared("only_one_shard_is_given_up", "aesthetics D2", "D3")
+shared("unknown_outcome_is_failure", "faults R5", "D3", 1, 4)
+shared("claimed_lease_counts_from_the_answer", "aesthetics D2, faults R8", "S15")
+shared("lease_counts_from_the_answer", "faults R3", "S15")
+shared("a_lease_that_ran_out_is_renewed", "faults R4", "L1 L2 L6 L7")
+shared("stale_renewal_reinstalls", "aesthetics D2", "S11 S15 L7 crash", 4, 8)
+shared("replies_after_the_lease", "aesthetics D2, faults R6", "S15", 36, 39)
 
 
-@plant("aesthetics D1", "D1 S15", 0, 1)
-def both_of_these(patch: Patch) -> None:
-    every_reply_is_released_at_once(patch)
-    the_lease_never_ends(patch)
+@contextmanager
+def _pair() -> Iterator[None]:
+    with MUTANTS["reply_before_commit"](), MUTANTS["lease_is_not_watched"]():
+        yield
 
 
-@plant("aesthetics D2", "D1", 1, 2)
-def a_later_transaction_is_released_with_the_first(patch: Patch) -> None:
-    former = ShardHost.committed
-
-    def committed(self: Any, batch: Any) -> None:
-        former(self, batch)
-        while self._held:
-            held = self._held.popleft()
-            self._set_timers(held.timers)
-            self._release(held.replies, held.seq)
-
-    patch(ShardHost, "committed", committed)
-
-
-@plant("aesthetics D2, faults R2", "D1", 1, 2)
-def a_read_is_answered_from_what_is_not_durable(patch: Patch) -> None:
-    former = ShardHost.submit
-
-    def submit(self: Any, request: Any) -> Any:
-        seq, outcome = self._seq, former(self, request)
-        if isinstance(outcome, Call) and self._seq == seq and self._held and not self.dropped:
-            mine = [reply for number, reply in self._held[-1].replies if number == outcome.number]
-            if mine:
-                self._calls.pop(outcome.number, None)
-                return Answer(mine[0], seq, self.claim.epoch)
-        return outcome
-
-    patch(ShardHost, "submit", submit)
-
-
-@plant("faults R1", "D1", 1, 2)
-def a_reply_without_records_of_its_own_leaves_at_once(patch: Patch) -> None:
-    former = ShardHost._take
-
-    def take(self: Any, result: Any) -> None:
-        if result is not None and not result.records:
-            replies, result.replies = result.replies, []
-            self._release(replies, self._seq)
-        former(self, result)
-
-    patch(ShardHost, "_take", take)
-
-
-@plant("aesthetics D2", "D3")
-def only_the_first_shard_of_an_unknown_commit_is_given_up(patch: Patch) -> None:
-    _patch_commit(patch, lambda hosts: hosts[:1])
-
-
-@plant("faults R5", "D3", 1, 4)
-def an_unknown_outcome_keeps_the_shard(patch: Patch) -> None:
-    _patch_commit(patch, lambda _hosts: [])
-
-
-def _patch_commit(patch: Patch, given_up: Callable[[list[Any]], list[Any]]) -> None:
-    former = Committer._commit
-
-    async def commit(self: Any, batches: Any) -> None:
-        before = self._give_up
-        doomed = given_up(list(batches))
-
-        def give_up(host: Any, reason: str) -> None:
-            if host in doomed or "unknown outcome" not in reason:
-                before(host, reason)
-
-        self._give_up = give_up
-        try:
-            await former(self, batches)
-        finally:
-            self._give_up = before
-
-    patch(Committer, "_commit", commit)
-
-
-# --- leases -----------------------------------------------------------------------------------------
-
-
-@plant("aesthetics D2, faults R8", "S15")
-def a_claimed_lease_counts_from_the_answer(patch: Patch) -> None:
-    former = Ownership._load
-
-    async def load(self: Any, claims: Any, _lease_until_ms: int) -> None:
-        await former(self, claims, self._clock.monotonic_ms() + self._lease_ms)
-
-    patch(Ownership, "_load", load)
-
-
-@plant("faults R3", "S15")
-def a_renewed_lease_counts_from_the_answer(patch: Patch) -> None:
-    async def renew(self: Any) -> None:
-        hosts = dict(self.hosts)
-        if not hosts:
-            return
-        self._renewed_ms = self._clock.monotonic_ms()
-        claims = [host.claim for host in hosts.values()]
-        kept = set(await self._store.renew(claims, self.replica.replica_id, self._lease_ms))
-        for shard_id, host in hosts.items():
-            if shard_id not in kept:
-                self.give_up(host, "the lease went to somebody else")
-            elif not host.may_answer():
-                self.give_up(host, "the lease had run out before it was renewed")
-            else:
-                host.lease_until_ms = self._clock.monotonic_ms() + self._lease_ms
-
-    patch(Ownership, "_renew", renew)
+PLANTS["both_of_the_pair"] = Plant("aesthetics D1", ("D1", "S15"), (0, 1), _pair)
 
 
 @plant("aesthetics D2", "S15", 4, 39)
 def a_renewal_counts_from_the_answer_and_never_gives_up(patch: Patch) -> None:
-    async def renew(self: Any) -> None:
-        hosts = dict(self.hosts)
-        if hosts:
-            self._renewed_ms = self._clock.monotonic_ms()
-            claims = [host.claim for host in hosts.values()]
-            await self._store.renew(claims, self.replica.replica_id, self._lease_ms)
-            for host in hosts.values():
-                host.lease_until_ms = self._clock.monotonic_ms() + self._lease_ms
+    def renewed(self: Any, sent: Any, _kept: Any, _sent_ms: int, now: Any) -> Any:
+        for owned in sent.values():
+            owned.lease_until_ms = now.monotonic_ms + self.lease_ms
+        return []
 
-    patch(Ownership, "_renew", renew)
-
-
-@plant("faults R4", "L1 L2 L6 L7")
-def a_lease_that_had_run_out_is_kept(patch: Patch) -> None:
-    former = Ownership.give_up
-
-    def give_up(self: Any, host: Any, reason: str) -> None:
-        if reason == "the lease had run out before it was renewed":
-            host.lease_until_ms = self._renewed_ms + self._lease_ms
-        else:
-            former(self, host, reason)
-
-    patch(Ownership, "give_up", give_up)
-
-
-@plant("aesthetics D2", "S11 S15 L7 crash", 4, 8)
-def a_stale_renewal_reinstalls(patch: Patch) -> None:
-    former = Ownership._renew
-
-    async def renew(self: Any) -> None:
-        hosts, sent_ms = dict(self.hosts), self._clock.monotonic_ms()
-        await former(self)
-        for shard_id, host in hosts.items():
-            if host.dropped and shard_id not in self.hosts:
-                host.dropped, host.lease_until_ms = False, sent_ms + self._lease_ms
-                self.hosts[shard_id] = host
-
-    patch(Ownership, "_renew", renew)
-
-
-@plant("aesthetics D2, faults R6", "S15", 36, 39)
-def replies_leave_after_the_lease(patch: Patch) -> None:
-    def release(self: Any, replies: Any, seq: int) -> None:
-        for number, reply in replies:
-            call = self._calls.pop(number, None)
-            if call is not None:
-                call.finish(Answer(reply, seq, self.claim.epoch))
-
-    patch(ShardHost, "_release", release)
+    patch(Leases, "_renewed", renewed)
 
 
 # --- hand-over and forwarding -------------------------------------------------------------------------
@@ -258,23 +114,23 @@ def a_hand_over_does_not_flush(patch: Patch) -> None:
 
 @plant("faults R7", "S13")
 def decided_calls_are_told_to_go_elsewhere(patch: Patch) -> None:
-    former = ShardHost.drop
+    former = OwnedShard.drop
 
-    def drop(self: Any, reason: str, code: Any = ErrorCode.COORDINATOR_NOT_AVAILABLE, **said: bool) -> None:
+    def drop(self: Any, reason: str, code: Any = ErrorCode.COORDINATOR_NOT_AVAILABLE, **said: bool) -> Any:
         moves = "moves to another replica" in reason
-        former(self, reason, ErrorCode.NOT_COORDINATOR if moves else code, **said)
+        return former(self, reason, ErrorCode.NOT_COORDINATOR if moves else code, **said)
 
-    patch(ShardHost, "drop", drop)
+    patch(OwnedShard, "drop", drop)
 
 
 @plant("the net", "S13 S9", 9, 40)
 def a_write_of_unknown_outcome_counts_as_undecided(patch: Patch) -> None:
-    former = ShardHost.drop
+    former = OwnedShard.drop
 
-    def drop(self: Any, reason: str, code: Any = ErrorCode.COORDINATOR_NOT_AVAILABLE, **_said: bool) -> None:
-        former(self, reason, code, undecided=True)
+    def drop(self: Any, reason: str, code: Any = ErrorCode.COORDINATOR_NOT_AVAILABLE, **_said: bool) -> Any:
+        return former(self, reason, code, undecided=True)
 
-    patch(ShardHost, "drop", drop)
+    patch(OwnedShard, "drop", drop)
 
 
 @plant("aesthetics D2", "S13", 3, 9)
@@ -287,21 +143,21 @@ def a_call_of_unknown_outcome_is_sent_again(patch: Patch) -> None:
 
 @plant("aesthetics D2, faults R9", "L1")
 def the_others_are_not_asked_before_an_expiry(patch: Patch) -> None:
-    former = ShardHost.ring
+    former = OwnedShard.on_timer
 
-    def ring(self: Any, timer: Any) -> None:
-        self._ask = None
-        former(self, timer)
+    def on_timer(self: Any, timer: Any, now: Any) -> Any:
+        self.asks_others = False
+        return former(self, timer, now)
 
-    patch(ShardHost, "ring", ring)
+    patch(OwnedShard, "on_timer", on_timer)
 
 
 @plant("aesthetics D2", "L2")
 def a_new_owner_ignores_what_was_left_of_sessions(patch: Patch) -> None:
-    def share_sessions(self: Any, _heard: Any) -> Any:
-        return self.shard.share_sessions({}, 0, self._clock.now_ms()).timers
+    def share_sessions(shard: Any, _heard: Any, now: Any) -> Any:
+        return shard.share_sessions({}, 0, now.wall_ms).timers
 
-    patch(ShardHost, "_share_sessions", share_sessions)
+    patch(owned_shard, "_share_sessions", share_sessions)
 
 
 # --- what no finding had, but a net of this kind must find ----------------------------------------------
@@ -323,23 +179,24 @@ def stopping_waits_for_a_store_that_hangs(patch: Patch) -> None:
 
 @plant("the net", "S15 D1 S13")
 def a_closed_shard_still_decides(patch: Patch) -> None:
-    former = ShardHost.close
+    former = OwnedShard.close
 
-    def close(self: Any, reason: str) -> None:
-        former(self, reason)
-        self._closed = False
+    def close(self: Any, reason: str, now: Any) -> Any:
+        ready = former(self, reason, now)
+        self.is_closed = False
+        return ready
 
-    patch(ShardHost, "close", close)
+    patch(OwnedShard, "close", close)
 
 
 @plant("the net", "crash L9", 0, 2)
 def an_unreachable_store_ends_the_rounds(patch: Patch) -> None:
-    former = Ownership._round
+    former = Ownership._carry_out
 
-    async def run_round(self: Any) -> None:
+    async def carry_out(self: Any, steps: Any) -> None:
         try:
-            await former(self)
+            await former(self, steps)
         except StoreUnavailable as error:
             raise RuntimeError("the store is away") from error
 
-    patch(Ownership, "_round", run_round)
+    patch(Ownership, "_carry_out", carry_out)

@@ -11,7 +11,7 @@ from tests.runtimes.plants import PLANTS, Plant
 
 WITHIN = 300
 """Seeds to look through where those that a row names play out otherwise by now."""
-PAIR = ("every_reply_is_released_at_once", "the_lease_never_ends")
+PAIR = ("reply_before_commit", "lease_is_not_watched")
 PAIR_WITHIN = 50
 
 

@@ -1,12 +1,13 @@
 """Planted bugs: each breaks one rule on purpose, so that the checks can show that they would notice.
 
-A mutant is a context manager that patches the core, the store's twin or the simulated runtime while it is open.
+A mutant is a context manager that patches the core, the store's twin or the simulated shell while it is open.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from rota.group import (
@@ -31,9 +32,11 @@ from rota.group.rows import RowChanges
 from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import FenceReply, SyncGroup
+from rota.replica.group_commit import GroupCommit, Landed
+from rota.replica.leases import Leases, LetGo, Serve
+from rota.replica.owned_shard import Now, OwnedShard, Ready
+from rota.replica.ports import Answer, StoreUnavailable
 from rota.storage import memory
-from rota.testing import keeper, replica
-from rota.testing import owned as owned_shard
 
 Mutant = Callable[[], AbstractContextManager[None]]
 MUTANTS: dict[str, Mutant] = {}
@@ -72,53 +75,170 @@ def _member_only(group: Any, member_id: str, group_instance_id: str | None, _gen
 @mutant
 def reply_before_commit(patch: Patch) -> None:
     """D1: answers leave as soon as they are decided."""
-    original = replica.Replica.take
+    original = OwnedShard._take
 
-    def take(self: Any, owned: Any, result: Result, **cause: bool) -> None:
+    def take(self: Any, result: Any, now: Any) -> Any:
         replies, result.replies = result.replies, []
-        original(self, owned, result, **cause)
-        self.let_go(owned, owned_shard.Outcome(owned.revision, replies, []))
+        ready = original(self, result, now)
+        result.replies = replies
+        ready.replies = [*ready.replies, *self._released(replies, self.seq, now)]
+        return ready
 
-    patch(replica.Replica, "take", take)
+    patch(OwnedShard, "_take", take)
+
+
+@mutant
+def later_replies_released(patch: Patch) -> None:
+    """D1: replies that wait for a later transaction leave with the first."""
+    original = OwnedShard.committed
+
+    def committed(self: Any, last_seq: int, now: Any) -> Any:
+        ready = original(self, self.seq, now)
+        self.durable_seq = last_seq
+        return ready
+
+    patch(OwnedShard, "committed", committed)
+
+
+@mutant
+def answered_from_memory(patch: Patch) -> None:
+    """D1: a request that decides nothing is answered at once, from memory that is not durable."""
+    original = OwnedShard._take
+
+    def take(self: Any, result: Any, now: Any) -> Any:
+        if result.records or self.is_dropped:
+            return original(self, result, now)
+        return Ready(timers=result.timers, replies=self._released(result.replies, self.seq, now), decided=result)
+
+    patch(OwnedShard, "_take", take)
 
 
 @mutant
 def unknown_outcome_is_failure(patch: Patch) -> None:
     """D3: a write without an answer is taken to have failed; the owner goes on with its epoch."""
+    too_late = Now(0, 2**62)
 
-    def unknown_outcome(self: Any, owned: Any) -> None:
-        self.world.history.unknown_appends.append((owned.shard.shard_id, owned.epoch, self.world.scheduler.now_ms))
-        outcomes, owned.sent = owned.sent or [], None
-        for outcome in outcomes:
-            for number, _ in outcome.replies:
-                self._answer_unavailable(number)
+    def outcome_unknown(self: Any, _why: str) -> Landed:
+        sent, self._sent = self._sent, None
+        return Landed({owned: owned.committed(batch.last_seq, too_late) for owned, batch in sent.items()}, {})
 
-    patch(replica.Replica, "unknown_outcome", unknown_outcome)
+    patch(GroupCommit, "outcome_unknown", outcome_unknown)
+
+
+@mutant
+def only_one_shard_is_given_up(patch: Patch) -> None:
+    """D3: of several shards in a write of unknown outcome only the first is given up."""
+    original = GroupCommit.outcome_unknown
+
+    def outcome_unknown(self: Any, why: str) -> Landed:
+        lost = list(original(self, why).lost.items())
+        return Landed({}, dict(lost[:1]))
+
+    patch(GroupCommit, "outcome_unknown", outcome_unknown)
 
 
 @mutant
 def lease_is_not_watched(patch: Patch) -> None:
     """S15: an owner answers on although its lease is over."""
-    patch(replica.Replica, "serving", lambda self, shard_id: self.owned.get(shard_id))
+    patch(OwnedShard, "may_answer", lambda self, _now: not self.is_dropped)
+
+
+@mutant
+def replies_after_the_lease(patch: Patch) -> None:
+    """S15: what was decided in time is answered when the lease is over."""
+
+    def released(self: Any, replies: Any, seq: int, _now: Any) -> Any:
+        answers = ((number, Answer(reply, seq, self.claim.epoch)) for number, reply in replies)
+        return [answer for answer in answers if self._waiting.pop(answer[0], None) is not None]
+
+    patch(OwnedShard, "_released", released)
 
 
 @mutant
 def stale_renewal_reinstalls(patch: Patch) -> None:
     """R2: the late answer to a renewal brings back a shard that was dropped meanwhile."""
-    original = keeper.ShardKeeper.renewed
+    original = Leases._renewed
 
-    def renewed(self: Any, sent: Any, held: Any, lease_until_ms: int) -> None:
-        ours = self._replica.owned
+    def renewed(self: Any, sent: Any, kept: Any, sent_ms: int, now: Any) -> Any:
         for shard_id, owned in sent.items():
-            if owned.dropped and shard_id in (held or ()) and shard_id not in ours:
-                owned.dropped, owned.sent, owned.lease_until_ms = False, None, lease_until_ms
-                owned.unsent.clear()
-                owned.decided_ms.clear()
-                owned.outcomes.clear()
-                ours[shard_id] = owned
-        original(self, sent, held, lease_until_ms)
+            if owned.is_dropped and shard_id in kept and shard_id not in self.owned:
+                owned.is_dropped = False
+                owned.lease_until_ms = sent_ms + self.lease_ms
+                self.owned[shard_id] = owned
+        return original(self, sent, kept, sent_ms, now)
 
-    patch(keeper.ShardKeeper, "renewed", renewed)
+    patch(Leases, "_renewed", renewed)
+
+
+@mutant
+def lease_counts_from_the_answer(patch: Patch) -> None:
+    """S15: a renewed lease is counted from when the answer came, instead of from before it was asked for."""
+    original = Leases._renewed
+
+    def renewed(self: Any, sent: Any, kept: Any, _sent_ms: int, now: Any) -> Any:
+        return original(self, sent, kept, now.monotonic_ms, now)
+
+    patch(Leases, "_renewed", renewed)
+
+
+@mutant
+def claimed_lease_counts_from_the_answer(patch: Patch) -> None:
+    """S15: the lease of a claim is counted from when its rows were read, instead of from before it was sent."""
+    original = Leases._claim_and_load
+
+    def claim_and_load(self: Any, shard_ids: Any, now: Any) -> Any:
+        steps = original(self, shard_ids, now)
+        do = next(steps)
+        try:
+            while True:
+                if isinstance(do, Serve):
+                    do = replace(do, lease_until_ms=now.monotonic_ms + self.lease_ms)
+                try:
+                    answer, now = yield do
+                except StoreUnavailable as error:
+                    do = steps.throw(error)
+                else:
+                    do = steps.send((answer, now))
+        except StopIteration as end:
+            return end.value
+
+    patch(Leases, "_claim_and_load", claim_and_load)
+
+
+@mutant
+def a_lease_that_ran_out_is_renewed(patch: Patch) -> None:
+    """L5: a shard whose lease had run out goes on with sessions that no member could renew meanwhile."""
+
+    def renewed(self: Any, sent: Any, kept: Any, sent_ms: int, _now: Any) -> Any:
+        for shard_id, owned in sent.items():
+            if shard_id in kept and not owned.is_dropped:
+                owned.lease_until_ms = sent_ms + self.lease_ms
+        return [(owned, "lost") for shard_id, owned in sent.items() if shard_id not in kept]
+
+    patch(Leases, "_renewed", renewed)
+    patch(Leases, "_give_up_overdue", _nothing_is_overdue)
+
+
+def _nothing_is_overdue(_self: Any, now: Any) -> Any:
+    yield from ()
+    return now
+
+
+@mutant
+def an_overdue_shard_is_kept(patch: Patch) -> None:
+    """L7: a replica without a store refuses the calls of a shard that another replica has by now."""
+    patch(Leases, "_give_up_overdue", _nothing_is_overdue)
+
+
+@mutant
+def handed_over_before_it_is_durable(patch: Patch) -> None:
+    """D1: a shard is released while its last decisions are under way, and answered as if nothing were decided."""
+
+    def let_go(self: Any, shards: Any, _reason: str, told: str, code: Any) -> Any:
+        for owned in shards:
+            yield LetGo(owned, told, code, undecided=True)
+
+    patch(Leases, "_let_go", let_go)
 
 
 # --- the store ------------------------------------------------------------------------------------------
@@ -150,7 +270,12 @@ def no_epoch_check(patch: Patch) -> None:
 def no_sequence_check(patch: Patch) -> None:
     """S11, S12: a write lands wherever the journal ends."""
     patch(memory._Shard, "accepts", lambda self, batch: self.epoch == batch.epoch)
-    patch(replica.Replica, "unknown_outcome", lambda self, owned: self._landed(owned))
+
+    def outcome_unknown(self: Any, _why: str) -> Landed:
+        sent, self._sent = self._sent, None
+        return Landed({owned: owned.committed(batch.last_seq, Now(0, 0)) for owned, batch in sent.items()}, {})
+
+    patch(GroupCommit, "outcome_unknown", outcome_unknown)
 
 
 # --- generations ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from rota.protocol.messages import Request
-from rota.runtime.ports import Answer
+from rota.replica.ports import Answer
 
 Beat_contra = TypeVar("Beat_contra", bound=Request, contravariant=True)
 

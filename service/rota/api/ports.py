@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from rota.protocol.messages import Heartbeat, Request
-from rota.runtime.ports import Answer, JournalEvent, ShardOwner
+from rota.replica.ports import Answer, JournalEvent, ShardOwner
 
 
 class ServedCoordinator(Protocol):

@@ -63,7 +63,7 @@ def wait(
 
 
 async def _until_usable(url: str, give_up_at: float) -> str | None:
-    from rota.runtime.ports import StoreUnavailable
+    from rota.replica.ports import StoreUnavailable
     from rota.storage.migrate import check as check_store
 
     while True:

@@ -63,7 +63,7 @@ def failure_of(error: BaseException) -> CommandFailed | None:
 def _failure_below(error: BaseException) -> CommandFailed | None:
     """The same for layers that a simple command does not load."""
     from rota.client.errors import CoordinatorError
-    from rota.runtime.ports import StoreRefused, StoreUnavailable
+    from rota.replica.ports import StoreRefused, StoreUnavailable
 
     match error:
         case CoordinatorError():

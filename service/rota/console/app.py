@@ -30,7 +30,7 @@ from rota.console.rendering import query, render, segment, static_file
 from rota.console.tokens import revoke, revoke_page, tokens_page
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.runtime.ports import StoreUnavailable
+from rota.replica.ports import StoreUnavailable
 from rota.wire.documents import dump_document
 from rota.wire.routes import decode_path
 from rota.wire.status import STATUS

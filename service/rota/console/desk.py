@@ -30,7 +30,7 @@ from rota.protocol.messages import (
     Reply,
     Request,
 )
-from rota.runtime.ports import JournalEvent, ShardOwner
+from rota.replica.ports import JournalEvent, ShardOwner
 
 MOST_GROUPS = 5_000
 """Of a namespace; beyond that the list says that it is not whole."""

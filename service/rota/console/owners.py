@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rota.console.desk import Desk
-from rota.runtime.ports import ShardOwner
+from rota.replica.ports import ShardOwner
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Protocol
 from rota.access.quotas import Stored
 from rota.access.tokens import TokenAct, TokenRecord
 from rota.protocol.messages import Act
-from rota.runtime.ports import JournalEvent, ShardOwner
+from rota.replica.ports import JournalEvent, ShardOwner
 
 
 class ConsoleStore(Protocol):

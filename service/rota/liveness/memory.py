@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rota.group.shard import MemberName
-from rota.runtime.ports import Heard, LivenessUnavailable, ShardNews
+from rota.replica.ports import Heard, LivenessUnavailable, ShardNews
 
 
 class MemoryLiveness:

@@ -19,7 +19,7 @@ from redis.exceptions import NoScriptError, RedisError
 from rota.group.shard import MemberName
 from rota.liveness.scripts import HEARD, READ, RECORD, TELL
 from rota.liveness.urls import connection_options
-from rota.runtime.ports import Heard, LivenessUnavailable, ShardNews
+from rota.replica.ports import Heard, LivenessUnavailable, ShardNews
 
 TIMEOUT_S = 0.2
 CONNECTIONS = 16

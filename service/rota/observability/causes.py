@@ -37,7 +37,7 @@ _REBALANCES = _table(
 _DROPS = _table(
     {
         "handed_over": r"handed over$",
-        "lease_lost": r"(the lease |the shard belongs to somebody else)",
+        "lease_lost": r"(the lease |the shard belongs to another)",
         "store_failed": r"a write has an unknown outcome",
         "broken_invariant": r"a broken invariant",
     }

@@ -17,8 +17,8 @@ from rota.group.assignment_job import AssignmentJob
 from rota.group.result import Timer
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import ListTopics, ListTopicsReply, Request
+from rota.replica.ports import Answer
 from rota.runtime.host import ShardHost
-from rota.runtime.ports import Answer
 from rota.types import TopicFacts
 
 TOPICS_OF_A_PAGE = 1_000

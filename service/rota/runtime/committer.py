@@ -1,27 +1,34 @@
-"""Group commit: what all shards decided while one transaction was on its way goes out in the next."""
+"""The shell of `rota.replica.group_commit`: appends to the store, one transaction at a time."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from itertools import groupby
 
 from rota.observability import tracing
-from rota.runtime.host import ShardHost
-from rota.runtime.ports import ShardBatch, ShardStore, StoreUnavailable
+from rota.replica.group_commit import Append, GroupCommit, Landed, ReadSideCommits
+from rota.replica.owned_shard import Now, OwnedShard
+from rota.replica.ports import ShardBatch, ShardStore, StoreUnavailable
+from rota.runtime.clock import Clock
+from rota.runtime.host import ShardHost, encode_batch
 from rota.runtime.telemetry import Telemetry
 
 
 class Committer:
-    """Writes batches one transaction at a time. Run `run()` as a task that somebody awaits."""
+    """Writes what the shards have decided. Run `run()` as a task that its creator awaits."""
 
-    def __init__(self, store: ShardStore, telemetry: Telemetry, give_up: Callable[[ShardHost, str], None]) -> None:
+    def __init__(
+        self, store: ShardStore, clock: Clock, telemetry: Telemetry, give_up: Callable[[ShardHost, str], None]
+    ) -> None:
         self._store = store
+        self._clock = clock
         self._telemetry = telemetry
         self._give_up = give_up
-        self._waiting: dict[ShardHost, None] = {}
-        self._asking: dict[ShardHost, list[asyncio.Future[bool]]] = {}
+        self._group: GroupCommit[asyncio.Future[bool]] = GroupCommit()
+        self._hosts: dict[OwnedShard, ShardHost] = {}
+        """Of the shards that wait, or are under way."""
         self._ended = False
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -29,9 +36,8 @@ class Committer:
 
     def want(self, host: ShardHost) -> None:
         """The host has something to write."""
-        self._waiting[host] = None
-        self._idle.clear()
-        self._wake.set()
+        self._group.want(host.owned)
+        self._waits(host)
 
     async def take_in(self, host: ShardHost) -> bool:
         """Return once the shard knows what users' own transactions have committed until now.
@@ -41,9 +47,8 @@ class Committer:
         if self._ended:
             return False
         known: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._asking.setdefault(host, []).append(known)
-        self._idle.clear()
-        self._wake.set()
+        self._group.ask(host.owned, known)
+        self._waits(host)
         return await known
 
     async def flush(self) -> None:
@@ -55,69 +60,74 @@ class Committer:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                await self._round()
+                while (to_do := self._group.next()) is not None:
+                    match to_do:
+                        case Append():
+                            await self._append(to_do)
+                        case ReadSideCommits():
+                            await self._read_side_commits(to_do)
+                self._hosts.clear()
+                self._idle.set()
         finally:
             self._ended = True
-            _answer(self._asking, known=False)
+            _answer(self._group.end(), known=False)
 
-    async def _round(self) -> None:
-        hosts, self._waiting = [h for h in self._waiting if not h.dropped], {}
-        asking, self._asking = self._asking, {}
-        try:
-            if hosts:
-                await self._commit({host: host.take_batch() for host in hosts})
-            # Between two writes: `Shard.take_in` counts on none being on its way.
-            _answer(asking, known=bool(asking) and await self._take_in(list(asking)))
-        finally:
-            _answer(asking, known=False)
-        if not self._waiting and not self._asking:
-            self._idle.set()
+    def _waits(self, host: ShardHost) -> None:
+        self._hosts[host.owned] = host
+        self._idle.clear()
+        self._wake.set()
 
-    async def _take_in(self, asking: list[ShardHost]) -> bool:
-        hosts = {host.shard_id: host for host in asking if not host.dropped}
-        try:
-            commits = await self._store.side_commits(sorted(hosts))
-        except StoreUnavailable:
-            return False
-        for shard_id, found in groupby(commits, key=lambda commit: commit.shard_id):
-            hosts[shard_id].take_in(list(found))
-        return True
-
-    async def _append(self, batches: dict[ShardHost, ShardBatch]) -> set[int]:
-        """The shards that somebody else owns by now. One span, linked to the calls that this makes durable."""
-        spans = tracing.spans
-        if spans is None:
-            return set(await self._store.append(list(batches.values())))
-        links = [link for host in batches for link in host.take_links()]
-        with spans.within("commit", tracing.Kind.CLIENT, links=links) as span:
-            span.note("rota.shards", len(batches))
-            span.note("rota.events", sum(len(batch.events) for batch in batches.values()))
-            refused = set(await self._store.append(list(batches.values())))
-            if refused:
-                span.failed("the shard belongs to somebody else")
-            return refused
-
-    async def _commit(self, batches: dict[ShardHost, ShardBatch]) -> None:
+    async def _append(self, to_do: Append) -> None:
+        batches = [encode_batch(batch) for batch in to_do.batches.values()]
+        hosts = [self._hosts[owned] for owned in to_do.batches]
         started = time.perf_counter()
         try:
-            refused = await self._append(batches)
+            refused = await self._store_batches(hosts, batches)
         except StoreUnavailable as error:
             self._telemetry.on_store_failed("commit")
-            # It may have landed or not. Only a new claim, with a new epoch, finds out (reliability.md R3).
-            for host in batches:
-                self._give_up(host, f"a write has an unknown outcome: {error}")
+            self._carry_out(self._group.outcome_unknown(str(error)), {})
             return
-        events = sum(len(batch.events) for batch in batches.values())
+        events = sum(len(batch.events) for batch in batches)
         self._telemetry.on_commit(len(batches), events, time.perf_counter() - started)
-        for host, batch in batches.items():
-            if host.shard_id in refused:
-                self._give_up(host, "the shard belongs to somebody else now")
-            else:
-                host.committed(batch)
+        landed = self._group.landed(refused, Now(self._clock.now_ms(), self._clock.monotonic_ms()))
+        self._carry_out(landed, dict(zip(to_do.batches, batches, strict=True)))
+
+    def _carry_out(self, landed: Landed, batches: dict[OwnedShard, ShardBatch]) -> None:
+        for owned, reason in landed.lost.items():
+            self._give_up(self._hosts[owned], reason)
+        for owned, ready in landed.committed.items():
+            if not owned.is_dropped:
+                self._hosts[owned].committed(batches[owned], ready)
+
+    async def _store_batches(self, hosts: Iterable[ShardHost], batches: list[ShardBatch]) -> Collection[int]:
+        """The shards that were refused. One span, linked to the calls that this makes durable."""
+        spans = tracing.spans
+        if spans is None:
+            return set(await self._store.append(batches))
+        links = [link for host in hosts for link in host.take_links()]
+        with spans.within("commit", tracing.Kind.CLIENT, links=links) as span:
+            span.note("rota.shards", len(batches))
+            span.note("rota.events", sum(len(batch.events) for batch in batches))
+            refused = set(await self._store.append(batches))
+            if refused:
+                span.failed("the shard belongs to another replica")
+            return refused
+
+    async def _read_side_commits(self, to_do: ReadSideCommits) -> None:
+        hosts = {owned.shard_id: self._hosts[owned] for owned in to_do.shards}
+        known = False
+        try:
+            commits = await self._store.side_commits(sorted(hosts))
+            for shard_id, found in groupby(commits, key=lambda commit: commit.shard_id):
+                hosts[shard_id].take_in(list(found))
+            known = True
+        except StoreUnavailable:
+            pass
+        finally:
+            _answer(self._group.side_commits_read(), known=known)
 
 
-def _answer(asking: Mapping[ShardHost, list[asyncio.Future[bool]]], *, known: bool) -> None:
-    for futures in asking.values():
-        for future in futures:
-            if not future.done():
-                future.set_result(known)
+def _answer(waiters: Iterable[asyncio.Future[bool]], *, known: bool) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(known)

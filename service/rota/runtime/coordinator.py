@@ -36,13 +36,13 @@ from rota.protocol.messages import (
     VerifyFence,
     refuse,
 )
+from rota.replica.ports import Answer, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
 from rota.runtime.assigning import ServerAssigner
 from rota.runtime.clock import Clock, SystemClock
 from rota.runtime.directory import Directory
 from rota.runtime.host import ShardHost
 from rota.runtime.ownership import Notify, Ownership
 from rota.runtime.pages import merge_groups, merge_topics
-from rota.runtime.ports import Answer, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.subscriptions import Listener, Subscriptions
 from rota.runtime.telemetry import Telemetry
@@ -182,13 +182,13 @@ class LocalCoordinator:
                 return False, f"a task of the runtime ended: {task.get_name()}"
         hosts = self._ownership.hosts
         usable, due = sum(host.may_answer() for host in hosts.values()), self._ownership.due()
-        is_ready = self._ownership.is_placed and due <= usable
+        is_ready = self._ownership.leases.is_placed and due <= usable
         return is_ready, f"{usable} shards are served, {due} are due to this replica"
 
     # --- requests --------------------------------------------------------------------------------
 
     async def call(self, request: Request) -> Answer:
-        """Answer a request; see `rota.runtime.ports.Coordinator`."""
+        """Answer a request; see `rota.replica.ports.Coordinator`."""
         match request:
             case JoinGroup():
                 return await self._submit(self._with_new_member_id(request))
@@ -255,7 +255,7 @@ class LocalCoordinator:
             return self._told(known, peer)
         left_ms = host.lease_until_ms - self._clock.monotonic_ms()
         mine = (shard_id, self.replica_id, self._address, host.claim.epoch, left_ms, host.durable_seq)
-        return self._told(ShardOwner(*mine), self._ownership.replica)
+        return self._told(ShardOwner(*mine), self._ownership.leases.replica)
 
     def _told(self, owner: ShardOwner, replica: Replica) -> ShardOwner:
         """With the ways to it that only the registry knows."""
@@ -266,7 +266,8 @@ class LocalCoordinator:
 
     def reached_at(self, **ways: Any) -> None:
         """Ways to this replica, as `Replica` names them; before `start`, as a port is known only once it is bound."""
-        self._ownership.replica = replace(self._ownership.replica, **ways)
+        leases = self._ownership.leases
+        leases.replica = replace(leases.replica, **ways)
 
     @property
     def draining(self) -> bool:

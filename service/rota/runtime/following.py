@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Protocol
 
-from rota.runtime.ports import JournalEvent, StoreUnavailable
+from rota.replica.ports import JournalEvent, StoreUnavailable
 from rota.runtime.subscriptions import Listener
 
 LOOK_AGAIN_S = 0.25

@@ -1,60 +1,40 @@
-"""One owned shard: commands in, results out, in the one order that is safe.
+"""The shell of one owned shard: futures, timers, watchers and spans around `rota.replica.owned_shard`.
 
-Everything about a shard happens on one event loop, one command after the other: the call of `submit` is the
-mailbox. A result takes four steps, and their order is the whole point (architecture.md §1):
-
-    1 its records and rows go to the store, in a transaction with whatever else is waiting (group commit);
-    2 they count as the shard's state;
-    3 its timers are set;
-    4 its replies are released.
-
-The core folds a record at once into memory that nobody outside can see, so that the next command of the same
-batch is decided on top of it (ADR 0003). If step 1 fails or its outcome is unknown, steps 2 to 4 never happen: the
-memory is thrown away with the host, and every call in it is answered with a retriable error.
+Everything about a shard happens on one event loop, one step after the other: the call of `submit` is the mailbox.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from rota.group.assignment_job import AssignmentJob
 from rota.group.journal import encode_entry
-from rota.group.records import Entry, MemberExpired, ShardAcquired, ShardReleased
-from rota.group.result import Result, Timer, TimerKind
+from rota.group.records import MemberExpired
+from rota.group.result import Timer
 from rota.group.rows import ShardImage, SideCommit
 from rota.group.shard import Shard
 from rota.observability import tracing
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Heartbeat, HeartbeatMany, Reply, Request, refuse
-from rota.runtime.calls import Call, wait_ms
+from rota.protocol.messages import Heartbeat, HeartbeatMany, Request, refuse
+from rota.replica.owned_shard import NOT_AVAILABLE, NOTHING, Batch, Now, OwnedShard, Ready
+from rota.replica.ports import Answer, Heard, JournalEvent, ShardBatch, ShardClaim
+from rota.runtime.calls import Call
 from rota.runtime.clock import Clock
 from rota.runtime.decisions import described
-from rota.runtime.ports import Answer, Heard, JournalEvent, ShardBatch, ShardClaim
 
 logger = logging.getLogger(__name__)
 
-NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
 MOST_LINKS = 100
 """As many spans as a commit names; a batch may hold thousands of calls."""
-GRACE_MS = 1_000
-"""What a member gets at a take-over beside what it had left: its next heartbeat has to find the new owner."""
-
-
-class _Held(NamedTuple):
-    """Replies and timers that wait until the journal is durable up to `seq`."""
-
-    seq: int
-    replies: list[tuple[int, Reply]]
-    timers: list[Timer]
 
 
 class ShardHost:
-    """A shard in memory with its claim. Lives from its loading until it is dropped; never comes back."""
+    """Carries out what an owned shard decides. Lives from its loading until it is dropped; never comes back."""
 
     def __init__(
         self,
@@ -74,14 +54,8 @@ class ShardHost:
         assign: Callable[[ShardHost, Timer], None] | None = None,
         heard: Heard | None = None,
     ) -> None:
-        self.claim = claim
-        self._replica_id = replica_id
-        self.lease_until_ms = lease_until_ms
-        """By the monotonic clock, counted from before the claim was sent: earlier than the store's own."""
-        self.dropped = False
         self.gone = asyncio.Event()
         """Set once it is dropped."""
-        self._closed = False
         self._clock = clock
         self._set_timer = set_timer
         self._want_commit = want_commit
@@ -94,176 +68,142 @@ class ShardHost:
         """Computes what a group leaves to the server, then hands it in with `finish_job`."""
         self._calls: dict[int, Call] = {}
         self._next_call = 1
-        self._seq = image.last_seq
-        self._durable_seq = image.last_seq
-        self._events: list[JournalEvent] = []
         self._links: list[Any] = []
-        self._held: deque[_Held] = deque()
         self.watchers: dict[tuple[str, str], set[asyncio.Queue[JournalEvent | None]]] = {}
-        self.shard, loaded = Shard.load(image, limits, clock.now_ms())
-        if heard is not None:
-            loaded.timers += self._share_sessions(heard)
-        acquired = ShardAcquired(replica_id, claim.epoch, "")
-        loaded.records.append(Entry("", "", 0, loaded.now_ms, acquired))
-        self._take(loaded)
+        self.owned, loaded = OwnedShard.load(
+            claim, image, limits, self._now(), replica_id=replica_id, lease_until_ms=lease_until_ms, heard=heard
+        )
+        self._carry_out(loaded)
+
+    @property
+    def claim(self) -> ShardClaim:
+        return self.owned.claim
+
+    @property
+    def shard(self) -> Shard:
+        return self.owned.shard
 
     @property
     def shard_id(self) -> int:
-        return self.claim.shard_id
+        return self.owned.claim.shard_id
 
     @property
     def durable_seq(self) -> int:
-        return self._durable_seq
+        return self.owned.durable_seq
+
+    @property
+    def dropped(self) -> bool:
+        return self.owned.is_dropped
+
+    @property
+    def lease_until_ms(self) -> int:
+        """By the monotonic clock, counted from before the claim was sent: earlier than the store's own."""
+        return self.owned.lease_until_ms
+
+    @lease_until_ms.setter
+    def lease_until_ms(self, until_ms: int) -> None:
+        self.owned.lease_until_ms = until_ms
 
     @property
     def parked(self) -> int:
-        return len(self._calls)
+        return self.owned.waiting
 
-    # --- commands ------------------------------------------------------------------------------
+    def is_settled(self) -> bool:
+        """Everything that memory says is durable."""
+        return self.owned.is_durable
+
+    def may_answer(self) -> bool:
+        """Only while the lease cannot be over."""
+        return self.owned.may_answer(self._now())
+
+    # --- requests and time -----------------------------------------------------------------------
 
     def submit(self, request: Request) -> Answer | Call:
         """Decide a request: its answer where that is known and durable, else the call that will have it."""
-        if self._closed:
-            return Answer(refuse(request, ErrorCode.NOT_COORDINATOR, "the shard moves to another replica"))
-        if not self.may_answer():
-            return Answer(refuse(request, NOT_AVAILABLE, "this replica's lease on the shard is over"))
         number, self._next_call = self._next_call, self._next_call + 1
         if tracing.spans is None:
-            result = self._decide(lambda now_ms: self.shard.handle(request, number, now_ms))
+            ready = self._submit(number, request)
         else:
-            result = self._decide_traced(tracing.spans, request, number)
-        if result is None:
+            ready = self._submit_traced(tracing.spans, request, number)
+        if ready is None:
             return Answer(refuse(request, NOT_AVAILABLE, "the shard is being loaded again"))
-        if len(result.replies) == 1 and not result.records and self.is_settled() and result.replies[0][0] == number:
-            self._set_timers(result.timers)
-            return Answer(result.replies[0][1], self._seq, self.claim.epoch)
-        call = self._calls[number] = Call(number, request, asyncio.get_running_loop().create_future())
-        if all(answered != number for answered, _ in result.replies):
-            self._park(call)
-        self._take(result)
+        if len(ready.replies) == 1 and ready.replies[0][0] == number:
+            self._set_timers(ready.timers)
+            return ready.replies[0][1]
+        call = self._calls[number] = Call(number, asyncio.get_running_loop().create_future())
+        if ready.parks_ms is not None:
+            loop = asyncio.get_running_loop()
+            call.timer = loop.call_later(ready.parks_ms / 1000, self._unpark, number)
+        self._carry_out(ready)
         return call
 
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """The hot path: heartbeats that can be answered at once, without a future or a task."""
-        if not self.is_settled() or (isinstance(request, Heartbeat) and request.wait_ms):
+        if tracing.spans is not None or (isinstance(request, Heartbeat) and request.wait_ms):
             return None
-        answer = self.submit(request)
-        return answer if isinstance(answer, Answer) else None
+        number, self._next_call = self._next_call, self._next_call + 1
+        try:
+            answer = self.owned.try_heartbeat(number, request, self._now())
+        except Exception as error:
+            self._broke(error)
+            return None
+        if not isinstance(answer, Ready):
+            return answer
+        self._carry_out(answer)
+        return next((reply for answered, reply in answer.replies if answered == number), None)
 
     def cancel(self, call: Call) -> None:
-        """The client of a parked call is gone; its member stays until its session is over."""
-        if self._calls.pop(call.number, None) is not None and not self.dropped:
-            self._unpark(call, answer=False)
+        """The client of a parked call is gone."""
+        if self._calls.pop(call.number, None) is not None:
+            self._carry_out(self._step(lambda now: self.owned.hang_up(call.number, now)))
 
     def ring(self, timer: Timer) -> None:
-        """A timer that one of our results asked for has rung."""
-        if not self.may_answer() or self._closed:
-            return
-        if timer.kind is TimerKind.ASSIGN:
-            if self._assign is not None:
-                self._assign(self, timer)
-        elif self._ask is not None and self.shard.session_is_over(timer, self._clock.now_ms()):
-            self._ask(self, timer)
-        else:
-            self._ring_core(timer)
+        """A timer that one of our results asked for is due."""
+        self._ring(timer, lambda now: self.owned.on_timer(timer, now))
 
     def ring_asked(self, timer: Timer, heard_ms_ago: int | None) -> None:
-        """The other replicas have been asked: this is when the last of them heard the member, None if nobody knows."""
-        if not self.may_answer() or self._closed:
-            return
-        if heard_ms_ago is None:
-            self._ring_core(timer)
-        else:
-            self._take(self._decide(lambda now_ms: self.shard.extend_session(timer, heard_ms_ago, now_ms)))
+        """The other replicas have been asked: this is when the last of them saw the member, None if none knows it."""
+        self._ring(timer, lambda now: self.owned.others_answered(timer, heard_ms_ago, now))
 
     def finish_job(self, job: AssignmentJob, outcome: Mapping[str, bytes] | str) -> bool:
-        """Take in what the server assigned, see `Shard.finish_job`; False if the group is another by now."""
-        if not self.may_answer() or self._closed or not self.shard.is_current(job):
-            return False
-        self._take(self._decide(lambda now_ms: self.shard.finish_job(job, outcome, now_ms)))
-        return True
-
-    def _ring_core(self, timer: Timer) -> None:
-        result = self._decide(lambda now_ms: self.shard.on_timer(timer, now_ms))
-        if result is not None:
-            for entry in result.records:
-                if entry.record.kind == MemberExpired.kind:
-                    self._on_expired(result.now_ms - timer.at_ms)
-        self._take(result)
+        """Take what the server assigned, see `Shard.finish_job`; False if the group is another by now."""
+        ready = self._step(lambda now: self.owned.finish_job(job, outcome, now))
+        self._carry_out(ready)
+        return ready is not None
 
     def sweep(self, empty_since_ms: int | None = None) -> None:
         """Expire offsets and what is empty; see `Shard.sweep`."""
-        if self.may_answer():
-            self._take(self._decide(lambda now_ms: self.shard.sweep(now_ms, empty_since_ms=empty_since_ms)[0]))
+        self._carry_out(self._step(lambda now: self.owned.sweep(now, empty_since_ms)))
 
     def take_in(self, commits: Sequence[SideCommit]) -> None:
         """Learn what users' own transactions have committed; see `Shard.take_in`."""
-        if self.may_answer() and not self._closed:
-            self._take(self._decide(lambda now_ms: self.shard.take_in(commits, now_ms)))
+        self._carry_out(self._step(lambda now: self.owned.take_in(commits, now)))
 
     def close(self, reason: str) -> None:
-        """Decide nothing more; what is decided still becomes durable and is answered.
-
-        The last line says that the shard is let go, so that who reads the journal can tell it from a crash.
-        """
-        self._closed = True
-        if self.may_answer():
-            result = Result(self._clock.now_ms())
-            released = ShardReleased(self._replica_id, self.claim.epoch, reason)
-            result.records.append(Entry("", "", 0, result.now_ms, released))
-            self._take(result)
-
-    def is_settled(self) -> bool:
-        """Everything that memory says is durable."""
-        return self._seq == self._durable_seq
-
-    def may_answer(self) -> bool:
-        """Only while the lease cannot be over: after that, somebody else may know better."""
-        return not self.dropped and self._clock.monotonic_ms() < self.lease_until_ms
+        """Decide nothing more; what is decided still becomes durable and is answered."""
+        self._carry_out(self.owned.close(reason, self._now()))
 
     # --- the commit order ------------------------------------------------------------------------
 
     def take_links(self) -> list[Any]:
-        """The spans of the calls that wait for the next batch, where somebody traces."""
+        """The spans of the calls that wait for the next batch, where spans are collected."""
         links, self._links = self._links, []
         return links
 
-    def take_batch(self) -> ShardBatch:
-        """Everything decided since the last batch. The rows say the state after the last of its events."""
-        events, self._events = tuple(self._events), []
-        return ShardBatch(self.shard_id, self.claim.epoch, events[0].seq, events, self.shard.rows())
-
-    def committed(self, batch: ShardBatch) -> None:
-        """Step 1 is done for this batch; now 2, 3 and 4, for it and for whatever waited for it."""
-        if self.dropped:
-            return
-        self._durable_seq = batch.events[-1].seq
+    def committed(self, batch: ShardBatch, ready: Ready) -> None:
+        """The batch is durable: its events are published, and what waited for it goes out."""
         self._tell_watchers(batch.events)
         self._on_events(self.shard_id, list(batch.events))
-        while self._held and self._held[0].seq <= self._durable_seq:
-            held = self._held.popleft()
-            self._set_timers(held.timers)
-            self._release(held.replies, held.seq)
+        self._carry_out(ready)
 
     def drop(self, reason: str, code: ErrorCode = NOT_AVAILABLE, *, undecided: bool = False) -> None:
-        """Throw the memory away: the store has, or may have, something else.
-
-        Waiting calls are answered with `code`: `NOT_COORDINATOR` only where they are `undecided`.
-        """
+        """Throw the memory away: the store has, or may have, something else. See `OwnedShard.drop`."""
         if self.dropped:
             return
-        self.dropped = True
+        refusals = self.owned.drop(reason, code, undecided=undecided)
         self.gone.set()
-        self._held.clear()
-        self._events.clear()
-        self._answer_parked(reason, code, undecided=undecided)
+        self._carry_out(refusals)
         self.end_watches()
-
-    def _answer_parked(self, reason: str, code: ErrorCode, *, undecided: bool) -> None:
-        """Answer every waiting call with a retriable error, so that its client goes on elsewhere at once."""
-        calls, self._calls = self._calls, {}
-        for call in calls.values():
-            call.finish(Answer(refuse(call.request, code, reason), undecided=undecided))
 
     def end_watches(self) -> None:
         """Tell whoever follows a group here that nothing more will come."""
@@ -271,78 +211,80 @@ class ShardHost:
             for queue in queues:
                 queue.put_nowait(None)
 
-    def _share_sessions(self, heard: Heard) -> list[Timer]:
-        if heard.told_ms_ago is None:
-            return self.shard.share_sessions({}, 0, self._clock.now_ms()).timers
-        grace_ms = heard.told_ms_ago + GRACE_MS
-        return self.shard.share_sessions(heard.heard_ms_ago, grace_ms, self._clock.now_ms()).timers
+    # --- inside ----------------------------------------------------------------------------------
 
-    def _decide(self, decide: Callable[[int], Result]) -> Result | None:
-        """Let the core decide. A broken invariant costs the shard's memory, not the process: it is loaded again."""
+    def _now(self) -> Now:
+        return Now(self._clock.now_ms(), self._clock.monotonic_ms())
+
+    def _step(self, step: Callable[[Now], Ready | None]) -> Ready | None:
+        """Let the shard decide. A broken invariant costs the shard's memory, not the process: it is loaded again."""
         try:
-            return decide(self._clock.now_ms())
+            return step(self._now())
         except Exception as error:
-            logger.exception("the core broke an invariant", extra={"shard_id": self.shard_id})
-            self._give_up(self, f"a broken invariant: {error!r}")
+            self._broke(error)
             return None
 
-    def _decide_traced(self, spans: tracing.Spans, request: Request, number: int) -> Result | None:
-        """What was decided for whom and why, and the commit that makes it durable is linked to this call."""
+    def _broke(self, error: Exception) -> None:
+        logger.error("the core broke an invariant", exc_info=error, extra={"shard_id": self.shard_id})
+        self._give_up(self, f"a broken invariant: {error!r}")
+
+    def _submit(self, number: int, request: Request) -> Ready | None:
+        return self._step(partial(self.owned.submit, number, request))
+
+    def _submit_traced(self, spans: tracing.Spans, request: Request, number: int) -> Ready | None:
+        """The span says what was decided and why; that of the commit which makes it durable is linked to it."""
         with spans.within(f"decide {type(request).__name__}") as span:
-            result = self._decide(lambda now_ms: self.shard.handle(request, number, now_ms))
+            ready = self._submit(number, request)
             span.note("rota.namespace", request.namespace)
             span.note("rota.group_id", getattr(request, "group_id", ""))
-            if result is not None:
-                for name, value in described(result).items():
+            if ready is not None and ready.decided is not None:
+                for name, value in described(ready.decided).items():
                     span.note(name, value)
-                here = spans.here() if result.records else None
+                here = spans.here() if ready.appends else None
                 if here is not None and len(self._links) < MOST_LINKS:
                     self._links.append(here)
-            return result
+            return ready
 
-    def _take(self, result: Result | None) -> None:
-        if result is None:
+    def _ring(self, timer: Timer, step: Callable[[Now], Ready]) -> None:
+        ready = self._step(step)
+        if ready is not None and ready.decided is not None:
+            for entry in ready.decided.records:
+                if entry.record.kind == MemberExpired.kind:
+                    self._on_expired(ready.decided.now_ms - timer.at_ms)
+        self._carry_out(ready)
+
+    def _carry_out(self, ready: Ready | None) -> None:
+        if ready is None or ready is NOTHING:
             return
-        for entry in result.records:
-            self._seq += 1
-            self._events.append(JournalEvent(seq=self._seq, epoch=self.claim.epoch, **encode_entry(entry)))
-        if result.records:
+        if ready.appends:
             self._want_commit(self)
-        if self.is_settled():
-            self._set_timers(result.timers)
-            self._release(result.replies, self._seq)
-        elif result.replies or result.timers:
-            # Not its own facts alone: a reply also shows those that others are still waiting for.
-            self._held.append(_Held(self._seq, result.replies, result.timers))
-
-    def _release(self, replies: list[tuple[int, Reply]], seq: int) -> None:
-        """Answer as of `seq`: in one transaction there may be later lines, of which these replies say nothing."""
-        for number, reply in replies:
+        self._set_timers(ready.timers)
+        for number, answer in ready.replies:
             call = self._calls.pop(number, None)
             if call is not None:
-                call.finish(Answer(reply, seq, self.claim.epoch) if self.may_answer() else self._too_late(call))
+                call.finish(answer)
+        if ready.asks is not None and self._ask is not None:
+            self._ask(self, ready.asks)
+        if ready.assigns is not None and self._assign is not None:
+            self._assign(self, ready.assigns)
 
-    def _too_late(self, call: Call) -> Answer:
-        return Answer(refuse(call.request, NOT_AVAILABLE, "this replica's lease on the shard is over"))
-
-    def _set_timers(self, timers: list[Timer]) -> None:
+    def _set_timers(self, timers: Sequence[Timer]) -> None:
         for timer in timers:
             self._set_timer(timer, self.ring)
 
-    # --- parked calls ------------------------------------------------------------------------------
-
-    def _park(self, call: Call) -> None:
-        delay_s = wait_ms(call.request, self.shard) / 1000
-        call.timer = asyncio.get_running_loop().call_later(delay_s, self._unpark_and_answer, call)
-
-    def _unpark_and_answer(self, call: Call) -> None:
-        if call.number in self._calls and not self.dropped:
-            self._unpark(call, answer=True)
-
-    def _unpark(self, call: Call, *, answer: bool) -> None:
-        self._take(self._decide(lambda now_ms: self.shard.unpark(call.request, call.number, now_ms, answer=answer)))
+    def _unpark(self, number: int) -> None:
+        self._carry_out(self._step(lambda now: self.owned.unpark(number, now)))
 
     def _tell_watchers(self, events: tuple[JournalEvent, ...]) -> None:
         for event in events:
             for queue in self.watchers.get((event.namespace, event.group_id), ()):
                 queue.put_nowait(event)
+
+
+def encode_batch(batch: Batch) -> ShardBatch:
+    """A batch as the store takes it, its entries as journal lines."""
+    events = tuple(
+        JournalEvent(seq=seq, epoch=batch.epoch, **encode_entry(entry))
+        for seq, entry in enumerate(batch.entries, batch.first_seq)
+    )
+    return ShardBatch(batch.shard_id, batch.epoch, batch.first_seq, events, batch.rows)

@@ -1,49 +1,50 @@
-"""Which shards are in memory here: registering, claiming, loading, keeping leases, handing over, letting go.
-
-Every replica registers in the store and computes from the same list who should own what (`placement.py`). A replica
-takes what should be its own and nobody holds, and hands over what should be another's. Only the store's clock judges a
-lease; this side counts on its own monotonic clock from before it asked, so it stops answering first.
-"""
+"""The shell of `rota.replica.leases`: runs its rounds against the store, and keeps a host for each shard."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any
 
 from rota.group.result import Timer
 from rota.group.rows import ShardImage
-from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
+from rota.replica.leases import (
+    Claim,
+    Close,
+    Do,
+    GiveUp,
+    Leases,
+    LetGo,
+    Load,
+    LookUp,
+    NotifyPeers,
+    Register,
+    Release,
+    Renew,
+    Serve,
+    Steps,
+)
+from rota.replica.owned_shard import Now, OwnedShard
+from rota.replica.ports import JournalEvent, Replica, ShardClaim, ShardStore, StoreUnavailable
 from rota.runtime.clock import Clock
 from rota.runtime.committer import Committer
 from rota.runtime.directory import Directory
 from rota.runtime.host import ShardHost
-from rota.runtime.placement import shards_of
-from rota.runtime.ports import (
-    JournalEvent,
-    Replica,
-    ShardClaim,
-    ShardStore,
-    StoreUnavailable,
-)
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.timer_task import TimerTask
 
 logger = logging.getLogger(__name__)
 
-LOADING_AT_ONCE = 16
-HANDING_OVER_AT_ONCE = 8
-"""A new replica gets its share in small portions, so that nobody's clients all come back at once."""
 RETRY_S = 0.02
-SLACK_MS = 5
 FLUSH_S = 0.5
 """How long a stopping process waits for the store: parked clients want their answer within a second."""
 
 Notify = Callable[[Sequence[Replica]], Awaitable[None]]
-"""Tells these replicas to look: shards have become free, or somebody has come."""
+"""Notifies these replicas to look: shards have become free, or one has come."""
 
 
 class Ownership:
@@ -68,30 +69,23 @@ class Ownership:
     ) -> None:
         self.hosts: dict[int, ShardHost] = {}
         self.directory = Directory(store, clock, replica.replica_id, shard_count, self.hosts)
-        self.committer = Committer(store, telemetry, self.give_up)
+        self.leases = Leases(replica, self.directory, lease_ms=lease_ms, steal=steal)
+        self.committer = Committer(store, clock, telemetry, self.give_up)
         self.complete = asyncio.Event()
         """Set while every shard that is due to this replica is in memory here."""
-        self.is_placed = False
-        """Is it known which shards are due to this replica? None are, where it is one too many."""
-        self._due: list[int] = []
         self._store = store
         self._clock = clock
         self._limits = limits
         self._telemetry = telemetry
         self._timers = timers
-        self.replica = replica
-        self._shard_count = shard_count
-        self._lease_ms = lease_ms
-        self._steal = steal
         self._on_events = on_events
         self._notify = notify
         self._sessions = sessions
         self._assign = assign
         self._wake = asyncio.Event()
         self._is_nudged = False
-        self._is_leaving = False
         self._left_rounds = asyncio.Event()
-        self._renewed_ms = 0
+        self._loading_since = 0.0
 
     def give_up(self, host: ShardHost, reason: str) -> None:
         """Stop answering for a shard whose memory cannot be trusted; it is claimed and loaded again."""
@@ -107,130 +101,38 @@ class Ownership:
         self._wake.set()
 
     async def run(self) -> None:
-        """Register, renew, hand over and acquire: a few times a lease, and at once when there is a reason."""
+        """A few rounds a lease, and one at once when there is a reason."""
         try:
-            while not self._is_leaving:
-                # From begin to begin: a store that is slow must not stretch what is left between two renewals.
-                next_ms = self._clock.monotonic_ms() + self._lease_ms // 3
+            while not self.leases.is_leaving:
+                began_ms, has_failed = self._clock.monotonic_ms(), False
                 try:
-                    await self._round()
-                    free_ms = self.directory.next_free_ms()
-                    next_ms = next_ms if free_ms is None else min(next_ms, free_ms + SLACK_MS)
+                    await self._carry_out(self.leases.round(self._now()))
                 except StoreUnavailable as error:
+                    has_failed = True
                     self._telemetry.on_store_failed("leases")
                     logger.warning("the store does not answer", extra={"error": str(error)})
-                    next_ms = min(next_ms, self._clock.monotonic_ms() + 200)
+                next_ms = self.leases.next_round_ms(began_ms, self._now(), has_failed=has_failed)
                 await self._pause(max(0, next_ms - self._clock.monotonic_ms()))
         finally:
             self._left_rounds.set()
 
     async def stop_rounds(self) -> None:
         """Keep what there is and take nothing more; a store that hangs is not waited for."""
-        self._is_leaving = True
+        self.leases.is_leaving = True
         self._wake.set()
         await _at_most(FLUSH_S, self._left_rounds.wait())
 
     async def release_all(self, told: str) -> None:
-        """Let go of everything at once, so that nobody has to wait for a lease to run out. Who waits is `told` so.
-
-        A store that does not answer is not told: the leases then run out by themselves.
-        """
-        hosts = list(self.hosts.values())
-        await self._close(hosts, "the replica stops", told)
-        try:
-            async with asyncio.TaskGroup() as both:
-                both.create_task(self._store.deregister(self.replica.replica_id))
-                both.create_task(self._store.release([host.claim for host in hosts], self.replica.replica_id))
-        except* StoreUnavailable as errors:
-            logger.warning("the leases could not be released", extra={"error": str(errors.exceptions[0])})
-        if self._notify is not None:
-            await self._notify(self.directory.peers)
+        """Let go of everything at once; what waits is answered with the text `told`."""
+        await self._carry_out(self.leases.release_all(told))
 
     def due(self) -> int:
         """How many shards this replica should hold."""
-        return len(self._due)
+        return len(self.leases.due)
 
     def is_all(self, answered: Collection[int]) -> bool:
-        """Whether these shards are all that this replica has to tell of. Nobody knows before it is placed."""
-        return self.is_placed and all(shard_id in answered for shard_id in self._due)
-
-    # --- one round ---------------------------------------------------------------------------------
-
-    async def _round(self) -> None:
-        """What is free comes first: somebody waits for it. It may be free because of who is not up any more.
-
-        A registration ends before its leases: whose leases were seen to be over is not up when it is looked at who is.
-        """
-        await self.directory.look()
-        await self._acquire()
-        await self._survey()
-        await self._acquire()
-        await self._renew()
-        await self._hand_over()
-
-    async def _survey(self) -> None:
-        """Who is up, and what should therefore be ours."""
-        # A registration lives as long as a lease: who cannot renew one cannot renew the other. It is renewed before
-        # the leases and ends before them, so that whoever sees a dead one's leases end knows already who takes over.
-        replicas = await self._store.register(self.replica, self._lease_ms)
-        if self._steal:
-            # Whoever else is registered is gone: this process alone can have the store open.
-            replicas = [self.replica]
-        self.directory.peers = [replica for replica in replicas if replica != self.replica]
-        self._due = shards_of(self.replica.replica_id, (r.replica_id for r in replicas), self._shard_count)
-        is_new, self.is_placed = not self.is_placed, True
-        self._note_completeness()
-        if is_new and self._notify is not None:
-            # Those who hold what is due to us would otherwise see us only when their next round is due.
-            await self._notify(self.directory.peers)
-
-    async def _renew(self) -> None:
-        hosts = dict(self.hosts)
-        if not hosts:
-            return
-        sent_ms = self._renewed_ms = self._clock.monotonic_ms()
-        kept = set(await self._store.renew([h.claim for h in hosts.values()], self.replica.replica_id, self._lease_ms))
-        for shard_id, host in hosts.items():
-            # A host that was dropped meanwhile stays dropped: this answer is about its old claim (R2).
-            if shard_id not in kept:
-                self.give_up(host, "the lease went to somebody else")
-            elif not host.may_answer():
-                # Nobody could heartbeat in the meantime, so every session has to start afresh.
-                self.give_up(host, "the lease had run out before it was renewed")
-            else:
-                host.lease_until_ms = sent_ms + self._lease_ms
-
-    async def _hand_over(self) -> None:
-        """Let go of some of what is due to another replica that is up."""
-        due = set(self._due)
-        moving = [host for shard_id, host in self.hosts.items() if shard_id not in due][:HANDING_OVER_AT_ONCE]
-        if not moving or self._is_leaving:
-            return
-        reason = "the shard moves to another replica"
-        await self._close(moving, reason, reason, ErrorCode.NOT_COORDINATOR)
-        await self._store.release([host.claim for host in moving], self.replica.replica_id)
-        if self._notify is not None:
-            await self._notify(self.directory.peers)
-        self._wake.set()
-
-    async def _acquire(self) -> None:
-        missing = [shard_id for shard_id in self._due if shard_id not in self.hosts]
-        free = [shard_id for shard_id in missing if self._steal or self.directory.is_free(shard_id)]
-        for some in _chunks(free, LOADING_AT_ONCE):
-            if self._is_leaving:
-                return
-            await self._claim_and_load(some)
-            if self._clock.monotonic_ms() >= self._renewed_ms + self._lease_ms // 3:
-                # Loading everything may take longer than the leases that there are.
-                await self._renew()
-
-    async def _claim_and_load(self, shard_ids: Sequence[int]) -> None:
-        sent_ms = self._clock.monotonic_ms()
-        claims = await self._store.claim(
-            shard_ids, self.replica.replica_id, self.replica.address, self._lease_ms, steal=self._steal
-        )
-        if claims:
-            await self._load(claims, sent_ms + self._lease_ms)
+        """See `Leases.is_all`."""
+        return self.leases.is_all(answered)
 
     async def flush(self) -> None:
         """Let what is decided become durable; a store that hangs is not waited for."""
@@ -238,35 +140,89 @@ class Ownership:
 
     # --- steps -------------------------------------------------------------------------------------
 
-    async def _close(
-        self, hosts: list[ShardHost], reason: str, told: str, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    ) -> None:
-        """Decide nothing more in these shards, and have the last decisions durable before they are dropped."""
-        for host in hosts:
-            host.close(reason)
-        await self.flush()
-        for host in hosts:
-            self._remove(host)
-            self._telemetry.on_shard_dropped(host.shard_id, host.claim.epoch, "handed over")
-            # What was decided is durable by now, unless the store hangs; what is parked has decided nothing.
-            undecided = host.is_settled()
-            host.drop(told, code if undecided else ErrorCode.COORDINATOR_NOT_AVAILABLE, undecided=undecided)
-
-    async def _load(self, claims: Sequence[ShardClaim], lease_until_ms: int) -> None:
-        started = time.perf_counter()
-        shard_ids = [claim.shard_id for claim in claims]
+    async def _carry_out(self, steps: Steps) -> None:
         try:
-            # Longer than the lease it is of no use, and the leases of the other shards are not renewed meanwhile.
+            do = next(steps)
+            while True:
+                try:
+                    answer = await self._do(do)
+                except StoreUnavailable as error:
+                    do = steps.throw(error)
+                else:
+                    do = steps.send((answer, self._now()))
+                self._note_completeness()
+        except StopIteration:
+            self._note_completeness()
+
+    async def _do(self, do: Do) -> Any:
+        store, leases = self._store, self.leases
+        replica_id = leases.replica.replica_id
+        match do:
+            case LookUp():
+                return await self.directory.look()
+            case Register():
+                return await store.register(leases.replica, leases.lease_ms)
+            case Claim(shard_ids):
+                address = leases.replica.address
+                return await store.claim(shard_ids, replica_id, address, leases.lease_ms, steal=leases.steal)
+            case Load(claims, lease_until_ms):
+                return await self._load(claims, lease_until_ms)
+            case Serve(claims, images, lease_until_ms):
+                return await self._serve_all(claims, images, lease_until_ms)
+            case Renew(claims):
+                return await store.renew(claims, replica_id, leases.lease_ms)
+            case GiveUp(owned, reason):
+                return self._with_host(owned, lambda host: self.give_up(host, reason))
+            case Close(shards, reason):
+                for owned in shards:
+                    self._with_host(owned, lambda host: host.close(reason))
+                return await self.flush()
+            case LetGo():
+                return self._with_host(do.owned, lambda host: self._let_go(host, do))
+            case Release(claims, deregisters):
+                return await self._release(claims, deregisters=deregisters)
+            case NotifyPeers():
+                return await self._notify(self.directory.peers) if self._notify is not None else None
+
+    def _with_host(self, owned: OwnedShard, act: Callable[[ShardHost], None]) -> None:
+        """Do something with the host of a shard, unless that was dropped meanwhile."""
+        host = self.hosts.get(owned.shard_id)
+        if host is not None and host.owned is owned:
+            act(host)
+
+    def _let_go(self, host: ShardHost, do: LetGo) -> None:
+        self._remove(host)
+        self._telemetry.on_shard_dropped(host.shard_id, host.claim.epoch, "handed over")
+        host.drop(do.told, do.code, undecided=do.undecided)
+
+    async def _release(self, claims: Sequence[ShardClaim], *, deregisters: bool) -> None:
+        replica_id = self.leases.replica.replica_id
+        if not deregisters:
+            await self._store.release(claims, replica_id)
+            return
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._store.deregister(replica_id))
+                both.create_task(self._store.release(claims, replica_id))
+        except* StoreUnavailable as errors:
+            logger.warning("the leases could not be released", extra={"error": str(errors.exceptions[0])})
+
+    async def _load(self, claims: Sequence[ShardClaim], lease_until_ms: int) -> list[ShardImage]:
+        shard_ids = [claim.shard_id for claim in claims]
+        self._loading_since = time.perf_counter()
+        try:
             async with asyncio.timeout((lease_until_ms - self._clock.monotonic_ms()) / 1000):
-                images = await self._store.load(shard_ids)
+                return await self._store.load(shard_ids)
         except (StoreUnavailable, TimeoutError) as error:
             logger.warning("shards could not be loaded", extra={"shard_ids": shard_ids, "error": repr(error)})
-            return
+            raise StoreUnavailable(str(error)) from error
+
+    async def _serve_all(self, claims: Sequence[ShardClaim], images: Sequence[ShardImage], lease_until_ms: int) -> None:
         async with asyncio.TaskGroup() as group:
             for claim, image in zip(claims, images, strict=True):
-                group.create_task(self._serve(claim, image, lease_until_ms, started))
+                group.create_task(self._serve(claim, image, lease_until_ms))
 
-    async def _serve(self, claim: ShardClaim, image: ShardImage, lease_until_ms: int, started: float) -> None:
+    async def _serve(self, claim: ShardClaim, image: ShardImage, lease_until_ms: int) -> None:
         # Read last: until now, others may have recorded heartbeats for a shard without an owner.
         heard = await self._sessions.read(claim.shard_id) if self._sessions else None
         host = ShardHost(
@@ -274,7 +230,7 @@ class Ownership:
             image,
             self._limits,
             self._clock,
-            replica_id=self.replica.replica_id,
+            replica_id=self.leases.replica.replica_id,
             lease_until_ms=lease_until_ms,
             set_timer=self._timers.set,
             want_commit=self.committer.want,
@@ -286,20 +242,25 @@ class Ownership:
             heard=heard,
         )
         self.hosts[claim.shard_id] = host
+        self.leases.install(host.owned)
         self.directory.note_arrival()
         self._note_completeness()
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - self._loading_since
         self._telemetry.on_shard_loaded(claim.shard_id, claim.epoch, len(host.shard.groups), seconds)
 
     def _remove(self, host: ShardHost) -> bool:
         if self.hosts.get(host.shard_id) is not host:
             return False
         del self.hosts[host.shard_id]
+        self.leases.remove(host.owned)
         self._note_completeness()
         return True
 
+    def _now(self) -> Now:
+        return Now(self._clock.now_ms(), self._clock.monotonic_ms())
+
     def _note_completeness(self) -> None:
-        if self.is_placed and all(shard_id in self.hosts for shard_id in self._due):
+        if self.leases.is_complete:
             self.complete.set()
         else:
             self.complete.clear()
@@ -323,7 +284,3 @@ async def _at_most(seconds: float, waiting: Awaitable[object]) -> None:
             await waiting
     except TimeoutError:
         pass
-
-
-def _chunks(shard_ids: list[int], size: int) -> Iterable[list[int]]:
-    return (shard_ids[start : start + size] for start in range(0, len(shard_ids), size))

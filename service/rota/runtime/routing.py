@@ -21,11 +21,11 @@ from rota.protocol.messages import (
     Request,
     refuse,
 )
+from rota.replica.ports import Answer, JournalEvent, Replica, ShardOwner
 from rota.runtime.coordinator import DRAINING, NOT_ALL, LocalCoordinator
 from rota.runtime.directory import LOOK_AGAIN_MS
 from rota.runtime.following import Follower
 from rota.runtime.pages import merge_groups, merge_topics
-from rota.runtime.ports import Answer, JournalEvent, Replica, ShardOwner
 from rota.runtime.subscriptions import Listener
 
 MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -85,7 +85,7 @@ class RoutedCoordinator:
     # --- requests --------------------------------------------------------------------------------
 
     async def call(self, request: Request) -> Answer:
-        """Answer a request wherever its shard lives; see `rota.runtime.ports.Coordinator`."""
+        """Answer a request wherever its shard lives; see `rota.replica.ports.Coordinator`."""
         if isinstance(request, ListTopics) and request.wait_ms:
             return await self.local.topic_news.list_when_changed(request, self._list)
         if isinstance(request, ListGroups | ListTopics):

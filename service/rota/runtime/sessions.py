@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from rota.group.result import Timer
 from rota.group.shard import MemberName
+from rota.replica.ports import Heard, JournalEvent, Liveness, LivenessUnavailable, ShardNews
 from rota.runtime.clock import Clock
 from rota.runtime.host import ShardHost
-from rota.runtime.ports import Heard, JournalEvent, Liveness, LivenessUnavailable, ShardNews
 from rota.runtime.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)

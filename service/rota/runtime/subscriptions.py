@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from rota.runtime.ports import JournalEvent
+from rota.replica.ports import JournalEvent
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rota.runtime.ports import JournalEvent
+from rota.replica.ports import JournalEvent
 
 
 class Telemetry:

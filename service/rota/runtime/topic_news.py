@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_WAIT_MS
 from rota.protocol.messages import ListTopics, ListTopicsReply
-from rota.runtime.ports import Answer
+from rota.replica.ports import Answer
 
 
 class TopicNews:

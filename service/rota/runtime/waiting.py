@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import GetLeader, GetTopic, LeaderReply, TopicReply
+from rota.replica.ports import Answer, JournalEvent
 from rota.runtime.clock import Clock
 from rota.runtime.host import ShardHost
-from rota.runtime.ports import Answer, JournalEvent
 
 
 async def ask_until(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+from rota.replica.ports import JournalEvent, ShardStore
 from rota.runtime.host import ShardHost
-from rota.runtime.ports import JournalEvent, ShardStore
 
 PAGE = 500
 BACKLOG = 10_000

@@ -14,8 +14,8 @@ from rota.api.http.app import HttpApi, create_app
 from rota.api.http.handlers import no_fence_keys
 from rota.console.app import Console
 from rota.observability.metrics import Metrics
+from rota.replica.ports import Liveness, StoreUnavailable
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import Liveness, StoreUnavailable
 from rota.runtime.routing import RoutedCoordinator
 from rota.server.access.files import Reread
 from rota.server.access.opening import open_guard

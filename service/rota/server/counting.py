@@ -9,9 +9,9 @@ from rota.group.state import GroupState
 from rota.observability.census import Census
 from rota.observability.metrics import Metrics
 from rota.protocol.messages import Request
+from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.clock import Clock, SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import Answer, JournalEvent, Replica
 from rota.runtime.routing import Peers, PeerUnreachable
 
 REBALANCING = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)

@@ -16,7 +16,7 @@ from typing import Any
 from rota.access.proxies import Proxies
 from rota.api.http.probes import ProbesOnly
 from rota.observability.logs import configure_logging
-from rota.runtime.ports import StoreRefused, StoreUnavailable
+from rota.replica.ports import StoreRefused, StoreUnavailable
 from rota.server.bootstrap import Services, open_services, open_tls
 from rota.server.http_protocol import allow_connections
 from rota.server.http_server import CannotListen, HttpServer, listen, url_of

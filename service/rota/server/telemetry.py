@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from rota.observability.metrics import Metrics
-from rota.runtime.ports import JournalEvent
+from rota.replica.ports import JournalEvent
 from rota.runtime.telemetry import Telemetry
 from rota.server.transitions import TransitionLog
 

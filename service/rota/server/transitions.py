@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from rota.runtime.ports import JournalEvent
+from rota.replica.ports import JournalEvent
 
 _STATES = {
     "rebalance_started": "PreparingRebalance",

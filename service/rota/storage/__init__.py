@@ -1,4 +1,4 @@
-"""Durable state behind `rota.runtime.ports.ShardStore`: Postgres, SQLite, and a twin in memory."""
+"""Durable state behind `rota.replica.ports.ShardStore`: Postgres, SQLite, and a twin in memory."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from rota.runtime.ports import ShardBatch
+from rota.replica.ports import ShardBatch
 from rota.storage.batches import last_seq
 from rota.storage.bulk import GivenRows, Row, TableChange, given_rows
 from rota.storage.journal import journal_lines

@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import asyncpg
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import JSON
 
-from rota.runtime.ports import ShardBatch
+from rota.replica.ports import ShardBatch
 from rota.storage.append import Statement, advance, changes_of, compiled, delete_given, ends_of, given_ends, or_replace
 from rota.storage.bulk import GivenRows, given_keys, given_rows, sent_type
 from rota.storage.engine import driver_of

@@ -13,7 +13,7 @@ from sqlalchemy import Table, bindparam
 from sqlalchemy.dialects.sqlite import aiosqlite, insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.runtime.ports import ShardBatch
+from rota.replica.ports import ShardBatch
 from rota.storage.append import Statement, advance, changes_of, compiled, delete_given, ends_of, given_ends, or_replace
 from rota.storage.bulk import GivenRows, TableChange, given_keys, sent_type
 from rota.storage.engine import driver_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rota.runtime.ports import ShardBatch
+from rota.replica.ports import ShardBatch
 
 
 def check_batches(batches: Sequence[ShardBatch]) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from rota.runtime.ports import StoreRefused
+from rota.replica.ports import StoreRefused
 from rota.storage.append import Appender
 from rota.storage.append_postgres import PostgresAppender
 from rota.storage.append_sqlite import SqliteAppender

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from rota.passwords import read_password
-from rota.runtime.ports import StoreRefused
+from rota.replica.ports import StoreRefused
 from rota.storage.schema import POSTGRES_SCHEMA
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation
 

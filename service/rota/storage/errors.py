@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from rota.runtime.ports import StoreRefused, StoreUnavailable
+from rota.replica.ports import StoreRefused, StoreUnavailable
 
 _DRIVER_ERRORS: tuple[type[Exception], ...] = (DBAPIError, sqlite3.Error, OSError)
 with suppress(ModuleNotFoundError):

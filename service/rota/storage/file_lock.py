@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from rota.runtime.ports import StoreRefused
+from rota.replica.ports import StoreRefused
 
 if sys.platform == "win32":
     import msvcrt

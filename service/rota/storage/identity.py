@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.runtime.ports import StoreRefused
+from rota.replica.ports import StoreRefused
 from rota.storage.schema import store, store_clock_ms
 
 

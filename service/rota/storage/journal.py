@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.runtime.ports import JournalEvent, ShardBatch
+from rota.replica.ports import JournalEvent, ShardBatch
 from rota.storage.bulk import TableChange
 from rota.storage.schema import group_events
 

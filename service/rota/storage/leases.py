@@ -22,7 +22,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.protocol.ids import NO_SHARD
-from rota.runtime.ports import ShardClaim, ShardOwner
+from rota.replica.ports import ShardClaim, ShardOwner
 from rota.storage.bulk import GivenRows, given_rows
 from rota.storage.schema import shards, store_clock_ms
 

@@ -17,7 +17,7 @@ from rota.group.rows import (
     TopicRow,
     TopicsRevisionRow,
 )
-from rota.runtime.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreRefused
+from rota.replica.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreRefused
 from rota.storage.batches import check_batches, last_seq
 
 # json.dumps would make an encoder for each line.

@@ -11,7 +11,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from rota.runtime.ports import StoreRefused
+from rota.replica.ports import StoreRefused
 from rota.storage.engine import single_engine
 from rota.storage.errors import UPGRADE_HINT, store_errors
 from rota.storage.migrate import read_status

@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, Executable, Text, bindparam, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.runtime.ports import Replica
+from rota.replica.ports import Replica
 from rota.storage.schema import replicas, store_clock_ms
 
 _COLUMNS = [replicas.c[field.name] for field in fields(Replica)]

@@ -22,7 +22,7 @@ from rota.group.rows import (
 )
 from rota.group.state import GroupState
 from rota.protocol.messages import Protocol
-from rota.runtime.ports import ShardBatch
+from rota.replica.ports import ShardBatch
 from rota.storage.bulk import Row, TableChange
 from rota.storage.schema import groups, members, offsets, shards, side_commits, topics, topics_revisions
 

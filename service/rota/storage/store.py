@@ -13,7 +13,7 @@ from rota.access.quotas import Stored
 from rota.access.tokens import TokenAct, TokenRecord
 from rota.group.rows import ShardImage, SideCommit
 from rota.protocol.messages import Act
-from rota.runtime.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreRefused
+from rota.replica.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreRefused
 from rota.storage.batches import check_batches
 from rota.storage.connections import connections_to
 from rota.storage.errors import UPGRADE_HINT, store_errors

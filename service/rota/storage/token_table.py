@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.access.tokens import TokenAct, TokenRecord
 from rota.protocol.messages import Act
-from rota.runtime.ports import StoreRefused
+from rota.replica.ports import StoreRefused
 from rota.storage.engine import single_engine
 from rota.storage.errors import UPGRADE_HINT, store_errors
 from rota.storage.migrate import read_status

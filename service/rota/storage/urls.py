@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 import platformdirs
 
 from rota.passwords import split_password_file
-from rota.runtime.ports import StoreRefused
+from rota.replica.ports import StoreRefused
 
 _POSTGRES_SCHEMES = ("postgresql", "postgres")
 

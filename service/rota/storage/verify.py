@@ -15,7 +15,7 @@ from rota.group.records import AssignmentSynced, Entry, GenerationCompleted, Gro
 from rota.group.rows import GroupRow, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow, TopicsRevisionRow
 from rota.group.shard_state import ShardState
 from rota.protocol.ids import NO_SHARD
-from rota.runtime.ports import JournalEvent, StoreRefused
+from rota.replica.ports import JournalEvent, StoreRefused
 from rota.storage.engine import single_engine
 from rota.storage.errors import UPGRADE_HINT, store_errors
 from rota.storage.journal import read_events

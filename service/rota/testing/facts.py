@@ -29,6 +29,17 @@ def rows_of(image: ShardImage) -> dict[str, Any]:
     }
 
 
+def image_differences(live_image: ShardImage, stored_image: ShardImage) -> list[str]:
+    """Where the store's rows are not those of the live shard."""
+    live, stored = rows_of(live_image), rows_of(stored_image)
+    return [
+        f"{table} {key}: live {live[table].get(key)}, stored {stored[table].get(key)}"
+        for table in live
+        for key in {**live[table], **stored[table]}
+        if live[table].get(key) != stored[table].get(key)
+    ]
+
+
 def _is_fact(group: Group) -> bool:
     return bool(group.settled is not None or group.members)
 

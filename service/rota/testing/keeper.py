@@ -1,136 +1,219 @@
-"""How a simulated replica comes by its shards: leases claimed, renewed and given back, and loading what was claimed."""
+"""A simulated replica's way to its shards: production's rounds (`rota.replica.leases`) against the simulated store."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
-from rota.group.records import Entry, ShardAcquired
-from rota.group.rows import ShardImage
-from rota.group.shard import Shard
-from rota.runtime.ports import ShardClaim
+from rota.replica.known_owners import KnownOwners
+from rota.replica.leases import (
+    Claim,
+    Close,
+    Do,
+    GiveUp,
+    Leases,
+    LetGo,
+    Load,
+    LookUp,
+    NotifyPeers,
+    Register,
+    Release,
+    Renew,
+    Serve,
+    Steps,
+)
+from rota.replica.owned_shard import OwnedShard
+from rota.replica.ports import Replica as Registered
+from rota.replica.ports import ShardClaim, ShardOwner, StoreUnavailable
 from rota.testing.facts import facts_of
-from rota.testing.owned import OwnedShard
 
 if TYPE_CHECKING:
+    from rota.group.rows import ShardImage
     from rota.testing.replica import Replica
     from rota.testing.world import World
 
-LEASE_MARGIN_MS = 20
+FLUSH_MS = 500
+LOOK_MS = 5
+RETRY_MS = 20
+ENDED = "the replica stops"
 
 
 class ShardKeeper:
-    """One replica's side of the leases. It counts each lease from before it asked for it."""
+    """One replica's side of the leases."""
 
     def __init__(self, world: World, replica: Replica) -> None:
         self._world = world
         self._replica = replica
-        self.claiming = False
+        self.known = KnownOwners(replica.replica_id, world.profile.shards)
+        registered = Registered(replica.replica_id, replica.replica_id)
+        self.leases = Leases(registered, self.known, lease_ms=world.profile.lease_ms)
         self.loading: set[int] = set()
-        world.scheduler.after(int(world.rng.random() * 50), replica, self.look_after_shards)
+        self._in_round = False
+        self._rounds = 0
+        world.scheduler.after(int(world.rng.random() * 50), replica, self._begin_round, 0)
 
-    def look_after_shards(self) -> None:
-        """Renew what is ours, take what is nobody's."""
-        profile = self._world.profile
-        for shard_id in list(self._replica.owned):
-            self._replica.serving(shard_id)
-        if self._replica.owned:
-            self._renew(dict(self._replica.owned))
-        ours = self.loading | self._replica.owned.keys()
-        missing = [shard_id for shard_id in range(profile.shards) if shard_id not in ours]
-        if missing and not self.claiming:
-            self._claim(missing)
-        jitter_ms = int(self._world.rng.random() * profile.lease_ms / 10)
-        self._world.scheduler.after(profile.lease_ms // 4 + jitter_ms, self._replica, self.look_after_shards)
+    def nudge(self) -> None:
+        """There is a reason for a round: shards have become free, or one was given up."""
+        if not self._in_round:
+            self._world.scheduler.after(RETRY_MS, self._replica, self._begin_round, self._rounds)
 
-    def _renew(self, sent: dict[int, OwnedShard]) -> None:
-        sent_ms = self._world.scheduler.now_ms
-        lease_ms = self._world.profile.lease_ms
-        claims = [ShardClaim(shard_id, owned.epoch, 0) for shard_id, owned in sent.items()]
-        tables = self._world.store.tables
+    def release(self) -> None:
+        """Stop in order: let go of everything, and be gone."""
+        self.leases.is_leaving = True
+        self._rounds += 1
+        self._run(self.leases.release_all("the replica stops"), self._replica.end)
+
+    # --- rounds ----------------------------------------------------------------------------------
+
+    def _begin_round(self, number: int) -> None:
+        """The round that comes after `number` others."""
+        if number != self._rounds or self._in_round:
+            return
+        self._in_round = True
+        self._rounds += 1
+        began_ms = self._world.scheduler.now_ms
+        steps = self.leases.round(self._replica.now())
+        self._run(steps, lambda has_failed=False: self._end_round(began_ms, has_failed))
+
+    def _end_round(self, began_ms: int, has_failed: bool) -> None:
+        self._in_round = False
+        if self.leases.is_leaving:
+            return
+        next_ms = self.leases.next_round_ms(began_ms, self._replica.now(), has_failed=has_failed)
+        if not self.leases.is_complete:
+            next_ms = max(next_ms, self._world.scheduler.now_ms + RETRY_MS)
+        delay_ms = max(0, next_ms - self._world.scheduler.now_ms)
+        self._world.scheduler.after(delay_ms, self._replica, self._begin_round, self._rounds)
+
+    def _run(self, steps: Steps, done: Callable[..., None]) -> None:
+        """Carry steps out, one after the other. `done` gets True where the store did not answer."""
+
+        def go_on(advance: Callable[[], Do]) -> None:
+            try:
+                do = advance()
+            except StopIteration:
+                done()
+            except StoreUnavailable:
+                done(True)
+            else:
+                self._do(do, lambda answer: go_on(lambda: steps.send((answer, self._replica.now()))), fail)
+
+        def fail() -> None:
+            go_on(lambda: steps.throw(StoreUnavailable("no answer")))
+
+        go_on(lambda: next(steps))
+
+    def _do(self, do: Do, then: Callable[[Any], None], fail: Callable[[], None]) -> None:
+        world, replica, leases = self._world, self._replica, self.leases
+        tables, replica_id = world.store.tables, replica.replica_id
+        match do:
+            case LookUp():
+                sent_ms = world.scheduler.now_ms
+
+                def looked(owners: list[ShardOwner]) -> None:
+                    self.known.looked(owners, sent_ms)
+                    then(None)
+
+                self._ask(tables.owners, looked, fail)
+            case Register():
+                self._ask(lambda: tables.register(leases.replica, leases.lease_ms), then, fail)
+            case Claim(shard_ids):
+                self._ask(lambda: self._claim(list(shard_ids)), then, fail)
+            case Load(claims, _):
+                self._load(list(claims), then, fail)
+            case Serve(claims, images, lease_until_ms):
+                for claim, image in zip(claims, images, strict=True):
+                    self._install(claim, image, lease_until_ms)
+                then(None)
+            case Renew(claims):
+                renew = partial(tables.renew, list(claims), replica_id, leases.lease_ms)
+                self._ask(renew, self._noting(claims, then), fail)
+            case GiveUp(owned, reason):
+                replica.drop(owned, reason)
+                then(None)
+            case Close(shards, reason):
+                for owned in shards:
+                    replica.carry_out(owned, owned.close(reason, replica.now()))
+                self._flush(world.scheduler.now_ms + FLUSH_MS, then)
+            case LetGo(owned, told, code, undecided):
+                replica.drop(owned, told, code, undecided=undecided)
+                then(None)
+            case Release(claims, deregisters):
+                self._ask(lambda: self._release(list(claims), deregisters=deregisters), then, fail)
+            case NotifyPeers():
+                self._nudge_peers()
+                then(None)
+
+    def _ask(self, statement: Callable[[], Any], then: Callable[[Any], None], fail: Callable[[], None]) -> None:
+        """Have the store run a statement; a replica that has ended meanwhile does nothing with the answer."""
         self._world.store.submit(
             self._replica,
-            lambda: tables.renew(claims, self._replica.replica_id, lease_ms),
-            lease_ms,
-            lambda held: self.renewed(sent, held, sent_ms + lease_ms - LEASE_MARGIN_MS),
+            lambda: (statement(),),
+            self.leases.lease_ms // 2,
+            lambda answer: fail() if answer is None else then(answer[0]),
             cut_off=self._replica.cut_off_from_store(),
         )
 
-    def renewed(self, sent: dict[int, OwnedShard], held: list[int] | None, lease_until_ms: int) -> None:
-        """The renewal's answer. It says nothing of a shard that was dropped meanwhile, even if we have it again."""
-        for shard_id, owned in sent.items():
-            if owned.dropped:
-                self._world.sometimes("renewal answered after the shard was dropped")
-            elif held is not None and shard_id in held:
-                owned.lease_until_ms = max(owned.lease_until_ms, lease_until_ms)
-            elif held is not None:
-                self._replica.drop(owned, "renewal refused")
+    def _claim(self, shard_ids: list[int]) -> list[ShardClaim]:
+        replica_id = self._replica.replica_id
+        claims = self._world.store.tables.claim(shard_ids, replica_id, replica_id, self.leases.lease_ms)
+        self._world.note_claims(claims, replica_id)
+        return claims
 
-    def _claim(self, shard_ids: list[int]) -> None:
-        self.claiming = True
-        sent_ms = self._world.scheduler.now_ms
-        lease_ms = self._world.profile.lease_ms
-        tables = self._world.store.tables
+    def _release(self, claims: list[ShardClaim], *, deregisters: bool) -> None:
+        tables, replica_id = self._world.store.tables, self._replica.replica_id
+        if deregisters:
+            tables.deregister(replica_id)
+        tables.release(claims, replica_id)
 
-        def statement() -> tuple[list[ShardClaim], dict[int, str]]:
-            claims = tables.claim(shard_ids, self._replica.replica_id, self._replica.replica_id, lease_ms)
-            self._world.note_claims(claims, self._replica.replica_id)
-            return claims, {owner.shard_id: owner.replica_id for owner in tables.owners()}
+    def _load(self, claims: list[ShardClaim], then: Callable[[Any], None], fail: Callable[[], None]) -> None:
+        self.loading = {claim.shard_id for claim in claims}
 
-        self._world.store.submit(
-            self._replica,
-            statement,
-            lease_ms,
-            lambda answer: self._claimed(answer, sent_ms + lease_ms - LEASE_MARGIN_MS),
-            cut_off=self._replica.cut_off_from_store(),
-        )
+        def loaded(images: list[ShardImage]) -> None:
+            self.loading.clear()
+            then(images)
 
-    def _claimed(self, answer: tuple[list[ShardClaim], dict[int, str]] | None, lease_until_ms: int) -> None:
-        self.claiming = False
-        if answer is not None:
-            claims, self._replica.owner_hints = answer
-            for claim in claims:
-                self._load(claim, lease_until_ms)
+        def failed() -> None:
+            self.loading.clear()
+            fail()
 
-    def _load(self, claim: ShardClaim, lease_until_ms: int) -> None:
-        """Read the shard's rows. Nothing else is done for the shard meanwhile: what comes back is of this claim."""
-        tables = self._world.store.tables
-        self.loading.add(claim.shard_id)
-
-        def loaded(image: ShardImage | None) -> None:
-            self.loading.discard(claim.shard_id)
-            if image is not None:
-                self._install(claim, image, lease_until_ms)
-
-        self._world.store.submit(
-            self._replica,
-            lambda: tables.load(claim.shard_id),
-            max(lease_until_ms - self._world.scheduler.now_ms, 0),
-            loaded,
-            cut_off=self._replica.cut_off_from_store(),
-        )
+        self._ask(lambda: [self._world.store.tables.load(claim.shard_id) for claim in claims], loaded, failed)
 
     def _install(self, claim: ShardClaim, image: ShardImage, lease_until_ms: int) -> None:
         world = self._world
-        if lease_until_ms <= world.scheduler.now_ms:
-            return  # We slept over it; somebody else may have the shard by now.
         if image.last_seq != claim.last_seq:
             world.violation(
                 f"S11 shard {claim.shard_id}: journal grew from {claim.last_seq} to {image.last_seq} unowned"
             )
-        shard, result = Shard.load(image, world.limits, self._replica.now_ms())
-        world.store.loaded_facts[(claim.shard_id, claim.epoch)] = facts_of(shard)
-        owned = OwnedShard(shard, claim.epoch, claim.last_seq, lease_until_ms)
-        self._replica.owned[claim.shard_id] = owned
+        owned, ready = OwnedShard.load(
+            claim, image, world.limits, self._replica.now(), replica_id=self._replica.replica_id,
+            lease_until_ms=lease_until_ms,
+        )  # fmt: skip
+        world.store.loaded_facts[(claim.shard_id, claim.epoch)] = facts_of(owned.shard)
+        self.leases.install(owned)
         world.note_owner(self._replica, claim.shard_id)
-        acquired = ShardAcquired(self._replica.replica_id, claim.epoch, "its lease was over")
-        result.records.append(Entry("", "", 0, self._replica.now_ms(), acquired))
-        self._replica.take(owned, result)
+        self._replica.carry_out(owned, ready)
 
-    def release(self) -> None:
-        """A graceful hand-over: stop answering, and end the leases now."""
-        claims = [ShardClaim(shard_id, owned.epoch, 0) for shard_id, owned in self._replica.owned.items()]
-        for owned in list(self._replica.owned.values()):
-            self._replica.drop(owned, "released")
-        tables, replica = self._world.store.tables, self._replica
-        lease_ms = self._world.profile.lease_ms
-        self._world.store.submit(replica, lambda: tables.release(claims, replica.replica_id), lease_ms, lambda _: None)
+    def _flush(self, until_ms: int, then: Callable[[Any], None]) -> None:
+        """Wait until nothing waits for the store, or it is time."""
+        if self._replica.group.is_idle or self._world.scheduler.now_ms >= until_ms:
+            then(None)
+        else:
+            self._world.scheduler.after(LOOK_MS, self._replica, self._flush, until_ms, then)
+
+    def _noting(self, claims: Any, then: Callable[[Any], None]) -> Callable[[Any], None]:
+        def noted(kept: Any) -> None:
+            owned = self.leases.owned
+            if any(claim.shard_id not in owned or owned[claim.shard_id].claim is not claim for claim in claims):
+                self._world.sometimes("renewal answered after the shard was dropped")
+            then(kept)
+
+        return noted
+
+    def _nudge_peers(self) -> None:
+        for replica in self._world.replicas.values():
+            if replica is not self._replica:
+                self._world.scheduler.after(
+                    1 + int(3 * self._world.rng.random()), replica, cast("Replica", replica).keeper.nudge
+                )

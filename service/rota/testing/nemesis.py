@@ -258,8 +258,12 @@ class Nemesis:
         replica = self._some_replica()
         if not replica.dead:
             replica.crash()
-            back_ms = 50 + int(self.world.rng.random() * 2_500)
-            self.world.scheduler.after(back_ms, None, self.start_replica, replica.replica_id)
+            self.start_again(replica)
+
+    def start_again(self, replica: ReplicaProcess) -> None:
+        """Another incarnation comes after a while."""
+        back_ms = 50 + int(self.world.rng.random() * 2_500)
+        self.world.scheduler.after(back_ms, None, self.start_replica, replica.replica_id)
 
     def start_replica(self, replica_id: str) -> None:
         """A process takes the place of one that has ended, unless that one is lost for good."""

@@ -15,7 +15,7 @@ class Profile:
 
     name: str
     replicas: int = 3
-    shards: int = 2
+    shards: int = 4
     groups: int = 2
     slots: int = 4
     """Places for members in each group; the first `static_slots` of them have instance ids."""
@@ -35,6 +35,8 @@ class Profile:
     slow_answers: float = 0.02
     stalled_statements: float = 0.02
     lost_statements: float = 0.01
+    late_answers: float = 0.02
+    """Of the store, which has run the statement in time."""
     work_every_ms: int = 500
     quiet_ms: int = 0
     """So long nothing fails at first."""
@@ -49,6 +51,7 @@ CHURN = Profile(
     slow_answers=0.005,
     stalled_statements=0.0,
     lost_statements=0.0,
+    late_answers=0.0,
 )
 FAULTS = Profile("faults")
 FAILOVER = Profile(

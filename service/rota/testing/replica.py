@@ -1,8 +1,7 @@
-"""A simulated replica: the real `Shard`, behind a small model of the runtime's rules for commits and leases.
+"""A simulated replica: production's `rota.replica`, with the simulated store and network around it.
 
-The rules that matter are the runtime's: results are appended in order, several in one transaction; replies and timers
-are let go only once everything they reflect is durable; a shard whose write was refused, or whose outcome is not
-known, is dropped and taken again with a new epoch.
+What is decided, and when it may leave, is decided there. What its steps
+ask for is carried out here: batches go to the store, timers are set, replies are sent.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ from typing import TYPE_CHECKING
 from rota.group.invariants import check_group
 from rota.group.result import Result, Timer, TimerKind
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import JoinGroup, Reply, parks_for_ms, refuse
+from rota.protocol.messages import JoinGroup, refuse
+from rota.replica.group_commit import Append, GroupCommit
+from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard, Ready
+from rota.replica.ports import Answer
 from rota.testing.keeper import ShardKeeper
-from rota.testing.owned import Outcome, OwnedShard
 from rota.testing.replicas import ReplicaProcess
 from rota.testing.served import SimulatedAssigner
-from rota.testing.store import Batch
 
 if TYPE_CHECKING:
     from rota.testing.network import Delivery
@@ -26,223 +26,203 @@ if TYPE_CHECKING:
 
 
 class Replica(ReplicaProcess):
-    """A replica whose runtime is a model. It keeps its name in the store over a restart."""
+    """A replica with a simulated shell. It keeps its name in the store over a restart."""
 
     def __init__(self, world: World, replica_id: str) -> None:
         super().__init__(replica_id, replica_id)
         self.world = world
         self.clock_offset_ms = world.clock_offset_of(replica_id)
         """How far its wall clock is off: nothing may depend on it."""
-        self._owned: dict[int, OwnedShard] = {}
-        self.calls: dict[int, tuple[int, Delivery]] = {}
-        """Requests that have no answer yet: by number, the shard and the way back."""
-        self.committing = False
-        self.owner_hints: dict[int, str] = {}
+        self.calls: dict[int, Delivery] = {}
+        """Requests that have no answer yet, by number: the way back."""
+        self.group: GroupCommit[None] = GroupCommit()
+        self._sent: Append | None = None
         self.keeper = ShardKeeper(world, self)
         self.assigner = SimulatedAssigner(self)
+        self._decided: set[int] = set()
+        """Calls of which the reply is decided."""
 
-    @property
-    def owned(self) -> dict[int, OwnedShard]:
-        return self._owned
-
-    def now_ms(self) -> int:
-        """Its wall clock, which the core is given."""
-        return self.world.scheduler.now_ms + self.clock_offset_ms
+    def now(self) -> Now:
+        now_ms = self.world.scheduler.now_ms
+        return Now(now_ms + self.clock_offset_ms, now_ms)
 
     # --- requests --------------------------------------------------------------------------------
 
     def receive(self, delivery: Delivery) -> None:
         shard_id = delivery.call.shard_id
-        owned = self.serving(shard_id)
+        owned = self.owned.get(shard_id)
         request = delivery.call.request
         if owned is None:
             loading = shard_id in self.keeper.loading
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NOT_COORDINATOR
-            delivery.answer(refuse(request, error, ""), hint=self.owner_hints.get(shard_id))
+            peer = self.keeper.known.peer_of(shard_id)
+            delivery.answer(refuse(request, error, ""), hint=peer.replica_id if peer is not None else None)
             return
         if isinstance(request, JoinGroup) and not request.member_id:
             request = replace(request, new_member_id=self.world.new_member_id(request.client_id))
         number = self.world.next_call()
-        self.calls[number] = (shard_id, delivery)
-        self.take(owned, owned.shard.handle(request, number, self.now_ms()))
-        self.world.scheduler.after(parks_for_ms(request), self, self._wait_is_over, owned, number)
+        self.calls[number] = delivery
+        ready = owned.submit(number, request, self.now())
+        if ready.parks_ms is not None:
+            self.world.scheduler.after(ready.parks_ms, self, self._wait_is_over, owned, number)
+        self.carry_out(owned, ready)
 
     def hang_up(self, delivery: Delivery) -> None:
-        number = next((n for n, (_, waiting) in self.calls.items() if waiting is delivery), None)
+        number = next((number for number, waiting in self.calls.items() if waiting is delivery), None)
         if number is None:
             return
-        shard_id, _ = self.calls.pop(number)
+        del self.calls[number]
         self.world.hung_up.add(number)
-        owned = self.owned.get(shard_id)
+        owned = self.owned.get(delivery.call.shard_id)
         if owned is not None:
-            self.take(owned, owned.shard.unpark(delivery.call.request, number, self.now_ms(), answer=False))
+            self.carry_out(owned, owned.hang_up(number, self.now()))
 
     def _wait_is_over(self, owned: OwnedShard, number: int) -> None:
-        if owned.dropped or number not in self.calls:
-            return
-        request = self.calls[number][1].call.request
-        self.take(owned, owned.shard.unpark(request, number, self.now_ms(), answer=True))
-        undelivered = [*owned.outcomes, *(owned.sent or ())]
-        if number in self.calls and not any(number in dict(outcome.replies) for outcome in undelivered):
-            self.world.violation(f"L6 {request} is neither answered nor parked")
+        self.carry_out(owned, owned.unpark(number, self.now()))
+        if owned.is_waiting(number) and number not in self._decided:
+            self.world.violation(f"L6 {self.calls[number].call.request} is neither answered nor parked")
 
     def ring(self, owned: OwnedShard, timer: Timer) -> None:
-        """A timer is due, unless the shard was dropped since it was set."""
-        if owned.dropped or self.serving(owned.shard.shard_id) is not owned:
-            return
-        if timer.kind is TimerKind.ASSIGN:
-            self.assigner.want(owned, timer)
-        else:
-            self.take(owned, owned.shard.on_timer(timer, self.now_ms()), by_join_timer=timer.kind is TimerKind.JOIN)
+        """A timer is due."""
+        self.carry_out(owned, owned.on_timer(timer, self.now()), by_join_timer=timer.kind is TimerKind.JOIN)
 
     def sweep(self) -> None:
         for owned in list(self.owned.values()):
-            if self.serving(owned.shard.shard_id) is owned:
-                self.take(owned, owned.shard.sweep(self.now_ms())[0])
+            self.carry_out(owned, owned.sweep(self.now()))
+
+    # --- what a shard decides ----------------------------------------------------------------------
+
+    def carry_out(self, owned: OwnedShard, ready: Ready, *, by_join_timer: bool = False) -> None:
+        """Do what a step asks for."""
+        if ready.decided is not None:
+            self._check(owned, ready.decided, by_join_timer=by_join_timer)
+        if ready.appends:
+            self.group.want(owned)
+            self.commit()
+        for timer in ready.timers:
+            self.world.scheduler.after(max(timer.at_ms - self.now().wall_ms, 0), self, self.ring, owned, timer)
+        for number, answer in ready.replies:
+            self._reply(owned, number, answer)
+        if ready.assigns is not None:
+            self.assigner.want(owned, ready.assigns)
+
+    def _reply(self, owned: OwnedShard, number: int, answer: Answer) -> None:
+        delivery = self.calls.pop(number, None)
+        if delivery is not None:
+            if answer.reply.error is ErrorCode.NOT_COORDINATOR and number in self._decided:
+                self.world.violation(f"D1 {delivery.call.request} is sent to another replica, though it was decided")
+            if answer.epoch:
+                self._check_lease(owned)
+                self.world.note_release(self.owner_id, owned.shard_id, answer.epoch, answer.revision)
+            delivery.answer(answer.reply, revision=answer.revision, epoch=answer.epoch)
+        elif number not in self.world.hung_up:
+            self.world.violation(f"L6 call {number} was answered twice, now with {answer.reply}")
 
     # --- commits ---------------------------------------------------------------------------------
 
-    def take(self, owned: OwnedShard, result: Result, *, by_join_timer: bool = False) -> None:
-        """Queue a result behind everything decided before it."""
-        now_ms = self.world.scheduler.now_ms
-        if result.records:
-            owned.unsent.extend(result.records)
-            owned.decided_ms.extend([now_ms] * len(result.records))
-            owned.revision += len(result.records)
-            if not by_join_timer:
-                self._check_pending(owned, result)
-            if self.world.check_invariants:
-                self._check_groups(owned, result)
-        outcome = Outcome(owned.revision, result.replies, result.timers)
-        if owned.unsent or owned.sent is not None:
-            owned.outcomes.append(outcome)
-            self.commit()
-        else:
-            self.let_go(owned, outcome)
-
     def commit(self) -> None:
-        """Send what is ready, of all shards, in one transaction; one at a time."""
-        if self.committing:
+        """Send what is ready, unless something is under way."""
+        append = self.group.next()
+        if not isinstance(append, Append):
             return
-        cuts = [(owned, owned.cut()) for owned in self.owned.values() if owned.unsent]
-        if not cuts:
-            return
-        self.committing = True
-        if any(len(owned.sent or ()) > 1 for owned, _ in cuts):
-            self.world.sometimes("several results in one commit")
-        lease_left_ms = min(owned.lease_until_ms for owned, _ in cuts) - self.world.scheduler.now_ms
-        batches = [batch for _, batch in cuts]
-        answered = False
-
-        def done(refused: list[int] | None) -> None:
-            nonlocal answered
-            answered = True
-            self._committed(cuts, refused)
-
+        self._sent = append
+        lease_left_ms = min(owned.lease_until_ms for owned in append.batches) - self.world.scheduler.now_ms
+        batches = list(append.batches.values())
         store = self.world.store
         store.submit(
             self,
-            lambda: store.append(self.replica_id, batches, lambda: answered),
+            lambda: store.append(self.replica_id, self.clock_offset_ms, batches, lambda: self._sent is not append),
             max(lease_left_ms, 1),
-            done,
+            lambda refused: self._appended(append, refused),
             cut_off=self.cut_off_from_store(),
         )
 
-    def _committed(self, cuts: list[tuple[OwnedShard, Batch]], refused: list[int] | None) -> None:
+    def _appended(self, append: Append, refused: list[int] | None) -> None:
         """The transaction's outcome is here, or given up on."""
-        self.committing = False
-        for owned, batch in cuts:
-            if owned.dropped:
-                continue
-            if refused is None:
-                self.unknown_outcome(owned)
-            elif batch.shard_id in refused:
-                self.drop(owned, "refused")
-            else:
-                self._landed(owned)
+        self._sent = None
+        if refused is None:
+            self._note_unknown(append)
+            landed = self.group.outcome_unknown("no answer")
+        else:
+            landed = self.group.landed(refused, self.now())
+        for owned, reason in landed.lost.items():
+            self.drop(owned, reason)
+        for owned, ready in landed.committed.items():
+            if len(ready.replies) > 1:
+                self.world.sometimes("several results in one commit")
+            self.carry_out(owned, ready)
+            if owned.is_durable and not owned.is_dropped:
+                self.world.compare_with_store(owned)
         self.commit()
+        if self.group.is_idle:
+            for owned in self.owned.values():
+                if not owned.is_durable:
+                    self.world.violation(f"D3 shard {owned.shard_id} waits for a write that is not under way")
 
-    def _landed(self, owned: OwnedShard) -> None:
-        outcomes, owned.sent = owned.sent or [], None
-        if not owned.unsent:
-            outcomes += owned.outcomes
-            owned.outcomes = []
-        for outcome in outcomes:
-            self.let_go(owned, outcome)
-        if not owned.unsent and not owned.dropped:
-            self.world.compare_with_store(owned)
-
-    def unknown_outcome(self, owned: OwnedShard) -> None:
-        """D3: nobody knows what the store holds now, so nothing of this epoch may be answered any more."""
-        now_ms = self.world.scheduler.now_ms
-        self.world.history.unknown_appends.append((owned.shard.shard_id, owned.epoch, now_ms))
-        self.world.sometimes("unknown outcome of an append")
-        self.drop(owned, "unknown outcome")
-
-    def let_go(self, owned: OwnedShard, outcome: Outcome) -> None:
-        """Set the timers, release the replies: their facts are durable."""
-        world = self.world
-        if self.serving(owned.shard.shard_id) is not owned:
-            return  # Dropped: whoever waited has been answered.
-        for timer in outcome.timers:
-            due_ms = timer.at_ms - self.now_ms()
-            world.scheduler.after(max(due_ms, 0), self, self.ring, owned, timer)
-        for number, reply in outcome.replies:
-            self._reply(owned, number, reply, outcome.revision)
-
-    def _reply(self, owned: OwnedShard, number: int, reply: Reply, revision: int) -> None:
-        waiting = self.calls.pop(number, None)
-        if waiting is not None:
-            self.world.note_release(self.owner_id, owned.shard.shard_id, owned.epoch, revision)
-            waiting[1].answer(reply, revision=revision, epoch=owned.epoch)
-        elif number not in self.world.hung_up:
-            self.world.violation(f"L6 call {number} was answered twice, now with {reply}")
+    def _note_unknown(self, append: Append) -> None:
+        """D3: it is not known what the store holds now, so nothing of these epochs may be answered any more."""
+        for owned in append.batches:
+            if not owned.is_dropped:
+                noted = (owned.shard_id, owned.claim.epoch, self.world.scheduler.now_ms)
+                self.world.history.unknown_appends.append(noted)
+                self.world.sometimes("unknown outcome of an append")
 
     # --- ownership -------------------------------------------------------------------------------
 
-    def drop(self, owned: OwnedShard, reason: str) -> None:
-        """Stop answering for a shard; whoever waits is told to ask again."""
-        if owned.dropped:
+    @property
+    def owned(self) -> dict[int, OwnedShard]:
+        return self.keeper.leases.owned
+
+    def drop(self, owned: OwnedShard, reason: str, code: ErrorCode = NOT_AVAILABLE, *, undecided: bool = False) -> None:
+        """Stop answering for a shard; each waiting call is told to ask again."""
+        if owned.is_dropped:
             return
-        owned.dropped = True
-        shard_id = owned.shard.shard_id
-        if self.owned.get(shard_id) is owned:
-            del self.owned[shard_id]
+        self.keeper.leases.remove(owned)
         self.world.sometimes(f"shard dropped: {reason}")
-        for number in [n for n, (waiting_shard_id, _) in self.calls.items() if waiting_shard_id == shard_id]:
-            self._answer_unavailable(number)
+        self.carry_out(owned, owned.drop(reason, code, undecided=undecided))
+        self.keeper.nudge()
 
-    def _answer_unavailable(self, number: int) -> None:
-        waiting = self.calls.pop(number, None)
-        if waiting is not None:
-            delivery = waiting[1]
-            delivery.answer(refuse(delivery.call.request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the shard is moving"))
-
-    def serving(self, shard_id: int) -> OwnedShard | None:
-        """The shard, if its lease lasts by our own clock; an owner stops before the store lets another one in."""
-        owned = self.owned.get(shard_id)
-        if owned is not None and owned.lease_until_ms <= self.world.scheduler.now_ms:
-            self.drop(owned, "lease over")
-            return None
-        return owned
+    def end(self, has_failed: bool = False) -> None:  # noqa: ARG002 — its leases then run out by themselves
+        """It has stopped in order; it is started again after a while."""
+        self.crash()
+        self.world.nemesis.start_again(self)
 
     def cut_off_from_store(self) -> bool:
         return self.world.scheduler.now_ms < self.cut_off_from_store_until_ms
 
     def hand_over(self) -> None:
-        self.keeper.release()
+        if not self.keeper.leases.is_leaving:
+            self.keeper.release()
 
     def crash(self) -> None:
         self.dead = True
         for owned in self.owned.values():
-            if owned.sent is not None:
+            if self._sent is not None and owned in self._sent.batches:
                 self.world.sometimes("owner died with an append under way")
-            owned.dropped = True
-        for _, delivery in self.calls.values():
+            owned.drop("crash")
+        for delivery in self.calls.values():
             delivery.break_off()
         self.calls.clear()
 
     # --- checks and counts -----------------------------------------------------------------------
+
+    def _check(self, owned: OwnedShard, decided: Result, *, by_join_timer: bool) -> None:
+        for number, reply in decided.replies:
+            if number in self._decided:
+                self.world.violation(f"L6 the reply to call {number} is decided twice, now as {reply}")
+            self._decided.add(number)
+        if decided.records:
+            if not by_join_timer:
+                self._check_pending(owned, decided)
+            if self.world.check_invariants:
+                self._check_groups(owned, decided)
+
+    def _check_lease(self, owned: OwnedShard) -> None:
+        """S15: by its own reckoning, a lease is over before the store says so."""
+        tables, now_ms = self.world.store.tables, self.world.scheduler.now_ms
+        is_ours = tables.owner_of(owned.shard_id) == self.owner_id
+        if is_ours and owned.lease_until_ms > now_ms + tables.lease_left_ms(owned.shard_id):
+            self.world.violation(f"S15 shard {owned.shard_id}: the lease lasts longer here than in the store")
 
     def _check_pending(self, owned: OwnedShard, result: Result) -> None:
         """Protocol §3.4: only the rebalance timeout ends a join phase over the head of a pending id."""

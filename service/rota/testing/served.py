@@ -10,8 +10,8 @@ from rota.group.assignment_job import AssignmentJob
 from rota.group.result import Timer
 from rota.membership import Assigned, State
 from rota.protocol.messages import Protocol
+from rota.replica.owned_shard import OwnedShard
 from rota.testing.member import TOPIC, Member
-from rota.testing.owned import OwnedShard
 from rota.types import TopicFacts
 from rota.types.consumer import PROTOCOL_TYPE
 from rota.types.plain import decode_plain_assignment
@@ -62,13 +62,13 @@ class SimulatedAssigner:
         self._replica.world.scheduler.after(delay_ms, self._replica, self._look_again, owned, key)
 
     def _look_again(self, owned: OwnedShard, key: tuple[str, str]) -> None:
-        if not owned.dropped:
+        if not owned.is_dropped:
             self._compute(owned, key)
             self._later(LOOK_AGAIN_MS, owned, key)
 
     def _compute(self, owned: OwnedShard, key: tuple[str, str]) -> None:
         """Decide on the topics of now; it is handed in when some time has passed, and may be out of date by then."""
-        world, job = self._replica.world, None if owned.dropped else owned.shard.assignment_job(*key)
+        world, job = self._replica.world, None if owned.is_dropped else owned.shard.assignment_job(*key)
         if job is None:
             return
         outcome: Mapping[str, bytes] | str
@@ -81,13 +81,13 @@ class SimulatedAssigner:
 
     def _hand_in(self, owned: OwnedShard, job: AssignmentJob, outcome: Mapping[str, bytes] | str) -> None:
         replica = self._replica
-        if owned.dropped or replica.serving(owned.shard.shard_id) is not owned:
-            return
-        result = owned.shard.finish_job(job, outcome, replica.now_ms())
-        for entry in result.records:
+        ready = owned.finish_job(job, outcome, replica.now())
+        records = ready.decided.records if ready is not None and ready.decided is not None else []
+        for entry in records:
             if entry.record.kind == "assignment_synced":
                 is_resync = entry.generation_id != job.generation.generation_id
                 replica.world.sometimes("the server assigned anew" if is_resync else "the server assigned")
-        if not result.records:
+        if not records:
             replica.world.sometimes("an assignment came too late, or changed nothing")
-        replica.take(owned, result)
+        if ready is not None:
+            replica.carry_out(owned, ready)

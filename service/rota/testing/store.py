@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
 from rota.group.journal import decode_entry, encode_entry
 from rota.group.records import Entry
-from rota.group.rows import RowChanges
 from rota.group.shard_state import ShardState
-from rota.runtime.ports import JournalEvent, ShardBatch
+from rota.replica.owned_shard import Batch
+from rota.replica.ports import JournalEvent, ShardBatch
 from rota.storage.memory import MemoryTables
 from rota.testing.facts import facts_of
 from rota.testing.history import History, Landed
@@ -20,18 +19,6 @@ from rota.testing.scheduler import Process, Scheduler
 from rota.testing.situations import note_landing
 
 Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What a replica wants appended for one shard, with the times at which it decided each entry."""
-
-    shard_id: int
-    epoch: int
-    first_seq: int
-    entries: tuple[Entry, ...]
-    decided_ms: tuple[int, ...]
-    rows: RowChanges
 
 
 class Tables(MemoryTables):
@@ -111,41 +98,49 @@ class SimulatedStore:
 
         def run() -> None:
             answer = statement()
+            back_ms = 1 + int(rng.random() * 3)
+            if faulty and rng.random() < profile.late_answers:
+                back_ms += int(rng.random() * profile.lease_ms)
             if not broken:
-                self._scheduler.after(1 + int(rng.random() * 3), client, settled.answer, answer)
+                self._scheduler.after(back_ms, client, settled.answer, answer)
 
         self._scheduler.after(there_ms, None, run)
 
     # --- statements ------------------------------------------------------------------------------
 
-    def append(self, replica_id: str, batches: Sequence[Batch], gave_up: Callable[[], bool]) -> list[int]:
-        """The ids of the shards that were refused. `gave_up`: does the sender still wait for the answer?"""
+    def append(
+        self, replica_id: str, clock_offset_ms: int, batches: Sequence[Batch], gave_up: Callable[[], bool]
+    ) -> list[int]:
+        """The ids of the shards that were refused. `gave_up`: does the sender still wait for the answer?
+
+        `clock_offset_ms` is how far the replica's wall clock is off.
+        """
         refused = []
         for batch in batches:
-            if self._append(replica_id, batch):
+            if self._append(replica_id, clock_offset_ms, batch):
                 self._history.sometimes["unknown append landed"] += gave_up()
             else:
                 refused.append(batch.shard_id)
                 self._history.sometimes["stale append refused"] += 1
         return refused
 
-    def _append(self, replica_id: str, batch: Batch) -> bool:
+    def _append(self, replica_id: str, clock_offset_ms: int, batch: Batch) -> bool:
         events = tuple(_event(batch.first_seq + i, entry, batch.epoch) for i, entry in enumerate(batch.entries))
         sent = ShardBatch(batch.shard_id, batch.epoch, batch.first_seq, events, batch.rows)
         if self.tables.append([sent]):
             return False
-        self._note_landed(replica_id, batch)
+        self._note_landed(replica_id, clock_offset_ms, batch)
         return True
 
-    def _note_landed(self, replica_id: str, batch: Batch) -> None:
+    def _note_landed(self, replica_id: str, clock_offset_ms: int, batch: Batch) -> None:
         """Into W, and into the shard folded from W."""
         now_ms = self._scheduler.now_ms
         if self.tables.lease_left_ms(batch.shard_id) <= 0:
             self._history.sometimes["append landed after the lease was over"] += 1
         journal = self._history.journal[batch.shard_id]
         folded = self.folded[batch.shard_id]
-        for seq, (entry, decided_ms) in enumerate(zip(batch.entries, batch.decided_ms, strict=True), batch.first_seq):
-            journal.append(Landed(seq, batch.epoch, entry, decided_ms, now_ms, replica_id))
+        for seq, entry in enumerate(batch.entries, batch.first_seq):
+            journal.append(Landed(seq, batch.epoch, entry, entry.at_ms - clock_offset_ms, now_ms, replica_id))
             note_landing(self._history, folded, entry)
             folded.replay(entry)
             if entry.record.kind == "shard_acquired":

@@ -14,12 +14,11 @@ from rota.group.state import STABLE, GroupState
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request, parks_for_ms
-from rota.runtime.ports import ShardClaim
-from rota.testing.facts import facts_of
+from rota.replica.ports import ShardClaim
+from rota.testing.facts import facts_of, image_differences
 from rota.testing.history import Call, Effect, GroupKey, History
 from rota.testing.nemesis import Nemesis
 from rota.testing.network import Network
-from rota.testing.owned import image_differences
 from rota.testing.profiles import Profile, profile_of
 from rota.testing.replica import Replica
 from rota.testing.replicas import ReplicaProcess, ServedShard
@@ -234,7 +233,7 @@ class World:
         journal = self.history.journal[shard_id]
         if not journal or journal[-1].epoch != owned.epoch:
             return
-        for difference in image_differences(owned, self.store.tables.load(shard_id)):
+        for difference in image_differences(owned.shard.image(), self.store.tables.load(shard_id)):
             self.violation(f"S14 shard {shard_id}: {difference}")
         live, folded = facts_of(owned.shard), facts_of(self.store.folded[shard_id])
         if live != folded:

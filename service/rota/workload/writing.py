@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 from rota.group.rows import RowChanges, ShardImage
-from rota.runtime.ports import ShardBatch, StoreRefused
+from rota.replica.ports import ShardBatch, StoreRefused
 from rota.storage import SqlStore, upgrade
 from rota.storage.engine import asyncpg_connect, single_engine
 from rota.storage.urls import PostgresLocation, SqliteLocation, parse_store_url

@@ -37,7 +37,7 @@ from rota.protocol.messages import (
     TopicReply,
     refuse,
 )
-from rota.runtime.ports import Answer, JournalEvent, ShardOwner
+from rota.replica.ports import Answer, JournalEvent, ShardOwner
 
 
 class Guard:

@@ -20,7 +20,7 @@ from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatManyReply, HeartbeatReply, JoinGroup, Request
-from rota.runtime.ports import Answer
+from rota.replica.ports import Answer
 from rota.v1.coordinator_pb2 import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,

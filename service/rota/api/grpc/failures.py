@@ -12,7 +12,7 @@ import grpc
 from rota.observability import tracing
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import JoinReply
-from rota.runtime.ports import Answer, StoreUnavailable
+from rota.replica.ports import Answer, StoreUnavailable
 from rota.wire.rpc_status import DETAILS_KEY, rpc_status
 from rota.wire.status import STATUS
 

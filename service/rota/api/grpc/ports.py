@@ -7,7 +7,7 @@ from typing import Protocol
 
 from rota.api.ports import ServedCoordinator
 from rota.protocol.messages import Heartbeat, HeartbeatMany
-from rota.runtime.ports import Answer, JournalEvent
+from rota.replica.ports import Answer, JournalEvent
 
 
 class StreamedCoordinator(ServedCoordinator, Protocol):

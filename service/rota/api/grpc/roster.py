@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from rota.api.grpc.ports import StreamedCoordinator
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import HeartbeatError, HeartbeatMany, LeaveGroup, LeavingMember
-from rota.runtime.ports import JournalEvent
+from rota.replica.ports import JournalEvent
 from rota.v1.coordinator_pb2 import Fenced, Generation, MemberAssignment, Rebalance, SessionEvent
 
 GroupKey = tuple[str, str]

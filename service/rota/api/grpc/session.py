@@ -25,7 +25,7 @@ from rota.protocol.messages import (
     Request,
     SyncGroup,
 )
-from rota.runtime.ports import Answer
+from rota.replica.ports import Answer
 from rota.v1.coordinator_pb2 import Drain, SessionError, SessionEvent, SessionOptions, SessionRequest
 from rota.wire.fields import invalid
 from rota.wire.heartbeats import HeartbeatReader, write_result

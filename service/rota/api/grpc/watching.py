@@ -16,7 +16,7 @@ from rota.api.grpc.ports import StreamedCoordinator
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
-from rota.runtime.ports import JournalEvent, StoreUnavailable
+from rota.replica.ports import JournalEvent, StoreUnavailable
 from rota.v1.admin_pb2 import WatchGroupRequest, WatchGroupResponse
 from rota.wire.fields import Integer
 from rota.wire.protobuf import parse

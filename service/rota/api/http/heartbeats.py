@@ -17,7 +17,7 @@ from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, HeartbeatReply
-from rota.runtime.ports import Answer
+from rota.replica.ports import Answer
 from rota.wire.documents import parse_document
 from rota.wire.requests import HEARTBEAT, HEARTBEAT_BATCH
 from rota.wire.routes import decode_path

@@ -9,7 +9,7 @@ from rota.api.http.rendered import CallerGone, Rendered, render_problem, render_
 from rota.observability import tracing
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.runtime.ports import StoreUnavailable
+from rota.replica.ports import StoreUnavailable
 
 _log = logging.getLogger(__name__)
 

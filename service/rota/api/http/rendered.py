@@ -12,7 +12,7 @@ from starlette.types import Send
 
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import HeartbeatReply, JoinReply, SyncReply
-from rota.runtime.ports import Answer
+from rota.replica.ports import Answer
 from rota.wire.documents import dump_document
 from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
 from rota.wire.replies import encode_reply

@@ -17,7 +17,7 @@ from rota.api.http.waiting import until_disconnect
 from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import Metrics
 from rota.protocol.limits import Limits
-from rota.runtime.ports import JournalEvent, StoreUnavailable
+from rota.replica.ports import JournalEvent, StoreUnavailable
 from rota.wire.documents import dump_document
 from rota.wire.routes import decode_path
 

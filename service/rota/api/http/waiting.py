@@ -10,7 +10,7 @@ from rota.api.http.rendered import CallerGone
 from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import Metrics
 from rota.protocol.messages import Request
-from rota.runtime.ports import Answer
+from rota.replica.ports import Answer
 from rota.wire.routes import parks
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_WAIT_MS
 from rota.protocol.messages import Heartbeat, Request, parks_for_ms
-from rota.runtime.ports import Answer
+from rota.replica.ports import Answer
 
 ANSWER_S = 5.0
 HEARTBEATS_S = 1.0

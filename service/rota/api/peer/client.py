@@ -25,7 +25,7 @@ from rota.api.peer.methods import (
 from rota.api.peer.secret import Metadata, shown
 from rota.observability import tracing
 from rota.protocol.messages import Request
-from rota.runtime.ports import Answer, JournalEvent, Replica
+from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.routing import PeerUnreachable
 from rota.wire.envelopes import pack, unpack
 from rota.wire.peer_heartbeats import AnyHeartbeat

@@ -11,7 +11,7 @@ import grpc
 
 from rota.observability import tracing
 from rota.protocol.messages import Heartbeat, HeartbeatMany, Request
-from rota.runtime.ports import Answer
+from rota.replica.ports import Answer
 from rota.runtime.routing import PeerUnreachable
 from rota.wire.envelopes import MalformedEnvelope
 from rota.wire.peer_heartbeats import AnyHeartbeat, Told, pack_heartbeats, unpack_told

@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from rota.runtime.ports import JournalEvent
+from rota.replica.ports import JournalEvent
 
 SERVICE = "rota.internal.v1.Peer"
 CALL = f"/{SERVICE}/Call"

@@ -23,8 +23,8 @@ from rota.api.peer.methods import (
 from rota.api.peer.secret import SecretRequired
 from rota.api.peer.traces import forwarded
 from rota.protocol.messages import HeartbeatManyReply, HeartbeatReply
+from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.ports import Answer
 from rota.wire.envelopes import MalformedEnvelope, pack, unpack
 from rota.wire.peer_heartbeats import Told, pack_told, unpack_heartbeats
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from rota.access.caller import Caller
 from rota.access.document import InvalidAccess
 from rota.api.access.guard import Guard
-from rota.runtime.ports import StoreUnavailable
+from rota.replica.ports import StoreUnavailable
 from rota.server.access.authenticator import Bearers, Refused, ServerAuthenticator, Tokens
 from rota.server.access.policy import AccessFile
 from rota.server.access.stored_tokens import StoredTokens

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from rota.access.tokens import TokenRecord
-from rota.runtime.ports import StoreUnavailable
+from rota.replica.ports import StoreUnavailable
 from rota.server.access.token_files import by_id
 
 LOOK_EVERY_S = 2.0

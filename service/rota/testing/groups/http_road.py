@@ -16,7 +16,7 @@ from rota.client.errors import CoordinatorUnreachable
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Request
-from rota.runtime.ports import Answer
+from rota.replica.ports import Answer
 from rota.testing.groups.link import Link
 from rota.testing.groups.trace import Trace
 from rota.wire.documents import parse_document

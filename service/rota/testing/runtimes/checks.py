@@ -9,7 +9,7 @@ from rota.group import records as r
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import Heartbeat
-from rota.runtime.host import GRACE_MS
+from rota.replica.owned_shard import GRACE_MS
 from rota.testing.history import Departure, History
 from rota.testing.runtimes.liveness import LivenessServer
 

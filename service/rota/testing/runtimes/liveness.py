@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota.group.shard import MemberName
 from rota.liveness.memory import MemoryLiveness
-from rota.runtime.ports import Heard, LivenessUnavailable, ShardNews
+from rota.replica.ports import Heard, LivenessUnavailable, ShardNews
 
 if TYPE_CHECKING:
     from rota.testing.runtimes.replica import RuntimeReplica

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rota.api.peer.answers import answer_timeout_s, as_moved
 from rota.protocol.messages import Request
-from rota.runtime.ports import Answer, JournalEvent, Replica
+from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.routing import PeerUnreachable
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from rota.protocol.messages import (
     Request,
     parks_for_ms,
 )
+from rota.replica.ports import Answer, JournalEvent
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.host import ShardHost
-from rota.runtime.ports import Answer, JournalEvent
 from rota.runtime.routing import RoutedCoordinator
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.upkeep import Upkeep

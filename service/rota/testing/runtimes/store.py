@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rota.group.journal import decode_entry
 from rota.group.records import Entry
 from rota.group.rows import ShardImage, SideCommit
-from rota.runtime.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreUnavailable
-from rota.testing.store import Batch, SimulatedStore, Tables
+from rota.replica.owned_shard import Batch
+from rota.replica.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreUnavailable
+from rota.testing.store import SimulatedStore, Tables
 
 if TYPE_CHECKING:
     from rota.testing.runtimes.replica import RuntimeReplica
@@ -55,16 +56,14 @@ class RuntimeStore(SimulatedStore):
                 refused.append(batch.shard_id)
                 self._history.sometimes["stale append refused"] += 1
             else:
-                self._note_landed(owner_id, _decoded(batch, clock_offset_ms))
+                self._note_landed(owner_id, clock_offset_ms, _decoded(batch))
                 self._history.sometimes["unknown append landed"] += gave_up()
         return refused
 
 
-def _decoded(batch: ShardBatch, clock_offset_ms: int) -> Batch:
-    """The batch with its entries, and the world's time at which each was decided."""
-    entries = tuple(_entry(event) for event in batch.events)
-    decided_ms = tuple(event.at_ms - clock_offset_ms for event in batch.events)
-    return Batch(batch.shard_id, batch.epoch, batch.first_seq, entries, decided_ms, batch.rows)
+def _decoded(batch: ShardBatch) -> Batch:
+    """The batch with its entries."""
+    return Batch(batch.shard_id, batch.epoch, batch.first_seq, tuple(map(_entry, batch.events)), batch.rows)
 
 
 def _entry(event: JournalEvent) -> Entry:

@@ -1,0 +1,340 @@
+"""One owned shard: requests and time in, and what may leave it, when, in the one order that is safe.
+
+A result of the core takes four steps, and their order is the reason for this file:
+
+    1 its records and rows go to the store, in a transaction with those of other shards (group commit);
+    2 they count as the shard's durable state;
+    3 its timers are set;
+    4 its replies are released.
+
+The core folds a record at once into memory that no caller can see, so that the next request of the same batch is
+decided on top of it (ADR 0003). If step 1 is refused, or its outcome is unknown, steps 2 to 4 never happen: the
+shell drops the shard, which answers every waiting call with a retriable error, and the shard is loaded again.
+
+A reply waits for everything that was decided before it, not only for records of its own: it may show facts of others
+that are not durable yet. For the same reason it is only given at once where all of the shard's memory is durable.
+
+Two clocks: the wall clock is the core's, for sessions and the journal; leases are counted on the monotonic one, from
+before the claim was sent, so that this side stops answering before the store lets another replica in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rota.group.assignment_job import AssignmentJob
+from rota.group.records import Entry, ShardAcquired, ShardReleased
+from rota.group.result import Result, Timer, TimerKind
+from rota.group.rows import RowChanges, ShardImage, SideCommit
+from rota.group.shard import Shard
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+from rota.protocol.messages import Heartbeat, HeartbeatMany, Reply, Request, refuse
+from rota.replica.parking import wait_ms
+from rota.replica.ports import Answer, Heard, ShardClaim
+
+NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
+LEASE_IS_OVER = "this replica's lease on the shard is over"
+GRACE_MS = 1_000
+"""What a member gets at a take-over beside what it had left: its next heartbeat has to find the new owner."""
+
+
+class Now(NamedTuple):
+    """One moment on the two clocks of a replica, in milliseconds."""
+
+    wall_ms: int
+    monotonic_ms: int
+
+
+class Batch(NamedTuple):
+    """What one shard appends in one transaction: entries `first_seq, first_seq + 1, …`, and the rows after the last."""
+
+    shard_id: int
+    epoch: int
+    first_seq: int
+    entries: tuple[Entry, ...]
+    rows: RowChanges
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + len(self.entries) - 1
+
+
+@dataclass(slots=True)
+class Ready:
+    """What the shell carries out after a step. All of it may be done at once, unless a field says otherwise."""
+
+    appends: bool = False
+    """The shard has entries for the store: have the committer fetch them by `take_batch`. What depends on them is not
+    in this `Ready`; `committed` returns it."""
+    timers: Sequence[Timer] = ()
+    """To be rung by `on_timer`. AFTER what set them is durable, which is so by now."""
+    replies: Sequence[tuple[int, Answer]] = ()
+    """By the number of the call. AFTER everything that they show is durable, which is so by now."""
+    parks_ms: int | None = None
+    """The call of this step has no reply yet: after so long `unpark` it."""
+    asks: Timer | None = None
+    """BEFORE this timer expires its member: ask the other replicas when they last saw it, then `others_answered`."""
+    assigns: Timer | None = None
+    """The group of this timer leaves assigning to the server: compute it, then `finish_job`."""
+    decided: Result | None = None
+    """What the core decided in this step, for observers alone: it may not be durable yet."""
+
+
+NOTHING = Ready()
+
+
+class _Held(NamedTuple):
+    """Replies and timers that wait until the journal is durable up to `seq`."""
+
+    seq: int
+    replies: list[tuple[int, Reply]]
+    timers: list[Timer]
+
+
+class OwnedShard:
+    """A shard in memory with its claim. Lives from its loading until it is dropped; never comes back.
+
+    Every step may raise where the core breaks an invariant: then the memory is worth nothing, and must be dropped.
+    """
+
+    def __init__(self, claim: ShardClaim, shard: Shard, last_seq: int, *, replica_id: str, lease_until_ms: int) -> None:
+        """See `load`."""
+        self.claim = claim
+        self.shard = shard
+        self.lease_until_ms = lease_until_ms
+        """By the monotonic clock."""
+        self.asks_others = False
+        """Whether other replicas are asked before a session's timer expires a member."""
+        self.is_closed = False
+        """It decides nothing more."""
+        self.is_dropped = False
+        self.seq = last_seq
+        """The last entry that was decided, durable or not."""
+        self.durable_seq = last_seq
+        self._replica_id = replica_id
+        self._waiting: dict[int, Request] = {}
+        self._entries: list[Entry] = []
+        """Decided, and not yet in a batch."""
+        self._held: deque[_Held] = deque()
+
+    @classmethod
+    def load(
+        cls,
+        claim: ShardClaim,
+        image: ShardImage,
+        limits: Limits,
+        now: Now,
+        *,
+        replica_id: str,
+        lease_until_ms: int,
+        heard: Heard | None = None,
+        reason: str = "",
+    ) -> tuple[OwnedShard, Ready]:
+        """A shard that was claimed, from its rows. `heard` is what a liveness store knows, None where there is none."""
+        shard, loaded = Shard.load(image, limits, now.wall_ms)
+        owned = cls(claim, shard, image.last_seq, replica_id=replica_id, lease_until_ms=lease_until_ms)
+        if heard is not None:
+            owned.asks_others = True
+            loaded.timers += _share_sessions(shard, heard, now)
+        loaded.records.append(Entry("", "", 0, loaded.now_ms, ShardAcquired(replica_id, claim.epoch, reason)))
+        return owned, owned._take(loaded, now)
+
+    @property
+    def shard_id(self) -> int:
+        return self.claim.shard_id
+
+    @property
+    def epoch(self) -> int:
+        return self.claim.epoch
+
+    @property
+    def waiting(self) -> int:
+        """How many calls have no reply yet."""
+        return len(self._waiting)
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether there is something for `take_batch`."""
+        return bool(self._entries)
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether everything that memory says is durable."""
+        return self.seq == self.durable_seq
+
+    def may_answer(self, now: Now) -> bool:
+        """Only while the lease cannot be over: after that, another replica may know better."""
+        return not self.is_dropped and now[1] < self.lease_until_ms
+
+    def is_waiting(self, number: int) -> bool:
+        """Whether this call has no reply yet, decided or not."""
+        return number in self._waiting
+
+    # --- inputs ----------------------------------------------------------------------------------
+
+    def submit(self, number: int, request: Request, now: Now) -> Ready:
+        """Decide a request. `number` names the call: it must not have been used before."""
+        if self.is_closed:
+            return _refusal(number, request, ErrorCode.NOT_COORDINATOR, "the shard moves to another replica")
+        if not self.may_answer(now):
+            return _refusal(number, request, NOT_AVAILABLE, LEASE_IS_OVER)
+        result = self.shard.handle(request, number, now.wall_ms)
+        self._waiting[number] = request
+        ready = self._take(result, now)
+        if all(answered != number for answered, _ in result.replies):
+            ready.parks_ms = wait_ms(request, self.shard)
+        return ready
+
+    def try_heartbeat(self, number: int, request: Heartbeat | HeartbeatMany, now: Now) -> Answer | Ready | None:
+        """As `submit`, for heartbeats that do not wait: the hottest path of all, where as a rule nothing is decided and
+        all is durable. None where that is not so before it begins: then `submit` it.
+        """
+        if self.is_closed or self.seq != self.durable_seq or not self.may_answer(now):
+            return None
+        result = self.shard.handle(request, number, now[0])
+        if not result.records and not result.timers and len(result.replies) == 1:
+            return Answer(result.replies[0][1], self.seq, self.claim.epoch)
+        self._waiting[number] = request
+        return self._take(result, now)
+
+    def unpark(self, number: int, now: Now) -> Ready:
+        """The call has waited for as long as it may: it gets a reply."""
+        request = self._waiting.get(number)
+        if request is None or self.is_dropped:
+            return NOTHING
+        return self._take(self.shard.unpark(request, number, now.wall_ms, answer=True), now)
+
+    def hang_up(self, number: int, now: Now) -> Ready:
+        """The call's client is gone: no reply is wanted. Its member stays until its session is over."""
+        request = self._waiting.pop(number, None)
+        if request is None or self.is_dropped:
+            return NOTHING
+        return self._take(self.shard.unpark(request, number, now.wall_ms, answer=False), now)
+
+    def on_timer(self, timer: Timer, now: Now) -> Ready:
+        """A timer of one of our results is due."""
+        if self._is_mute(now):
+            return NOTHING
+        if timer.kind is TimerKind.ASSIGN:
+            return Ready(assigns=timer)
+        if self.asks_others and self.shard.session_is_over(timer, now.wall_ms):
+            return Ready(asks=timer)
+        return self._take(self.shard.on_timer(timer, now.wall_ms), now)
+
+    def others_answered(self, timer: Timer, seen_ms_ago: int | None, now: Now) -> Ready:
+        """How long ago the last of the other replicas saw the timer's member; None where none of them knows."""
+        if self._is_mute(now):
+            return NOTHING
+        if seen_ms_ago is None:
+            return self._take(self.shard.on_timer(timer, now.wall_ms), now)
+        return self._take(self.shard.extend_session(timer, seen_ms_ago, now.wall_ms), now)
+
+    def finish_job(self, job: AssignmentJob, outcome: Mapping[str, bytes] | str, now: Now) -> Ready | None:
+        """Take what the server assigned, see `Shard.finish_job`; None if the group is another by now."""
+        if self._is_mute(now) or not self.shard.is_current(job):
+            return None
+        return self._take(self.shard.finish_job(job, outcome, now.wall_ms), now)
+
+    def sweep(self, now: Now, empty_since_ms: int | None = None) -> Ready:
+        """Expire offsets, and groups that are empty since before then; see `Shard.sweep`."""
+        if not self.may_answer(now):
+            return NOTHING
+        return self._take(self.shard.sweep(now.wall_ms, empty_since_ms=empty_since_ms)[0], now)
+
+    def take_in(self, commits: Sequence[SideCommit], now: Now) -> Ready:
+        """Learn what users' own transactions have committed; see `Shard.take_in`. Only while no append is under way."""
+        return NOTHING if self._is_mute(now) else self._take(self.shard.take_in(commits, now.wall_ms), now)
+
+    def close(self, reason: str, now: Now) -> Ready:
+        """Decide nothing more. What is decided still becomes durable, and is answered.
+
+        The last entry says that the shard is released, so that a reader of the journal can tell it from a crash.
+        """
+        may_answer, self.is_closed = self.may_answer(now), True
+        if not may_answer:
+            return NOTHING
+        result = Result(now.wall_ms)
+        released = ShardReleased(self._replica_id, self.claim.epoch, reason)
+        result.records.append(Entry("", "", 0, now.wall_ms, released))
+        return self._take(result, now)
+
+    # --- the commit order ------------------------------------------------------------------------
+
+    def take_batch(self) -> Batch:
+        """Everything decided since the last batch. Only while no append of this shard is under way."""
+        entries, self._entries = tuple(self._entries), []
+        return Batch(self.shard_id, self.claim.epoch, self.seq - len(entries) + 1, entries, self.shard.rows())
+
+    def committed(self, last_seq: int, now: Now) -> Ready:
+        """Step 1 is done for the batch that ends with `last_seq`; 2, 3 and 4 follow for all that waited for it."""
+        if self.is_dropped:
+            return NOTHING
+        self.durable_seq = last_seq
+        ready = Ready()
+        timers: list[Timer] = []
+        replies: list[tuple[int, Answer]] = []
+        while self._held and self._held[0].seq <= last_seq:
+            held = self._held.popleft()
+            timers += held.timers
+            replies += self._released(held.replies, held.seq, now)
+        ready.timers, ready.replies = timers, replies
+        return ready
+
+    def drop(self, reason: str, code: ErrorCode = NOT_AVAILABLE, *, undecided: bool = False) -> Ready:
+        """Throw the memory away: the store has, or may have, something else.
+
+        Each waiting call is answered with `code`: `NOT_COORDINATOR` only where they are `undecided`, that is where
+        nothing that they wait for was decided.
+        """
+        if self.is_dropped:
+            return NOTHING
+        self.is_dropped = True
+        self._held.clear()
+        self._entries.clear()
+        waiting, self._waiting = self._waiting, {}
+        refusals = ((number, refuse(request, code, reason)) for number, request in waiting.items())
+        return Ready(replies=[(number, Answer(refusal, undecided=undecided)) for number, refusal in refusals])
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _is_mute(self, now: Now) -> bool:
+        return self.is_closed or not self.may_answer(now)
+
+    def _take(self, result: Result, now: Now) -> Ready:
+        if result.records:
+            self.seq += len(result.records)
+            self._entries += result.records
+        elif self.is_durable:
+            replies = self._released(result.replies, self.seq, now)
+            return Ready(timers=result.timers, replies=replies, decided=result)
+        if result.replies or result.timers:
+            self._held.append(_Held(self.seq, result.replies, result.timers))
+        return Ready(appends=bool(result.records), decided=result)
+
+    def _released(self, replies: list[tuple[int, Reply]], seq: int, now: Now) -> list[tuple[int, Answer]]:
+        """Answers as of `seq`: in one transaction there may be later entries, of which these replies say nothing."""
+        released = []
+        may_answer, epoch = self.may_answer(now), self.claim.epoch
+        for number, reply in replies:
+            request = self._waiting.pop(number, None)
+            if request is not None:
+                released.append((number, Answer(reply, seq, epoch) if may_answer else _too_late(request)))
+        return released
+
+
+def _too_late(request: Request) -> Answer:
+    return Answer(refuse(request, NOT_AVAILABLE, LEASE_IS_OVER))
+
+
+def _refusal(number: int, request: Request, code: ErrorCode, why: str) -> Ready:
+    return Ready(replies=[(number, Answer(refuse(request, code, why)))])
+
+
+def _share_sessions(shard: Shard, heard: Heard, now: Now) -> list[Timer]:
+    if heard.told_ms_ago is None:
+        return shard.share_sessions({}, 0, now.wall_ms).timers
+    return shard.share_sessions(heard.heard_ms_ago, heard.told_ms_ago + GRACE_MS, now.wall_ms).timers
