@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from rota.client import Consumer, CoordinatorError, InvalidRequest, OffsetMetadataTooLarge, OffsetToCommit
+from rota.membership import State
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, LeaveGroup, Request, refuse
 from rota.wire.replies import Received
@@ -21,12 +22,13 @@ class Busy(Cable):
     """A coordinator that is not available for the next commits."""
 
     refusals = 0
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
         if isinstance(request, CommitOffsets) and self.refusals > 0:
             self.refusals -= 1
             self.requests.append(request)
-            return Received(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "busy"))
+            return Received(refuse(request, self.code, "busy"))
         return await super().send(request, timeout_ms=timeout_ms)  # type: ignore[return-value]
 
 
@@ -157,3 +159,31 @@ async def test_a_commit_of_before_a_loss_is_not_sent_after_it() -> None:
             with pytest.raises(CoordinatorError):
                 await committing
             assert await committed(worker) == {}
+
+
+@in_virtual_time
+async def test_on_revoked_may_wait_for_a_commit_that_has_to_be_repeated_while_the_group_rebalances_again() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_busy_worker(coordinator)
+        worker.cable.code = ErrorCode.REBALANCE_IN_PROGRESS  # type: ignore[attr-defined]
+        third = a_consumer(a_worker(coordinator, "third"))
+        took: list[float] = []
+
+        async def on_revoked(removed: Sequence[object]) -> None:
+            if took:
+                return
+            await third.start()
+            await until(lambda: consumer._machine.state is State.REVOKING)
+            began = asyncio.get_running_loop().time()
+            worker.cable.refusals = 1  # type: ignore[attr-defined]
+            await consumer.commit([OffsetToCommit(*PLACE, 3), OffsetToCommit("work", 1, 3)])
+            took.append(asyncio.get_running_loop().time() - began)
+
+        consumer = a_consumer(worker, on_revoked=on_revoked)
+        async with consumer:
+            await consumer.wait_assigned()
+            async with a_consumer(a_worker(coordinator, "second")):
+                await until(lambda: bool(took))
+            assert took[0] < 1
+            assert await committed(worker) == {0: 3, 1: 3}
+            await third.close()

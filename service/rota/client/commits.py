@@ -44,6 +44,7 @@ _MOST_OFFSETS = 1_000
 """Of one request; more than that waits for the next."""
 _MAX_OFFSET = 2**63 - 1
 _MAX_PARTITION = 2**31 - 1
+_COMMITTING = (State.STABLE, State.REVOKING)
 _Place = tuple[str, int]
 
 
@@ -246,11 +247,14 @@ class Commits(Generic[Share]):
         return None
 
     async def _wait_until_stable(self, after_generation_id: int) -> None:
-        """Return in a later generation than this one, or when this member will not be in it with what it holds."""
+        """Return in a later generation than this one, or when this member will not be in it with what it holds.
+
+        While the group prepares the one after that, commits are accepted still; on_revoked may wait for this one.
+        """
         machine = self._machine
         self._waits_for_next.set()
         try:
-            while machine.generation_id <= after_generation_id or machine.state is not State.STABLE:
+            while machine.generation_id <= after_generation_id or machine.state not in _COMMITTING:
                 # A member that leaves does not join again.
                 is_last = self._is_leaving or not self._role.is_cooperative
                 if not self._holds or (machine.state is State.REVOKING and is_last):
@@ -261,7 +265,7 @@ class Commits(Generic[Share]):
 
     def _still_holds(self, entry: _Entry[Share]) -> bool:
         """Whether the member is in a generation, and holds there what the entry is about."""
-        if self._machine.state is not State.STABLE or not self._holds:
+        if self._machine.state not in _COMMITTING or not self._holds:
             return False
         return self._owned is not None and not self._role.without(entry.concerned, self._owned)
 
