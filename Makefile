@@ -18,7 +18,7 @@ PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal
 TORTURE = ROTA_MINUTES=$(MINUTES) $(BIN)/python -m pytest -p tests.support.torture
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all coverage sim torture bench lint docs images proto clean
+.PHONY: help run test test-all coverage sim model torture bench lint docs images proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -29,7 +29,7 @@ run: .venv/base.stamp ## Install and start the service in the foreground, on a S
 test: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operating.stamp .venv/browser.stamp ## Install and run the tests, on real Postgres and Valkey
 	$(PYTEST) $(ARGS)
 
-test-all: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operating.stamp .venv/browser.stamp ## The tests and those that take minutes
+test-all: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operating.stamp .venv/browser.stamp .venv/tla.stamp ## The tests and those that take minutes
 	$(PYTEST) -m "not torture and not alone" $(ARGS)
 	$(BIN)/pytest -m "alone and not torture" $(ARGS) || [ $$? = 5 ] # 5: ARGS chose none of these
 
@@ -40,6 +40,9 @@ sim: .venv/dev.stamp ## Simulate SEEDS=10000 faulty worlds, RUNTIMES=5000 of the
 	$(BIN)/python -m rota.testing.sim $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)
 	$(if $(SEED)$(filter 0,$(RUNTIMES)),,$(BIN)/python -m rota.testing.runtimes --seeds $(RUNTIMES))
 	$(if $(SEED)$(filter 0,$(GROUPS)),,$(BIN)/python -m rota.testing.groups --seeds $(GROUPS))
+
+model: .venv/dev.stamp .venv/tla.stamp ## Check the rules in docs/model with TLC, within larger bounds than make test-all
+	$(BIN)/python -m tests.model.check $(ARGS)
 
 torture: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operating.stamp ## Faults and kills, then load, for about MINUTES=10 each, and a table of what came out
 	rm -f build/torture/rows.jsonl
@@ -99,4 +102,9 @@ $(BIN)/python:
 # What the tests of pages look with.
 .venv/browser.stamp: tests/support/debian_package.py tests/support/browser.py | .venv/dev.stamp
 	$(BIN)/python -m tests.support.browser
+	@touch $@
+
+# The model checker of docs/model, with a pinned checksum.
+.venv/tla.stamp: tests/support/tlc.py | .venv/dev.stamp
+	$(BIN)/python -m tests.support.tlc
 	@touch $@

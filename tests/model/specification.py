@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 JOURNAL_RULES = (
-    "S1", "S2", "S3", "S4", "S5", "S6", "S7a", "S7b", "S9", "S10", "S11", "S12", "S13", "S15", "D1", "D2", "D3", "Effects",
+    "S1", "S2", "S3", "S4", "S5", "S6", "S7a", "S7b", "S9", "S10", "S11", "S12", "S13", "S15", "D1", "D2", "D3",
+    "Effects",
 )  # fmt: skip
 """Rules of steps, in Journal.tla: checked on the protocol and on recorded runs."""
 STATE_RULES = ("S7c", "S14")
@@ -58,10 +59,10 @@ class Bounds:
         }
 
 
-def trace_configuration() -> str:
-    """The configuration for a recorded run."""
-    rules = "".join(f"PROPERTY {rule}\n" for rule in JOURNAL_RULES)
-    return f"SPECIFICATION Spec\nCHECK_DEADLOCK FALSE\n{rules}"
+def trace_configuration(*rules: str) -> str:
+    """The configuration for a recorded run; all rules of the journal if none is named."""
+    properties = "".join(f"PROPERTY {rule}\n" for rule in rules or JOURNAL_RULES)
+    return f"SPECIFICATION Spec\nCHECK_DEADLOCK FALSE\n{properties}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ PLANTED = (
     _planted("D2", "unknown_is_rejected", replace(_ONE_FAULT, max_commits=1)),
     _planted("D3", "unknown_outcome_is_failure", _ONE_FAULT),
 )
-"""Each rule of steps and states has a bug that breaks it. Names are those of tests/sim/mutants.py where that has the same."""
+"""Each rule of steps and states has a bug that breaks it, under the name that tests/sim/mutants.py gives it, if any."""
 
 STUCK = Bounds(replicas=1, max_gen=9, max_ahead=0, bug="no_expiry")
-"""A member that has stopped is never expired: a join phase waits for it for ever (L3), and the others never agree (L7)."""
+"""A member that has stopped is never expired: a join phase never ends (L3), so the others never agree (L7)."""

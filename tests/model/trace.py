@@ -10,7 +10,6 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import nullcontext
-from typing import Any
 
 from rota.group import records as r
 from rota.protocol.errors import ErrorCode
@@ -27,7 +26,9 @@ from tests.support.tlc import Verdict, check
 Event = dict[str, object]
 _NONE = ErrorCode.NONE
 # Events at the same position of the journal: an answer belongs to the line that it reflects, so it comes first.
-_ANSWER, _LATER = 1, 2
+_ANSWER, _LATER, _EARLY = 1, 2, 3
+_OTHER: Event = {"call": "other"}
+"""An answer of which only the revision and the epoch count."""
 
 
 class Recording:
@@ -44,7 +45,7 @@ class Recording:
         self._lines = self._history.journal[shard_id]
         self._landed_ms = [line.landed_ms for line in self._lines]
         calls = [call for call in self._history.calls if _group_of(call) == group]
-        self._answers = [call for call in calls if call.epoch and call.reply is not None]
+        self._answers = [call for call in self._history.calls if call.epoch and call.shard_id == shard_id]
         self._syncs = [call for call in calls if isinstance(call.request, SyncGroup) and call.request.assignments]
         self._commits = {
             call.request.offsets[0].metadata: call for call in calls if isinstance(call.request, CommitOffsets)
@@ -63,11 +64,11 @@ class Recording:
 
     def _answer_events(self) -> Iterator[tuple[int, int, Event]]:
         for call in self._answers:
-            answer = self._answer(call)
-            if answer is not None:
-                position = min(call.revision, self._position(call.ret_ms))
-                about = {"kind": "answer", "epoch": call.epoch, "revision": call.revision}
-                yield position, _ANSWER, {**about, **answer}
+            answer = self._answer(call) if _group_of(call) == self._group else _OTHER
+            about = {"kind": "answer", "epoch": call.epoch, "revision": call.revision}
+            landed = self._position(call.ret_ms)
+            place = (call.revision, _ANSWER) if call.revision <= landed else (landed, _EARLY)
+            yield *place, {**about, **answer}
 
     def _other_events(self) -> Iterator[tuple[int, int, Event]]:
         """Claims, sent assignments, unknown outcomes and writes, where the journal stood at their time."""
@@ -116,7 +117,7 @@ class Recording:
         gen, late = call.request.generation_id, call.ret_ms < 0
         return {"kind": "committed", "by": record.member_id, "gen": gen, "late": late, **about}
 
-    def _answer(self, call: Call) -> Event | None:
+    def _answer(self, call: Call) -> Event:
         match call.reply:
             case JoinReply(error=ErrorCode.NONE, pending=False) as reply:
                 about = {"gen": reply.generation_id, "leader": reply.leader_id, "member": reply.member_id}
@@ -130,7 +131,7 @@ class Recording:
                 ids = frozenset({call.request.offsets[0].metadata})
                 return {"call": "commit" if reply.error is _NONE else "reject", "ids": ids}
             case _:
-                return None
+                return _OTHER
 
 
 def _line_of(record: r.Record) -> Event:
@@ -227,11 +228,11 @@ def _partitions(value: object) -> Iterator[str]:
             yield from names
 
 
-def replay(world: World, group: GroupKey) -> Verdict:
-    """Have TLC check the events of one group of a world that has been played."""
+def replay(world: World, group: GroupKey, *rules: str) -> Verdict:
+    """Have TLC check the events of one group of a world that has been played, by all rules if none is named."""
     shard_id = shard_of(*group, world.profile.shards)
     events = Recording(world, group, shard_id).events()
-    return check("Trace", trace_configuration(), {"TraceEvents": module_of(events)})
+    return check("Trace", trace_configuration(*rules), {"TraceEvents": module_of(events)})
 
 
 def replayable(world: World) -> list[GroupKey]:

@@ -1,7 +1,7 @@
 """TLC, the model checker of TLA+: fetched once by its pinned checksum, and run on the specifications in docs/model.
 
-`python -m tests.support.tlc` is run by make before `make model` and `make test-all`. The jar is the TLA+ tools as the ProB
-team publishes them on Maven Central; the one that the TLA+ project builds itself is on no package registry.
+`python -m tests.support.tlc` is run by make before `make model` and `make test-all`. The jar is the TLA+ tools as the
+ProB team publishes them on Maven Central; the jar of the TLA+ project itself is in no package registry (ADR 37).
 """
 
 from __future__ import annotations
@@ -50,7 +50,16 @@ def check(module: str, configuration: str, sources: Mapping[str, str] | None = N
             (place / f"{name}.tla").write_text(text)
         (place / f"{module}.cfg").write_text(configuration)
         # TLC unpacks its standard modules into the folder of temporary files, so each run gets its own.
-        java = [_java(), "-XX:+UseSerialGC", "-Xss16m", f"-Djava.io.tmpdir={place}", "-cp", str(_JAR), "tlc2.TLC"]
+        java = [
+            _java(),
+            "-XX:+UseSerialGC",
+            "-Xmx3g",
+            "-Xss16m",
+            f"-Djava.io.tmpdir={place}",
+            "-cp",
+            str(_JAR),
+            "tlc2.TLC",
+        ]
         options = ["-workers", "1", "-nowarning", "-metadir", str(place / "states"), f"{module}.tla"]
         done = subprocess.run(
             [*java, *options], cwd=place, timeout=limit_s, check=False, text=True, stdout=-1, stderr=subprocess.STDOUT
@@ -93,13 +102,22 @@ def fetch() -> None:
 def _by_maven(place: Path) -> list[str]:
     # Maven knows the mirrors of whoever runs it. A repository of its own, so that the file is in a known place.
     coordinates = f"-Dartifact={_GROUP}:{_NAME}:{_VERSION}"
-    return ["mvn", "--quiet", "--batch-mode", f"-Dmaven.repo.local={place}", "dependency:get", coordinates, "-Dtransitive=false"]
+    return [
+        "mvn",
+        "--quiet",
+        "--batch-mode",
+        f"-Dmaven.repo.local={place}",
+        "dependency:get",
+        coordinates,
+        "-Dtransitive=false",
+    ]
 
 
 def _by_ivy(place: Path) -> list[str]:
     spark = importlib.util.find_spec("pyspark")
-    assert spark is not None and spark.submodule_search_locations, "pyspark is not installed; run `make .venv/dev.stamp`"
-    (ivy,) = Path(spark.submodule_search_locations[0]).glob("jars/ivy-*.jar")
+    if spark is None or spark.origin is None:
+        raise FileNotFoundError("pyspark is not installed: it brings Ivy along")
+    (ivy,) = Path(spark.origin).parent.glob("jars/ivy-*.jar")
     pattern = f"{place}/[artifact]-[revision].[ext]"
     options = ["-cache", str(place / "cache"), "-notransitive", "-types", "jar", "-retrieve", pattern]
     return [_java(), "-jar", str(ivy), "-dependency", _GROUP, _NAME, _VERSION, *options]

@@ -1,0 +1,53 @@
+"""The rules in TLA+ hold in a small world, and TLC finds each planted bug by the rule that it breaks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.check import SMALL
+from tests.model.specification import JOURNAL_RULES, LIVENESS_RULES, PLANTED, STATE_RULES, STUCK, Bounds, Planted
+from tests.support.tlc import SPECIFICATIONS, check
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_all_rules_hold_within_small_bounds(name: str) -> None:
+    verdict = check("Rota", SMALL[name].configuration())
+
+    assert verdict.violated == "", verdict.output
+    assert verdict.distinct_states > 5_000
+
+
+def test_join_phases_end_and_members_agree_if_all_go_on() -> None:
+    verdict = check("Rota", Bounds(members=1, max_gen=9, max_ahead=0).fair_configuration())
+
+    assert verdict.violated == "", verdict.output
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_planted_bug_is_found_by_its_rule(planted: Planted) -> None:
+    verdict = check("Rota", planted.bounds.configuration(planted.rule))
+
+    assert verdict.violated == planted.rule, verdict.output
+
+
+@pytest.mark.parametrize("rule", LIVENESS_RULES)
+def test_member_that_never_expires_is_found_by_the_rules_of_liveness(rule: str) -> None:
+    verdict = check("Rota", STUCK.fair_configuration(rule))
+
+    assert verdict.violated == "temporal", verdict.output
+
+
+def test_every_rule_has_a_planted_bug() -> None:
+    found = {planted.rule for planted in PLANTED}
+
+    # Effects says how the journal's variables follow from events: a bug in it is a bug of the specification.
+    assert found == {*JOURNAL_RULES, *STATE_RULES} - {"Effects"}
+
+
+def test_every_bug_of_the_specification_is_planted() -> None:
+    source = (SPECIFICATIONS / "Rota.tla").read_text()
+
+    for bug in {*(planted.bounds.bug for planted in PLANTED), STUCK.bug}:
+        assert f'"{bug}"' in source
