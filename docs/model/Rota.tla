@@ -427,4 +427,20 @@ L3 == (store.facts.state = "Preparing") ~> (store.facts.state # "Preparing")
 
 \* In the end, every member that has not stopped holds its share of the one current generation.
 L7 == <>[](\A m \in Members : member[m].state = "out" \/ (member[m].state = "holding" /\ member[m].gen = store.facts.gen))
+
+-----------------------------------------------------------------------------
+(* Situations that TLC has to reach, or else the rules were not tested:    *)
+(* each of these is false somewhere.                                       *)
+
+\* A partition that a leader gave to one member is later held by another.
+NeverMoves ==
+  ~\E m, n \in Members, s \in sent :
+     /\ m # n /\ m \in DOMAIN s.assignment /\ s.gen < member[n].gen
+     /\ member[n].state = "holding" /\ s.assignment[m] \intersect member[n].share # {}
+
+\* A second owner goes on with the generation that the first one made Stable.
+NeverTakenOver == ~(store.start > 1 /\ store.seq > store.start /\ store.facts.state = "Stable" /\ store.facts.gen > 0)
+
+\* A statement of an earlier epoch is still on its way.
+NeverLate == ~\E s \in statements : s.state = "sent" /\ s.epoch < store.epoch
 =============================================================================

@@ -17,13 +17,13 @@ from tests.support.tlc import Verdict, check
 
 SMALL = {
     "eager": Bounds(max_commits=1),
-    "cooperative": Bounds(cooperative=True, max_ahead=0),
+    "cooperative": Bounds(cooperative=True, max_gen=3, max_ahead=0),
     "tokens": Bounds(members=1, writes=True, max_commits=1, max_gen=3, max_faults=2),
 }
 LARGE = {
     "eager, two faults": Bounds(max_faults=2),
     "eager, commits": Bounds(max_commits=2, writes=True),
-    "cooperative, two rounds": Bounds(cooperative=True, max_gen=3),
+    "cooperative, commits": Bounds(cooperative=True, max_gen=3, max_commits=1),
     "cooperative, two partitions": Bounds(cooperative=True, partitions=2, max_faults=0, max_gen=3),
     "one member, four faults": Bounds(members=1, max_commits=1, max_gen=3, max_faults=4),
 }

@@ -12,6 +12,8 @@ JOURNAL_RULES = (
 STATE_RULES = ("S7c", "S14")
 """Rules of states, in Rota.tla."""
 LIVENESS_RULES = ("L3", "L7")
+SITUATIONS = ("NeverMoves", "NeverTakenOver", "NeverLate")
+"""Denials of what TLC has to reach, in Rota.tla: it has to find each of them violated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Bounds:
         lines += [f"  {value} = {value}" for each in values.values() for value in each]
         lines += [f"  {name} = {{{', '.join(each)}}}" for name, each in values.items()]
         lines += [f"  {name} = {value}" for name, value in self._scalars().items()]
-        lines += [f"{'INVARIANT' if rule in STATE_RULES else 'PROPERTY'} {rule}" for rule in rules]
+        lines += [f"{'INVARIANT' if rule in STATE_RULES + SITUATIONS else 'PROPERTY'} {rule}" for rule in rules]
         return "\n".join(lines) + "\n"
 
     def _scalars(self) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.model.check import SMALL
-from tests.model.specification import LIVENESS_RULES, PLANTED, STUCK, Bounds, Planted
+from tests.model.specification import LIVENESS_RULES, PLANTED, SITUATIONS, STUCK, Bounds, Planted
 from tests.support.tlc import check
 
 pytestmark = pytest.mark.slow
@@ -17,6 +17,14 @@ def test_all_rules_hold_within_small_bounds(name: str) -> None:
 
     assert verdict.violated == "", verdict.output
     assert verdict.distinct_states > 5_000
+
+
+@pytest.mark.parametrize("name", ["eager", "cooperative"])
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_situation_is_reached_within_small_bounds(name: str, situation: str) -> None:
+    verdict = check("Rota", SMALL[name].configuration(situation))
+
+    assert verdict.violated == situation, verdict.output
 
 
 def test_join_phases_end_and_members_agree_if_all_go_on() -> None:
