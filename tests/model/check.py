@@ -24,8 +24,8 @@ LARGE = {
     "eager, two faults": Bounds(max_faults=2),
     "eager, commits": Bounds(max_commits=2, writes=True),
     "cooperative, commits": Bounds(cooperative=True, max_gen=3, max_commits=1),
-    "cooperative, two partitions": Bounds(cooperative=True, partitions=2, max_faults=0, max_gen=3),
-    "one member, four faults": Bounds(members=1, max_commits=1, max_gen=3, max_faults=4),
+    "cooperative, two partitions": Bounds(cooperative=True, partitions=2, max_gen=3),
+    "one member, three faults": Bounds(members=1, max_commits=1, max_gen=3, max_faults=3),
 }
 FAIR = Bounds(max_gen=9, max_ahead=0)
 TRACED = range(20)
