@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 FLUSH_MS = 500
 LOOK_MS = 5
 RETRY_MS = 20
-ENDED = "the replica stops"
 
 
 class ShardKeeper:
