@@ -80,6 +80,7 @@ async def served() -> AsyncIterator[httpx.AsyncClient]:
             yield client
 
 
+@pytest.mark.slow
 async def test_no_generated_request_gets_an_answer_that_the_document_does_not_promise(
     served: httpx.AsyncClient, tmp_path: Path
 ) -> None:

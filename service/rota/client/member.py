@@ -521,9 +521,8 @@ class Member(Running, Generic[Share]):
 
     def come_back(self) -> None:
         """Join again after having stepped aside; as soon as this member has left, where that is still under way."""
-        if self._stepping is not None and not self._stepping.done():
-            self._comes_back = True
-        else:
+        self._comes_back = self._stepping is not None and not self._stepping.done()
+        if not self._comes_back:
             self._join_again()
 
     def _join_again(self) -> None:
@@ -592,8 +591,7 @@ class Member(Running, Generic[Share]):
 
     def fail(self, error: BaseException) -> None:
         """End this member's block with an error, as where a callback raises: work is stopped, and the group left."""
-        if self._failure is None:
-            self._failure = error
+        self._failure = self._failure or error
         self._holding.is_leaving = True
         self._holding.lose(f"{type(error).__name__}: {error}")
         self._callbacks.add(self._leave_broken)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 
 from rota.assignors import TopicPartition
 from tests.conformance.assignor_properties import Outcome, holds, kept
 from tests.unit.assignors.worlds import Group, small_group, small_groups_bytes
 
+pytestmark = pytest.mark.slow
 ten_thousand = settings(derandomize=True, deadline=None, max_examples=10_000, database=None)
 
 
