@@ -55,6 +55,7 @@ def alive_in_session(session_id: int) -> list[psutil.Process]:
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_the_demo_loses_a_worker_and_finishes_all_work_exactly_once(processes: Processes, some_files: Path) -> None:
     demo = start_demo(processes, some_files, "--rounds", "6")
 
