@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -157,3 +158,16 @@ def test_a_candidacy_whose_client_is_closed_ends(server: Server, name: str, capl
     assert not campaigning.is_alive()
     assert any("its client is closed" in record.getMessage() for record in caplog.records)
     candidacy.stop()
+
+
+def test_a_wait_to_be_elected_ends_where_the_candidacy_is_stopped(server: Server, name: str) -> None:
+    with sync.connect(server.url) as client, Candidacy(client, name) as leader:
+        assert leader.wait_elected(DEADLINE_S)
+        second = Candidacy(client, name)
+        second.start()
+        outcomes: list[bool] = []
+        waiting = threading.Thread(target=lambda: outcomes.append(second.wait_elected()))
+        waiting.start()
+        second.stop()
+        waiting.join(DEADLINE_S)
+    assert outcomes == [False]

@@ -17,7 +17,8 @@ from rota.membership.backoff import Backoff
 from rota.protocol.defaults import CANDIDACY_RETRY_CAP_MS, SESSION_TIMEOUT_MS, SETTLE_TIMEOUT_MS, WORK_RETRY_FIRST_MS
 
 _DECIDED_S = SETTLE_TIMEOUT_MS / 1000
-_LOOK_AGAIN_S = 0.02
+_NEXT_GENERATION_S = 0.02
+"""Between two questions of which generation a member is in."""
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +52,9 @@ class Candidacy:
         self._changing = threading.Lock()
         """Held while an election begins, so that `stop` closes each one that has begun."""
         self._stopping = threading.Event()
-        self._leading = threading.Event()
+        self._changed = threading.Condition()
+        """Notified when an election begins, when a term begins or ends, and at the stop."""
+        self._is_in_term = False
         self._rejection: BaseException | None = None
         self._callback_failure: BaseException | None = None
 
@@ -83,6 +86,7 @@ class Candidacy:
         with self._changing:
             self._stopping.set()
             election = self._election
+        self._notify()
         if election is not None:
             self._close(election)
         campaigning, self._campaigning = self._campaigning, None
@@ -124,31 +128,36 @@ class Candidacy:
             CoordinatorError: The coordinator rejects this candidate for good.
         """
         until = time.monotonic() + _DECIDED_S
-        while self._campaigning is not None and time.monotonic() < until:
+        while self._campaigning is not None and (left_s := until - time.monotonic()) > 0:
             election = self._election
             if election is None:
                 if isinstance(self._rejection, CoordinatorError):
                     raise self._rejection
-            else:
-                try:
-                    decided = election.member.wait_assigned(timeout=_DECIDED_S)
-                except (MembershipLost, TimeoutError):
-                    return False
-                if decided.generation_id >= generation_id:
-                    # A term begins a moment after the word that it does.
-                    return decided.is_leader and self.wait_elected(_DECIDED_S)
-            time.sleep(_LOOK_AGAIN_S)
+                self._wait(lambda: self._election is not None, left_s)
+                continue
+            try:
+                decided = election.member.wait_assigned(timeout=left_s)
+            except (MembershipLost, TimeoutError):
+                return False
+            if decided.generation_id >= generation_id:
+                # A term begins a moment after its generation.
+                return decided.is_leader and self.wait_elected(_DECIDED_S)
+            self._stopping.wait(_NEXT_GENERATION_S)
         return False
 
     def wait_elected(self, timeout: float | None = None) -> bool:
-        """Return once this candidate leads, or False after `timeout` seconds."""
-        until = None if timeout is None else time.monotonic() + timeout
-        while not (self._leading.is_set() and self.is_leader):
-            if until is not None and time.monotonic() >= until:
-                return False
-            # Set for a moment longer than the term lasts: then it is the next one that is waited for.
-            time.sleep(_LOOK_AGAIN_S) if self._leading.is_set() else self._leading.wait(_left_s(until))
-        return True
+        """Return once this candidate leads, or False after `timeout` seconds, and where it is stopped meanwhile."""
+        return self._wait(lambda: self._is_in_term and self.is_leader, timeout)
+
+    def _wait(self, is_so: Callable[[], bool], timeout: float | None) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping.is_set() or is_so(), timeout)
+            return is_so()
+
+    def _notify(self, *, is_in_term: bool = False) -> None:
+        with self._changed:
+            self._is_in_term = is_in_term
+            self._changed.notify_all()
 
     # --- in the thread ------------------------------------------------------------------------
 
@@ -188,6 +197,7 @@ class Candidacy:
                 return None
             election = self._client.leader(self._group_id, session_timeout_ms=self._session_timeout_ms)
             self._election = election.__enter__()
+        self._notify()
         return self._election
 
     def _follow(self, election: sync.Election, backoff: Backoff) -> None:
@@ -196,13 +206,13 @@ class Candidacy:
             for term in election.terms():
                 backoff.reset()
                 self._callback_failure = None
-                self._leading.set()
+                self._notify(is_in_term=True)
                 self._call(self._on_elected)
                 term.lost.wait()
-                self._leading.clear()
+                self._notify()
                 self._call(self._on_lost)
         finally:
-            self._leading.clear()
+            self._notify()
             election.__exit__(None, None, None)
 
     def _call(self, callback: Callable[[], object] | None) -> None:
@@ -219,7 +229,3 @@ class Candidacy:
             election.close()
         except Exception as error:
             _log.warning("election %s: stopped, although it had ended: %s", self._group_id, error)
-
-
-def _left_s(until: float | None) -> float | None:
-    return None if until is None else max(0.0, until - time.monotonic())
