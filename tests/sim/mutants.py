@@ -33,9 +33,10 @@ from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import FenceReply, SyncGroup
 from rota.replica.group_commit import GroupCommit, Landed
-from rota.replica.leases import Leases, LetGo, Serve
+from rota.replica.leases import Leases
 from rota.replica.owned_shard import Now, OwnedShard, Ready
 from rota.replica.ports import Answer, StoreUnavailable
+from rota.replica.steps import DropClosed, Serve
 from rota.storage import memory
 
 Mutant = Callable[[], AbstractContextManager[None]]
@@ -234,11 +235,11 @@ def an_overdue_shard_is_kept(patch: Patch) -> None:
 def handed_over_before_it_is_durable(patch: Patch) -> None:
     """D1: a shard is released while its last decisions are under way, and answered as if nothing were decided."""
 
-    def let_go(self: Any, shards: Any, _reason: str, told: str, code: Any) -> Any:
+    def close_and_drop(self: Any, shards: Any, _journaled: str, reason: str, code: Any) -> Any:
         for owned in shards:
-            yield LetGo(owned, told, code, undecided=True)
+            yield DropClosed(owned, reason, code, undecided=True)
 
-    patch(Leases, "_let_go", let_go)
+    patch(Leases, "_close_and_drop", close_and_drop)
 
 
 # --- the store ------------------------------------------------------------------------------------------

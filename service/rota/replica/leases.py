@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-from rota.group.rows import ShardImage
 from rota.protocol.errors import ErrorCode
+from rota.replica import steps
 from rota.replica.known_owners import KnownOwners
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard
 from rota.replica.placement import shards_of
-from rota.replica.ports import Replica, ShardClaim, StoreUnavailable
+from rota.replica.ports import Replica, StoreUnavailable
+from rota.replica.steps import Do, Steps
 
 LOADING_AT_ONCE = 16
 HANDING_OVER_AT_ONCE = 8
@@ -28,95 +28,6 @@ HANDING_OVER_AT_ONCE = 8
 SLACK_MS = 5
 STORE_RETRY_MS = 200
 MOVES = "the shard moves to another replica"
-
-
-@dataclass(frozen=True, slots=True)
-class LookUp:
-    """Ask the store for the owners of all shards, then call `KnownOwners.looked`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Register:
-    """Register this replica for as long as a lease; answered with all that are registered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Claim these shards; answered with the claims that were made. A lease counts from BEFORE this is sent."""
-
-    shard_ids: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Read the rows of these shards; answered with an image for each, in order. AFTER they were claimed."""
-
-    claims: Sequence[ShardClaim]
-    lease_until_ms: int
-    """After this it is of no use, and the other leases wait for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Serve:
-    """Make an `OwnedShard` of each, and `install` it."""
-
-    claims: Sequence[ShardClaim]
-    images: Sequence[ShardImage]
-    lease_until_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Renew:
-    """Prolong these leases; answered with the shards that are still ours."""
-
-    claims: Sequence[ShardClaim]
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Drop a shard whose memory cannot be trusted, or may not be used; it is claimed and loaded again."""
-
-    owned: OwnedShard
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """Have these shards decide nothing more, and what they have decided become durable, for as long as that is worth
-    waiting for. BEFORE they are let go.
-    """
-
-    shards: Sequence[OwnedShard]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class LetGo:
-    """Drop a shard that was closed; see `OwnedShard.drop`."""
-
-    owned: OwnedShard
-    told: str
-    code: ErrorCode
-    undecided: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """End these leases now. AFTER the shards were let go: another replica may claim them at once."""
-
-    claims: Sequence[ShardClaim]
-    deregisters: bool = False
-    """End the registration, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotifyPeers:
-    """Have the other replicas look: shards have become free, or this replica has come."""
-
-
-Do: TypeAlias = LookUp | Register | Claim | Load | Serve | Renew | GiveUp | Close | LetGo | Release | NotifyPeers
-Steps: TypeAlias = Generator[Do, tuple[Any, Now], None]
-"""Each step is sent its answer, None where it has none, and the time then."""
 
 
 class Leases:
@@ -164,7 +75,7 @@ class Leases:
     def next_round_ms(self, began_ms: int, now: Now, *, has_failed: bool) -> int:
         """When the next round is due, by the monotonic clock.
 
-        From begin to begin: a store that is slow must not stretch what is left between two renewals.
+        It counts from begin to begin: a slow store must not shorten the time that is left to renew a lease.
         """
         next_ms = began_ms + self.lease_ms // 3
         if has_failed:
@@ -175,47 +86,47 @@ class Leases:
         return next_ms if free_ms is None else min(next_ms, free_ms + SLACK_MS)
 
     def round(self, now: Now) -> Steps:
-        """What is free comes first: calls wait for it. It may be free because its owner is not up any more.
+        """Free shards come first: calls wait for them. One may be free because its owner is not up any more.
 
-        A registration ends before its leases: a replica whose leases were seen to be over is not up when it is looked
-        at which replicas are.
+        A registration ends before its leases: a replica whose leases were read as over is not among those that a later
+        registration returns.
         """
         self._is_in_haste = False
         now = yield from self._give_up_overdue(now)
-        _, now = yield LookUp()
+        _, now = yield steps.ReadOwners()
         now = yield from self._acquire(now)
         now = yield from self._survey()
         now = yield from self._acquire(now)
         now = yield from self._renew(now)
         yield from self._hand_over()
 
-    def release_all(self, told: str) -> Steps:
-        """Let go of everything at once, so that no client has to wait for a lease to run out.
+    def release_all(self, reason: str) -> Steps:
+        """Release all shards at once, so that no client has to wait for a lease to run out.
 
         A store that does not answer is not waited for: the leases then run out by themselves.
         """
         shards = list(self.owned.values())
-        yield from self._let_go(shards, "the replica stops", told, NOT_AVAILABLE)
+        yield from self._close_and_drop(shards, "the replica stops", reason, NOT_AVAILABLE)
         with suppress(StoreUnavailable):
-            yield Release([owned.claim for owned in shards], deregisters=True)
-        yield NotifyPeers()
+            yield steps.Release([owned.claim for owned in shards], deregisters=True)
+        yield steps.NotifyPeers()
 
     def _give_up_overdue(self, now: Now) -> Generator[Do, tuple[Any, Now], Now]:
-        """A replica that the store does not answer must not stand in the way of the next owner: it would refuse, for as
-        long as it has the shard in memory, the calls of all clients that were directed to it.
+        """A replica that the store does not answer drops shards whose leases are over: for as long as it had them in
+        memory, it would refuse the calls of all clients that were directed to it.
         """
         for owned in [owned for owned in self.owned.values() if not owned.may_answer(now)]:
-            _, now = yield GiveUp(owned, "the lease is over")
+            _, now = yield steps.GiveUp(owned, "the lease is over")
         return now
 
     def _survey(self) -> Generator[Do, tuple[Any, Now], Now]:
         """Which replicas are up, and what should therefore be ours.
 
         A registration lives as long as a lease: a replica that cannot renew one cannot renew the other. It is renewed
-        before the leases and ends before them, so that whichever sees a dead one's leases end knows already who takes
-        over.
+        before the leases and ends before them, so that a replica that reads a dead one's leases as over knows already
+        which one takes over.
         """
-        replicas, now = yield Register()
+        replicas, now = yield steps.Register()
         if self.steal:
             # Whatever else is registered is gone: this process alone can have the store open.
             replicas = [self.replica]
@@ -224,8 +135,8 @@ class Leases:
         self.due = shards_of(self.replica.replica_id, ids, self.known.shard_count)
         is_new, self.is_placed = not self.is_placed, True
         if is_new:
-            # Those that hold what is due to us would otherwise see us only when their next round is due.
-            _, now = yield NotifyPeers()
+            # The replicas that hold what is due to us would otherwise read of us only when their next round is due.
+            _, now = yield steps.NotifyPeers()
         return now
 
     def _acquire(self, now: Now) -> Generator[Do, tuple[Any, Now], Now]:
@@ -242,14 +153,14 @@ class Leases:
 
     def _claim_and_load(self, shard_ids: Sequence[int], now: Now) -> Generator[Do, tuple[Any, Now], Now]:
         lease_until_ms = now.monotonic_ms + self.lease_ms
-        claims, now = yield Claim(shard_ids)
+        claims, now = yield steps.Claim(shard_ids)
         if not claims:
             return now
         try:
-            images, now = yield Load(claims, lease_until_ms)
+            images, now = yield steps.Load(claims, lease_until_ms)
         except StoreUnavailable:
             return now
-        _, now = yield Serve(claims, images, lease_until_ms)
+        _, now = yield steps.Serve(claims, images, lease_until_ms)
         return now
 
     def _renew(self, now: Now) -> Generator[Do, tuple[Any, Now], Now]:
@@ -257,9 +168,9 @@ class Leases:
         if not sent:
             return now
         self._renewed_ms = sent_ms
-        kept, now = yield Renew([owned.claim for owned in sent.values()])
+        kept, now = yield steps.Renew([owned.claim for owned in sent.values()])
         for owned, reason in self._renewed(sent, set(kept), sent_ms, now):
-            _, now = yield GiveUp(owned, reason)
+            _, now = yield steps.GiveUp(owned, reason)
         return now
 
     def _renewed(
@@ -279,20 +190,23 @@ class Leases:
         return lost
 
     def _hand_over(self) -> Steps:
-        """Let go of some of what is due to another replica that is up."""
+        """Release some of the shards that are due to another replica that is up."""
         due = set(self.due)
         moving = [owned for shard_id, owned in self.owned.items() if shard_id not in due][:HANDING_OVER_AT_ONCE]
         if not moving or self.is_leaving:
             return
-        yield from self._let_go(moving, MOVES, MOVES, ErrorCode.NOT_COORDINATOR)
-        yield Release([owned.claim for owned in moving])
-        yield NotifyPeers()
+        yield from self._close_and_drop(moving, MOVES, MOVES, ErrorCode.NOT_COORDINATOR)
+        yield steps.Release([owned.claim for owned in moving])
+        yield steps.NotifyPeers()
         self._is_in_haste = True
 
-    def _let_go(self, shards: Sequence[OwnedShard], reason: str, told: str, code: ErrorCode) -> Steps:
-        """Decide nothing more in these shards, and have the last decisions durable before they are dropped."""
-        yield Close(shards, reason)
+    def _close_and_drop(self, shards: Sequence[OwnedShard], journaled: str, reason: str, code: ErrorCode) -> Steps:
+        """Decide nothing more in these shards, and have the last decisions durable before they are dropped.
+
+        `journaled` is the reason in the journal, `reason` that in the answers to waiting calls.
+        """
+        yield steps.Close(shards, journaled)
         for owned in shards:
             # What was decided is durable by now, unless the store hangs; what is parked has decided nothing.
             undecided = owned.is_durable
-            yield LetGo(owned, told, code if undecided else NOT_AVAILABLE, undecided)
+            yield steps.DropClosed(owned, reason, code if undecided else NOT_AVAILABLE, undecided)

@@ -1,4 +1,4 @@
-"""Which replica holds which shard: looking it up, once for all that wait, and waiting until a replica holds one."""
+"""The owner of each shard: reading it from the store, once for all that wait, and waiting until a shard has one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOK_AGAIN_MS = 20
 
 
 class Directory(KnownOwners):
-    """What a replica knows of the others, and the way to know more. `here` are the shards that are in memory here."""
+    """The known owners, and the way to read them again. `here` are the shards that are in memory here."""
 
     def __init__(
         self, store: ShardStore, clock: Clock, replica_id: str, shard_count: int, here: Container[int]
@@ -26,16 +26,16 @@ class Directory(KnownOwners):
         self._arrival = asyncio.Event()
         self._turn = asyncio.Lock()
         self._looks = 0
-        self.looked_ms = -LOOK_AGAIN_MS
+        self.read_ms = -LOOK_AGAIN_MS
 
     async def look(self, *, unless_within_ms: int = 0) -> None:
         """Look at the store again. All that ask while a look is under way share the next one."""
         asked_at = self._looks
         async with self._turn:
             now_ms = self._clock.monotonic_ms()
-            if self._looks == asked_at and now_ms - self.looked_ms >= unless_within_ms:
-                self._looks, self.looked_ms = self._looks + 1, now_ms
-                self.looked(await self._store.owners(), now_ms)
+            if self._looks == asked_at and now_ms - self.read_ms >= unless_within_ms:
+                self._looks, self.read_ms = self._looks + 1, now_ms
+                self.update(await self._store.owners(), now_ms)
 
     def note_arrival(self) -> None:
         """A shard is in memory here now."""

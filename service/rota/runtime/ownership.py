@@ -11,24 +11,11 @@ from typing import Any
 from rota.group.result import Timer
 from rota.group.rows import ShardImage
 from rota.protocol.limits import Limits
-from rota.replica.leases import (
-    Claim,
-    Close,
-    Do,
-    GiveUp,
-    Leases,
-    LetGo,
-    Load,
-    LookUp,
-    NotifyPeers,
-    Register,
-    Release,
-    Renew,
-    Serve,
-    Steps,
-)
+from rota.replica import steps as step
+from rota.replica.leases import Leases
 from rota.replica.owned_shard import Now, OwnedShard
 from rota.replica.ports import JournalEvent, Replica, ShardClaim, ShardStore, StoreUnavailable
+from rota.replica.steps import Do, Steps
 from rota.runtime.clock import Clock
 from rota.runtime.committer import Committer
 from rota.runtime.directory import Directory
@@ -44,7 +31,7 @@ FLUSH_S = 0.5
 """How long a stopping process waits for the store: parked clients want their answer within a second."""
 
 Notify = Callable[[Sequence[Replica]], Awaitable[None]]
-"""Notifies these replicas to look: shards have become free, or one has come."""
+"""Has these replicas begin a round: shards have become free, or a replica has started."""
 
 
 class Ownership:
@@ -96,7 +83,7 @@ class Ownership:
         self._wake.set()
 
     def nudge(self) -> None:
-        """Shards may have become free: look now."""
+        """Shards may have become free: begin a round now."""
         self._is_nudged = True
         self._wake.set()
 
@@ -122,9 +109,9 @@ class Ownership:
         self._wake.set()
         await _at_most(FLUSH_S, self._left_rounds.wait())
 
-    async def release_all(self, told: str) -> None:
-        """Let go of everything at once; what waits is answered with the text `told`."""
-        await self._carry_out(self.leases.release_all(told))
+    async def release_all(self, reason: str) -> None:
+        """Release all shards at once; waiting calls are answered with `reason`."""
+        await self._carry_out(self.leases.release_all(reason))
 
     def due(self) -> int:
         """How many shards this replica should hold."""
@@ -158,30 +145,30 @@ class Ownership:
         store, leases = self._store, self.leases
         replica_id = leases.replica.replica_id
         match do:
-            case LookUp():
+            case step.ReadOwners():
                 return await self.directory.look()
-            case Register():
+            case step.Register():
                 return await store.register(leases.replica, leases.lease_ms)
-            case Claim(shard_ids):
+            case step.Claim(shard_ids):
                 address = leases.replica.address
                 return await store.claim(shard_ids, replica_id, address, leases.lease_ms, steal=leases.steal)
-            case Load(claims, lease_until_ms):
+            case step.Load(claims, lease_until_ms):
                 return await self._load(claims, lease_until_ms)
-            case Serve(claims, images, lease_until_ms):
+            case step.Serve(claims, images, lease_until_ms):
                 return await self._serve_all(claims, images, lease_until_ms)
-            case Renew(claims):
+            case step.Renew(claims):
                 return await store.renew(claims, replica_id, leases.lease_ms)
-            case GiveUp(owned, reason):
+            case step.GiveUp(owned, reason):
                 return self._with_host(owned, lambda host: self.give_up(host, reason))
-            case Close(shards, reason):
+            case step.Close(shards, reason):
                 for owned in shards:
                     self._with_host(owned, lambda host: host.close(reason))
                 return await self.flush()
-            case LetGo():
-                return self._with_host(do.owned, lambda host: self._let_go(host, do))
-            case Release(claims, deregisters):
+            case step.DropClosed():
+                return self._with_host(do.owned, lambda host: self._drop_closed(host, do))
+            case step.Release(claims, deregisters):
                 return await self._release(claims, deregisters=deregisters)
-            case NotifyPeers():
+            case step.NotifyPeers():
                 return await self._notify(self.directory.peers) if self._notify is not None else None
 
     def _with_host(self, owned: OwnedShard, act: Callable[[ShardHost], None]) -> None:
@@ -190,10 +177,10 @@ class Ownership:
         if host is not None and host.owned is owned:
             act(host)
 
-    def _let_go(self, host: ShardHost, do: LetGo) -> None:
+    def _drop_closed(self, host: ShardHost, do: step.DropClosed) -> None:
         self._remove(host)
         self._telemetry.on_shard_dropped(host.shard_id, host.claim.epoch, "handed over")
-        host.drop(do.told, do.code, undecided=do.undecided)
+        host.drop(do.reason, do.code, undecided=do.undecided)
 
     async def _release(self, claims: Sequence[ShardClaim], *, deregisters: bool) -> None:
         replica_id = self.leases.replica.replica_id

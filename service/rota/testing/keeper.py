@@ -6,26 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from rota.replica import steps as step
 from rota.replica.known_owners import KnownOwners
-from rota.replica.leases import (
-    Claim,
-    Close,
-    Do,
-    GiveUp,
-    Leases,
-    LetGo,
-    Load,
-    LookUp,
-    NotifyPeers,
-    Register,
-    Release,
-    Renew,
-    Serve,
-    Steps,
-)
+from rota.replica.leases import Leases
 from rota.replica.owned_shard import OwnedShard
 from rota.replica.ports import Replica as Registered
 from rota.replica.ports import ShardClaim, ShardOwner, StoreUnavailable
+from rota.replica.steps import Do, Steps
 from rota.testing.facts import facts_of
 
 if TYPE_CHECKING:
@@ -34,7 +21,7 @@ if TYPE_CHECKING:
     from rota.testing.world import World
 
 FLUSH_MS = 500
-LOOK_MS = 5
+POLL_MS = 5
 RETRY_MS = 20
 
 
@@ -58,7 +45,7 @@ class ShardKeeper:
             self._world.scheduler.after(RETRY_MS, self._replica, self._begin_round, self._rounds)
 
     def release(self) -> None:
-        """Stop in order: let go of everything, and be gone."""
+        """Stop in order: release all shards, then end."""
         self.leases.is_leaving = True
         self._rounds += 1
         self._run(self.leases.release_all("the replica stops"), self._replica.end)
@@ -107,40 +94,40 @@ class ShardKeeper:
         world, replica, leases = self._world, self._replica, self.leases
         tables, replica_id = world.store.tables, replica.replica_id
         match do:
-            case LookUp():
+            case step.ReadOwners():
                 sent_ms = world.scheduler.now_ms
 
-                def looked(owners: list[ShardOwner]) -> None:
-                    self.known.looked(owners, sent_ms)
+                def read(owners: list[ShardOwner]) -> None:
+                    self.known.update(owners, sent_ms)
                     then(None)
 
-                self._ask(tables.owners, looked, fail)
-            case Register():
+                self._ask(tables.owners, read, fail)
+            case step.Register():
                 self._ask(lambda: tables.register(leases.replica, leases.lease_ms), then, fail)
-            case Claim(shard_ids):
+            case step.Claim(shard_ids):
                 self._ask(lambda: self._claim(list(shard_ids)), then, fail)
-            case Load(claims, _):
+            case step.Load(claims, _):
                 self._load(list(claims), then, fail)
-            case Serve(claims, images, lease_until_ms):
+            case step.Serve(claims, images, lease_until_ms):
                 for claim, image in zip(claims, images, strict=True):
                     self._install(claim, image, lease_until_ms)
                 then(None)
-            case Renew(claims):
+            case step.Renew(claims):
                 renew = partial(tables.renew, list(claims), replica_id, leases.lease_ms)
                 self._ask(renew, self._noting(claims, then), fail)
-            case GiveUp(owned, reason):
+            case step.GiveUp(owned, reason):
                 replica.drop(owned, reason)
                 then(None)
-            case Close(shards, reason):
+            case step.Close(shards, reason):
                 for owned in shards:
                     replica.carry_out(owned, owned.close(reason, replica.now()))
                 self._flush(world.scheduler.now_ms + FLUSH_MS, then)
-            case LetGo(owned, told, code, undecided):
-                replica.drop(owned, told, code, undecided=undecided)
+            case step.DropClosed(owned, reason, code, undecided):
+                replica.drop(owned, reason, code, undecided=undecided)
                 then(None)
-            case Release(claims, deregisters):
+            case step.Release(claims, deregisters):
                 self._ask(lambda: self._release(list(claims), deregisters=deregisters), then, fail)
-            case NotifyPeers():
+            case step.NotifyPeers():
                 self._nudge_peers()
                 then(None)
 
@@ -199,7 +186,7 @@ class ShardKeeper:
         if self._replica.group.is_idle or self._world.scheduler.now_ms >= until_ms:
             then(None)
         else:
-            self._world.scheduler.after(LOOK_MS, self._replica, self._flush, until_ms, then)
+            self._world.scheduler.after(POLL_MS, self._replica, self._flush, until_ms, then)
 
     def _noting(self, claims: Any, then: Callable[[Any], None]) -> Callable[[Any], None]:
         def noted(kept: Any) -> None:

@@ -1,7 +1,7 @@
 """A simulated replica: production's `rota.replica`, with the simulated store and network around it.
 
-What is decided, and when it may leave, is decided there. What its steps
-ask for is carried out here: batches go to the store, timers are set, replies are sent.
+All decisions are made there. What its steps ask for is carried out here: batches go to the store, timers are set,
+replies are sent.
 """
 
 from __future__ import annotations

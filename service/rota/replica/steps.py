@@ -1,0 +1,103 @@
+"""What a round of leases has its shell do, one step at a time: see `rota.replica.leases`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from rota.group.rows import ShardImage
+from rota.protocol.errors import ErrorCode
+from rota.replica.owned_shard import Now, OwnedShard
+from rota.replica.ports import ShardClaim
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOwners:
+    """Read the owners of all shards from the store, then call `KnownOwners.update`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Register this replica for as long as a lease; answered with all that are registered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Claim these shards; answered with the claims that were made. A lease counts from BEFORE this is sent."""
+
+    shard_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Read the rows of these shards; answered with an image for each, in order. AFTER they were claimed."""
+
+    claims: Sequence[ShardClaim]
+    lease_until_ms: int
+    """After this it is of no use, and the other leases wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Make an `OwnedShard` of each, and `install` it."""
+
+    claims: Sequence[ShardClaim]
+    images: Sequence[ShardImage]
+    lease_until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Prolong these leases; answered with the shards that are still ours."""
+
+    claims: Sequence[ShardClaim]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Drop a shard whose memory cannot be trusted, or may not be used; it is claimed and loaded again."""
+
+    owned: OwnedShard
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Have these shards decide nothing more, and what they have decided become durable, for as long as that is worth
+    waiting for. BEFORE they are dropped.
+    """
+
+    shards: Sequence[OwnedShard]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropClosed:
+    """Drop a shard that was closed; see `OwnedShard.drop`."""
+
+    owned: OwnedShard
+    reason: str
+    code: ErrorCode
+    undecided: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """End these leases now. AFTER the shards were dropped: another replica may claim them at once."""
+
+    claims: Sequence[ShardClaim]
+    deregisters: bool = False
+    """End the registration, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyPeers:
+    """Have the other replicas begin a round: shards have become free, or this replica has started."""
+
+
+Do: TypeAlias = (
+    ReadOwners | Register | Claim | Load | Serve | Renew | GiveUp | Close | DropClosed | Release | NotifyPeers
+)
+Steps: TypeAlias = Generator[Do, tuple[Any, Now], None]
+"""Each step is sent its answer, None where it has none, and the time then."""
