@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
-import gc
 import importlib
-import os
 import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from itertools import repeat
+from functools import partial
 
 from rota.testing.checks import check
+from rota.testing.many import collecting_seldom, parser_of_seeds, side_by_side
 from rota.testing.profiles import PROFILES, Profile
 from rota.testing.world import World
 
 _CHUNK = 250
+_SEEDS_OF_A_COLLECTION = 64
 
 
 @dataclass(slots=True)
@@ -55,14 +53,15 @@ def run_seed(seed: int, profile: Profile | None = None) -> tuple[World, list[str
 
 def run_seeds(seeds: Sequence[int], profile: Profile | None = None, *, stop_after: int = 10) -> Tally:
     """Play many worlds; gives up after `stop_after` of them have failed."""
+    return tally_of(seeds, partial(run_seed, profile=profile), stop_after=stop_after)
+
+
+def tally_of(seeds: Iterable[int], play: Callable[[int], tuple[World, list[str]]], *, stop_after: int = 10) -> Tally:
+    """What `play` comes to, which returns a world that is over and its violations."""
     tally = Tally()
     started = time.process_time()
-    # A world is one big web of references that lives for milliseconds: the collector would walk it again and again.
-    gc.disable()
-    for seed in seeds:
-        if seed % 64 == 0:
-            gc.collect()
-        world, found = run_seed(seed, profile)
+    for seed in collecting_seldom(seeds, _SEEDS_OF_A_COLLECTION):
+        world, found = play(seed)
         tally.seeds += 1
         tally.rebalances += world.history.rebalances
         tally.steps += world.scheduler.steps
@@ -72,7 +71,6 @@ def run_seeds(seeds: Sequence[int], profile: Profile | None = None, *, stop_afte
             tally.failures[seed] = found
             if len(tally.failures) >= stop_after:
                 break
-    gc.enable()
     tally.cpu_seconds = time.process_time() - started
     return tally
 
@@ -86,11 +84,8 @@ def replay_command(seed: int, profile: Profile | None = None, mutant: str | None
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; 1 if anything was violated."""
-    parser = argparse.ArgumentParser(prog="rota.testing.sim", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1_000, help="how many worlds to play")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser = parser_of_seeds("rota.testing.sim", __doc__)
     parser.add_argument("--profile", choices=sorted(PROFILES), help="one profile for all; drawn by the seed otherwise")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
     parser.add_argument("--mutant", help="plant this bug of tests/sim/mutants.py first")
     options = parser.parse_args(argv)
     profile = PROFILES.get(options.profile or "")
@@ -102,12 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_side_by_side(seeds: range, profile: Profile | None, jobs: int, mutant: str | None = None) -> Tally:
     """The same as `run_seeds` in several processes; the order of the seeds does not matter to any of them."""
-    chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
-    tally = Tally()
-    with ProcessPoolExecutor(max(1, min(jobs, len(chunks)))) as pool:
-        for part in pool.map(_run_chunk, chunks, repeat(profile), repeat(mutant)):
-            tally.add(part)
-    return tally
+    return side_by_side(partial(_run_chunk, profile=profile, mutant=mutant), Tally(), seeds, jobs, _CHUNK)
 
 
 def _run_chunk(seeds: range, profile: Profile | None, mutant: str | None) -> Tally:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rota.testing.groups.world import run_seed
+from rota.testing.many import collecting_seldom
 
 _SEEDS_OF_A_COLLECTION = 16
 
@@ -53,11 +53,7 @@ def run_seeds(seeds: Iterable[int]) -> Tally:
     """Play one world after the other."""
     tally = Tally()
     started = time.process_time()
-    # A world is one big web of references that lives for milliseconds: the collector would walk it again and again.
-    gc.disable()
-    for seed in seeds:
-        if seed % _SEEDS_OF_A_COLLECTION == 0:
-            gc.collect()
+    for seed in collecting_seldom(seeds, _SEEDS_OF_A_COLLECTION):
         outcome = run_seed(seed)
         tally.seeds += 1
         tally.rebalances += outcome.rebalances
@@ -66,7 +62,6 @@ def run_seeds(seeds: Iterable[int]) -> Tally:
         tally.virtual_seconds += outcome.seconds
         if outcome.violations:
             tally.failures[seed] = outcome.violations
-    gc.enable()
     tally.cpu_seconds = time.process_time() - started
     return tally
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -26,6 +25,7 @@ from rota.testing.groups.plan import CONNECT, CONSUMERS, ELECTION, Plan, draw_pl
 from rota.testing.groups.sharing import ConnectLife, ConsumerLife, MemberLife
 from rota.testing.groups.trace import Trace
 from rota.testing.groups.verdict import leads_without_body, unrest, waits_for_a_static_member
+from rota.testing.many import quiet_logs
 from rota.testing.strands import Strands
 from rota.testing.virtual_time import Deadlock, Runaway, VirtualTimeLoop, run_in_virtual_time
 from rota.types import TopicFacts
@@ -277,23 +277,12 @@ class World:
 def run_seed(seed: int) -> Outcome:
     """Play one world. What went wrong is in its `violations`."""
     world = World(seed)
-    with _quiet_logs(), _seeded(seed):
+    with quiet_logs(), _seeded(seed):
         try:
             return run_in_virtual_time(world.main, most_turns=MOST_TURNS)
         except (Deadlock, Runaway) as stopped:
             world.books.violation("stuck", str(stopped))
             return world._outcome(0.0)
-
-
-@contextmanager
-def _quiet_logs() -> Iterator[None]:
-    """What the SDK logs of a world's faults is in the trace already."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)
 
 
 @contextmanager

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import Request, parks_for_ms
 from rota.testing.history import History
+from rota.testing.many import quiet_logs
 from rota.testing.profiles import Profile, profile_of
 from rota.testing.runtimes.liveness import LivenessServer
 from rota.testing.runtimes.nemesis import RuntimeNemesis
@@ -111,7 +109,7 @@ class RuntimeWorld(World):
     # --- running ---------------------------------------------------------------------------------
 
     def run(self) -> History:
-        with _quiet_logs():
+        with quiet_logs():
             history = super().run()
             self.is_over = True
             for process in self.processes:
@@ -142,14 +140,3 @@ class RuntimeWorld(World):
         if replica.is_hindered() or is_ready:
             return
         self.violation(f"L9 {replica.owner_id} is not ready: {why}")
-
-
-@contextmanager
-def _quiet_logs() -> Iterator[None]:
-    """What the runtime logs of a world's faults is expected."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(before)

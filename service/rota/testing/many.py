@@ -1,0 +1,69 @@
+"""Playing many worlds: one after the other, side by side, and what the command lines of all tiers have in common."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import Protocol, Self, TypeVar
+
+
+class Sums(Protocol):
+    """What some seeds came to."""
+
+    def add(self, other: Self) -> None: ...
+
+
+AnySums = TypeVar("AnySums", bound=Sums)
+
+
+def parser_of_seeds(prog: str, description: str | None) -> argparse.ArgumentParser:
+    """Options for which seeds to play, and how many at once."""
+    options = argparse.ArgumentParser(prog=prog, description=description)
+    options.add_argument("--seeds", type=int, default=1_000, help="how many worlds to play")
+    options.add_argument("--first", type=int, default=0, help="the first seed")
+    options.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
+    return options
+
+
+def side_by_side(run: Callable[[range], AnySums], total: AnySums, seeds: range, jobs: int, chunk: int) -> AnySums:
+    """Add to `total` what `run` returns for all seeds, `chunk` of them at a time, in several processes."""
+    chunks = [seeds[start : start + chunk] for start in range(0, len(seeds), chunk)]
+    with ProcessPoolExecutor(max(1, min(jobs, len(chunks)))) as pool:
+        for part in pool.map(run, chunks):
+            total.add(part)
+    return total
+
+
+def collecting_seldom(seeds: Iterable[int], every: int) -> Iterator[int]:
+    """The seeds, with a collection of garbage at those alone that `every` divides.
+
+    A world is one big web of references that lives for milliseconds: the collector would walk it again and again. What
+    was there before the first world stays out of the collections.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        for seed in seeds:
+            if seed % every == 0:
+                gc.collect()
+            yield seed
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+@contextmanager
+def quiet_logs() -> Iterator[None]:
+    """Log nothing: what happens in a world is expected, and in its trace."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
