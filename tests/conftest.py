@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from pathlib import Path
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import pytest
+
+# A shell that starts a suite in the background has it ignore SIGINT, and so would all programs that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from tests.processes.server import Server
 from tests.support.pgbouncer import PgBouncer

@@ -17,10 +17,8 @@ from rota.protocol.messages import (
 )
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.memory import MemoryTables
+from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until, until_ready
-
-LEASE_MS = 600
-"""Short, for a test waits until it is over; longer than a busy machine makes an owner wait that renews it."""
 
 
 def a_commit(offset: int, group_id: str = "simple") -> CommitOffsets:
@@ -184,10 +182,12 @@ async def test_the_generation_goes_on_after_a_leave_and_a_restart(tables: Memory
     assert after.generation_id == before.generation_id + 2, "one for becoming Empty, one for the new member"
 
 
-async def test_a_lease_that_ran_out_while_the_store_was_away_starts_every_session_afresh(tables: MemoryTables) -> None:
-    store = FaultyStore(tables)
+@in_virtual_time
+async def test_a_lease_that_ran_out_while_the_store_was_away_starts_every_session_afresh() -> None:
+    clock = LoopClock()
+    store = FaultyStore(MemoryTables(clock.monotonic_ms))
     await store.open(2)
-    async with LocalCoordinator(store, shard_count=2, limits=NOW, lease_ms=LEASE_MS) as coordinator:
+    async with LocalCoordinator(store, shard_count=2, limits=NOW, clock=clock) as coordinator:
         await until_ready(coordinator)
         epoch_before = coordinator.locate("default", "g").epoch
         store.away = True
