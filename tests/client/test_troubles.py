@@ -32,6 +32,27 @@ async def test_the_cause_is_logged_within_two_seconds_then_once_a_minute_then_it
 
 
 @in_virtual_time
+async def test_a_server_that_accepts_calls_and_hangs_is_noticed_before_they_fail() -> None:
+    with _lines() as handler:
+        async with a_coordinator() as coordinator:
+            worker = a_worker(coordinator)
+            worker.cable.is_silent = True
+            async with worker.member() as member:
+                await asyncio.sleep(2)
+                assert member.trouble == "the coordinator does not answer"
+                assert handler.of(logging.WARNING) == 1
+                worker.cable.is_silent = False
+                await member.wait_assigned()
+                assert (handler.of(logging.INFO), member.trouble) == (1, "")
+                worker.cable.is_silent = True
+                began = asyncio.get_running_loop().time()
+                await until(lambda: bool(member.trouble))
+                # A heartbeat that got through is parked for a third of the session, and so would be the next one.
+                assert asyncio.get_running_loop().time() - began <= 2 * SESSION_MS / 3_000 + 1.1
+                worker.cable.is_silent = False
+
+
+@in_virtual_time
 async def test_a_hundred_members_behind_one_broken_address_are_one_line() -> None:
     with _lines() as handler:
         async with a_coordinator() as coordinator:

@@ -221,3 +221,45 @@ def test_a_heartbeat_that_was_rejected_for_load_costs_no_share() -> None:
     bench = a_stable_follower()
     bench.answered(HeartbeatReply(ErrorCode.THROTTLED, "busy"))
     assert bench.membership.holds(bench.now_ms)
+
+
+# --- answers that are overdue -----------------------------------------------------------------
+
+
+def test_an_answer_that_is_overdue_is_published_before_the_call_fails() -> None:
+    bench = a_newcomer()
+    request = bench.sends()
+    bench.membership.sent(request, bench.now_ms)
+    since_ms = bench.now_ms
+    assert bench.membership.alarm_ms == since_ms + 1_000
+    assert bench.passes(1_000) == [Unreachable(since_ms, "the coordinator does not answer")]
+    bench.membership.ended(request)
+    assert bench.answered(MEMBER_ID_REQUIRED) == [Reachable()]
+
+
+def test_a_parked_call_is_overdue_only_after_its_wait() -> None:
+    bench = a_stable_follower()
+    request = bench.sends()
+    assert isinstance(request, Heartbeat)
+    bench.membership.sent(request, bench.now_ms)
+    assert request.wait_ms
+    assert bench.passes(request.wait_ms + 999) == []
+    [event] = bench.passes(1)
+    assert isinstance(event, Unreachable)
+
+
+def test_a_call_that_has_ended_is_never_overdue() -> None:
+    bench = a_newcomer()
+    request = bench.sends()
+    bench.membership.sent(request, bench.now_ms)
+    bench.membership.ended(request)
+    assert bench.passes(60_000) == []
+
+
+def test_a_program_that_was_blocked_reads_what_has_come_meanwhile_before_it_complains() -> None:
+    bench = a_newcomer()
+    request = bench.sends()
+    bench.membership.sent(request, bench.now_ms)
+    assert bench.passes(5_000) == []
+    assert bench.passes(999) == []
+    assert bench.passes(1) != []

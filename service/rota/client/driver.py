@@ -125,7 +125,12 @@ class Driver:
     async def commit(self, request: CommitOffsets, timeout_ms: int) -> Answer | CoordinatorUnreachable:
         """Beside the calls that are planned. Its answer renews the session, or says that it is over."""
         sent_at_ms = self.now_ms()
-        outcome = await self._try_send(request, timeout_ms)
+        self._machine.sent(request, sent_at_ms)
+        self.wake.set()
+        try:
+            outcome = await self._try_send(request, timeout_ms)
+        finally:
+            self._machine.ended(request)
         self._apply(request, outcome, sent_at_ms)
         self.wake.set()
         return outcome
@@ -154,6 +159,7 @@ class Driver:
     async def _exchange(self, planned: Planned) -> None:
         """One call, unless something happens meanwhile that makes it pointless: then it is cancelled."""
         request, sent_at_ms = planned.request, self.now_ms()
+        self._machine.sent(request, sent_at_ms)
         call_task = self._tasks.create(self._try_send(request, planned.timeout_ms))
         call_task.add_done_callback(lambda _: self.wake.set())
         # A static newcomer parks at once, and one that comes back takes its former place.
@@ -165,6 +171,7 @@ class Driver:
                     self.look_at_time()
         finally:
             self._is_naming = False
+            self._machine.ended(request)
             call_task.cancel()
         if call_task.done() and not call_task.cancelled() and (outcome := call_task.result()) is not None:
             self._apply(request, outcome, sent_at_ms)

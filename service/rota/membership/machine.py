@@ -245,6 +245,14 @@ class Membership:
 
     # --- what happened ------------------------------------------------------------------------
 
+    def sent(self, request: MembershipRequest | CommitOffsets, sent_at_ms: int) -> None:
+        """A call is under way: an answer that is overdue is published before the call fails."""
+        self._reachability.sent(request, sent_at_ms)
+
+    def ended(self, request: MembershipRequest | CommitOffsets) -> None:
+        """The call is not under way any more: before its outcome is reported, if it has one."""
+        self._reachability.ended(request)
+
     def on_reply(
         self,
         request: MembershipRequest | CommitOffsets,

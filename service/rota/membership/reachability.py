@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from rota.membership.events import Event, Reachable, Rejected, Unreachable
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import Request, parks_for_ms
+from rota.protocol.messages import JoinGroup, Request, parks_for_ms
+
+_STALL_MS = 200
+"""Later than this, and the program was blocked or asleep: the answer may have come in the meantime, unread."""
 
 
 @dataclass(slots=True)
@@ -29,11 +32,14 @@ class Reachability:
 
     A shard that changes hands, or a replica that restarts, leaves a call or two without an answer, and the next one
     gets it. A program can do nothing about that, so trouble is published only once it has lasted for `notice_ms`.
+    A call whose answer is overdue for that long is trouble, too, before it fails: a server that hangs accepts calls.
     """
 
     def __init__(self, notice_ms: int) -> None:
         self._notice_ms = notice_ms
         self._trouble: Trouble | None = None
+        self._due_ms: dict[int, int] = {}
+        """When the answers to calls under way are due."""
 
     @property
     def unreachable_since_ms(self) -> int | None:
@@ -50,9 +56,18 @@ class Reachability:
     @property
     def notice_at_ms(self) -> int | None:
         """When `on_time` has an event to publish, unless a call is answered before."""
-        if self._trouble is None or self._trouble.is_published:
-            return None
-        return self._trouble.since_ms + self._notice_ms
+        if self._trouble is None:
+            due_ms = min(self._due_ms.values(), default=None)
+            return None if due_ms is None else due_ms + self._notice_ms
+        return None if self._trouble.is_published else self._trouble.since_ms + self._notice_ms
+
+    def sent(self, request: Request, sent_at_ms: int) -> None:
+        """A call is under way, until `ended`."""
+        self._due_ms[id(request)] = sent_at_ms + _parks_for_ms(request)
+
+    def ended(self, request: Request) -> None:
+        """The call was answered, has failed, or was cancelled."""
+        self._due_ms.pop(id(request), None)
 
     def silence(self, request: Request, sent_at_ms: int, now_ms: int, cause: str, *, was_sent: bool) -> list[Event]:
         """A call got no answer: silence lasts since the answer was due, or since the connection failed."""
@@ -68,11 +83,16 @@ class Reachability:
         return [Reachable()] if former is not None and former.is_published else []
 
     def on_time(self, now_ms: int) -> list[Event]:
-        trouble, at_ms = self._trouble, self.notice_at_ms
-        if trouble is None or at_ms is None or now_ms < at_ms:
+        at_ms = self.notice_at_ms
+        if at_ms is None or now_ms < at_ms:
             return []
-        trouble.is_published = True
-        return [trouble.event()]
+        if self._trouble is None and now_ms > at_ms + _STALL_MS:
+            self._due_ms = dict.fromkeys(self._due_ms, now_ms)
+            return []
+        if self._trouble is None:
+            self._trouble = Trouble(min(self._due_ms.values()), ErrorCode.NONE, "the coordinator does not answer")
+        self._trouble.is_published = True
+        return [self._trouble.event()]
 
     def _suffer(self, since_ms: int, code: ErrorCode, cause: str, now_ms: int) -> list[Event]:
         events: list[Event] = []
@@ -82,3 +102,9 @@ class Reachability:
             self._trouble = Trouble(since_ms, code, cause)
         self._trouble.cause = cause or self._trouble.cause
         return events + self.on_time(now_ms)
+
+
+def _parks_for_ms(request: Request) -> int:
+    """A new dynamic member gets its id at once, whatever it is ready to wait."""
+    is_new = isinstance(request, JoinGroup) and not (request.member_id or request.group_instance_id)
+    return 0 if is_new else parks_for_ms(request)
