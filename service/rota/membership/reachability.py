@@ -27,6 +27,14 @@ class Trouble:
         return Rejected(self.since_ms, self.code, self.cause)
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call under way, and when its answer is due."""
+
+    request: Request
+    due_ms: int
+
+
 class Reachability:
     """Turns answers and silence into events.
 
@@ -38,8 +46,7 @@ class Reachability:
     def __init__(self, notice_ms: int) -> None:
         self._notice_ms = notice_ms
         self._trouble: Trouble | None = None
-        self._due_ms: dict[int, int] = {}
-        """When the answers to calls under way are due."""
+        self._under_way: list[_Call] = []
 
     @property
     def unreachable_since_ms(self) -> int | None:
@@ -57,17 +64,17 @@ class Reachability:
     def notice_at_ms(self) -> int | None:
         """When `on_time` has an event to publish, unless a call is answered before."""
         if self._trouble is None:
-            due_ms = min(self._due_ms.values(), default=None)
+            due_ms = min((call.due_ms for call in self._under_way), default=None)
             return None if due_ms is None else due_ms + self._notice_ms
         return None if self._trouble.is_published else self._trouble.since_ms + self._notice_ms
 
     def sent(self, request: Request, sent_at_ms: int) -> None:
         """A call is under way, until `ended`."""
-        self._due_ms[id(request)] = sent_at_ms + _parks_for_ms(request)
+        self._under_way.append(_Call(request, sent_at_ms + _parks_for_ms(request)))
 
     def ended(self, request: Request) -> None:
         """The call was answered, has failed, or was cancelled."""
-        self._due_ms.pop(id(request), None)
+        self._under_way = [call for call in self._under_way if call.request is not request]
 
     def silence(self, request: Request, sent_at_ms: int, now_ms: int, cause: str, *, was_sent: bool) -> list[Event]:
         """A call got no answer: silence lasts since the answer was due, or since the connection failed."""
@@ -87,10 +94,10 @@ class Reachability:
         if at_ms is None or now_ms < at_ms:
             return []
         if self._trouble is None and now_ms > at_ms + _STALL_MS:
-            self._due_ms = dict.fromkeys(self._due_ms, now_ms)
+            self._under_way = [_Call(call.request, now_ms) for call in self._under_way]
             return []
         if self._trouble is None:
-            self._trouble = Trouble(min(self._due_ms.values()), ErrorCode.NONE, "the coordinator does not answer")
+            self._trouble = Trouble(at_ms - self._notice_ms, ErrorCode.NONE, "the coordinator does not answer")
         self._trouble.is_published = True
         return [self._trouble.event()]
 
