@@ -20,11 +20,11 @@ def group_events(server: Server, group_id: str, after: int | None) -> Iterator[d
 
     When the server goes away it is waited for, for half a minute; what happened meanwhile is not missed.
     """
+    if after is None:
+        after = int(server.exchange("GET", server.group_path(group_id, "coordinator"))["revision"])
     if not server.has_group(group_id):
         # A name with a slip of the pen has no events either, so that silence must not look like a quiet group.
         tell(f"there is no group {group_id} in namespace {server.namespace}; its events are shown once it is there")
-    if after is None:
-        after = int(server.exchange("GET", server.group_path(group_id, "coordinator"))["revision"])
     give_up_at: float | None = None
     while True:
         try:
