@@ -17,6 +17,9 @@ MINUTES ?= 10
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal
 TORTURE = ROTA_MINUTES=$(MINUTES) $(BIN)/python -m pytest -p tests.support.torture
 
+# Hundreds of processes start from these sources: they compile them once.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run test test-all coverage sim model torture bench lint docs images proto clean
 

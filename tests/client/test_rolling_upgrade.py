@@ -23,6 +23,7 @@ TOPICS = {"work": 12}
 ALL = [TopicPartition("work", number) for number in range(12)]
 SESSION_MS = 3_000
 AT_REST_S = SESSION_MS / 1000 + 5
+SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 20))]
 EAGER, BOTH, COOPERATIVE = ("range",), ("cooperative-sticky", "range"), ("cooperative-sticky",)
 
 
@@ -165,7 +166,7 @@ async def disturbed(group: Group, strategies: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("is_static", [False, True], ids=["dynamic", "static"])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 @in_virtual_time
 async def test_at_each_step_of_an_upgrade_every_partition_has_one_holder(seed: int, is_static: bool) -> None:
     async with a_group(seed, is_static=is_static) as group:
@@ -187,7 +188,7 @@ async def test_a_second_member_gets_its_half(strategies: tuple[str, ...]) -> Non
         assert [len(each.consumer.assignment or ()) for each in group.processes] == [6, 6]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", SEEDS)
 @in_virtual_time
 async def test_once_upgraded_only_what_moves_pauses(seed: int) -> None:
     """Every moment a member joins or leaves: what has the same holder before and after was never out of its hands."""

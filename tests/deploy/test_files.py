@@ -210,6 +210,7 @@ def test_the_unit_is_guarded_where_it_is_reachable(tmp_path: Path, monkeypatch: 
     assert set(installed) == {Path(value).name for name, value in variables.items() if value.startswith("/etc/rota/")}
 
 
+@pytest.mark.slow
 def test_a_store_is_upgraded_and_served_through_the_sample_of_pgbouncer(
     postgres_server: PostgresServer, postgres_dsn: str, processes: Processes
 ) -> None:

@@ -37,7 +37,7 @@ def test_the_script_leads_follows_and_takes_over(processes: Processes, server: S
     assert alone < together < taken_over
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_script_that_waits_in_a_call_leaves_at_once_at_a_signal(
     processes: Processes, server: Server, number: signal.Signals
 ) -> None:
@@ -52,6 +52,7 @@ def test_a_script_that_waits_in_a_call_leaves_at_once_at_a_signal(
     assert (group["state"], group["members"]) == ("Empty", [])
 
 
+@pytest.mark.slow
 def test_a_script_without_a_server_ends_at_a_signal(processes: Processes, server: Server) -> None:
     server.process.kill9()
     script = start(processes, server)
@@ -61,6 +62,7 @@ def test_a_script_without_a_server_ends_at_a_signal(processes: Processes, server
     assert script.wait_for_exit(LESS_THAN_THE_CALL_S) in (0, -signal.SIGTERM)  # The latter before its trap is set.
 
 
+@pytest.mark.slow
 def test_a_killed_script_is_followed_within_its_session(processes: Processes, server: Server) -> None:
     first = start(processes, server)
     generation(first, "leads")

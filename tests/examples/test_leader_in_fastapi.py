@@ -98,6 +98,7 @@ def test_a_replica_without_a_coordinator_says_so(processes: Processes, server: S
     until(url, "the coordinator does not serve this replica: ")
 
 
+@pytest.mark.slow
 def test_a_replica_with_a_wrong_path_in_its_address_names_it(processes: Processes, server: Server) -> None:
     _, url = start(processes, server, path="/v1")
 

@@ -92,6 +92,7 @@ async def test_a_token_is_signed_for_those_who_hold_the_generation_only(client: 
     assert [answer.error.value for answer in answers] == ["ILLEGAL_GENERATION", "INVALID_REQUEST"]
 
 
+@pytest.mark.slow
 async def test_a_server_without_keys_says_so(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.process.terminate()
     monkeypatch.delenv("ROTA_FENCE_KEYS")

@@ -77,6 +77,7 @@ def test_without_the_package_the_server_says_that_it_cannot(processes: Processes
     assert "cannot assign groups of type 'ring' by 'server:arcs'" in refused.json()["detail"]
 
 
+@pytest.mark.slow
 def test_a_broken_package_keeps_the_server_from_starting(
     processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,7 +71,7 @@ def test_work_without_a_server_is_69(processes: Processes, tmp_path: Path) -> No
     assert_printed(work, rf"gave up, and it is not known whether another member holds it: .*{REFUSED}")
 
 
-@pytest.mark.parametrize("option", ["--quiet", "--again"])
+@pytest.mark.parametrize("option", [pytest.param("--quiet", marks=pytest.mark.slow), "--again"])
 def test_while_it_waits_for_a_server_the_cause_is_printed(processes: Processes, tmp_path: Path, option: str) -> None:
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
     lead = Wrappers(processes, server.url, "billing", tmp_path).lead("echo", "done", options=(option,))

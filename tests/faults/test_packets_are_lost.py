@@ -34,6 +34,7 @@ async def cluster(processes: Processes, network: NamespacedNetwork) -> AsyncIter
         yield cluster
 
 
+@pytest.mark.slow
 async def test_an_owner_cut_from_postgres_beyond_its_lease_writes_nothing_and_claims_nothing_once_healed(
     cluster: Cluster, network: NamespacedNetwork, seed: int
 ) -> None:

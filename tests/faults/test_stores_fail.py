@@ -80,6 +80,7 @@ async def test_nobody_is_evicted_when_redis_fails_and_then_a_replica(
     cluster.verify()
 
 
+@pytest.mark.slow
 async def test_heartbeats_write_nothing_to_postgres(processes: Processes, seed: int) -> None:
     # Leases are renewed three times in their length, and nothing else but heartbeats happens.
     quiet = {"wal_level": "minimal", "max_wal_senders": "0", "autovacuum": "off", "checkpoint_timeout": "1h"}

@@ -10,7 +10,7 @@ import pytest
 
 from rota.testing.groups import run_seed
 
-DIGESTS = "from rota.testing.groups import run_seed; print(*(run_seed(seed).trace.digest() for seed in range(24)))"
+DIGESTS = "from rota.testing.groups import run_seed; print(*(run_seed(seed).trace.digest() for seed in range(8)))"
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 55, 79])

@@ -96,6 +96,7 @@ async def test_what_was_acknowledged_is_there_after_kill_9(processes: Processes,
     assert [(offset["partition"], offset["offset"]) for offset in offsets] == [(0, 12)]
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_told_in_one_line_and_nothing_is_created(processes: Processes, tmp_path: Path) -> None:
     with listen(Address("127.0.0.1", 0)) as taken:
         address = url_of(taken).removeprefix("http://")
@@ -121,6 +122,7 @@ def test_an_empty_postgres_is_refused_with_the_command_that_helps(processes: Pro
     assert "Traceback" not in server.output()
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_the_process_on_the_spot(processes: Processes, tmp_path: Path) -> None:
     slow = processes.rota(
         *("serve", "--store", f"sqlite:///{tmp_path / 'slow.db'}", "--http", f"127.0.0.1:{free_port()}"),

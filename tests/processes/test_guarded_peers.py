@@ -48,6 +48,7 @@ def serve(processes: Processes, store: str, folder: Path, port: int, *options: s
     return processes.rota("serve", "--store", store, *common, *rules, *options)
 
 
+@pytest.mark.slow
 async def test_who_is_on_the_machine_is_no_peer(
     processes: Processes, store: str, tmp_path: Path, operator: dict[str, str]
 ) -> None:

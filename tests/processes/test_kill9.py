@@ -44,7 +44,7 @@ async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_on_sqlite(
     assert_verified(processes, server.store_url)
 
 
-@pytest.mark.parametrize("kills", [2, TORTURE])
+@pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.slow), TORTURE])
 async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_on_postgres(
     processes: Processes, postgres_dsn: str, kills: int | None
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_port_that_is_taken_is_said_so(server: Server, processes: Processes, t
     assert_refuses(second, f"cannot listen on {server.url}: Address already in use")
 
 
+@pytest.mark.slow
 def test_a_store_with_another_number_of_shards_is_refused(server: Server, processes: Processes) -> None:
     server.start_and_wait()
     server.process.terminate()

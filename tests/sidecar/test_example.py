@@ -58,7 +58,7 @@ def test_the_script_that_leads_writes_and_the_other_takes_over_with_a_higher_tok
     assert len(set(scripts.tokens())) >= 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
 def test_the_script_goes_on_with_a_higher_token_after_its_sidecar_restarted(
     sidecars: Sidecars, number: signal.Signals
 ) -> None:

@@ -53,6 +53,7 @@ async def test_kill9_takes_the_backends_with_it_and_drops_what_was_not_committed
     assert server.execute("SELECT count(*) FROM rows") == "0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", list(StopMode))
 def test_a_stopped_server_comes_back_with_its_data_and_port(server: PostgresServer, mode: StopMode) -> None:
     dsn = server.create_database("kept")
@@ -64,6 +65,7 @@ def test_a_stopped_server_comes_back_with_its_data_and_port(server: PostgresServ
     assert server.execute("SELECT current_database()", database="kept") == "kept"
 
 
+@pytest.mark.slow
 def test_a_database_can_be_made_from_a_template(server: PostgresServer) -> None:
     server.create_database("blueprint")
     server.execute("CREATE TABLE built (n int)", database="blueprint")
