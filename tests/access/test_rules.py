@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from rota.access.actions import NEEDS, ROLES, Action, Kind, Resource, is_administrative, name_of, need_of
+from rota.access.actions import NEEDS, ROLES, Action, Kind, Resource, is_administrative, need_of
 from rota.access.caller import ANONYMOUS, Caller
 from rota.access.document import InvalidAccess, read_document, read_rule, write_rule
 from rota.access.rules import Effect, Rule, decide
@@ -122,7 +122,7 @@ def test_some_requests_ask_for_more_when_a_field_says_so(request_: m.Request, ac
 
     assert need.action is action
     assert is_administrative(request_) is (action is Action.ADMINISTER)
-    assert (need.kind, name_of(request_)) == (Kind.GROUP, "g")
+    assert (need.kind, request_.key) == (Kind.GROUP, "g")
 
 
 def test_a_rule_survives_being_written_and_read() -> None:

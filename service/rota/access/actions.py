@@ -132,11 +132,6 @@ def need_of(request: m.Request) -> Need:
             return NEEDS[type(request)]
 
 
-def name_of(request: m.Request) -> str:
-    """The group or topic that the request acts on; empty for lists."""
-    return getattr(request, "group_id", "") or getattr(request, "topic", "")
-
-
 def is_administrative(request: m.Request) -> bool:
     """Whether it belongs into the audit trail."""
     return need_of(request).action is Action.ADMINISTER

@@ -24,8 +24,10 @@ def check_binding(request: m.Request, pod: Pod) -> str:
         case m.LeaveGroup(by_admin=False):
             wrong = (_check(pod, member.member_id, member.group_instance_id) for member in request.members)
             return next(filter(None, wrong), "")
-        case m.CommitOffsets() | m.VerifyFence(sign=True):
-            return _check(pod, request.member_id, getattr(request, "group_instance_id", None))
+        case m.CommitOffsets():
+            return _check(pod, request.member_id, request.group_instance_id)
+        case m.VerifyFence(sign=True):
+            return _check(pod, request.member_id, None)
         case _:
             return ""
 

@@ -17,7 +17,7 @@ from rota.client.transports.addresses import HTTP, split_address
 from rota.protocol.defaults import COMMAND_LINE_TIMEOUT_MS
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.ids import check_group_id, check_topic
-from rota.protocol.messages import Reply, Request
+from rota.protocol.messages import DeleteOffsets, FetchOffsets, GroupRequest, Reply, Request, TopicRequest
 from rota.wire.documents import parse_document
 from rota.wire.problems import decode_problem, detail_at
 from rota.wire.replies import MalformedReply, decode_reply
@@ -143,8 +143,10 @@ class Server:
 
 def _check_names(request: Request) -> None:
     """A name that is none would make another path than that of the call."""
-    for attribute, check in (("group_id", check_group_id), ("topic", check_topic)):
-        if (name := getattr(request, attribute, None)) is not None:
-            check(name)
-    for selected in getattr(request, "topics", None) or ():
-        check_topic(selected.topic)
+    if isinstance(request, GroupRequest):
+        check_group_id(request.group_id)
+    if isinstance(request, TopicRequest):
+        check_topic(request.topic)
+    if isinstance(request, FetchOffsets | DeleteOffsets):
+        for selected in request.topics or ():
+            check_topic(selected.topic)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from rota.protocol import messages as m
 from rota.protocol.ids import check_group_id, check_member_id, check_namespace, check_topic
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Reply, Request
+from rota.protocol.messages import Parkable, Reply, Request
 from rota.wire import requests as shapes
 from rota.wire.records import Record
 
@@ -135,10 +135,11 @@ def _removal(request: m.LeaveGroup) -> Target:
 
 def parks(request: Request) -> bool:
     """Whether the call may stay parked, so that somebody must watch for its caller to hang up."""
-    return bool(getattr(request, "wait_ms", 0))
+    return isinstance(request, Parkable) and bool(request.wait_ms)
 
 
 def wait_ms_of(request: Request) -> int:
     """How long the server may take by the protocol, which a client adds to its own read timeout."""
-    wait_ms = getattr(request, "wait_ms", 0)
-    return ROUTES[type(request)].default_wait_ms if wait_ms is None else int(wait_ms)
+    if not isinstance(request, Parkable):
+        return 0
+    return ROUTES[type(request)].default_wait_ms if request.wait_ms is None else request.wait_ms

@@ -15,7 +15,6 @@ from rota.access.actions import (
     Need,
     Resource,
     is_administrative,
-    name_of,
     need_of,
 )
 from rota.access.binding import check_binding
@@ -60,7 +59,7 @@ class Guard:
     def admit(self, request: Request) -> None:
         """Raise `RejectedRequest` unless the caller may ask this, in the name that the request gives."""
         identity, need = self.current(), need_of(request)
-        identity.check(need, request.namespace, name_of(request))
+        identity.check(need, request.namespace, request.key)
         pod = identity.caller.pod
         if pod is not None and self.authenticator.policy.document.bind_members_to_pods:
             wrong = check_binding(request, pod)

@@ -1,0 +1,204 @@
+"""Requests and replies of the group protocol (protocol.md §3), the same for every transport.
+
+A request names its group by `namespace` and `group_id`. A reply carries its outcome in `error`;
+the other fields hold their empty values when `error` is not `NONE`. Times are milliseconds.
+"""
+
+from __future__ import annotations
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages.base import (
+    NO_GENERATION,
+    Act,
+    Audited,
+    GroupRequest,
+    NamespaceRequest,
+    Parkable,
+    TopicRequest,
+)
+from rota.protocol.messages.groups import (
+    DeleteGroup,
+    DeleteGroupReply,
+    DescribedMember,
+    DescribeGroup,
+    DescribeReply,
+    FenceReply,
+    GetLeader,
+    LeaderReply,
+    ListedGroup,
+    ListGroups,
+    ListReply,
+    RebalanceGroup,
+    RebalanceReply,
+    VerifyFence,
+)
+from rota.protocol.messages.membership import (
+    Heartbeat,
+    HeartbeatError,
+    HeartbeatMany,
+    HeartbeatManyReply,
+    HeartbeatReply,
+    JoinedMember,
+    JoinGroup,
+    JoinReply,
+    LeaveGroup,
+    LeaveReply,
+    LeavingMember,
+    LeftMember,
+    MemberHeartbeat,
+    Protocol,
+    SyncGroup,
+    SyncReply,
+)
+from rota.protocol.messages.offsets import (
+    CommitOffsets,
+    CommitReply,
+    DeleteOffsets,
+    DeleteOffsetsReply,
+    FetchedOffset,
+    FetchOffsets,
+    FetchReply,
+    OffsetToCommit,
+    PartitionResult,
+    TopicPartitions,
+)
+from rota.protocol.messages.topics import (
+    DeleteTopic,
+    GetTopic,
+    ListTopics,
+    ListTopicsReply,
+    PutTopic,
+    TopicReply,
+)
+
+__all__ = [
+    "NO_GENERATION",
+    "REPLY_OF",
+    "Act",
+    "Audited",
+    "CommitOffsets",
+    "CommitReply",
+    "DeleteGroup",
+    "DeleteGroupReply",
+    "DeleteOffsets",
+    "DeleteOffsetsReply",
+    "DeleteTopic",
+    "DescribeGroup",
+    "DescribeReply",
+    "DescribedMember",
+    "FenceReply",
+    "FetchOffsets",
+    "FetchReply",
+    "FetchedOffset",
+    "GetLeader",
+    "GetTopic",
+    "GroupRequest",
+    "Heartbeat",
+    "HeartbeatError",
+    "HeartbeatMany",
+    "HeartbeatManyReply",
+    "HeartbeatReply",
+    "JoinGroup",
+    "JoinReply",
+    "JoinedMember",
+    "LeaderReply",
+    "LeaveGroup",
+    "LeaveReply",
+    "LeavingMember",
+    "LeftMember",
+    "ListGroups",
+    "ListReply",
+    "ListTopics",
+    "ListTopicsReply",
+    "ListedGroup",
+    "MemberHeartbeat",
+    "NamespaceRequest",
+    "OffsetToCommit",
+    "Parkable",
+    "PartitionResult",
+    "Protocol",
+    "PutTopic",
+    "RebalanceGroup",
+    "RebalanceReply",
+    "Reply",
+    "Request",
+    "SyncGroup",
+    "SyncReply",
+    "TopicPartitions",
+    "TopicReply",
+    "TopicRequest",
+    "VerifyFence",
+    "parks_for_ms",
+    "refuse",
+]
+
+Request = (
+    JoinGroup
+    | SyncGroup
+    | Heartbeat
+    | HeartbeatMany
+    | LeaveGroup
+    | CommitOffsets
+    | FetchOffsets
+    | DeleteOffsets
+    | VerifyFence
+    | DescribeGroup
+    | ListGroups
+    | DeleteGroup
+    | RebalanceGroup
+    | GetLeader
+    | PutTopic
+    | GetTopic
+    | DeleteTopic
+    | ListTopics
+)
+Reply = (
+    JoinReply
+    | SyncReply
+    | HeartbeatReply
+    | HeartbeatManyReply
+    | LeaveReply
+    | CommitReply
+    | FetchReply
+    | DeleteOffsetsReply
+    | FenceReply
+    | DescribeReply
+    | ListReply
+    | DeleteGroupReply
+    | RebalanceReply
+    | LeaderReply
+    | TopicReply
+    | ListTopicsReply
+)
+
+REPLY_OF: dict[type, type] = {
+    JoinGroup: JoinReply,
+    SyncGroup: SyncReply,
+    Heartbeat: HeartbeatReply,
+    HeartbeatMany: HeartbeatManyReply,
+    LeaveGroup: LeaveReply,
+    CommitOffsets: CommitReply,
+    FetchOffsets: FetchReply,
+    DeleteOffsets: DeleteOffsetsReply,
+    VerifyFence: FenceReply,
+    DescribeGroup: DescribeReply,
+    ListGroups: ListReply,
+    DeleteGroup: DeleteGroupReply,
+    RebalanceGroup: RebalanceReply,
+    GetLeader: LeaderReply,
+    PutTopic: TopicReply,
+    GetTopic: TopicReply,
+    DeleteTopic: TopicReply,
+    ListTopics: ListTopicsReply,
+}
+
+
+def parks_for_ms(request: Request) -> int:
+    """For how long the coordinator may keep `request` waiting, as it asked to; 0 where it does not park."""
+    return (request.wait_ms or 0) if isinstance(request, Parkable) else 0
+
+
+def refuse(request: Request, error: ErrorCode, detail: str) -> Reply:
+    """The reply that refuses `request` before a group has decided anything."""
+    reply: Reply = REPLY_OF[type(request)](error, detail)
+    return reply

@@ -1,0 +1,162 @@
+"""Fences, and groups as operators see and change them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages.base import NO_GENERATION, Act, Audited, GroupRequest, NamespaceRequest, Parkable
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyFence(GroupRequest):
+    """Is `generation_id` still the group's current one, and `member_id` (if given) still in it?"""
+
+    generation_id: int
+    member_id: str = ""
+    sign: bool = False
+    """Also answer with a signed token, for services that check it without asking us. Needs `member_id`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FenceReply:
+    """`error` is `ILLEGAL_GENERATION` or `UNKNOWN_MEMBER_ID` where the fence does not hold."""
+
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    generation_id: int = NO_GENERATION
+    is_leader: bool = False
+    is_member: bool = False
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroup(GroupRequest):
+    """Read one group as it stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMember:
+    """`metadata` and `assignment` are empty unless the group is Stable. `session_deadline_ms` is None while parked.
+
+    `awaited`: the phase under way waits for it. `…_decoded`: JSON for people; None where the type cannot read it.
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    metadata: bytes
+    assignment: bytes
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    session_deadline_ms: int | None
+    joined: bool
+    awaited: bool = False
+    metadata_decoded: dict[str, Any] | None = None
+    assignment_decoded: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeReply:
+    """A group as it stands; an unknown one is `Dead` with `GROUP_ID_NOT_FOUND`."""
+
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    group_id: str = ""
+    state: str = "Dead"
+    generation_id: int = NO_GENERATION
+    protocol_type: str = ""
+    protocol_name: str = ""
+    leader_id: str = ""
+    members: tuple[DescribedMember, ...] = ()
+    pending_members: int = 0
+    rebalance_reason: str = ""
+    rebalance_by: str = ""
+    state_since_ms: int = 0
+    phase_deadline_ms: int | None = None
+    """When the phase that is under way goes on without those who are missing; None where none is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListGroups(NamespaceRequest):
+    """Groups of a namespace. States, group types ("classic") and protocol types filter; names compare without case.
+
+    Pages are ordered by group id; `after` is the last id of the page before.
+    """
+
+    states: tuple[str, ...] = ()
+    group_types: tuple[str, ...] = ()
+    protocol_types: tuple[str, ...] = ()
+    after: str = ""
+    limit: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    group_id: str
+    state: str
+    protocol_type: str
+    generation_id: int
+    members: int
+    group_type: str = "classic"
+
+
+@dataclass(frozen=True, slots=True)
+class ListReply:
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    groups: tuple[ListedGroup, ...] = ()
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroup(GroupRequest, Audited):
+    reason: str = ""
+    act: Act | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroupReply:
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceGroup(GroupRequest, Audited):
+    """Have the members agree anew, for administrators. `step_down`: by another leader, if somebody else joins."""
+
+    reason: str = ""
+    step_down: bool = False
+    act: Act | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceReply:
+    """The rebalance is under way; `generation_id` is the one that ends with it."""
+
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    generation_id: int = NO_GENERATION
+
+
+@dataclass(frozen=True, slots=True)
+class GetLeader(GroupRequest, Parkable):
+    """Who leads; waits up to `wait_ms` for a generation above `after_generation` to have a leader."""
+
+    after_generation: int = NO_GENERATION
+    wait_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderReply:
+    """The leader of the current generation; `generation_id` is the fencing token. Empty id: none now."""
+
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    generation_id: int = NO_GENERATION
+    leader_id: str = ""
+    group_instance_id: str | None = None
+    client_id: str = ""
+    state: str = ""

@@ -1,0 +1,182 @@
+"""Joining, syncing, staying alive and leaving."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages.base import NO_GENERATION, Act, Audited, GroupRequest, Parkable
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """One way to agree that a member offers, with the metadata it would bring."""
+
+    name: str
+    metadata: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroup(GroupRequest, Parkable):
+    """Ask to be in the next generation. Parks until the join phase is over, at most `wait_ms`.
+
+    `new_member_id` is what the coordinator may give to a newcomer; it is drawn by the runtime,
+    because the core draws nothing at random. `host` is where the request came from, for people.
+    """
+
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    member_id: str = ""
+    group_instance_id: str | None = None
+    client_id: str = ""
+    host: str = ""
+    reason: str = ""
+    wait_ms: int | None = None
+    new_member_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMember:
+    """One line of the list that the leader gets: the metadata is that of the chosen protocol."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinReply:
+    """The generation a member is in. `pending`: the join phase goes on, call again with `member_id`."""
+
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    pending: bool = False
+    member_id: str = ""
+    generation_id: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str = ""
+    members: tuple[JoinedMember, ...] = ()
+    skip_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroup(GroupRequest, Parkable):
+    """Fetch this member's assignment; the leader also brings everybody's, or the reason it has none."""
+
+    member_id: str
+    generation_id: int
+    group_instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: tuple[tuple[str, bytes], ...] = ()
+    leader_error: str | None = None
+    wait_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReply:
+    """A member's assignment in a generation. `pending`: the leader has not synced yet, call again."""
+
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    pending: bool = False
+    generation_id: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(GroupRequest, Parkable):
+    """A sign of life. With `wait_ms` it parks and answers the moment the group leaves the generation."""
+
+    member_id: str
+    generation_id: int
+    group_instance_id: str | None = None
+    wait_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    """Where the group stands. A `generation_id` above the member's own means: sync again (resync)."""
+
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    generation_id: int = NO_GENERATION
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberHeartbeat:
+    """One member's sign of life among several."""
+
+    member_id: str
+    generation_id: int
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatMany(GroupRequest):
+    """Signs of life of several members of one group, who all wait in one process. Never parks."""
+
+    members: tuple[MemberHeartbeat, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatError:
+    """What `HeartbeatReply.error` is to a single heartbeat."""
+
+    member_id: str
+    error: ErrorCode
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatManyReply:
+    """Where the group stands. Members that are not in `errors` live."""
+
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    generation_id: int = NO_GENERATION
+    state: str = ""
+    errors: tuple[HeartbeatError, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeavingMember:
+    """Who leaves: by member id, or by instance id alone (an administrator's way).
+
+    `silent_for_ms`: only if the member has not been heard of for that long, and `INVALID_REQUEST` if it has. Set
+    by a transport that lost its connection to the member; not on the wire.
+    """
+
+    member_id: str = ""
+    group_instance_id: str | None = None
+    reason: str = ""
+    silent_for_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup(GroupRequest, Audited):
+    """Leave at once. `by_admin` marks a removal by somebody else (RemoveMembers)."""
+
+    members: tuple[LeavingMember, ...]
+    by_admin: bool = False
+    act: Act | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeftMember:
+    member_id: str
+    group_instance_id: str | None
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveReply:
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    members: tuple[LeftMember, ...] = ()

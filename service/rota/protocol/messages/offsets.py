@@ -1,0 +1,87 @@
+"""Progress: committed offsets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages.base import Act, Audited, GroupRequest
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetToCommit:
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int | None = None
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffsets(GroupRequest, Audited):
+    """Record progress. Generation -1 without a member is an administrator's commit to an Empty group."""
+
+    generation_id: int
+    offsets: tuple[OffsetToCommit, ...]
+    member_id: str = ""
+    group_instance_id: str | None = None
+    act: Act | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResult:
+    topic: str
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReply:
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    partitions: tuple[PartitionResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartitions:
+    topic: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOffsets(GroupRequest):
+    """Read progress; `topics=None` reads all there is. Needs no membership."""
+
+    topics: tuple[TopicPartitions, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffset:
+    """A partition's progress; `offset` is -1 where nothing was committed."""
+
+    topic: str
+    partition: int
+    offset: int = -1
+    leader_epoch: int | None = None
+    metadata: str = ""
+    committed_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReply:
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    offsets: tuple[FetchedOffset, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOffsets(GroupRequest, Audited):
+    topics: tuple[TopicPartitions, ...]
+    act: Act | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOffsetsReply:
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    partitions: tuple[PartitionResult, ...] = ()

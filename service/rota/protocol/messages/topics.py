@@ -1,0 +1,61 @@
+"""The registry of topics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages.base import Act, Audited, NamespaceRequest, Parkable, TopicRequest
+
+
+@dataclass(frozen=True, slots=True)
+class PutTopic(TopicRequest, Audited):
+    """Register a topic or let it grow; a count below today's is refused with `INVALID_PARTITIONS`."""
+
+    partitions: int
+    attributes: tuple[tuple[str, str], ...] = ()
+    act: Act | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GetTopic(TopicRequest, Parkable):
+    """With `wait_ms`, parks while the topic is still the one that `version` says; none is a topic that is not there."""
+
+    version: str = ""
+    wait_ms: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic(TopicRequest, Audited):
+    act: Act | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicReply:
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    topic: str = ""
+    partitions: int = 0
+    attributes: tuple[tuple[str, str], ...] = ()
+    version: str = ""
+    """Another one for each other content, for `GetTopic` to wait with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListTopics(NamespaceRequest, Parkable):
+    """With `wait_ms`, parks while the namespace's topics, those of other pages included, are as `version` says."""
+
+    after: str = ""
+    limit: int = 1_000
+    version: str = ""
+    wait_ms: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ListTopicsReply:
+    error: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    topics: tuple[TopicReply, ...] = field(default=())
+    more: bool = False
+    version: str = ""
+    """Another one for each other content of the namespace, of which this may be a page."""
