@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import re
 import subprocess
 import sys
@@ -11,8 +10,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import get_args, get_origin
 
+import typer
+
 import rota.client
-from rota.cli.serve import serve
+from rota.cli.commands import app
 from rota.client.events import MemberEvent
 from rota.protocol.defaults import DEFAULTS
 from rota.server.settings import Settings
@@ -66,9 +67,10 @@ def test_the_times_that_pages_state_are_the_defaults() -> None:
 
 def test_every_setting_is_an_option_of_rota_serve() -> None:
     """But the bounds of the protocol, which come by the environment only."""
-    options = set(inspect.signature(serve).parameters)
+    command = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
 
-    assert options == set(Settings.model_fields) - {"limits"}
+    assert {option.name for option in command.params} == set(Settings.model_fields) - {"limits"}
+    assert {option.name: option.help for option in command.params if not option.help} == {}
 
 
 def load_generator() -> ModuleType:

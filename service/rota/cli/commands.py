@@ -16,7 +16,7 @@ from rota.cli.exec import lead, work
 from rota.cli.exits import EXIT_MEANINGS, CommandFailed, Exit
 from rota.cli.foreseen import Commands
 from rota.cli.options import DEFAULT_URL, OutputFormat, Shared
-from rota.cli.serve import serve
+from rota.cli.serve import ServeCommand, serve
 from rota.cli.sidecar import sidecar
 from rota.cli.top import top
 from rota.credentials import Credentials
@@ -28,7 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in EXIT_MEANINGS.items()) + ".",
 )
-app.command()(serve)
+app.command(cls=ServeCommand)(serve)
 app.command()(demo)
 app.command()(lead)
 app.command()(work)

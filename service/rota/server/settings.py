@@ -1,4 +1,4 @@
-"""What a server can be told, by environment (`ROTA_…`) or by command line."""
+"""Settings of a server, from the environment (`ROTA_…`) or the command line."""
 
 from __future__ import annotations
 
@@ -20,6 +20,13 @@ from rota.server.peer_secrets import read_peer_secrets
 from rota.storage import default_store_url
 
 MIN_LEASE_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Metavar:
+    """The form of a setting's value, as `rota serve --help` writes it."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,91 +82,104 @@ def _checked_tokens_file(path: Path) -> Path:
     return path
 
 
-_AccessFile = Annotated[Path, AfterValidator(_checked_access_file)]
-_TokensFile = Annotated[Path, AfterValidator(_checked_tokens_file)]
-_LivenessUrl = Annotated[str, AfterValidator(_checked_liveness_url)]
-_SecretFile = Annotated[Path, AfterValidator(_checked_secret_file)]
-_Paths = Annotated[tuple[Path, ...], BeforeValidator(_split_paths), NoDecode]
-_Networks = Annotated[tuple[Network, ...], BeforeValidator(parse_networks), NoDecode]
-_Address = Annotated[Address, BeforeValidator(Address.parse), NoDecode]
+_AccessFile = Annotated[Path, AfterValidator(_checked_access_file), Metavar("FILE")]
+_TokensFile = Annotated[Path, AfterValidator(_checked_tokens_file), Metavar("FILE")]
+_LivenessUrl = Annotated[str, AfterValidator(_checked_liveness_url), Metavar("URL")]
+_SecretFile = Annotated[Path, AfterValidator(_checked_secret_file), Metavar("FILE")]
+_Paths = Annotated[tuple[Path, ...], BeforeValidator(_split_paths), NoDecode, Metavar("FILE,…")]
+_Networks = Annotated[tuple[Network, ...], BeforeValidator(parse_networks), NoDecode, Metavar("NETWORK,…")]
+_Address = Annotated[Address, BeforeValidator(Address.parse), NoDecode, Metavar("HOST:PORT")]
+_File = Annotated[Path, Metavar("FILE")]
+_Url = Annotated[str, Metavar("URL")]
 
 
 class Settings(BaseSettings):
-    """Read from `ROTA_STORE`, `ROTA_HTTP` and so on; limits from `ROTA_LIMITS__GROUP_MAX_SIZE` and so on."""
+    """Read from `ROTA_STORE`, `ROTA_HTTP` and so on; limits from `ROTA_LIMITS__GROUP_MAX_SIZE` and so on.
+
+    `rota serve` has an option for each field, with the field's description as its help.
+    """
 
     model_config = SettingsConfigDict(env_prefix="ROTA_", env_nested_delimiter="__", frozen=True, extra="forbid")
 
-    store: str = Field(
+    store: _Url = Field(
         default_factory=default_store_url,
-        description="`sqlite:///PATH` or `postgresql://…[?password_file=PATH]`; a file of this user's.",
+        description="`sqlite:///PATH` or `postgresql://…[?password_file=PATH]`; without it a SQLite file in the "
+        "user's data folder.",
     )
-    http: _Address = Field(default=Address("127.0.0.1", 8080), description="Where HTTP listens: `HOST:PORT`.")
+    http: _Address = Field(default=Address("127.0.0.1", 8080), description="Address that HTTP listens on.")
     grpc: _Address | None = Field(
-        default=None, description="Where gRPC listens too: `HOST:PORT`. Needs `pip install 'rota[grpc]'`."
+        default=None, description="Address that gRPC listens on, if any. Needs the extra `grpc`."
     )
     probes: _Address | None = Field(
         default=None,
-        description="Where `/healthz` and `/readyz`, and nothing else, are answered in plain HTTP too: `HOST:PORT`.",
+        description="Address, if any, that answers `/healthz` and `/readyz`, and nothing else, in plain HTTP: for "
+        "kubelets without certificates.",
     )
     redis: _LivenessUrl | None = Field(
         default=None,
-        description="Where replicas tell each other whom they heard: `redis://…[?password_file=PATH]`, `rediss://…`.",
+        description="Redis or Valkey in which replicas share the members' last heartbeats: "
+        "`redis://…[?password_file=PATH]`, `rediss://…`.",
     )
     workers: int = Field(
         default=1,
         ge=1,
         le=256,
-        description="Processes that share the ports; more need Postgres.",
+        description="Processes that share the ports; more than one needs Postgres.",
     )
-    worker_ports: int | None = Field(
+    worker_ports: Annotated[int, Metavar("PORT")] | None = Field(
         default=None,
         ge=1,
         le=65_535,
-        description="With several workers: the first of the ports that are one's alone, HTTP's before gRPC's. "
-        "Without it they are free ones, and only on loopback.",
+        description="With several workers: first of the ports that belong to one worker each, HTTP's before gRPC's. "
+        "Without it they are free ones, on loopback only.",
     )
     peer: _Address = Field(
         default=Address("127.0.0.1", 0),
-        description="Where other replicas of the same store reach this one: `HOST:PORT`.",
+        description="Address at which other replicas of the same store reach this one.",
     )
     peer_secret_file: _SecretFile | None = Field(
         default=None,
-        description="A secret a line: replicas show each other the first and accept any. Needed beyond loopback.",
+        description="Secrets, one a line, by which replicas of a store know each other: a replica sends the first "
+        "and accepts any. Needed if `peer` is not loopback.",
     )
     access_file: _AccessFile | None = Field(
         default=None,
-        description="Who may do what, in TOML: rules, quotas, issuers. Without it everybody may do everything.",
+        description="Rules, quotas and issuers in TOML. Without it every caller may do everything.",
     )
     access_tokens_file: _TokensFile | None = Field(
-        default=None, description="API tokens' digests as `rota token --file` writes them, beside those in the store."
+        default=None, description="Digests of API tokens as `rota token --file` writes them, beside those in the store."
     )
     allow_anonymous: bool = Field(
-        default=False, description="Listen beyond loopback although everybody who reaches it may do everything."
+        default=False, description="Listen beyond loopback although every caller may do everything."
     )
-    tls_cert_file: Path | None = Field(
+    tls_cert_file: _File | None = Field(
         default=None, description="Certificate chain in PEM for HTTP and gRPC; with it there is no plain text."
     )
-    tls_key_file: Path | None = Field(default=None, description="The certificate's private key in PEM.")
-    tls_client_ca_file: Path | None = Field(
-        default=None, description="Who signs clients' certificates: callers must show one, which names them."
+    tls_key_file: _File | None = Field(default=None, description="The certificate's private key in PEM.")
+    tls_client_ca_file: _File | None = Field(
+        default=None, description="Authorities of clients' certificates: each caller must show one, which names it."
     )
     tls_client_optional: bool = Field(
-        default=False, description="Let in who shows no certificate, to show a token instead. gRPC asks for none then."
+        default=False,
+        description="Accept callers that show a token instead of a certificate. gRPC asks for no certificate then.",
     )
     trusted_proxies: _Networks = Field(
         default=(),
         description="Addresses and networks, `A,B`, of proxies whose `X-Forwarded-Proto` and `-For` are believed.",
     )
-    peer_tls_cert_file: Path | None = Field(
+    peer_tls_cert_file: _File | None = Field(
         default=None, description="Certificate chain in PEM that replicas show each other; its name is rota-peer."
     )
-    peer_tls_key_file: Path | None = Field(default=None, description="Its private key in PEM.")
-    peer_tls_ca_file: Path | None = Field(default=None, description="Who signs replicas' certificates and no others.")
-    forward: bool = Field(
-        default=True, description="Answer for any group by asking its owner; otherwise NOT_COORDINATOR names the owner."
+    peer_tls_key_file: _File | None = Field(default=None, description="Its private key in PEM.")
+    peer_tls_ca_file: _File | None = Field(
+        default=None, description="Authorities that sign replicas' certificates, and no others."
     )
-    advertise: str | None = Field(default=None, description="The URL others reach this replica at.")
-    advertise_grpc: str | None = Field(
+    forward: bool = Field(
+        default=True,
+        description="Answer for any group by forwarding to its owner; otherwise NOT_COORDINATOR names the owner.",
+    )
+    advertise: _Url | None = Field(default=None, description="URL at which others reach this replica.")
+    advertise_grpc: _Url | None = Field(
         default=None,
         pattern="^grpcs?://",
         description="The same over gRPC, `grpc://HOST:PORT`. Without it: gRPC's port at the host of `advertise`.",
@@ -169,7 +189,7 @@ class Settings(BaseSettings):
         description="PEM files with Ed25519 keys, `A,B`: the first signs fencing tokens, all are published.",
     )
     fence_token_ttl_ms: int = Field(
-        default=60_000, ge=1_000, le=86_400_000, description="How long a signed fencing token is good for."
+        default=60_000, ge=1_000, le=86_400_000, description="How long a signed fencing token is valid."
     )
     shard_count: int = Field(default=64, ge=1, le=4_096, description="Fixed when the store is created.")
     lease_ms: int = Field(
@@ -181,13 +201,19 @@ class Settings(BaseSettings):
     drain_timeout_ms: int = Field(
         default=5_000, ge=0, le=600_000, description="Most time for open connections to end while draining."
     )
-    otlp: str | None = Field(
+    otlp: _Url | None = Field(
         default=None,
         pattern="^https?://",
-        description="Where spans go: a collector's OTLP/HTTP, `http://HOST:4318`. Needs `pip install 'rota[otel]'`.",
+        description="Collector that spans are sent to by OTLP/HTTP, `http://HOST:4318`. Needs the extra `otel`.",
     )
-    log_format: LogFormat = Field(default="json", description="`json` or `text`.")
-    log_level: str = Field(default="info", pattern="^(?i:debug|info|warning|error)$", description="Least severity.")
+    log_format: Annotated[LogFormat, Metavar("json|text")] = Field(
+        default="json", description="Format of log lines; `rota serve` at a terminal writes text."
+    )
+    log_level: Annotated[str, Metavar("LEVEL")] = Field(
+        default="info",
+        pattern="^(?i:debug|info|warning|error)$",
+        description="Least severity that is logged: debug, info, warning or error.",
+    )
     limits: Limits = Field(default=Limits(), description="Bounds of the protocol.")
 
     @model_validator(mode="after")
