@@ -7,9 +7,9 @@
 Each `run` works until SIGTERM or Ctrl-C, stops the work, and leaves the group; a program uses one of them.
 
 `client.consumer` hands out partitions without running anything, `client.connect_worker` connectors and tasks, and
-`client.member` is for groups of your own kind. All of them heartbeat and rejoin in the background. What they hold ends
-at a local deadline (`valid_until`) that is always earlier than the moment from which the coordinator may give it to
-somebody else.
+`client.member` is for groups of your own kind. All of them heartbeat and rejoin in the background. What they hold
+ends at a local deadline (`valid_until`) that is always earlier than the moment from which the coordinator may give it
+to another member.
 """
 
 from rota.assignors import TopicPartition

@@ -1,4 +1,29 @@
-"""The task that moves a member: it sends what the state machine plans, one call at a time, and applies the answers."""
+"""The task that moves a member: it sends what the state machine plans, one call at a time, and applies the answers.
+
+The rules of a member are pure and live in `rota.membership`: which call is next, what an answer means, until when a
+share is held. The modules of `rota.client` are the shell around that state machine:
+
+- `Driver` asks it for the next request, sends it through a `Transport`, and gives the answer back; it also wakes the
+  machine at its alarms (deadlines), whatever call is under way. All changes of the machine's state go through it.
+  Beside it `Beating` is a thread that heartbeats while the program blocks the event loop.
+- `Callbacks` publishes shares in one order, one at a time: `on_revoked` and `on_lost` of an assignment have ended
+  before `on_assigned` of the next begins. A member joins again only after that, because a share that is still worked
+  on must not reach another member. `Holding` is what the member holds at this moment; every thread may read it.
+- `Commits` sends offsets in the order in which they were stored, one call at a time, and is flushed before a share is
+  given up. So no commit is overtaken by an older one.
+- `Member` puts these together. `Role` and its kinds (`Consumer`, `ConnectWorker`, `Election`, `WorkerPool`) say what
+  a subscription and an assignment mean; `TopicLookout` tells a leader when the topics under an assignment have
+  changed.
+- `Twin` (`rota.client.sync`) runs the same objects on an event loop in a thread of its own, for programs without one.
+
+Three clocks must not be confused: deadlines count on `SessionClock`, which includes time asleep; timers run on the
+event loop's clock; the coordinator's clock is never compared with either. A deadline is counted from the moment at
+which a request was SENT, not answered: the coordinator renewed the session later than that, so the member stops
+first.
+
+Whatever a transport or a user's function raises, the member lives on, unless the coordinator itself, by an error code
+of the protocol, says that it must end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,24 @@
-"""The session stream: all members of one process, their calls and answers, and the news about them."""
+"""The session stream: all members of one process, their calls and answers, and pushes about their groups.
+
+The order of what a client reads. Everything that a stream sends goes through one queue, and is read in the order in
+which it was queued.
+
+- Calls begin in the order in which they arrive, and each is a task. Their answers are queued as they are ready: the
+  answer to a heartbeat overtakes that to a join that waits. A client matches them by the number of the call.
+- A push (`Rebalance`, `Generation`, `Fenced`) is queued when the journal entry that it reports is durable, which is
+  also the first moment at which an answer may reflect it. An answer takes some turns of the event loop more, as its
+  task must run. So a push about a generation may come BEFORE the answer that would have brought that generation.
+
+A client therefore needs no order between them: a push names its generation, and a member for which that is not the
+current one ignores it. Pushes that a member's own call brought about are left out, since the answer says the same: a
+member that is joining is not told to join (`Seat.joins`), and a leader whose sync opened a generation has its share
+in the answer (`Seat.syncs`). A push may be left out that would have been needed, where a rebalance begins in the
+turns between an answer and the end of its task. That costs time and nothing else: the next heartbeat is answered with
+REBALANCE_IN_PROGRESS. Pushes make members quick; heartbeats make them right.
+
+A stream that ends says nothing about its members, who may be on another one already. Only with `leave_after_ms` do
+they leave, and the coordinator, which knows when each was last seen, decides whether they were silent for so long.
+"""
 
 from __future__ import annotations
 
