@@ -82,3 +82,24 @@ async def test_a_missing_route_below_an_address_without_a_path_is_not_blamed_on_
 def test_an_address_that_no_path_can_be_added_to_is_refused_at_once(url: str) -> None:
     with pytest.raises(ValueError, match="it must have no"):
         rota.connect(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("grpc://host:9090/v1", "without a path"),
+        ("grpcs://host/rota/", "without a path"),
+        ("grpc+stream://host:9090/v1?leave_after_ms=0", "without a path"),
+        ("grpc://host:9090#here", "without a path"),
+        ("grpc://host:9090?leave_after_ms=0", "only grpc"),
+    ],
+)
+def test_a_part_of_a_grpc_address_that_would_be_ignored_is_refused_at_once(url: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        rota.connect(url)
+
+
+@pytest.mark.parametrize("url", ["grpc://host:9090/", "grpc+stream://host:9090/?leave_after_ms=0"])
+async def test_a_slash_at_the_end_of_a_grpc_address_is_no_path(url: str) -> None:
+    async with rota.connect(url):
+        pass

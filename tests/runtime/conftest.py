@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -98,7 +99,7 @@ def a_join(group_id: str = "g", *, instance: str | None = "i1", member_id: str =
         member_id=member_id,
         group_instance_id=instance,
     )
-    return request.__class__(**{**{n: getattr(request, n) for n in request.__slots__}, **fields})
+    return replace(request, **fields)  # type: ignore[arg-type]
 
 
 async def a_stable_member(coordinator: LocalCoordinator, group_id: str = "g", instance: str = "i1") -> JoinReply:

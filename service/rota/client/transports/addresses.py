@@ -53,6 +53,10 @@ def split_address(url: str) -> SplitResult:
         raise ValueError(f"{url!r} is no http://, https://, grpc://, grpcs:// or grpc+stream:// URL")
     if parts.scheme in HTTP and ("?" in url or "#" in url):
         raise ValueError(f"{url!r} is no address: the paths of calls are added to it, so it must have no ? and no #")
+    if parts.scheme not in HTTP and (parts.path.strip("/") or parts.fragment):
+        raise ValueError(f"{url!r} is no address: one of gRPC is a host and a port, without a path")
+    if parts.scheme in GRPC and parts.query:
+        raise ValueError(f"{url!r} is no address: only grpc+stream:// has options behind a ?")
     return parts
 
 
