@@ -27,6 +27,8 @@ class GroupAccount:
     assignments: dict[str, bytes] = field(default_factory=dict)
     offsets: dict[tuple[str, int], r.CommittedOffset] = field(default_factory=dict)
     rebalance_since_ms: int | None = None
+    rebalance_timeout_ms: int = 0
+    """The longest rebalance timeout of all that have been members in this join phase."""
 
     def static_members(self) -> dict[str, list[str]]:
         """Member ids by instance id; more than one id is an error (S16)."""
@@ -46,7 +48,18 @@ class GroupAccount:
     def forget_unsettled(self, at_ms: int) -> None:
         self.members = dict(self.settled)
         self.state = self.settled_state or "Empty"
-        self.rebalance_since_ms = at_ms if self.state == "PreparingRebalance" else None
+        self.rebalance_since_ms = None
+        if self.state == "PreparingRebalance":
+            self.start_phase(at_ms)
+
+    def start_phase(self, at_ms: int) -> None:
+        """A join phase begins, or a new owner begins it again."""
+        self.rebalance_since_ms, self.rebalance_timeout_ms = at_ms, 0
+        for image in self.members.values():
+            self.note_timeout(image)
+
+    def note_timeout(self, image: MemberImage) -> None:
+        self.rebalance_timeout_ms = max(self.rebalance_timeout_ms, image.rebalance_timeout_ms)
 
 
 class Ledger:
@@ -87,13 +100,15 @@ def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
     match record:
         case r.RebalanceStarted():
             account.state = "PreparingRebalance"
-            account.rebalance_since_ms = at_ms
+            account.start_phase(at_ms)
         case r.MemberJoined():
             if not account.members:
                 account.protocol_type = record.protocol_type
             account.members[record.member.member_id] = record.member
+            account.note_timeout(record.member)
         case r.MemberUpdated():
             account.members[record.member.member_id] = record.member
+            account.note_timeout(record.member)
             if record.settle:
                 account.settled[record.member.member_id] = record.member
         case r.MemberLeft() | r.MemberExpired() | r.MemberRemoved():

@@ -10,7 +10,9 @@ from __future__ import annotations
 import traceback
 from random import Random
 
-from rota.group.state import STABLE, GroupState
+from rota.group.invariants import check_join_phase
+from rota.group.shard import Shard
+from rota.group.state import PREPARING_REBALANCE, STABLE, GroupState
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request, parks_for_ms
@@ -225,8 +227,16 @@ class World:
             self.sometimes("two replicas believe that they own a shard")
         note_takeover(self.history, self.store.folded[shard_id])
 
+    def check_join_phases(self, shard: Shard) -> None:
+        """L3: between any two steps, no join phase waits for its timeout once every member has joined."""
+        for group in shard.groups.values():
+            if group.state is PREPARING_REBALANCE:
+                for broken in check_join_phase(group):
+                    self.violation(f"L3 {group.group_id}: {broken}")
+
     def compare_with_store(self, owned: ServedShard) -> None:
         """S14 at random points: the live shard, the store's rows and the folded journal say the same."""
+        self.check_join_phases(owned.shard)
         if not self.chance(0.04):
             return
         shard_id = owned.shard.shard_id
