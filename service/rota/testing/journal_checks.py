@@ -69,7 +69,7 @@ def _partitions(share: bytes, by_server: bool) -> Sequence[object]:
 
 
 def check_commit(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
-    """S9, S10: a commit is from a current member of the current generation; progress goes back only if told to."""
+    """S9, S10: a commit is from a member that is in the current generation; progress goes back only if told to."""
     record = line.entry.record
     if not isinstance(record, r.OffsetsCommitted):
         return
@@ -77,7 +77,7 @@ def check_commit(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[st
     call = scan.commits[item.metadata]
     assert isinstance(call.request, CommitOffsets)
     if record.member_id:
-        if call.request.generation_id != account.generation_id or record.member_id not in account.members:
+        if call.request.generation_id != account.generation_id or record.member_id not in account.settled:
             yield f"S9 {line.entry.group_id}: {call.request} landed in generation {account.generation_id}"
         if account.state == "CompletingRebalance":
             yield f"S9 {line.entry.group_id}: commit while the assignment was awaited"

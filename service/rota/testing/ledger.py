@@ -17,6 +17,8 @@ class GroupAccount:
     """One group at one revision. `settled` is what a new owner would still know."""
 
     generation_id: int = 0
+    join_generation_id: int = 0
+    """The generation that the last join phase made: resyncs open later ones."""
     state: str = "Empty"
     leader_id: str = ""
     protocol_type: str = ""
@@ -62,6 +64,11 @@ class GroupAccount:
         self.rebalance_timeout_ms = max(self.rebalance_timeout_ms, image.rebalance_timeout_ms)
 
 
+def account_since(floor: int) -> GroupAccount:
+    """A group of which the journal knows nothing, except for the generation at which it was last deleted."""
+    return GroupAccount(floor, floor)
+
+
 class Ledger:
     """All groups of one shard."""
 
@@ -73,7 +80,7 @@ class Ledger:
     def account(self, key: GroupKey) -> GroupAccount:
         account = self.groups.get(key)
         if account is None:
-            account = self.groups[key] = GroupAccount(self.floors.get(key, 0))
+            account = self.groups[key] = account_since(self.floors.get(key, 0))
         return account
 
     def move(self, line: Landed) -> None:
@@ -132,14 +139,14 @@ def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
             for partition in record.partitions:
                 del account.offsets[partition]
         case r.GroupEmptied():
-            account.generation_id = record.generation_id
+            account.generation_id = account.join_generation_id = record.generation_id
             account.state = "Empty"
             account.rebalance_since_ms = None
             account.settle("Empty")
 
 
 def _complete(account: GroupAccount, record: r.GenerationCompleted) -> None:
-    account.generation_id = record.generation_id
+    account.generation_id = account.join_generation_id = record.generation_id
     account.state = "CompletingRebalance"
     account.leader_id = record.leader_id
     account.protocol_name = record.protocol_name

@@ -23,6 +23,7 @@ from rota.protocol.messages import (
 )
 from rota.testing.cooperative import CooperativeMember
 from rota.testing.history import GroupKey
+from rota.testing.impostor import ACTS_EVERY_MS, Impostor
 from rota.testing.member import TOPIC, Member
 from rota.testing.network import Client
 from rota.testing.replicas import ReplicaProcess
@@ -83,6 +84,8 @@ class Nemesis:
             world.troublesome = False
         self._again(profile.churn_every_ms, self._churn)
         self._again(profile.admin_every_ms, self._administer)
+        if world.is_unruly:
+            self._again(ACTS_EVERY_MS, Impostor(world).act)
         if profile.quiet_ms:
             world.network.faulty = world.store.faulty = False
         world.scheduler.after(profile.quiet_ms, None, self._start_faults)

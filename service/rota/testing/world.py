@@ -71,6 +71,8 @@ class World:
         """Groups whose members hold on to their partitions while they join."""
         self.served = frozenset(self.groups[:1] if seed % 10 == 8 else ())
         """Groups that leave assigning to the server."""
+        self.is_unruly = seed // 8 % 4 == 3
+        """In some worlds, of all profiles, a client acts under names that are not its own."""
         self.replica_ids = [f"r{number}" for number in range(self.profile.replicas)]
         self.replicas = {replica_id: self.new_replica(replica_id) for replica_id in self.replica_ids}
         self.nemesis = self._new_nemesis()
