@@ -29,6 +29,8 @@ class GroupAccount:
     assignments: dict[str, bytes] = field(default_factory=dict)
     offsets: dict[tuple[str, int], r.CommittedOffset] = field(default_factory=dict)
     rebalance_since_ms: int | None = None
+    empty_since_ms: int | None = None
+    """By its owner's clock; None before the group has had a generation, and while it has one."""
     rebalance_timeout_ms: int = 0
     """The longest rebalance timeout of all that have been members in this join phase."""
 
@@ -93,7 +95,10 @@ class Ledger:
             account = self.groups.pop((entry.namespace, entry.group_id))
             self.floors[(entry.namespace, entry.group_id)] = account.generation_id
         elif not isinstance(record, r.ShardReleased | r.TopicChanged):
-            _move(self.account((entry.namespace, entry.group_id)), record, line.decided_ms)
+            account = self.account((entry.namespace, entry.group_id))
+            _move(account, record, line.decided_ms)
+            if isinstance(record, r.GroupEmptied | r.GenerationCompleted):
+                account.empty_since_ms = entry.at_ms if account.state == "Empty" else None
 
     def _new_owner(self, at_ms: int) -> None:
         for key, account in list(self.groups.items()):

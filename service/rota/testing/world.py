@@ -47,7 +47,7 @@ class World:
         self.history = History()
         self.check_invariants = self.chance(0.25)
         full = self.chance(0.1)
-        self.limits = Limits(
+        self.limits = self.history.limits = Limits(
             initial_rebalance_delay_ms=self.profile.initial_rebalance_delay_ms,
             group_max_size=2 if full else 100,
             offsets_retention_ms=5_000,

@@ -134,6 +134,21 @@ def test_group_goes_with_its_last_offset_when_its_retention_is_over() -> None:
     assert core.ask(m.DescribeGroup(*KEY)).state == "Dead"
 
 
+def test_progress_of_a_group_that_had_members_counts_from_the_last_of_them() -> None:
+    core = a_stable_group(members=1)
+    core.ask(a_commit("m0", 1))
+    for _ in range(LIMITS.offsets_retention_ms // 5_000):
+        core.advance(5_000)
+        core.ask(m.Heartbeat(*KEY, "m0", 1))
+    core.ask(m.LeaveGroup(*KEY, (m.LeavingMember("m0"),)))
+
+    core.advance(LIMITS.offsets_retention_ms - 1)
+    gone_early = core.sweep()
+    core.advance(1)
+
+    assert (gone_early, core.sweep()) == (0, 2), "the offset, and the group with it"
+
+
 def test_progress_of_a_group_that_never_had_members_counts_from_its_commit() -> None:
     core = an_empty_shard()
     core.ask(a_commit("", -1, partition=0))
