@@ -28,7 +28,7 @@ from rota.testing.network import Client
 if TYPE_CHECKING:
     from rota.testing.world import World
 
-ACTS_EVERY_MS = 200
+ACTS_EVERY_MS = 300
 NOT_YET = 1_000
 """So many generations ahead no group gets in a simulated world."""
 PARTITION = 99
