@@ -150,11 +150,11 @@ LineS7a(f, line) ==
   line.kind = "synced" =>
     \A m, n \in DOMAIN line.assignment : m # n => line.assignment[m] \intersect line.assignment[n] = {}
 
-\* A commit comes from a member of the current generation, and not while the assignment is awaited.
+\* A commit comes from a member that is in the current generation, not only in the next one, and not while the assignment is awaited.
 LineS9(f, line) ==
   line.kind = "committed" =>
     IF line.by = "" THEN f.state = "Empty"
-    ELSE line.by \in f.members /\ line.gen = f.gen /\ f.state # "Completing"
+    ELSE line.by \in f.settled /\ line.gen = f.gen /\ f.state # "Completing"
 
 \* Progress goes back only where the client had given up on the commit, or an administrator asks for it.
 LineS10(f, line) ==

@@ -246,7 +246,8 @@ TakeSync(r, s) ==
 TakeCommit(r, c) ==
   /\ c.state = "sent" /\ Serves(r)
   /\ LET f == Facts(r)
-         fits == /\ c.by \in f.members /\ f.state # "Completing"
+         fits == /\ c.by \in f.settled \/ (Bug = "newcomer_commits" /\ c.by \in f.members)
+                 /\ f.state # "Completing"
                  /\ c.gen = f.gen \/ Bug = "commit_ignores_generation"
          line == [kind |-> "committed", by |-> c.by, gen |-> c.gen, partition |-> c.partition, offset |-> c.offset,
                   id |-> c.id, late |-> FALSE]

@@ -97,6 +97,7 @@ def _profile(crowd: Crowd, shards: int, lease_ms: int, quiet_since_ms: int | Non
         "real",
         shards=shards,
         lease_ms=lease_ms,
+        late_timer_ms=5 * lease_ms,
         session_ms=(crowd.session_ms, crowd.session_ms),
         rebalance_ms=(REBALANCE_MS, REBALANCE_MS),
         churn_every_ms=0 if quiet_since_ms is not None else 1,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import asyncpg
 import pytest
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import CommitOffsets, DeleteGroup, OffsetToCommit
+from rota.protocol.messages import CommitOffsets, DeleteGroup, JoinGroup, JoinReply, OffsetToCommit, Protocol
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.verify import verify
 from tests.fencing.conftest import connected, fetched, joined, left, replaced, serving
@@ -85,6 +86,27 @@ async def test_a_stale_call_fails_at_once_and_says_why(
         await teller.execute("SELECT rota.assert_current('default', 'nobody', 1)")
 
     assert [e.value.sqlstate for e in (stale, fenced, missing)] == ["RT001", "RT002", "RT003"]
+
+
+async def test_no_door_accepts_a_commit_of_a_member_that_has_only_joined_the_next_generation(
+    coordinator: LocalCoordinator, teller: asyncpg.Connection
+) -> None:
+    me = await joined(coordinator)
+    join = JoinGroup("default", "tellers", "worker", (Protocol("p"),), 30_000, 30_000, group_instance_id="i2")
+    newcomer = (await coordinator.call(replace(join, wait_ms=1))).reply
+    assert isinstance(newcomer, JoinReply)
+    assert newcomer.pending
+
+    offsets = (OffsetToCommit("t", 0, 7),)
+    call = CommitOffsets("default", "tellers", me.generation_id, offsets, newcomer.member_id)
+    reply = (await coordinator.call(call)).reply
+    with pytest.raises(asyncpg.PostgresError, match="UNKNOWN_MEMBER_ID"):
+        await teller.execute(ASSERT, me.generation_id, newcomer.member_id)
+    with pytest.raises(asyncpg.PostgresError, match="UNKNOWN_MEMBER_ID"):
+        await teller.execute(COMMIT, me.generation_id, newcomer.member_id, 0, 7)
+
+    assert reply.error is ErrorCode.ILLEGAL_GENERATION
+    await teller.execute(COMMIT, me.generation_id, me.member_id, 0, 7)
 
 
 async def test_an_emptied_group_has_no_current_generation(

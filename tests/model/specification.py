@@ -101,6 +101,7 @@ PLANTED = (
     _planted("S7c", "generation_completes_without_waiting", _ONE_FAULT),
     _planted("S7c", "grant_before_revoke", replace(_QUIET, cooperative=True)),
     _planted("S9", "commit_ignores_generation", replace(_QUIET, max_commits=1)),
+    _planted("S9", "newcomer_commits", replace(_ONE_FAULT, max_commits=1)),
     _planted("S9", "answer_before_durable", replace(_QUIET, max_commits=1)),
     _planted("S10", "offsets_not_loaded", Bounds(replicas=1, members=1, max_commits=3, max_faults=2)),
     _planted("S11", "no_epoch_check", _ONE_FAULT),

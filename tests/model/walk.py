@@ -166,8 +166,9 @@ class TinyWorld:
 
     def _commit(self, client: Client, name: str, back: int) -> None:
         generation_id, group = client.generation_id - back, self.group
-        is_member = group is not None and client.member_id in group.members
-        current = is_member and group is not None and generation_id == group.generation_id
+        member = group.members.get(client.member_id) if group is not None else None
+        is_settled = member is not None and member.settled is not None
+        current = is_settled and group is not None and generation_id == group.generation_id
         items = (m.OffsetToCommit("t", 0, 1),)
         request = m.CommitOffsets(*KEY, generation_id, items, client.member_id, INSTANCES[name])
         reply = self.core.ask(request)

@@ -5,8 +5,6 @@ A mutant is a context manager that patches the core, the store's twin or the sim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -38,31 +36,10 @@ from rota.replica.owned_shard import Now, OwnedShard, Ready
 from rota.replica.ports import Answer, StoreUnavailable
 from rota.replica.steps import DropClosed, Serve
 from rota.storage import memory
+from tests.sim import group_mutants
+from tests.sim.registry import MUTANTS, Patch, mutant
 
-Mutant = Callable[[], AbstractContextManager[None]]
-MUTANTS: dict[str, Mutant] = {}
-
-
-def mutant(plant: Callable[[Callable[[Any, str, Any], None]], None]) -> None:
-    """Register `plant`, which gets a function that patches an attribute until the mutant is closed."""
-
-    @contextmanager
-    def planted() -> Iterator[None]:
-        with ExitStack() as stack:
-
-            def patch(target: Any, name: str, replacement: Any) -> None:
-                former = getattr(target, name)
-                own = name in vars(target)
-                setattr(target, name, replacement)
-                stack.callback(setattr, target, name, former) if own else stack.callback(delattr, target, name)
-
-            plant(patch)
-            yield
-
-    MUTANTS[plant.__name__] = planted
-
-
-Patch = Callable[[Any, str, Any], None]
+__all__ = ["MUTANTS", "group_mutants"]  # The latter registers its own.
 
 
 def _member_only(group: Any, member_id: str, group_instance_id: str | None, _generation_id: int) -> ErrorCode:

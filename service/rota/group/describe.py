@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rota.group.membership_checks import is_in_generation
 from rota.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group, GroupState, Member
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
@@ -66,9 +67,7 @@ def verify_fence(group: Group | None, request: VerifyFence) -> FenceReply:
     """Is this generation current, and (where given) is this member in it? The group's answer, in one look."""
     if group is None:
         return FenceReply(ErrorCode.GROUP_ID_NOT_FOUND)
-    member = group.members.get(request.member_id)
-    # Who has only joined the next generation is not in this one.
-    is_member = member is not None and member.settled is not None
+    is_member = is_in_generation(group, request.member_id)
     if request.generation_id != group.generation_id or group.state is EMPTY:
         error = ErrorCode.ILLEGAL_GENERATION
     elif request.member_id and not is_member:

@@ -27,10 +27,19 @@ def check_group(group: Group) -> list[str]:
     """The broken rules of one group."""
     broken = list(_members_and_counts(group))
     broken += _state_and_timers(group)
+    broken += check_join_phase(group)
     broken += _settled_side(group)
     for member in group.members.values():
         broken += (f"{member.member_id}: {rule}" for rule in _member(group, member))
     return broken
+
+
+def check_join_phase(group: Group) -> Iterator[str]:
+    """L3: a join phase in which every member has joined has ended; only an initial delay, or a pending id, goes on."""
+    if group.state is not PREPARING_REBALANCE or group.initial or group.pending or not group.members:
+        return
+    if all(member.joined for member in group.members.values()):
+        yield f"every member has joined, but the join phase goes on until {group.join_deadline_ms}"
 
 
 def _members_and_counts(group: Group) -> Iterator[str]:

@@ -62,8 +62,20 @@ def join_group(result: Result, group: Group, request: JoinGroup, call: int, limi
             report_fenced(result, group, "join", error, request.member_id, request.group_instance_id, -1)
 
 
-def turn_away(result: Result, group: Group, member_id: str) -> None:
-    """A full group takes no late rejoiner back either: it loses its place, as in Kafka."""
+def reject_join(result: Result, group: Group, request: JoinGroup, refusal: JoinReply, call: int) -> None:
+    """Answer a join that `check_join` has rejected.
+
+    As in Kafka, each rejected join tries to end the join phase: the member that a full group removes may be the last
+    one that the others waited for, and no other event would end the phase before its timeout.
+    """
+    if refusal.error is ErrorCode.GROUP_MAX_SIZE_REACHED:
+        _lose_place(result, group, request.member_id)
+    result.reply(call, refusal)
+    maybe_complete_join(result, group)
+
+
+def _lose_place(result: Result, group: Group, member_id: str) -> None:
+    """Remove a member that joins again too late, when the group is full; a pending id is forgotten. As in Kafka."""
     group.pending.pop(member_id, None)
     member = group.members.get(member_id)
     if member is not None:

@@ -32,6 +32,16 @@ def check_generation(group: Group, member_id: str, group_instance_id: str | None
     return error
 
 
+def is_in_generation(group: Group, member_id: str) -> bool:
+    """Whether the member is in the current generation: the rule of commits and of fence checks (S9).
+
+    A newcomer of a join phase under way is a member, but only of the next generation. Transactions in Postgres have the
+    same rule, because the store has the rows of settled members only.
+    """
+    member = group.members.get(member_id)
+    return member is not None and member.settled is not None
+
+
 def report_fenced(
     result: Result,
     group: Group,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rota.group.membership_checks import check_generation, report_fenced
+from rota.group.membership_checks import check_generation, is_in_generation, report_fenced
 from rota.group.records import CommittedOffset, OffsetsCommitted, OffsetsDeleted
 from rota.group.result import Result
 from rota.group.state import COMPLETING_REBALANCE, EMPTY, STABLE, Group
@@ -26,12 +26,17 @@ _NONE = ErrorCode.NONE
 
 
 def check_commit(group: Group, request: CommitOffsets) -> ErrorCode:
-    """May this commit land? A negative generation is an administrator's, for an Empty group only."""
+    """May this commit land? A negative generation is an administrator's, for an Empty group only.
+
+    A newcomer is not rejected as UNKNOWN_MEMBER_ID: it would take a new id, while its own waits in the join phase.
+    """
     if request.generation_id < 0 and group.state is EMPTY:
         return _NONE
     if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     error = check_generation(group, request.member_id, request.group_instance_id, request.generation_id)
+    if error is _NONE and not is_in_generation(group, request.member_id):
+        return ErrorCode.ILLEGAL_GENERATION
     if error is _NONE and group.state is COMPLETING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return error

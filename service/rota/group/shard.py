@@ -14,7 +14,7 @@ from rota.group.describe import describe_group, get_leader, list_groups, verify_
 from rota.group.expiry import on_timer, session_is_over
 from rota.group.forcing import force_rebalance
 from rota.group.heartbeat import heartbeat, heartbeat_many, unpark_heartbeat
-from rota.group.join import check_join, join_group, turn_away, unpark_join
+from rota.group.join import check_join, join_group, reject_join, unpark_join
 from rota.group.leave import leave_group
 from rota.group.offsets import commit_offsets, delete_offsets, expired_offsets, fetch_offsets
 from rota.group.records import (
@@ -276,15 +276,14 @@ class Shard(ShardState):
         group = self.groups.get(key)
         if refusal is None and group is None and request.member_id:
             refusal = JoinReply(UNKNOWN_MEMBER_ID, member_id=request.member_id)
-        if refusal is None:
-            group = group or Group(*key, self.tombstones.get(key, 0))
-            refusal = check_join(group, request, self.limits)
         if refusal is not None:
-            if refusal.error is ErrorCode.GROUP_MAX_SIZE_REACHED and group is not None:
-                turn_away(result, group, request.member_id)
             result.reply(call, refusal)
             return
-        assert group is not None
+        group = group or Group(*key, self.tombstones.get(key, 0))
+        refusal = check_join(group, request, self.limits)
+        if refusal is not None:
+            reject_join(result, group, request, refusal, call)
+            return
         # A refused newcomer leaves no Empty group behind (protocol.md §9): the group is kept from here on.
         self.groups[key] = group
         join_group(result, group, request, call, self.limits)

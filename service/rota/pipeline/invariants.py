@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from rota.group import records as r
 from rota.group.journal import decode_entry
+from rota.group.membership_checks import is_in_generation
 from rota.group.shard_state import ShardState
 from rota.group.state import COMPLETING_REBALANCE, STABLE
 from rota.pipeline.events import Line
@@ -95,9 +96,9 @@ class GroupAudit:
                 if strangers := [member for member, _ in record.assignments if member not in group.members]:
                     yield "S6", f"assigned to {strangers[0]}, which is no member"
             case r.OffsetsCommitted() if (
-                record.member_id and group is not None and record.member_id not in group.members
+                record.member_id and group is not None and not is_in_generation(group, record.member_id)
             ):
-                yield "S9", f"a commit of {record.member_id}, which is no member, was accepted"
+                yield "S9", f"a commit of {record.member_id}, which is not in the generation, was accepted"
 
 
 def epochs_mixed(spans: Iterable[EpochSpan]) -> Iterator[Finding]:

@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from rota.testing.history import Call
-from rota.testing.ledger import GroupAccount, Ledger
+from rota.testing.ledger import GroupAccount, Ledger, account_since
 
 _NONE = ErrorCode.NONE
 
 
 def check_answer(ledger: Ledger, call: Call) -> Iterator[str]:
-    """Compare one answer with the ledger as of its revision (S2, S3, S4, S5, S12, S15)."""
+    """Compare one answer with the ledger as of its revision (S2, S3, S4, S5, S9, S12, S15)."""
     request, reply = call.request, call.reply
     key = (request.namespace, getattr(request, "group_id", ""))
-    account = ledger.groups.get(key) or GroupAccount(ledger.floors.get(key, 0))
+    account = ledger.groups.get(key) or account_since(ledger.floors.get(key, 0))
     if reply is None:
         return
     match request, reply:
@@ -28,6 +28,8 @@ def check_answer(ledger: Ledger, call: Call) -> Iterator[str]:
             problems = _heartbeat(account, request, reply)
         case m.LeaveGroup(), m.LeaveReply():
             problems = _leave(account, reply)
+        case m.CommitOffsets(), m.CommitReply():
+            problems = _commit(account, request, reply)
         case m.FetchOffsets(), m.FetchReply():
             problems = _fetch(account, reply)
         case m.DescribeGroup(), m.DescribeReply(error=ErrorCode.NONE):
@@ -77,10 +79,13 @@ def _sync(account: GroupAccount, request: m.SyncGroup, reply: m.SyncReply) -> It
 def _heartbeat(account: GroupAccount, request: m.Heartbeat, reply: m.HeartbeatReply) -> Iterator[str]:
     """S15: a heartbeat's answer is true of the group at its revision."""
     is_member = request.member_id in account.members
+    is_current = account.join_generation_id <= request.generation_id <= account.generation_id
     match reply.error:
         case ErrorCode.NONE:
             if not is_member or reply.generation_id != account.generation_id or account.state == "PreparingRebalance":
                 yield f"S15 group is {account.state} {account.generation_id}, member: {is_member}"
+            elif not is_current or _fences(account, request.member_id, request.group_instance_id):
+                yield f"S15 it names another generation than {account.generation_id}, or another instance"
         case ErrorCode.REBALANCE_IN_PROGRESS:
             # A parked one may be told of a join phase that began and ended in the same instant.
             if account.state != "PreparingRebalance" and account.generation_id <= reply.generation_id:
@@ -89,8 +94,37 @@ def _heartbeat(account: GroupAccount, request: m.Heartbeat, reply: m.HeartbeatRe
             if is_member and request.group_instance_id in (None, account.members[request.member_id].group_instance_id):
                 yield "S15 it is a member"
         case ErrorCode.ILLEGAL_GENERATION:
-            if request.generation_id == account.generation_id:
+            if is_current:
                 yield "S15 it is the generation"
+
+
+def _commit(account: GroupAccount, request: m.CommitOffsets, reply: m.CommitReply) -> Iterator[str]:
+    """S9: accepted exactly from a member that is in the current generation, once that has an assignment."""
+    due = _commit_error(account, request)
+    if reply.error is not due and reply.error is not ErrorCode.GROUP_ID_NOT_FOUND:
+        yield f"S9 {due} is due in {account.state}, generation {account.generation_id} of {list(account.settled)}"
+
+
+def _commit_error(account: GroupAccount, request: m.CommitOffsets) -> ErrorCode:
+    """What a commit is due, by the journal alone."""
+    member_id, instance_id = request.member_id, request.group_instance_id
+    if request.generation_id < 0 and account.state == "Empty":
+        return _NONE
+    if _fences(account, member_id, instance_id):
+        return ErrorCode.FENCED_INSTANCE_ID
+    if member_id not in account.members or (instance_id and instance_id not in account.static_members()):
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if request.generation_id != account.generation_id or member_id not in account.settled:
+        return ErrorCode.ILLEGAL_GENERATION
+    return ErrorCode.REBALANCE_IN_PROGRESS if account.state == "CompletingRebalance" else _NONE
+
+
+def _fences(account: GroupAccount, member_id: str, group_instance_id: str | None) -> bool:
+    """Does the instance id belong to another member?"""
+    if group_instance_id is None:
+        return False
+    holders = account.static_members().get(group_instance_id)
+    return holders is not None and member_id not in holders
 
 
 def _leave(account: GroupAccount, reply: m.LeaveReply) -> Iterator[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rota.group.records import Entry
+from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request
 
 GroupKey = tuple[str, str]
@@ -83,6 +84,8 @@ class History:
     holds: list[Hold] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     departures: list[Departure] = field(default_factory=list)
+    limits: Limits | None = None
+    """What the coordinators were configured with; None where that is not known."""
     cooperative: frozenset[GroupKey] = frozenset()
     """Groups that reach an assignment in several rebalances, one after the other."""
     epochs: list[tuple[int, int, str, int]] = field(default_factory=list)

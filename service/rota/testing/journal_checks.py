@@ -26,8 +26,8 @@ def check_generations(_scan: Scan, account: GroupAccount, line: Landed) -> Itera
         yield f"S1 {line.entry.group_id}: {record.kind} with {record.generation_id} after {account.generation_id}"
 
 
-def check_completed(_scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
-    """S2, S3: one leader, who is a member; a protocol that every member offered; exactly the members there are."""
+def check_completed(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
+    """S2, S3, S18: one leader, who is a member; a protocol that every member offered; exactly the members there are."""
     record = line.entry.record
     if not isinstance(record, r.GenerationCompleted):
         return
@@ -38,6 +38,10 @@ def check_completed(_scan: Scan, account: GroupAccount, line: Landed) -> Iterato
     offered = [{protocol.name for protocol in image.protocols} for image in account.members.values()]
     if any(record.protocol_name not in names for names in offered):
         yield f"S3 {line.entry.group_id}: protocol {record.protocol_name} is not offered by all"
+    # A static member keeps its place, also in a full group.
+    dynamic = sum(image.group_instance_id is None for image in account.members.values())
+    if scan.history.limits is not None and dynamic > scan.history.limits.group_max_size:
+        yield f"S18 {line.entry.group_id}: generation of {list(account.members)}"
 
 
 def check_assignment(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
@@ -48,9 +52,11 @@ def check_assignment(scan: Scan, account: GroupAccount, line: Landed) -> Iterato
     sent_for = record.generation_id - 1 if record.resync else record.generation_id
     if sent_for != account.generation_id or account.state != ("Stable" if record.resync else "CompletingRebalance"):
         yield f"S6 {key[1]}: assignment for {sent_for} in {account.state}, generation {account.generation_id}"
+    given = dict(record.assignments)
+    if record.resync and all(given.get(m, b"") == account.assignments.get(m, b"") for m in account.members):
+        yield f"S6 {key[1]}: generation {record.generation_id} has the assignment of the one before"
     if record.leader_id != account.leader_id:
         yield f"S6 {key[1]}: assignment from {record.leader_id}, leader is {account.leader_id}"
-    given = dict(record.assignments)
     by_server = (account.protocol_name or "").startswith("server:")
     sent = [payload for payload in scan.payloads.get((key, sent_for), ()) if payload.member_id == record.leader_id]
     if not by_server and not any(all(dict(p.assignments).get(m) == a for m, a in given.items()) for p in sent):
@@ -69,7 +75,7 @@ def _partitions(share: bytes, by_server: bool) -> Sequence[object]:
 
 
 def check_commit(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
-    """S9, S10: a commit is from a current member of the current generation; progress goes back only if told to."""
+    """S9, S10: a commit is from a member that is in the current generation; progress goes back only if told to."""
     record = line.entry.record
     if not isinstance(record, r.OffsetsCommitted):
         return
@@ -77,7 +83,7 @@ def check_commit(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[st
     call = scan.commits[item.metadata]
     assert isinstance(call.request, CommitOffsets)
     if record.member_id:
-        if call.request.generation_id != account.generation_id or record.member_id not in account.members:
+        if call.request.generation_id != account.generation_id or record.member_id not in account.settled:
             yield f"S9 {line.entry.group_id}: {call.request} landed in generation {account.generation_id}"
         if account.state == "CompletingRebalance":
             yield f"S9 {line.entry.group_id}: commit while the assignment was awaited"
@@ -86,6 +92,26 @@ def check_commit(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[st
             yield f"S10 {line.entry.group_id}: offset {former.offset} of {former.metadata} went back by {item}"
     elif account.state != "Empty":
         yield f"S9 {line.entry.group_id}: an administrator's commit landed in {account.state}"
+
+
+def check_retention(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
+    """S10: progress of an Empty group lasts until it has been Empty for the retention, by the owners' clocks."""
+    record, limits, since_ms = line.entry.record, scan.history.limits, account.empty_since_ms
+    if not isinstance(record, r.OffsetsDeleted) or record.reason != "expired" or account.state != "Empty":
+        return
+    if limits is None or since_ms is None:
+        return
+    if (after_ms := line.entry.at_ms - since_ms) < limits.offsets_retention_ms:
+        yield f"S10 {line.entry.group_id}: {record.partitions} expired {after_ms} ms after the last member had gone"
+
+
+def check_timeouts(_scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
+    """L1: a static member outlives the rebalance timeout of a join phase."""
+    record = line.entry.record
+    if isinstance(record, r.MemberExpired) and record.reason.startswith("did not rejoin"):
+        image = account.members.get(record.member_id)
+        if image is not None and image.group_instance_id is not None:
+            yield f"L1 {line.entry.group_id}: static member {record.member_id} was expired: {record.reason}"
 
 
 def check_expiry(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
@@ -102,15 +128,17 @@ def check_expiry(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[st
 
 
 def check_join_phase(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
-    """L3: a join phase that nothing disturbs ends within its rebalance timeout."""
+    """L3: a join phase ends within its members' rebalance timeout; at once where all have joined, see `World`."""
     record, since_ms = line.entry.record, account.rebalance_since_ms
     ends = isinstance(record, r.GenerationCompleted | r.GroupEmptied)
     if not ends or since_ms is None or account.state != "PreparingRebalance":
         return
-    # Where only static members are left and none is here, the phase is armed again until their sessions end.
-    bound_ms = 2 * scan.profile.rebalance_ms[1] + scan.profile.session_ms[1] + scan.profile.lease_ms * 5
-    if line.decided_ms - since_ms > bound_ms:
-        yield f"L3 {line.entry.group_id}: the join phase took {line.decided_ms - since_ms} ms"
+    bound_ms = account.rebalance_timeout_ms + scan.profile.late_timer_ms
+    if account.static_members():
+        # Where only static members are left and none has joined, the phase is armed again until their sessions end.
+        bound_ms += account.rebalance_timeout_ms + scan.profile.session_ms[1]
+    if (took_ms := line.decided_ms - since_ms) > bound_ms:
+        yield f"L3 {line.entry.group_id}: the join phase took {took_ms} ms, at most {bound_ms} are due"
 
 
 def check_members_after(account: GroupAccount, line: Landed) -> Iterator[str]:
@@ -130,6 +158,8 @@ LINE_RULES: tuple[Callable[[Scan, GroupAccount, Landed], Iterator[str]], ...] = 
     check_completed,
     check_assignment,
     check_commit,
+    check_retention,
+    check_timeouts,
     check_expiry,
     check_join_phase,
 )

@@ -17,6 +17,8 @@ class GroupAccount:
     """One group at one revision. `settled` is what a new owner would still know."""
 
     generation_id: int = 0
+    join_generation_id: int = 0
+    """The generation that the last join phase made: resyncs open later ones."""
     state: str = "Empty"
     leader_id: str = ""
     protocol_type: str = ""
@@ -27,6 +29,10 @@ class GroupAccount:
     assignments: dict[str, bytes] = field(default_factory=dict)
     offsets: dict[tuple[str, int], r.CommittedOffset] = field(default_factory=dict)
     rebalance_since_ms: int | None = None
+    empty_since_ms: int | None = None
+    """By its owner's clock; None before the group has had a generation, and while it has one."""
+    rebalance_timeout_ms: int = 0
+    """The longest rebalance timeout of all that have been members in this join phase."""
 
     def static_members(self) -> dict[str, list[str]]:
         """Member ids by instance id; more than one id is an error (S16)."""
@@ -46,7 +52,23 @@ class GroupAccount:
     def forget_unsettled(self, at_ms: int) -> None:
         self.members = dict(self.settled)
         self.state = self.settled_state or "Empty"
-        self.rebalance_since_ms = at_ms if self.state == "PreparingRebalance" else None
+        self.rebalance_since_ms = None
+        if self.state == "PreparingRebalance":
+            self.start_phase(at_ms)
+
+    def start_phase(self, at_ms: int) -> None:
+        """A join phase begins, or a new owner begins it again."""
+        self.rebalance_since_ms, self.rebalance_timeout_ms = at_ms, 0
+        for image in self.members.values():
+            self.note_timeout(image)
+
+    def note_timeout(self, image: MemberImage) -> None:
+        self.rebalance_timeout_ms = max(self.rebalance_timeout_ms, image.rebalance_timeout_ms)
+
+
+def account_since(floor: int) -> GroupAccount:
+    """A group of which the journal knows nothing, except for the generation at which it was last deleted."""
+    return GroupAccount(floor, floor)
 
 
 class Ledger:
@@ -60,7 +82,7 @@ class Ledger:
     def account(self, key: GroupKey) -> GroupAccount:
         account = self.groups.get(key)
         if account is None:
-            account = self.groups[key] = GroupAccount(self.floors.get(key, 0))
+            account = self.groups[key] = account_since(self.floors.get(key, 0))
         return account
 
     def move(self, line: Landed) -> None:
@@ -73,7 +95,10 @@ class Ledger:
             account = self.groups.pop((entry.namespace, entry.group_id))
             self.floors[(entry.namespace, entry.group_id)] = account.generation_id
         elif not isinstance(record, r.ShardReleased | r.TopicChanged):
-            _move(self.account((entry.namespace, entry.group_id)), record, line.decided_ms)
+            account = self.account((entry.namespace, entry.group_id))
+            _move(account, record, line.decided_ms)
+            if isinstance(record, r.GroupEmptied | r.GenerationCompleted):
+                account.empty_since_ms = entry.at_ms if account.state == "Empty" else None
 
     def _new_owner(self, at_ms: int) -> None:
         for key, account in list(self.groups.items()):
@@ -87,13 +112,15 @@ def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
     match record:
         case r.RebalanceStarted():
             account.state = "PreparingRebalance"
-            account.rebalance_since_ms = at_ms
+            account.start_phase(at_ms)
         case r.MemberJoined():
             if not account.members:
                 account.protocol_type = record.protocol_type
             account.members[record.member.member_id] = record.member
+            account.note_timeout(record.member)
         case r.MemberUpdated():
             account.members[record.member.member_id] = record.member
+            account.note_timeout(record.member)
             if record.settle:
                 account.settled[record.member.member_id] = record.member
         case r.MemberLeft() | r.MemberExpired() | r.MemberRemoved():
@@ -117,14 +144,14 @@ def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
             for partition in record.partitions:
                 del account.offsets[partition]
         case r.GroupEmptied():
-            account.generation_id = record.generation_id
+            account.generation_id = account.join_generation_id = record.generation_id
             account.state = "Empty"
             account.rebalance_since_ms = None
             account.settle("Empty")
 
 
 def _complete(account: GroupAccount, record: r.GenerationCompleted) -> None:
-    account.generation_id = record.generation_id
+    account.generation_id = account.join_generation_id = record.generation_id
     account.state = "CompletingRebalance"
     account.leader_id = record.leader_id
     account.protocol_name = record.protocol_name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from rota.protocol.ids import shard_of
 from rota.protocol.messages import (
     CommitOffsets,
     DeleteGroup,
@@ -23,6 +24,7 @@ from rota.protocol.messages import (
 )
 from rota.testing.cooperative import CooperativeMember
 from rota.testing.history import GroupKey
+from rota.testing.impostor import ACTS_EVERY_MS, Impostor
 from rota.testing.member import TOPIC, Member
 from rota.testing.network import Client
 from rota.testing.replicas import ReplicaProcess
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from rota.testing.world import World
 
 FOR_EVER_MS = 10_000_000
+_ONCE_EMPTY_MS = 150
 FAULT_SHARE = 0.6
 """How likely a seed has each kind of fault at all."""
 
@@ -83,6 +86,8 @@ class Nemesis:
             world.troublesome = False
         self._again(profile.churn_every_ms, self._churn)
         self._again(profile.admin_every_ms, self._administer)
+        if world.is_unruly:
+            self._again(ACTS_EVERY_MS, Impostor(world).act)
         if profile.quiet_ms:
             world.network.faulty = world.store.faulty = False
         world.scheduler.after(profile.quiet_ms, None, self._start_faults)
@@ -193,8 +198,17 @@ class Nemesis:
         for member in list(self.members()):
             if member.group == group and member.is_live:
                 member.leave()
+        if self.world.is_unruly:
+            self.world.scheduler.after(_ONCE_EMPTY_MS, None, self._sweep, group)
         for delay_ms in (200, 600):
             self.world.scheduler.after(delay_ms, None, self._ask, DeleteGroup(*group))
+
+    def _sweep(self, group: GroupKey) -> None:
+        """Clean up where a group has just become Empty: what it has committed long ago must stay."""
+        for replica in self.world.replicas.values():
+            if shard_of(*group, self.world.profile.shards) in replica.owned and not replica.dead:
+                self.world.sometimes("swept where a group has just become Empty")
+                replica.sweep()
 
     def _resync(self, group: GroupKey) -> None:
         if not self.active:

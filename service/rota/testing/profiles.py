@@ -23,6 +23,8 @@ class Profile:
     safety_ms: int = 14_000
     converge_ms: int = 40_000
     lease_ms: int = 1_000
+    late_timer_ms: int = 1_000
+    """How late a timer may fire: by the pause of a replica, which has lost its lease where that was longer."""
     session_ms: tuple[int, int] = (1_200, 2_400)
     rebalance_ms: tuple[int, int] = (1_500, 3_500)
     initial_rebalance_delay_ms: int = 250

@@ -211,6 +211,7 @@ class Replica(ReplicaProcess):
             if number in self._decided:
                 self.world.violation(f"L6 the reply to call {number} is decided twice, now as {reply}")
             self._decided.add(number)
+        self.world.check_join_phases(owned.shard)
         if decided.records:
             if not by_join_timer:
                 self._check_pending(owned, decided)

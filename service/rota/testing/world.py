@@ -10,7 +10,9 @@ from __future__ import annotations
 import traceback
 from random import Random
 
-from rota.group.state import STABLE, GroupState
+from rota.group.invariants import check_join_phase
+from rota.group.shard import Shard
+from rota.group.state import PREPARING_REBALANCE, STABLE, GroupState
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request, parks_for_ms
@@ -45,7 +47,7 @@ class World:
         self.history = History()
         self.check_invariants = self.chance(0.25)
         full = self.chance(0.1)
-        self.limits = Limits(
+        self.limits = self.history.limits = Limits(
             initial_rebalance_delay_ms=self.profile.initial_rebalance_delay_ms,
             group_max_size=2 if full else 100,
             offsets_retention_ms=5_000,
@@ -69,6 +71,8 @@ class World:
         """Groups whose members hold on to their partitions while they join."""
         self.served = frozenset(self.groups[:1] if seed % 10 == 8 else ())
         """Groups that leave assigning to the server."""
+        self.is_unruly = seed // 8 % 4 == 3
+        """In some worlds, of all profiles, a client acts under names that are not its own."""
         self.replica_ids = [f"r{number}" for number in range(self.profile.replicas)]
         self.replicas = {replica_id: self.new_replica(replica_id) for replica_id in self.replica_ids}
         self.nemesis = self._new_nemesis()
@@ -225,8 +229,16 @@ class World:
             self.sometimes("two replicas believe that they own a shard")
         note_takeover(self.history, self.store.folded[shard_id])
 
+    def check_join_phases(self, shard: Shard) -> None:
+        """L3: between any two steps, no join phase waits for its timeout once every member has joined."""
+        for group in shard.groups.values():
+            if group.state is PREPARING_REBALANCE:
+                for broken in check_join_phase(group):
+                    self.violation(f"L3 {group.group_id}: {broken}")
+
     def compare_with_store(self, owned: ServedShard) -> None:
         """S14 at random points: the live shard, the store's rows and the folded journal say the same."""
+        self.check_join_phases(owned.shard)
         if not self.chance(0.04):
             return
         shard_id = owned.shard.shard_id

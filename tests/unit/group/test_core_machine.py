@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from rota.group.state import Group
 from rota.protocol import messages as m
+from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from tests.unit.group.driver import GROUP_ID, NAMESPACE, Core
 
@@ -173,7 +174,10 @@ class CoreMachine(RuleBasedStateMachine):
             self.core.ask(m.CommitOffsets(*KEY, -1, items))
             return
         member_id, generation_id = self.somebody(dice), self.generation(dice)
-        self.core.ask(m.CommitOffsets(*KEY, generation_id, items, member_id, self.instance_of(member_id, dice)))
+        fence = self.core.ask(m.VerifyFence(*KEY, generation_id, member_id))
+        request = m.CommitOffsets(*KEY, generation_id, items, member_id, self.instance_of(member_id, dice))
+        is_accepted = self.core.ask(request).error is ErrorCode.NONE
+        assert not is_accepted or generation_id < 0 or fence.is_member, f"S9: {request} was accepted"
 
     @rule(dice=DICE)
     def offsets_are_deleted(self, dice: Dice) -> None:

@@ -101,6 +101,13 @@ def test_heartbeat_parked_in_a_join_phase_is_told() -> None:
     assert any("parks a heartbeat in PreparingRebalance" in rule for rule in check_group(group))
 
 
+def test_join_phase_that_outlasts_the_last_join_is_told() -> None:
+    group = a_group_in_a_join_phase(members=2).group
+    group.members["m0"].joined, group.joined_count = True, 2
+
+    assert any("every member has joined, but the join phase goes on" in rule for rule in check_group(group))
+
+
 def test_deadline_of_a_parked_member_is_told() -> None:
     core = a_group_awaiting_its_assignment(members=2)
     core.send(a_sync("m1", 1))

@@ -297,18 +297,6 @@ def test_static_member_finds_its_place_in_a_full_group() -> None:
     assert core.ask(a_join(new="again", instance="i1")).member_id == "again"
 
 
-def test_late_rejoiner_of_a_full_group_loses_its_place() -> None:
-    core = a_stable_group(members=3)
-    core.shard.limits = replace(LIMITS, group_max_size=2)
-    core.send(a_join("m0"))
-    core.send(a_join("m1"))
-
-    reply = core.ask(a_join("m2"))
-
-    assert reply.error is ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert core.last("member_removed").reason == "the group is full"
-
-
 def test_protocol_that_most_members_prefer_is_chosen() -> None:
     core = an_empty_shard()
     for instance, names in (("a", "xy"), ("b", "yx"), ("c", "yx")):

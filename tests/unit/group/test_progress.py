@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+
+import pytest
 
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
@@ -21,6 +24,7 @@ from tests.unit.group.driver import (
     a_sync,
     an_empty_group,
     an_empty_shard,
+    everybody_again,
 )
 
 KEY = (NAMESPACE, GROUP_ID)
@@ -130,6 +134,21 @@ def test_group_goes_with_its_last_offset_when_its_retention_is_over() -> None:
     assert core.ask(m.DescribeGroup(*KEY)).state == "Dead"
 
 
+def test_progress_of_a_group_that_had_members_counts_from_the_last_of_them() -> None:
+    core = a_stable_group(members=1)
+    core.ask(a_commit("m0", 1))
+    for _ in range(LIMITS.offsets_retention_ms // 5_000):
+        core.advance(5_000)
+        core.ask(m.Heartbeat(*KEY, "m0", 1))
+    core.ask(m.LeaveGroup(*KEY, (m.LeavingMember("m0"),)))
+
+    core.advance(LIMITS.offsets_retention_ms - 1)
+    gone_early = core.sweep()
+    core.advance(1)
+
+    assert (gone_early, core.sweep()) == (0, 2), "the offset, and the group with it"
+
+
 def test_progress_of_a_group_that_never_had_members_counts_from_its_commit() -> None:
     core = an_empty_shard()
     core.ask(a_commit("", -1, partition=0))
@@ -203,6 +222,38 @@ def test_newcomer_of_the_running_join_phase_is_not_in_the_generation_before() ->
     core.send(a_join(new="new", instance="i9"))
 
     assert core.ask(m.VerifyFence(*KEY, 1, "new")).error is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("build", [an_empty_shard, an_empty_group, a_stable_group])
+def test_newcomer_commits_only_once_it_is_in_the_generation(build: Callable[[], Core]) -> None:
+    core = build()
+    core.send(a_join(new="new", instance="i9"))
+    former = core.group.generation_id
+
+    early = core.ask(a_commit("new", former, partition=5))
+    everybody_again(core)
+    core.let_the_join_phase_end()
+    awaiting = core.ask(a_commit("new", former + 1, partition=5))
+    core.send(replace(a_sync(core.leader_id, former + 1), assignments=((core.leader_id, b"all"),)))
+    late = core.ask(a_commit("new", former, partition=5))
+    settled = core.ask(a_commit("new", former + 1, partition=5))
+
+    # The same as for a generation that is over: it keeps its id, and joins.
+    assert (early.error, late.error) == (ErrorCode.ILLEGAL_GENERATION, ErrorCode.ILLEGAL_GENERATION)
+    assert (awaiting.error, settled.error) == (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.NONE)
+    assert core.kinds().count("offsets_committed") == 1 + (build is an_empty_group)
+
+
+def test_commits_and_fence_checks_have_the_same_members() -> None:
+    core = a_stable_group(members=2, static=1)
+    core.send(a_join(new="back", instance="i0", protocols=(("range", b"changed"),)))
+    core.send(a_join(new="new", instance="i9"))
+    ids = [*core.group.members, "m0", "stranger"]
+
+    commits = {member_id: core.ask(a_commit(member_id, 1)).error is ErrorCode.NONE for member_id in ids}
+    fences = {member_id: core.ask(m.VerifyFence(*KEY, 1, member_id)).is_member for member_id in ids}
+
+    assert commits == fences == {"back": True, "m1": True, "new": False, "m0": False, "stranger": False}
 
 
 def test_nobody_is_named_as_leader_who_never_led() -> None:
