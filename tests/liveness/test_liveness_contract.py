@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.group.shard import MemberName
+from rota.group.sessions import MemberName
 from rota.replica.ports import Liveness, ShardNews
 
 A, B, C = (("default", "orders", f"worker/{name}-ü") for name in "abc")

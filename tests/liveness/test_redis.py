@@ -13,7 +13,7 @@ import pytest
 import redis
 import trustme
 
-from rota.group.shard import MemberName
+from rota.group.sessions import MemberName
 from rota.liveness.redis import RedisLiveness
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of

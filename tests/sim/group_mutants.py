@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rota.group import apply, expiry, heartbeat, join, leave, offsets, rebalance, shard, sync
+from rota.group import apply, expiry, heartbeat, join, leave, offsets, rebalance, sessions, shard, sync
 from rota.group.membership_checks import check_member
 from rota.group.records import MemberExpired, MemberLeft, MemberRemoved
 from rota.group.result import Result
@@ -60,7 +60,7 @@ def static_members_go_at_the_rebalance_timeout(patch: Patch) -> None:
         for member in [member for member in group.members.values() if not member.joined]:
             rebalance.drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
             why = "did not rejoin within the rebalance timeout"
-            result.record(group, MemberExpired(member.member_id, member.image.group_instance_id, why))
+            apply.record(result, group, MemberExpired(member.member_id, member.image.group_instance_id, why))
         original(result, group)
 
     patch(rebalance, "complete_join", complete_join)
@@ -109,7 +109,7 @@ def repeated_resync_opens_a_generation(patch: Patch) -> None:
         if any(given.get(member.member_id, b"") != member.assignment for member in group.members.values()):
             original(result, group, leader, request, call, limits)
             return
-        result.record(group, sync._synced(group, request, group.generation_id + 1, resync=True))
+        apply.record(result, group, sync._synced(group, request, group.generation_id + 1, resync=True))
         result.reply(call, sync.sync_reply(group, leader))
         rebalance.release_heartbeats(result, group)
 
@@ -188,9 +188,9 @@ def heartbeat_of_an_older_generation_is_accepted(patch: Patch) -> None:
 @mutant
 def sessions_end_early(patch: Patch) -> None:
     """L1 (A10): a session ends 200 ms before its time."""
-    original = Result.set_session_deadline
+    original = sessions.set_session_deadline
 
-    def set_session_deadline(self: Any, group: Any, member: Any, deadline_ms: int) -> None:
-        original(self, group, member, deadline_ms - 200)
+    def set_session_deadline(result: Result, group: Any, member: Any, deadline_ms: int) -> None:
+        original(result, group, member, deadline_ms - 200)
 
-    patch(Result, "set_session_deadline", set_session_deadline)
+    patch(sessions, "set_session_deadline", set_session_deadline)

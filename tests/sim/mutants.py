@@ -12,12 +12,12 @@ from rota.group import (
     apply,
     describe,
     expiry,
-    harvest,
     heartbeat,
     join,
     leave,
     offsets,
     rebalance,
+    sessions,
     shard,
     shard_state,
     state,
@@ -273,14 +273,14 @@ def generation_not_bumped(patch: Patch) -> None:
 @mutant
 def generation_not_persisted(patch: Patch) -> None:
     """S14: the new generation is in the journal but not in the rows."""
-    original = harvest.group_rows
+    original = shard_state._group_rows
 
     def group_rows(group: Any, changes: RowChanges) -> None:
         if group.state is COMPLETING_REBALANCE:
             group.dirty = False
         original(group, changes)
 
-    patch(shard_state, "group_rows", group_rows)
+    patch(shard_state, "_group_rows", group_rows)
 
 
 @mutant
@@ -401,7 +401,7 @@ def static_replacement_in_completing(patch: Patch) -> None:
         group.joined_count -= 1
         group.settle_member(member)
         group.settle(COMPLETING_REBALANCE)
-        result.renew_session(group, member)
+        sessions.start_session(result, group, member)
 
     patch(join, "start_rebalance", start)
 
@@ -489,13 +489,10 @@ def heartbeat_in_join_phase_does_not_renew(patch: Patch) -> None:
 def session_timer_not_rearmed(patch: Patch) -> None:
     """L2: a session timer that rings early is not set again, so the member never expires."""
 
-    def on_session_timer(result: Result, group: Any, timer: Any, limits: Any) -> None:
+    def member_to_expire(result: Result, group: Any, timer: Any) -> Any:
         member = group.members.get(timer.member_id)
-        if (
-            member is not None
-            and member.session_deadline_ms is not None
-            and member.session_deadline_ms <= result.now_ms
-        ):
-            expiry._expire(result, group, member, limits)
+        if member is None or member.session_deadline_ms is None or member.session_deadline_ms > result.now_ms:
+            return None
+        return member
 
-    patch(expiry, "_on_session_timer", on_session_timer)
+    patch(expiry, "member_to_expire", member_to_expire)

@@ -11,6 +11,7 @@ from typing import Any
 from rota.group.records import (
     AssignmentFailed,
     AssignmentSynced,
+    Entry,
     GenerationCompleted,
     GroupEmptied,
     LeaderChanged,
@@ -28,6 +29,7 @@ from rota.group.records import (
     RequestFenced,
     SessionStats,
 )
+from rota.group.result import Result
 from rota.group.rows import GroupRow, OffsetRow
 from rota.group.state import (
     COMPLETING_REBALANCE,
@@ -42,6 +44,12 @@ from rota.group.state import (
 def apply(group: Group, record: Record, at_ms: int) -> None:
     """Change `group` as `record` says. Records of a shard or a topic are not a group's business."""
     _APPLY[type(record)](group, record, at_ms)
+
+
+def record(result: Result, group: Group, fact: Record) -> None:
+    """Fold a fact that was just decided into the group, and keep it for the journal."""
+    apply(group, fact, result.now_ms)
+    result.records.append(Entry(group.namespace, group.group_id, group.generation_id, result.now_ms, fact))
 
 
 def _rebalance_started(group: Group, record: RebalanceStarted, at_ms: int) -> None:

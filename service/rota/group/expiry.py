@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from rota.group.apply import record
 from rota.group.rebalance import complete_join, drop_parked, empty_group, on_join_timer, start_rebalance
 from rota.group.records import MemberExpired
 from rota.group.result import Result, Timer, TimerKind
-from rota.group.session_stats import report_gaps
+from rota.group.sessions import member_to_expire, report_gaps
 from rota.group.state import PREPARING_REBALANCE, Group, Member
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
@@ -15,7 +16,9 @@ def on_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None
     """A timer rang. It may be out of date: each handler looks at the state before it believes it."""
     match timer.kind:
         case TimerKind.SESSION:
-            _on_session_timer(result, group, timer, limits)
+            member = member_to_expire(result, group, timer)
+            if member is not None:
+                _expire(result, group, member, limits)
         case TimerKind.JOIN:
             on_join_timer(result, group, limits, timer.at_ms)
         case TimerKind.SYNC:
@@ -26,38 +29,12 @@ def on_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None
             pass  # Whoever has the topics answers it, with `Shard.finish_job`.
 
 
-def session_is_over(group: Group, timer: Timer, now_ms: int) -> bool:
-    """Would this timer expire its member now? Then the owner asks first what other replicas have heard."""
-    member = group.members.get(timer.member_id)
-    return (
-        member is not None
-        and member.session_armed_ms == timer.at_ms
-        and member.session_deadline_ms is not None
-        and member.session_deadline_ms <= now_ms
-    )
-
-
-def _on_session_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None:
-    member = group.members.get(timer.member_id)
-    if member is None or member.session_armed_ms != timer.at_ms:
-        return
-    member.session_armed_ms = None
-    deadline_ms = member.session_deadline_ms
-    if deadline_ms is None:
-        return
-    if deadline_ms > result.now_ms:
-        member.session_armed_ms = deadline_ms
-        result.set_timer(TimerKind.SESSION, group, member.member_id, deadline_ms)
-        return
-    _expire(result, group, member, limits)
-
-
 def _expire(result: Result, group: Group, member: Member, limits: Limits) -> None:
     member_id, instance_id = member.member_id, member.image.group_instance_id
     silent = f"no heartbeat within its session timeout of {member.image.session_timeout_ms} ms"
     drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
     report_gaps(result, group, (member,))
-    result.record(group, MemberExpired(member_id, instance_id, silent))
+    record(result, group, MemberExpired(member_id, instance_id, silent))
     _after_expiry(result, group, limits, f"member {member_id} expired: {silent}", member_id)
 
 
@@ -90,7 +67,7 @@ def _on_sync_timer(result: Result, group: Group, timer: Timer, limits: Limits) -
         member = group.members[member_id]
         drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
         gone = MemberExpired(member_id, member.image.group_instance_id, "did not sync within the rebalance timeout")
-        result.record(group, gone)
+        record(result, group, gone)
     if not late:
         return
     reason = f"{len(late)} of the members did not sync within the rebalance timeout"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rota.group.membership_checks import check_member, report_fenced
 from rota.group.result import Result
+from rota.group.sessions import renew_session
 from rota.group.state import PREPARING_REBALANCE, Group, Member
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
@@ -27,7 +28,7 @@ def heartbeat(result: Result, group: Group, request: Heartbeat, call: int) -> No
         _refuse(result, group, request, error, call)
         return
     member = group.members[request.member_id]
-    result.hear(group, member)
+    renew_session(result, group, member)
     if group.state is PREPARING_REBALANCE:
         detail = group.rebalance_reason
         reply = HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS, detail, group.generation_id, group.state.value)
@@ -54,7 +55,7 @@ def heartbeat_many(result: Result, group: Group, request: HeartbeatMany, call: i
         ):
             errors.append(_refuse_one(result, group, beat))
         else:
-            result.hear(group, member)
+            renew_session(result, group, member)
     if group.state is PREPARING_REBALANCE:
         refused = {error.member_id for error in errors}
         told = (beat.member_id for beat in request.members if beat.member_id not in refused)
@@ -67,7 +68,7 @@ def unpark_heartbeat(result: Result, group: Group, member: Member, *, answer: bo
     """The group did not move in the call's time. An answered wait shows that the member was there until now."""
     call, member.heartbeat_call = member.heartbeat_call, None
     if answer and call is not None:
-        result.hear(group, member)
+        renew_session(result, group, member)
         result.reply(call, _alive(group))
 
 

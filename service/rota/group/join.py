@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rota.group.apply import record
 from rota.group.membership_checks import check_member, report_fenced
 from rota.group.mismatch import join_mismatch
 from rota.group.rebalance import (
@@ -14,7 +15,8 @@ from rota.group.rebalance import (
 from rota.group.records import MemberFenced, MemberJoined, MemberRemoved, MemberUpdated
 from rota.group.result import Result, TimerKind
 from rota.group.rows import MemberImage
-from rota.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
+from rota.group.sessions import start_session, stop_session
+from rota.group.state import EMPTY, PREPARING_REBALANCE, STABLE, Group, GroupState, Member
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, JoinReply
@@ -80,7 +82,7 @@ def _lose_place(result: Result, group: Group, member_id: str) -> None:
     member = group.members.get(member_id)
     if member is not None:
         drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
-        result.record(group, MemberRemoved(member_id, member.image.group_instance_id, "the group is full"))
+        record(result, group, MemberRemoved(member_id, member.image.group_instance_id, "the group is full"))
 
 
 def unpark_join(result: Result, group: Group, member: Member, *, answer: bool) -> None:
@@ -88,7 +90,7 @@ def unpark_join(result: Result, group: Group, member: Member, *, answer: bool) -
     call, member.join_call = member.join_call, None
     if answer and call is not None:
         result.reply(call, JoinReply(pending=True, member_id=member.member_id, generation_id=group.generation_id))
-    result.renew_session(group, member)
+    start_session(result, group, member)
 
 
 def _returning_static(group: Group, request: JoinGroup) -> bool:
@@ -117,7 +119,7 @@ def _issue_member_id(result: Result, group: Group, request: JoinGroup, call: int
 def _add_member(result: Result, group: Group, request: JoinGroup, member_id: str, call: int, limits: Limits) -> None:
     group.pending.pop(member_id, None)
     image = _image(request, member_id, request.group_instance_id)
-    result.record(group, MemberJoined(image, request.protocol_type, request.reason))
+    record(result, group, MemberJoined(image, request.protocol_type, request.reason))
     _park(result, group, group.members[member_id], call)
     if group.state is PREPARING_REBALANCE and group.initial:
         group.newcomer_arrived = True
@@ -129,18 +131,18 @@ def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, ca
     """A member that is known joins again. What that means is a matter of the state (§8.5, §8.6)."""
     changed = member.image.protocols != request.protocols
     match group.state:
-        case state if state is PREPARING_REBALANCE:
+        case GroupState.PREPARING_REBALANCE:
             reason = ""
-        case state if state is COMPLETING_REBALANCE and changed:
+        case GroupState.COMPLETING_REBALANCE if changed:
             reason = f"member {member.member_id} changed its metadata while the assignment was awaited"
-        case state if state is COMPLETING_REBALANCE:
+        case GroupState.COMPLETING_REBALANCE:
             result.reply(call, join_reply(group, member))
             return
-        case state if state is STABLE and group.is_leader(member.member_id):
+        case GroupState.STABLE if group.is_leader(member.member_id):
             reason = f"leader {member.member_id} joined again"
-        case state if state is STABLE and changed:
+        case GroupState.STABLE if changed:
             reason = f"member {member.member_id} changed its metadata"
-        case state if state is STABLE:
+        case GroupState.STABLE:
             result.reply(call, join_reply(group, member))
             return
         case state:
@@ -162,9 +164,9 @@ def _replace_static_member(
     member = group.members[old_id]
     drop_parked(result, member, ErrorCode.FENCED_INSTANCE_ID, member_id=old_id)
     fenced = MemberFenced(old_id, request.new_member_id, request.group_instance_id, request.reason)
-    result.record(group, fenced)
+    record(result, group, fenced)
     member.session_armed_ms = None
-    result.renew_session(group, member)
+    start_session(result, group, member)
     was_stable = group.state is STABLE
     keeps_assignment = was_stable and _keeps_protocol(group, member, request)
     _update(result, group, member, request, settle=keeps_assignment)
@@ -198,7 +200,7 @@ def _update(result: Result, group: Group, member: Member, request: JoinGroup, *,
     # Its instance id is for life: a rejoin without it does not make a static member a dynamic one.
     image = _image(request, member.member_id, member.image.group_instance_id)
     if image != member.image:
-        result.record(group, MemberUpdated(image, settle, request.reason))
+        record(result, group, MemberUpdated(image, settle, request.reason))
 
 
 def _park(result: Result, group: Group, member: Member, call: int) -> None:
@@ -210,7 +212,7 @@ def _park(result: Result, group: Group, member: Member, call: int) -> None:
         superseded = JoinReply(ErrorCode.REBALANCE_IN_PROGRESS, detail="a later join took its place")
         result.reply(member.join_call, superseded)
     member.join_call = call
-    result.stop_session(group, member)
+    stop_session(result, group, member)
     if not member.joined:
         member.joined = True
         group.joined_count += 1

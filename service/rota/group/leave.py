@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from rota.group.apply import record
 from rota.group.membership_checks import check_member, report_fenced
 from rota.group.rebalance import drop_parked, empty_group, maybe_complete_join, start_rebalance
 from rota.group.records import MemberLeft, MemberRemoved
 from rota.group.result import Result
-from rota.group.session_stats import report_gaps
+from rota.group.sessions import report_gaps
 from rota.group.state import EMPTY, PREPARING_REBALANCE, Group, Member
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
@@ -60,8 +61,8 @@ def _dismiss(result: Result, group: Group, member_id: str, reason: str, *, by_ad
     member = group.members[member_id]
     drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
     report_gaps(result, group, (member,))
-    record = MemberRemoved if by_admin else MemberLeft
-    result.record(group, record(member_id, member.image.group_instance_id, reason))
+    departure = MemberRemoved if by_admin else MemberLeft
+    record(result, group, departure(member_id, member.image.group_instance_id, reason))
 
 
 def _after_departure(result: Result, group: Group, limits: Limits, gone: list[str], *, by_admin: bool) -> None:

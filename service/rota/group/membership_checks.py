@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rota.group.apply import record
 from rota.group.records import RequestFenced
 from rota.group.result import Result
 from rota.group.state import Group
@@ -56,4 +57,4 @@ def report_fenced(
         return
     if len(group.fenced_reported) < 1_000 and (operation, member_id) not in group.fenced_reported:
         group.fenced_reported.add((operation, member_id))
-        result.record(group, RequestFenced(member_id, group_instance_id, operation, error.value, generation_id))
+        record(result, group, RequestFenced(member_id, group_instance_id, operation, error.value, generation_id))

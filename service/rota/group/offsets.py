@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
+from rota.group.apply import record
 from rota.group.membership_checks import check_generation, is_in_generation, report_fenced
 from rota.group.records import CommittedOffset, OffsetsCommitted, OffsetsDeleted
 from rota.group.result import Result
+from rota.group.rows import OffsetRow, SideCommit
+from rota.group.sessions import renew_session
 from rota.group.state import COMPLETING_REBALANCE, EMPTY, STABLE, Group
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
@@ -57,10 +60,10 @@ def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: i
         if answer.error is _NONE
     )
     if accepted:
-        result.record(group, OffsetsCommitted(request.member_id, accepted))
+        record(result, group, OffsetsCommitted(request.member_id, accepted))
     member = group.members.get(request.member_id)
     if member is not None:
-        result.hear(group, member)
+        renew_session(result, group, member)
     result.reply(call, CommitReply(partitions=answers))
 
 
@@ -88,7 +91,7 @@ def delete_offsets(result: Result, group: Group, request: DeleteOffsets, call: i
             if error is _NONE and (wanted.topic, partition) in group.offsets:
                 gone[(wanted.topic, partition)] = None
     if gone:
-        result.record(group, OffsetsDeleted(tuple(gone), "request"))
+        record(result, group, OffsetsDeleted(tuple(gone), "request"))
     result.reply(call, DeleteOffsetsReply(partitions=tuple(answers)))
 
 
@@ -144,3 +147,38 @@ def _fetched(group: Group | None, key: tuple[str, int]) -> FetchedOffset:
     if row is None:
         return FetchedOffset(*key)
     return FetchedOffset(row.topic, row.partition, row.offset, row.leader_epoch, row.metadata, row.committed_at_ms)
+
+
+# --- committed in users' own transactions ------------------------------------------------------
+
+
+def take_in(result: Result, groups: Mapping[tuple[str, str], Group], commits: Sequence[SideCommit]) -> None:
+    """Record what users' own transactions committed in the store, past the owner (protocol.md §3, ADR 15).
+
+    The offsets count as they stand in the store: there, the order of transactions has decided which came last.
+
+    What memory is about to write comes after all of them, so it stays. A group that is not there any more takes its
+    offsets with it.
+    """
+    last: dict[tuple[str, str, str, int], SideCommit] = {}
+    for commit in commits:
+        last[(commit.namespace, commit.group_id, commit.topic, commit.partition)] = commit
+    found: dict[tuple[str, str, str], list[OffsetRow]] = {}
+    for commit in last.values():
+        group = groups.get((commit.namespace, commit.group_id))
+        if group is None or commit.row is None or (commit.topic, commit.partition) in group.dirty_offsets:
+            continue
+        found.setdefault((commit.namespace, commit.group_id, commit.member_id), []).append(commit.row)
+    for (namespace, group_id, member_id), rows in found.items():
+        _record_taken_in(result, groups[(namespace, group_id)], member_id, rows)
+
+
+def _record_taken_in(result: Result, group: Group, member_id: str, rows: list[OffsetRow]) -> None:
+    offsets = tuple(
+        CommittedOffset(row.topic, row.partition, row.offset, row.leader_epoch, row.metadata, row.committed_at_ms)
+        for row in rows
+    )
+    record(result, group, OffsetsCommitted(member_id, offsets, "in a transaction of the user's"))
+    for row in rows:
+        # The store has it already, and may have a later one by now, which must not be overwritten.
+        del group.dirty_offsets[(row.topic, row.partition)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rota.group.assigning import begin_assigning, server_side_of
+from rota.group.apply import record
+from rota.group.assignment import begin_assigning, server_side_of
 from rota.group.records import (
     GenerationCompleted,
     GroupEmptied,
@@ -11,10 +12,11 @@ from rota.group.records import (
     RebalanceStarted,
 )
 from rota.group.result import Result, TimerKind
-from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, Group, Member
+from rota.group.sessions import start_session
+from rota.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, Group, Member
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import HeartbeatReply, JoinedMember, JoinReply, SyncReply
+from rota.protocol.messages import HeartbeatReply, JoinedMember, JoinReply, RebalanceGroup, RebalanceReply, SyncReply
 
 REBALANCE_IN_PROGRESS = ErrorCode.REBALANCE_IN_PROGRESS
 LEADERLESS_WAIT_MS = 100
@@ -35,7 +37,7 @@ def start_rebalance(
     """Enter the join phase. From Empty it lasts the initial delay, so that a fleet starts in one generation."""
     fail_parked_syncs(result, group, parked_syncs or SyncReply(REBALANCE_IN_PROGRESS, detail=reason))
     group.sync_deadline_ms = None
-    result.record(group, RebalanceStarted(reason, by, group.state.value))
+    record(result, group, RebalanceStarted(reason, by, group.state.value))
     result.reason = reason
     release_heartbeats(result, group)
     if group.initial:
@@ -44,6 +46,26 @@ def start_rebalance(
         complete_join(result, group)
     else:
         _set_join_timer(result, group, group.rebalance_timeout_ms())
+
+
+def force_rebalance(result: Result, group: Group, request: RebalanceGroup, call: int, limits: Limits) -> None:
+    """An administrator has the group agree anew, by another leader where `step_down` asks so. Not in Kafka.
+
+    It starts a join phase, or goes along with the one that is under way; no member is removed by it.
+    """
+    leader_id = group.generation_leader_id
+    if group.state is EMPTY:
+        result.reply(call, RebalanceReply(ErrorCode.INVALID_REQUEST, "the group has no members"))
+        return
+    if request.step_down and leader_id is None:
+        result.reply(call, RebalanceReply(ErrorCode.INVALID_REQUEST, "the group has no leader"))
+        return
+    asked = f"leader {leader_id} was asked to step down" if request.step_down else "a rebalance was asked for"
+    if request.step_down:
+        group.passed_over = leader_id
+    if group.state is not PREPARING_REBALANCE:
+        start_rebalance(result, group, limits, f"{asked}: {request.reason}" if request.reason else asked, "")
+    result.reply(call, RebalanceReply(generation_id=group.generation_id))
 
 
 def maybe_complete_join(result: Result, group: Group) -> None:
@@ -71,7 +93,7 @@ def complete_join(result: Result, group: Group) -> None:
     group.join_deadline_ms = None
     for member in [m for m in group.members.values() if not m.joined and m.image.group_instance_id is None]:
         drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
-        result.record(group, MemberExpired(member.member_id, None, "did not rejoin within the rebalance timeout"))
+        record(result, group, MemberExpired(member.member_id, None, "did not rejoin within the rebalance timeout"))
     if not group.members:
         empty_group(result, group, "nobody is left")
     elif (leader_id := _joined_leader(group)) is None:
@@ -86,7 +108,7 @@ def empty_group(result: Result, group: Group, reason: str) -> None:
     group.join_deadline_ms = None
     group.sync_deadline_ms = None
     group.pending_sync.clear()
-    result.record(group, GroupEmptied(group.generation_id + 1, reason))
+    record(result, group, GroupEmptied(group.generation_id + 1, reason))
     result.reason = reason
 
 
@@ -135,7 +157,7 @@ def fail_parked_syncs(result: Result, group: Group, reply: SyncReply) -> None:
             member.sync_call = None
             # Whoever moved on to join again before this answer came is parked, and so alive, already.
             if member.join_call is None:
-                result.renew_session(group, member)
+                start_session(result, group, member)
 
 
 def release_heartbeats(result: Result, group: Group) -> None:
@@ -184,7 +206,8 @@ def _joined_leader(group: Group) -> str | None:
 
 def _complete_generation(result: Result, group: Group, leader_id: str) -> None:
     former_leader_id = group.generation_leader_id
-    result.record(
+    record(
+        result,
         group,
         GenerationCompleted(
             generation_id=group.generation_id + 1,
@@ -198,7 +221,7 @@ def _complete_generation(result: Result, group: Group, leader_id: str) -> None:
         ),
     )
     if former_leader_id != leader_id:
-        result.record(group, LeaderChanged(former_leader_id or "", leader_id, group.rebalance_reason))
+        record(result, group, LeaderChanged(former_leader_id or "", leader_id, group.rebalance_reason))
     assert group.state is COMPLETING_REBALANCE
     _answer_joins(result, group)
     group.sync_deadline_ms = result.now_ms + group.rebalance_timeout_ms()
@@ -217,4 +240,4 @@ def _answer_joins(result: Result, group: Group) -> None:
         if member.join_call is not None:
             result.reply(member.join_call, join_reply(group, member))
             member.join_call = None
-        result.renew_session(group, member)
+        start_session(result, group, member)

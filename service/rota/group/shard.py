@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rota.group.assigning import ask_for_assignment
-from rota.group.assignment_job import AssignmentJob, assignment_job, finish_job, is_current
-from rota.group.audit import audit
+from rota.group.apply import record
+from rota.group.assignment import AssignmentJob, ask_for_assignment, assignment_job, is_current
 from rota.group.describe import describe_group, get_leader, list_groups, verify_fence
-from rota.group.expiry import on_timer, session_is_over
-from rota.group.forcing import force_rebalance
+from rota.group.expiry import on_timer
 from rota.group.heartbeat import heartbeat, heartbeat_many, unpark_heartbeat
 from rota.group.join import check_join, join_group, reject_join, unpark_join
 from rota.group.leave import leave_group
-from rota.group.offsets import commit_offsets, delete_offsets, expired_offsets, fetch_offsets
+from rota.group.offsets import commit_offsets, delete_offsets, expired_offsets, fetch_offsets, take_in
+from rota.group.rebalance import force_rebalance
 from rota.group.records import (
+    Administered,
     Entry,
     GroupDeleted,
     OffsetsDeleted,
@@ -25,9 +25,17 @@ from rota.group.records import (
 )
 from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import ShardImage, SideCommit
-from rota.group.session_stats import due_gaps, report_gaps
+from rota.group.sessions import (
+    MemberName,
+    due_gaps,
+    extend_session,
+    last_seen,
+    report_gaps,
+    session_is_over,
+    shorten_sessions,
+    start_session,
+)
 from rota.group.shard_state import ShardState
-from rota.group.side_door import take_in
 from rota.group.state import (
     COMPLETING_REBALANCE,
     DEAD,
@@ -37,11 +45,13 @@ from rota.group.state import (
     Group,
     Member,
 )
-from rota.group.sync import sync_group, unpark_sync
+from rota.group.sync import finish_job, sync_group, unpark_sync
 from rota.group.topics import check_put, list_topics, topic_reply
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
+    Act,
+    Audited,
     CommitOffsets,
     CommitReply,
     DeleteGroup,
@@ -53,6 +63,7 @@ from rota.protocol.messages import (
     FetchOffsets,
     GetLeader,
     GetTopic,
+    GroupRequest,
     Heartbeat,
     HeartbeatError,
     HeartbeatMany,
@@ -73,13 +84,11 @@ from rota.protocol.messages import (
     SyncGroup,
     SyncReply,
     TopicReply,
+    TopicRequest,
     VerifyFence,
 )
 
 UNKNOWN_MEMBER_ID = ErrorCode.UNKNOWN_MEMBER_ID
-
-MemberName = tuple[str, str, str]
-"""Namespace, group id, member id."""
 
 
 class Shard(ShardState):
@@ -125,8 +134,8 @@ class Shard(ShardState):
                 result.reply(call, fetch_offsets(self._group(request), request))
             case _:
                 self._administer(result, request, call)
-        if result.records and getattr(request, "act", None) is not None:
-            audit(result, request, self._group(request), self.tombstones)
+        if result.records and isinstance(request, Audited) and request.act is not None:
+            self._audit(result, request, request.act)
         self._note_dirty(result)
         return result
 
@@ -162,7 +171,7 @@ class Shard(ShardState):
             report_gaps(result, group, due_gaps(group, now_ms, self.limits.session_stats_interval_ms))
             over, none_left = expired_offsets(group, now_ms, self.limits)
             if over:
-                result.record(group, OffsetsDeleted(tuple(over), "expired"))
+                record(result, group, OffsetsDeleted(tuple(over), "expired"))
                 gone += len(over)
             long_enough = empty_since_ms is None or group.state_since_ms <= empty_since_ms
             if none_left and group.state is EMPTY and not group.pending and long_enough:
@@ -210,12 +219,7 @@ class Shard(ShardState):
         """
         self.heard = {}
         result = Result(now_ms)
-        for group in self.groups.values():
-            for member in group.members.values():
-                ago_ms = heard_ms_ago.get((group.namespace, group.group_id, member.member_id))
-                if ago_ms is not None and member.session_deadline_ms is not None:
-                    left_ms = max(0, member.image.session_timeout_ms - ago_ms) + grace_ms
-                    result.set_session_deadline(group, member, min(member.session_deadline_ms, now_ms + left_ms))
+        shorten_sessions(result, self.groups.values(), heard_ms_ago, grace_ms)
         return result
 
     def session_is_over(self, timer: Timer, now_ms: int) -> bool:
@@ -227,9 +231,8 @@ class Shard(ShardState):
         """A session timer rang, but another replica heard the member so long ago; it expires if that is too long."""
         group = self.groups.get((timer.namespace, timer.group_id))
         member = group.members.get(timer.member_id) if group is not None else None
-        if member is not None and member.session_deadline_ms is not None:
-            heard_until_ms = now_ms - heard_ms_ago + member.image.session_timeout_ms
-            member.session_deadline_ms = max(member.session_deadline_ms, heard_until_ms)
+        if member is not None:
+            extend_session(member, heard_ms_ago, now_ms)
         return self.on_timer(timer, now_ms)
 
     def hear_of_all(self) -> None:
@@ -239,11 +242,7 @@ class Shard(ShardState):
     def take_heard(self) -> dict[MemberName, int | None]:
         """By whose name a session last began, and when; None while a parked call proves that the member lives."""
         heard, self.heard = self.heard or {}, {}
-        return {
-            (group.namespace, group.group_id, member.member_id): _heard_at_ms(member)
-            for member, group in heard.items()
-            if group.members.get(member.member_id) is member
-        }
+        return last_seen(heard)
 
     # --- folding ------------------------------------------------------------------------------
 
@@ -358,7 +357,7 @@ class Shard(ShardState):
         if group.state is not EMPTY:
             return DeleteGroupReply(ErrorCode.NON_EMPTY_GROUP, detail=f"it has {len(group.members)} members")
         if group.offsets:
-            result.record(group, OffsetsDeleted(tuple(group.offsets), "request"))
+            record(result, group, OffsetsDeleted(tuple(group.offsets), "request"))
         self._delete(result, group, f"deleted on request{f': {request.reason}' if request.reason else ''}")
         return DeleteGroupReply()
 
@@ -411,13 +410,33 @@ class Shard(ShardState):
         self._apply_topic(namespace, record)
         result.records.append(Entry(namespace, "", 0, result.now_ms, record))
 
+    def _audit(self, result: Result, request: Request, act: Act) -> None:
+        """Note whose act the result is, which has changed something. The generation of a deleted group is its last."""
+        group, group_id = self._group(request), request.group_id if isinstance(request, GroupRequest) else ""
+        former = self.tombstones.get((request.namespace, group_id), 0)
+        generation_id = group.generation_id if group is not None else former
+        note = act.note or _reason(request)
+        administered = Administered(type(request).__name__, act.actor, _target(request), note, act.origin)
+        result.records.append(Entry(request.namespace, group_id, generation_id, result.now_ms, administered))
+
     def _group(self, request: Request) -> Group | None:
-        return self.groups.get((request.namespace, getattr(request, "group_id", "")))
+        return self.groups.get((request.namespace, request.group_id)) if isinstance(request, GroupRequest) else None
 
 
-def _heard_at_ms(member: Member) -> int | None:
-    deadline_ms = member.session_deadline_ms
-    return None if deadline_ms is None else deadline_ms - member.image.session_timeout_ms
+def _target(request: Request) -> str:
+    if isinstance(request, LeaveGroup):
+        return ", ".join(member.member_id or member.group_instance_id or "" for member in request.members)
+    return request.topic if isinstance(request, TopicRequest) else ""
+
+
+def _reason(request: Request) -> str:
+    match request:
+        case LeaveGroup():
+            return next((member.reason for member in request.members if member.reason), "")
+        case DeleteGroup() | RebalanceGroup():
+            return request.reason
+        case _:
+            return ""
 
 
 def _missing(request: Heartbeat | SyncGroup) -> ErrorCode:
@@ -436,9 +455,9 @@ def _missing_group(request: DeleteGroup | DeleteOffsets | RebalanceGroup) -> Err
 
 def _parked_member(group: Group, request: Request, call: int) -> Member | None:
     """Whose call this is: that of the member the request names, or of the static newcomer that it made one."""
-    member_id = getattr(request, "member_id", "")
-    if not member_id:
-        member_id = group.static_members.get(getattr(request, "group_instance_id", None) or "", "")
+    if not isinstance(request, JoinGroup | SyncGroup | Heartbeat):
+        return None
+    member_id = request.member_id or group.static_members.get(request.group_instance_id or "", "")
     member = group.members.get(member_id)
     return member if member is not None and _holds(member, call) else None
 
@@ -459,7 +478,7 @@ def _unpark(result: Result, group: Group, member: Member, call: int, *, answer: 
 def _resume(result: Result, group: Group) -> None:
     """Set a loaded group going again: sessions afresh, and the phase it was in gets its whole time."""
     for member in group.members.values():
-        result.renew_session(group, member)
+        start_session(result, group, member)
     timeout_ms = group.rebalance_timeout_ms()
     if group.state is PREPARING_REBALANCE:
         group.rebalance_started_ms = result.now_ms

@@ -6,7 +6,6 @@ Nothing is decided here. Who only follows a journal, as `rota db verify` does, n
 from __future__ import annotations
 
 from rota.group.apply import apply
-from rota.group.harvest import group_rows, tombstone_row
 from rota.group.records import Administered, Entry, GroupDeleted, ShardAcquired, ShardReleased, TopicChanged
 from rota.group.result import Result
 from rota.group.rows import GroupRow, RowChanges, ShardImage, SideCommit, TopicRow, TopicsRevisionRow
@@ -81,13 +80,13 @@ class ShardState:
         changes = RowChanges()
         for group in self._buried:
             group.dirty = False
-            group_rows(group, changes)
+            _group_rows(group, changes)
         for key in self._dirty_groups:
             live = self.groups.get(key)
             if live is not None:
-                group_rows(live, changes)
+                _group_rows(live, changes)
             if key in self.tombstones and (live is None or live.settled is None):
-                changes.groups.append(tombstone_row(key, self.tombstones[key]))
+                changes.groups.append(_tombstone_row(key, self.tombstones[key]))
         self._buried.clear()
         for commit in self._taken_in.values():
             changes.side_commits_taken.append(commit.side_id)
@@ -110,7 +109,9 @@ class ShardState:
         """All rows that the store should hold for this shard."""
         known = [group for group in self.groups.values() if group.settled is not None]
         alive = {group.key for group in known}
-        tombstones = [tombstone_row(key, generation) for key, generation in self.tombstones.items() if key not in alive]
+        tombstones = [
+            _tombstone_row(key, generation) for key, generation in self.tombstones.items() if key not in alive
+        ]
         return ShardImage(
             shard_id=self.shard_id,
             last_seq=last_seq,
@@ -164,3 +165,29 @@ class ShardState:
         group.protocol_name = row.protocol_name
         group.rebalance_reason = row.rebalance_reason
         group.rebalance_by = row.rebalance_by
+
+
+def _group_rows(group: Group, changes: RowChanges) -> None:
+    """Collect the rows of a group that no longer say what the facts say."""
+    if group.dirty and group.settled is not None:
+        changes.groups.append(group.settled)
+    for member_id in group.dirty_members:
+        member = group.members.get(member_id)
+        if member is None:
+            changes.members_deleted.append((group.namespace, group.group_id, member_id))
+        elif member.settled is not None:
+            changes.members.append(group.member_row(member))
+    for key in group.dirty_offsets:
+        row = group.offsets.get(key)
+        if row is None:
+            changes.offsets_deleted.append((group.namespace, group.group_id, *key))
+        else:
+            changes.offsets.append(row)
+    group.dirty = False
+    group.dirty_members.clear()
+    group.dirty_offsets.clear()
+
+
+def _tombstone_row(key: tuple[str, str], generation_id: int) -> GroupRow:
+    """What stays of a deleted group: its generation."""
+    return GroupRow(*key, DEAD.value, generation_id, generation_id, None, None, None, 0, "", "")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from rota.group.assigning import server_side_of
+from collections.abc import Mapping
+
+from rota.group.apply import record
+from rota.group.assignment import AssignmentJob, is_current, record_assignment, server_side_of
 from rota.group.membership_checks import check_generation, report_fenced
 from rota.group.mismatch import sync_mismatch
 from rota.group.rebalance import REBALANCE_IN_PROGRESS, release_heartbeats, start_rebalance
 from rota.group.records import AssignmentFailed, AssignmentSynced
 from rota.group.result import Result
-from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE, Group, Member
+from rota.group.sessions import start_session, stop_session
+from rota.group.state import Group, GroupState, Member
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import SyncGroup, SyncReply
@@ -27,17 +31,17 @@ def sync_group(result: Result, group: Group, request: SyncGroup, call: int, limi
     # Where the server assigns, the leader is like everybody else.
     leads = group.is_leader(member.member_id) and server_side_of(group) is None
     match group.state:
-        case state if state is PREPARING_REBALANCE:
+        case GroupState.PREPARING_REBALANCE:
             result.reply(call, SyncReply(REBALANCE_IN_PROGRESS, detail=group.rebalance_reason))
-        case state if state is COMPLETING_REBALANCE and leads and request.leader_error is not None:
+        case GroupState.COMPLETING_REBALANCE if leads and request.leader_error is not None:
             _fail_assignment(result, group, member, request.leader_error, call, limits)
-        case state if state is COMPLETING_REBALANCE:
+        case GroupState.COMPLETING_REBALANCE:
             _park(result, group, member, call)
             if leads:
                 _store_assignment(result, group, request)
-        case state if state is STABLE and leads and _is_resync(member, request):
+        case GroupState.STABLE if leads and _is_resync(member, request):
             _resync(result, group, member, request, call, limits)
-        case state if state is STABLE:
+        case GroupState.STABLE:
             _mark_synced(group, member)
             member.skip_assignment = False
             result.reply(call, sync_reply(group, member))
@@ -60,7 +64,7 @@ def unpark_sync(result: Result, group: Group, member: Member, *, answer: bool) -
     call, member.sync_call = member.sync_call, None
     if answer and call is not None:
         result.reply(call, SyncReply(pending=True, generation_id=group.generation_id))
-    result.renew_session(group, member)
+    start_session(result, group, member)
 
 
 def _check(group: Group, request: SyncGroup) -> SyncReply | None:
@@ -79,7 +83,7 @@ def _park(result: Result, group: Group, member: Member, call: int) -> None:
         superseded = SyncReply(REBALANCE_IN_PROGRESS, detail="a later sync took its place")
         result.reply(member.sync_call, superseded)
     member.sync_call = call
-    result.stop_session(group, member)
+    stop_session(result, group, member)
     _mark_synced(group, member)
 
 
@@ -92,7 +96,7 @@ def _mark_synced(group: Group, member: Member) -> None:
 def _store_assignment(result: Result, group: Group, request: SyncGroup) -> None:
     """The generation is Stable once the store has this; then everybody who waits is answered."""
     assert group.leader_id is not None
-    result.record(group, _synced(group, request, group.generation_id, resync=False))
+    record(result, group, _synced(group, request, group.generation_id, resync=False))
     result.reason = f"leader {group.leader_id} assigned generation {group.generation_id}"
     answer_syncs(result, group)
 
@@ -103,15 +107,15 @@ def answer_syncs(result: Result, group: Group) -> None:
         if member.sync_call is not None:
             result.reply(member.sync_call, sync_reply(group, member))
             member.sync_call = None
-            result.renew_session(group, member)
+            start_session(result, group, member)
 
 
 def _fail_assignment(result: Result, group: Group, leader: Member, error: str, call: int, limits: Limits) -> None:
     """The leader cannot assign: the generation fails for everybody who has synced, with the leader's words."""
-    result.record(group, AssignmentFailed(group.generation_id, leader.member_id, error))
+    record(result, group, AssignmentFailed(group.generation_id, leader.member_id, error))
     reply = SyncReply(ErrorCode.ASSIGNMENT_FAILED, detail=error)
     result.reply(call, reply)
-    result.renew_session(group, leader)
+    start_session(result, group, leader)
     reason = f"leader {leader.member_id} could not assign: {error}"
     start_rebalance(result, group, limits, reason, leader.member_id, parked_syncs=reply)
 
@@ -137,7 +141,7 @@ def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, ca
         result.reply(call, SyncReply(REBALANCE_IN_PROGRESS, detail=reason))
         start_rebalance(result, group, limits, reason, leader.member_id)
         return
-    result.record(group, _synced(group, request, group.generation_id + 1, resync=True))
+    record(result, group, _synced(group, request, group.generation_id + 1, resync=True))
     result.reason = f"leader {leader.member_id} assigned anew, generation {group.generation_id}"
     result.reply(call, sync_reply(group, leader))
     release_heartbeats(result, group)
@@ -153,3 +157,45 @@ def _synced(group: Group, request: SyncGroup, generation_id: int, *, resync: boo
         resync=resync,
         reason="the leader assigned anew" if resync else "",
     )
+
+
+# --- when the server assigns ------------------------------------------------------------------
+
+
+def finish_job(
+    result: Result, group: Group | None, job: AssignmentJob, outcome: Mapping[str, bytes] | str, limits: Limits
+) -> None:
+    """Take in the assignments, or why there are none. They count only for the group that they were computed for.
+
+    A Stable group whose topics have changed is resynced: the generation goes up, and members fetch their new shares.
+    Where a member would lose a partition it rebalances instead, because another one that is given it would begin before
+    that member had stopped. Where no assignment could be computed, members keep theirs.
+    """
+    if group is None or not is_current(group, job):
+        return
+    match group.state, outcome:
+        case GroupState.COMPLETING_REBALANCE, str():
+            _fail_job(result, group, outcome, limits)
+        case GroupState.COMPLETING_REBALANCE, Mapping():
+            record_assignment(result, group, outcome, resync=False)
+            answer_syncs(result, group)
+        case GroupState.STABLE, Mapping() if job.side.takes_away(_shares(group), outcome):
+            start_rebalance(result, group, limits, "the topics changed", "")
+        case GroupState.STABLE, Mapping() if _differs(group, outcome):
+            record_assignment(result, group, outcome, resync=True)
+            release_heartbeats(result, group)
+
+
+def _shares(group: Group) -> dict[str, bytes]:
+    return {member_id: member.assignment for member_id, member in group.members.items()}
+
+
+def _differs(group: Group, assignments: Mapping[str, bytes]) -> bool:
+    return any(assignments.get(member_id, b"") != member.assignment for member_id, member in group.members.items())
+
+
+def _fail_job(result: Result, group: Group, error: str, limits: Limits) -> None:
+    """As if the leader had sent an error: who waits is told, and all join again."""
+    record(result, group, AssignmentFailed(group.generation_id, group.leader_id or "", error))
+    reply = SyncReply(ErrorCode.ASSIGNMENT_FAILED, detail=error)
+    start_rebalance(result, group, limits, f"the server could not assign: {error}", "", parked_syncs=reply)

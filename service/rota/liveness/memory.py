@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rota.group.shard import MemberName
+from rota.group.sessions import MemberName
 from rota.replica.ports import Heard, LivenessUnavailable, ShardNews
 
 

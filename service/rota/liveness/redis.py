@@ -16,7 +16,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-from rota.group.shard import MemberName
+from rota.group.sessions import MemberName
 from rota.liveness.scripts import HEARD, READ, RECORD, TELL
 from rota.liveness.urls import connection_options
 from rota.replica.ports import Heard, LivenessUnavailable, ShardNews

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rota.group.assignment_job import AssignmentJob
+from rota.group.assignment import AssignmentJob
 from rota.group.records import Entry, ShardAcquired, ShardReleased
 from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import RowChanges, ShardImage, SideCommit

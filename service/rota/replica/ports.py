@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rota.group.rows import RowChanges, ShardImage, SideCommit
-from rota.group.shard import MemberName
+from rota.group.sessions import MemberName
 from rota.protocol.messages import Reply, Request
 
 

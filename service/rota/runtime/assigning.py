@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-from rota.group.assignment_job import AssignmentJob
+from rota.group.assignment import AssignmentJob
 from rota.group.result import Timer
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import ListTopics, ListTopicsReply, Request

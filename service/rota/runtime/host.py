@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rota.group.assignment_job import AssignmentJob
+from rota.group.assignment import AssignmentJob
 from rota.group.journal import encode_entry
 from rota.group.records import MemberExpired
 from rota.group.result import Timer

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from rota.group.result import Timer
-from rota.group.shard import MemberName
+from rota.group.sessions import MemberName
 from rota.replica.ports import Heard, JournalEvent, Liveness, LivenessUnavailable, ShardNews
 from rota.runtime.clock import Clock
 from rota.runtime.host import ShardHost

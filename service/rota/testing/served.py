@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rota.group.assignment_job import AssignmentJob
+from rota.group.assignment import AssignmentJob
 from rota.group.result import Timer
 from rota.membership import Assigned, State
 from rota.protocol.messages import Protocol

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rota.group.assignment_job import AssignmentJob
+from rota.group.assignment import AssignmentJob
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinedMember
 from rota.types import TopicFacts

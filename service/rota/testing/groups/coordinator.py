@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from rota.group.assignment_job import AssignmentJob
+from rota.group.assignment import AssignmentJob
 from rota.group.records import GenerationCompleted
 from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import ShardImage

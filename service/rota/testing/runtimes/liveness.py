@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rota.group.shard import MemberName
+from rota.group.sessions import MemberName
 from rota.liveness.memory import MemoryLiveness
 from rota.replica.ports import Heard, LivenessUnavailable, ShardNews
 

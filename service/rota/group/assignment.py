@@ -1,18 +1,20 @@
 """Phase two done by the coordinator: for `server:<strategy>` protocols, and for groups of type `leader`.
 
 What a strategy needs of the topics is not in this shard (topics have shards of their own), and it may take a second.
-So the core asks for it: the ASSIGN timer that goes with a generation is the wish, `AssignmentJob` says what is to be
-assigned, the runtime computes it wherever it likes, and `finish_job` takes it in as a leader's sync. Where no topics
-are needed there is nothing to wait for, and the generation is Stable in the same breath.
+So the core asks for it: the ASSIGN timer that goes with a generation is the request, `AssignmentJob` says what is to be
+assigned, the runtime computes it wherever it likes, and `finish_job` takes it in as a leader's sync (sync.py). Where
+no topics are needed there is nothing to wait for, and the generation is Stable in the same step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from rota.group.apply import record
 from rota.group.records import AssignmentSynced
 from rota.group.result import Result, TimerKind
-from rota.group.state import COMPLETING_REBALANCE, Group
+from rota.group.state import COMPLETING_REBALANCE, STABLE, Group
 from rota.types import Generation, JoinedWith, ServerSide, server_side
 
 
@@ -44,7 +46,7 @@ def record_assignment(result: Result, group: Group, assignments: Mapping[str, by
     generation_id = group.generation_id + resync
     reason = f"the server assigned generation {generation_id} by {group.protocol_name}"
     given = tuple((m, a) for m, a in assignments.items() if m in group.members)
-    result.record(group, AssignmentSynced(generation_id, group.leader_id or "", given, resync, reason))
+    record(result, group, AssignmentSynced(generation_id, group.leader_id or "", given, resync, reason))
     result.reason = reason
 
 
@@ -61,3 +63,34 @@ def generation_of(group: Group) -> Generation:
         for m in group.members.values()
     )
     return Generation(group.generation_id, group.leader_id or "", name, members)
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentJob:
+    """A generation that waits for the server's assignment, or whose topics may have changed since it had one."""
+
+    namespace: str
+    group_id: str
+    side: ServerSide
+    generation: Generation
+
+
+def assignment_job(group: Group | None) -> AssignmentJob | None:
+    """None if there is nothing for the runtime to assign (any more)."""
+    if group is None or group.state not in (COMPLETING_REBALANCE, STABLE):
+        return None
+    side = server_side_of(group)
+    if side is None or (group.state is STABLE and side.wants_topic is None):
+        return None
+    return AssignmentJob(group.namespace, group.group_id, side, generation_of(group))
+
+
+def is_current(group: Group | None, job: AssignmentJob) -> bool:
+    """Whether the group is still as the job found it. A static member may be back under a new id since, in the same
+    generation: what was computed would leave it with nothing.
+    """
+    return (
+        group is not None
+        and group.generation_id == job.generation.generation_id
+        and list(group.members) == [member.member_id for member in job.generation.members]
+    )

@@ -1,0 +1,151 @@
+"""Sessions: how a member shows that it lives, until when the group believes it, and what is kept of that.
+
+A session is a deadline in memory. A heartbeat moves it on; a parked call stops it, because that call itself shows that
+the member is there. Nothing of it is journalled: a new owner of the shard starts every session afresh, as Kafka does.
+
+A timer is not moved with the deadline. One that fires early is set again: a heartbeat costs an assignment, no timer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rota.group.apply import record
+from rota.group.gaps import GapCount
+from rota.group.records import SessionStats
+from rota.group.result import Result, Timer, TimerKind
+from rota.group.state import Group, Member
+
+MemberName = tuple[str, str, str]
+"""Namespace, group id, member id."""
+
+
+def renew_session(result: Result, group: Group, member: Member) -> None:
+    """The member shows that it lives: count the gap since it last did, and start its session afresh.
+
+    While a call of its is parked, that call shows it. This is the hottest path of all, so it is written out.
+    """
+    deadline_ms = member.session_deadline_ms
+    if deadline_ms is None:
+        return
+    now_ms, timeout_ms = result.now_ms, member.image.session_timeout_ms
+    if member.gaps is None:
+        member.gaps = GapCount(now_ms)
+    member.gaps.add(now_ms - deadline_ms + timeout_ms)
+    set_session_deadline(result, group, member, now_ms + timeout_ms)
+    if result.seen is not None:
+        result.seen[member] = group
+
+
+def start_session(result: Result, group: Group, member: Member) -> None:
+    """Start the session afresh where that is the coordinator's doing, and says nothing of the member's regularity."""
+    set_session_deadline(result, group, member, result.now_ms + member.image.session_timeout_ms)
+    if result.seen is not None:
+        result.seen[member] = group
+
+
+def stop_session(result: Result, group: Group, member: Member) -> None:
+    """A parked call proves from here on that the member lives."""
+    member.session_deadline_ms = None
+    if result.seen is not None:
+        result.seen[member] = group
+
+
+def set_session_deadline(result: Result, group: Group, member: Member, deadline_ms: int) -> None:
+    """Let the session end then, and see to a timer that fires by then."""
+    member.session_deadline_ms = deadline_ms
+    armed_ms = member.session_armed_ms
+    if armed_ms is None or armed_ms > deadline_ms:
+        member.session_armed_ms = deadline_ms
+        result.set_timer(TimerKind.SESSION, group, member.member_id, deadline_ms)
+
+
+# --- the end of a session ---------------------------------------------------------------------
+
+
+def session_is_over(group: Group, timer: Timer, now_ms: int) -> bool:
+    """Would this timer expire its member now? Then the owner first asks when other replicas have seen the member."""
+    member = group.members.get(timer.member_id)
+    return (
+        member is not None
+        and member.session_armed_ms == timer.at_ms
+        and member.session_deadline_ms is not None
+        and member.session_deadline_ms <= now_ms
+    )
+
+
+def member_to_expire(result: Result, group: Group, timer: Timer) -> Member | None:
+    """The member whose session is over. A timer that is out of date does nothing; one that is early is set again."""
+    member = group.members.get(timer.member_id)
+    if member is None or member.session_armed_ms != timer.at_ms:
+        return None
+    member.session_armed_ms = None
+    deadline_ms = member.session_deadline_ms
+    if deadline_ms is None:
+        return None
+    if deadline_ms > result.now_ms:
+        member.session_armed_ms = deadline_ms
+        result.set_timer(TimerKind.SESSION, group, member.member_id, deadline_ms)
+        return None
+    return member
+
+
+# --- between replicas -------------------------------------------------------------------------
+
+
+def shorten_sessions(
+    result: Result, groups: Iterable[Group], seen_ms_ago: Mapping[MemberName, int], grace_ms: int
+) -> None:
+    """Members in `seen_ms_ago` keep what was left of their sessions and `grace_ms`; the others keep what they have."""
+    for group in groups:
+        for member in group.members.values():
+            ago_ms = seen_ms_ago.get((group.namespace, group.group_id, member.member_id))
+            if ago_ms is not None and member.session_deadline_ms is not None:
+                left_ms = max(0, member.image.session_timeout_ms - ago_ms) + grace_ms
+                deadline_ms = min(member.session_deadline_ms, result.now_ms + left_ms)
+                set_session_deadline(result, group, member, deadline_ms)
+
+
+def extend_session(member: Member, seen_ms_ago: int, now_ms: int) -> None:
+    """Another replica saw the member so long ago."""
+    if member.session_deadline_ms is not None:
+        seen_until_ms = now_ms - seen_ms_ago + member.image.session_timeout_ms
+        member.session_deadline_ms = max(member.session_deadline_ms, seen_until_ms)
+
+
+def last_seen(seen: Mapping[Member, Group]) -> dict[MemberName, int | None]:
+    """When each session last began, by the member's name; None while a parked call proves that the member lives."""
+    return {
+        (group.namespace, group.group_id, member.member_id): _seen_at_ms(member)
+        for member, group in seen.items()
+        if group.members.get(member.member_id) is member
+    }
+
+
+def _seen_at_ms(member: Member) -> int | None:
+    deadline_ms = member.session_deadline_ms
+    return None if deadline_ms is None else deadline_ms - member.image.session_timeout_ms
+
+
+# --- how regularly members are seen -----------------------------------------------------------
+
+
+def report_gaps(result: Result, group: Group, members: Iterable[Member]) -> None:
+    """One journal entry for all these members, if any was seen since the last; their counts start anew."""
+    reported = []
+    for member in members:
+        gaps, member.gaps = member.gaps, None
+        if gaps is not None:
+            image, counted = member.image, tuple(sorted(gaps.classes.items()))
+            reported.append(
+                (image.member_id, image.client_id, image.session_timeout_ms, gaps.since_ms, gaps.longest_ms, counted)
+            )
+    if reported:
+        record(result, group, SessionStats(tuple(reported)))
+
+
+def due_gaps(group: Group, now_ms: int, interval_ms: int) -> list[Member]:
+    """The members whose gaps were counted for so long; none where the interval is 0."""
+    if not interval_ms:
+        return []
+    return [m for m in group.members.values() if m.gaps is not None and now_ms - m.gaps.since_ms >= interval_ms]
