@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rota.protocol.errors import ErrorCode
-from rota.replica import owned_shard
+from rota.replica import forwarding, owned_shard
 from rota.replica.leases import Leases
 from rota.replica.owned_shard import OwnedShard
 from rota.replica.ports import StoreUnavailable
-from rota.runtime import routing
 from rota.runtime.host import ShardHost
 from rota.runtime.ownership import Ownership
 from tests.sim.mutants import MUTANTS
@@ -135,7 +134,7 @@ def a_write_of_unknown_outcome_counts_as_undecided(patch: Patch) -> None:
 
 @plant("aesthetics D2", "S13", 3, 9)
 def a_call_of_unknown_outcome_is_sent_again(patch: Patch) -> None:
-    patch(routing, "MOVED", routing.UNANSWERED)
+    patch(forwarding, "MOVED", forwarding.UNANSWERED)
 
 
 # --- shared sessions ----------------------------------------------------------------------------------

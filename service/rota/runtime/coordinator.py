@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,21 +28,20 @@ from rota.protocol.messages import (
     HeartbeatReply,
     JoinGroup,
     ListGroups,
-    ListReply,
     ListTopics,
-    ListTopicsReply,
     Reply,
     Request,
     VerifyFence,
     refuse,
 )
+from rota.replica.forwarding import DRAINING, drained, not_here, shard_of_request
+from rota.replica.listing import not_all, page_of_shards
 from rota.replica.ports import Answer, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
 from rota.runtime.assigning import ServerAssigner
 from rota.runtime.clock import Clock, SystemClock
 from rota.runtime.directory import Directory
 from rota.runtime.host import ShardHost
 from rota.runtime.ownership import Notify, Ownership
-from rota.runtime.pages import merge_groups, merge_topics
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.subscriptions import Listener, Subscriptions
 from rota.runtime.telemetry import Telemetry
@@ -54,9 +53,6 @@ from rota.runtime.watch import watch_group
 
 Sign = Callable[[VerifyFence, FenceReply], FenceReply]
 """Adds a signed token to the answer that a fence holds."""
-DRAINING = "this replica is stopping; ask again, another one takes over"
-NOT_ALL = "not every shard is loaded"
-"""A list of a part would look like the whole."""
 
 
 class LocalCoordinator:
@@ -198,12 +194,10 @@ class LocalCoordinator:
                 return await self._wait_for_topic(request)
             case VerifyFence(sign=True):
                 return await self._verify_and_sign(request)
-            case ListGroups():
-                return await self._list_groups(request)
             case ListTopics() if request.wait_ms:
-                return await self.topic_news.list_when_changed(request, self._list_topics)
-            case ListTopics():
-                return await self._list_topics(request)
+                return await self.topic_news.list_when_changed(request, self._list)
+            case ListGroups() | ListTopics():
+                return await self._list(request)
             case _:
                 return await self._submit(request)
 
@@ -274,6 +268,11 @@ class LocalCoordinator:
         """It takes no new calls."""
         return self._draining
 
+    @property
+    def shards_here(self) -> Container[int]:
+        """The shards in memory here."""
+        return self._ownership.hosts
+
     def hosts_shard(self, shard_id: int) -> bool:
         """Is the shard in memory here?"""
         return shard_id in self._ownership.hosts
@@ -343,12 +342,12 @@ class LocalCoordinator:
             self.when_topics_change(changed)
 
     async def _submit(self, request: Request) -> Answer:
-        name = getattr(request, "group_id", "") or getattr(request, "topic", "")
-        host = self._host(request.namespace, name)
+        shard_id = shard_of_request(request, self.shard_count)
+        host = self._ownership.hosts.get(shard_id)
         if self._draining:
-            return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, DRAINING), undecided=True)
+            return drained(request)
         if host is None:
-            return self._not_here(request, shard_of(request.namespace, name, self.shard_count))
+            return not_here(request, self.directory.peer_of(shard_id))
         if isinstance(request, FetchOffsets | DeleteOffsets | DeleteGroup) and not await self._knows_progress(host):
             return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store does not answer"))
         return await _answered(host, request)
@@ -356,12 +355,6 @@ class LocalCoordinator:
     async def _knows_progress(self, host: ShardHost) -> bool:
         """Look at what users committed in transactions of their own, past the shard's memory: before it is shown."""
         return not self._store.has_side_door or await self._ownership.committer.take_in(host)
-
-    def _not_here(self, request: Request, shard_id: int) -> Answer:
-        peer = self.directory.peer_of(shard_id)
-        if peer is None:
-            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being loaded"))
-        return Answer(refuse(request, ErrorCode.NOT_COORDINATOR, f"the owner is {peer.address}"), owner=peer.address)
 
     def _host(self, namespace: str, name: str) -> ShardHost | None:
         return self._ownership.hosts.get(shard_of(namespace, name, self.shard_count))
@@ -401,18 +394,9 @@ class LocalCoordinator:
             return replace(answer, reply=self._sign(request, answer.reply))
         return answer
 
-    async def _list_groups(self, request: ListGroups) -> Answer:
-        parts = {of: reply for of, reply in await self._ask_all(request) if isinstance(reply, ListReply) and _ok(reply)}
-        if not self._ownership.is_all(parts):
-            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NOT_ALL))
-        return Answer(merge_groups(list(parts.values()), request.limit), shards=tuple(parts))
-
-    async def _list_topics(self, request: ListTopics) -> Answer:
-        all_parts = await self._ask_all(request)
-        parts = {of: reply for of, reply in all_parts if isinstance(reply, ListTopicsReply) and _ok(reply)}
-        if not self._ownership.is_all(parts):
-            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NOT_ALL))
-        return Answer(merge_topics(list(parts.values()), request.limit), shards=tuple(parts))
+    async def _list(self, request: ListGroups | ListTopics) -> Answer:
+        parts = {of: reply for of, reply in await self._ask_all(request) if _ok(reply)}
+        return page_of_shards(request, parts) if self._ownership.is_all(parts) else not_all(request)
 
     async def _ask_all(self, request: Request) -> list[tuple[int, Reply]]:
         """Every shard's part of a listing, each as durable as any other answer."""

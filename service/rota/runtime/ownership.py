@@ -55,7 +55,7 @@ class Ownership:
         assign: Callable[[ShardHost, Timer], None] | None = None,
     ) -> None:
         self.hosts: dict[int, ShardHost] = {}
-        self.directory = Directory(store, clock, replica.replica_id, shard_count, self.hosts)
+        self.directory = Directory(store, clock, replica.replica_id, shard_count)
         self.leases = Leases(replica, self.directory, lease_ms=lease_ms, steal=steal)
         self.committer = Committer(store, clock, telemetry, self.give_up)
         self.complete = asyncio.Event()

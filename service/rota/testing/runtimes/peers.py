@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rota.api.peer.answers import answer_timeout_s, as_moved
 from rota.protocol.messages import Request
+from rota.replica.forwarding import answer_timeout_ms, as_moved
 from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.routing import PeerUnreachable
 
@@ -70,7 +70,7 @@ class PeersOfReplica:
         self._world.sometimes("request forwarded to a peer")
         self.carry(self.replica.replica_id, peer.address, forwarded.arrive, request, to=peer)
         try:
-            async with asyncio.timeout(answer_timeout_s(request)):
+            async with asyncio.timeout(answer_timeout_ms(request) / 1000):
                 return await forwarded.outcome
         except TimeoutError as error:
             self._world.sometimes("peer did not answer in time")
