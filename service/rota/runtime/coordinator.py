@@ -22,10 +22,7 @@ from rota.protocol.messages import (
     GetLeader,
     GetTopic,
     Heartbeat,
-    HeartbeatError,
     HeartbeatMany,
-    HeartbeatManyReply,
-    HeartbeatReply,
     JoinGroup,
     ListGroups,
     ListTopics,
@@ -212,11 +209,7 @@ class LocalCoordinator:
         """Answer for an owner that is not there: note for the next one who lives. None where nobody is known."""
         if self._sessions is None:
             return None
-        beats = request.members if isinstance(request, HeartbeatMany) else (request,)
-        names = [(request.namespace, request.group_id, beat.member_id) for beat in beats]
-        shard_id = shard_of(request.namespace, request.group_id, self.shard_count)
-        known = await self._sessions.record(shard_id, names)
-        return Answer(_recorded(request, known)) if any(known) else None
+        return await self._sessions.record(shard_of_request(request, self.shard_count), request)
 
     async def watch(
         self, namespace: str, group_id: str, after_revision: int | None = None
@@ -333,8 +326,6 @@ class LocalCoordinator:
 
     def _on_events(self, shard_id: int, events: list[JournalEvent]) -> None:
         self._telemetry.on_events(shard_id, events)
-        if self._sessions:
-            self._sessions.on_events(shard_id, events)
         self._subscriptions.tell(events)
         changed = {event.namespace for event in events if event.kind == TopicChanged.kind}
         if changed:
@@ -413,15 +404,6 @@ async def _answered(host: ShardHost, request: Request) -> Answer:
     except asyncio.CancelledError:
         host.cancel(call)
         raise
-
-
-def _recorded(request: Heartbeat | HeartbeatMany, known: Sequence[bool]) -> Reply:
-    """Nobody here knows the group's state, so none is told, nor its generation: the client is told its own."""
-    if isinstance(request, Heartbeat):
-        return HeartbeatReply(generation_id=request.generation_id)
-    unknown = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    errors = (HeartbeatError(b.member_id, unknown) for b, ok in zip(request.members, known, strict=True) if not ok)
-    return HeartbeatManyReply(generation_id=max(b.generation_id for b in request.members), errors=tuple(errors))
 
 
 def _ok(reply: Reply) -> bool:

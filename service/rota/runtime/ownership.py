@@ -225,6 +225,7 @@ class Ownership:
             on_events=self._on_events,
             on_expired=self._telemetry.on_expired,
             ask=self._sessions.ask if self._sessions else None,
+            forget=self._sessions.forget if self._sessions else None,
             assign=self._assign,
             heard=heard,
         )
