@@ -153,26 +153,58 @@ class Forwarding:
             return (yield from self._list(request, now_ms))
         asked_ms = now_ms
         answer, now_ms = yield from self._ask_owner(request, now_ms)
-        if answer.reply.error not in UNANSWERED or self.is_draining:
+        if self.is_final(answer):
             return answer
+        return (yield from self.go_on(request, answer, asked_ms, now_ms))
+
+    def route(self, request: Request) -> AskHere | AskPeer | Answer:
+        """Where `call` asks first; its answer, where it asks nowhere. Not for listings, which ask everywhere.
+
+        The hot path of the shell is `route`, `answer_of` and `is_final`, without a generator: most calls end there.
+        """
+        shard_id = shard_of_request(request, self._known.shard_count)
+        peer = self._known.peer_of(shard_id) if self.forwards and shard_id not in self._here else None
+        if peer is None:
+            return AskHere(request)
+        parks = getattr(request, "wait_ms", 0) != 0
+        return _drains(request) if parks and self.is_draining else AskPeer(peer, request, parks)
+
+    def answer_of(self, asked: AskHere | AskPeer, outcome: Answer | NoAnswer) -> Answer:
+        """What the outcome of asking means for the call."""
+        if isinstance(outcome, Answer):
+            return outcome
+        assert isinstance(asked, AskPeer)
+        detail = f"the shard's owner {asked.peer.replica_id} does not answer: {outcome.why}"
+        return Answer(refuse(asked.request, ErrorCode.COORDINATOR_NOT_AVAILABLE, detail))
+
+    def is_final(self, answer: Answer) -> bool:
+        """Whether the client gets this answer, the first one to its call."""
+        return answer.reply.error not in UNANSWERED or self.is_draining
+
+    def go_on(self, request: Request, answer: Answer, asked_ms: int, now_ms: int) -> Steps[Answer]:
+        """The rest of a call whose first answer is not final."""
         if isinstance(request, Heartbeat | HeartbeatMany):
             return (yield from self._keep_alive(request, answer, asked_ms, now_ms))
         answer, _ = yield from self._ask_again(request, answer, now_ms)
         return answer
 
-    def _ask_owner(self, request: Request, now_ms: int) -> Steps[tuple[Answer, int]]:
-        shard_id = shard_of_request(request, self._known.shard_count)
-        peer = self._known.peer_of(shard_id) if self.forwards and shard_id not in self._here else None
+    def refusal(self, request: Request, shard_id: int) -> Answer | None:
+        """What a request gets for which this replica's own shards are asked in vain; None where the shard is here."""
+        if self.is_draining:
+            return _drains(request)
+        if shard_id in self._here:
+            return None
+        peer = self._known.peer_of(shard_id)
         if peer is None:
-            return (yield AskHere(request))
-        parks = getattr(request, "wait_ms", 0) != 0
-        if parks and self.is_draining:
-            return drained(request), now_ms
-        answer, now_ms = yield AskPeer(peer, request, parks)
-        if isinstance(answer, NoAnswer):
-            detail = f"the shard's owner {peer.replica_id} does not answer: {answer.why}"
-            return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, detail)), now_ms
-        return answer, now_ms
+            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being loaded"))
+        return Answer(refuse(request, ErrorCode.NOT_COORDINATOR, f"the owner is {peer.address}"), owner=peer.address)
+
+    def _ask_owner(self, request: Request, now_ms: int) -> Steps[tuple[Answer, int]]:
+        do = self.route(request)
+        if isinstance(do, Answer):
+            return do, now_ms
+        outcome, now_ms = yield do
+        return self.answer_of(do, outcome), now_ms
 
     def _ask_again(self, request: Request, answer: Answer, now_ms: int) -> Steps[tuple[Answer, int]]:
         """Ask the next owner, for as long as no replica has decided the call.
@@ -250,19 +282,7 @@ def await_owner(
     return False, now_ms
 
 
-# --- what a replica answers without having decided -------------------------------------------------
-
-
-def not_here(request: Request, peer: Replica | None) -> Answer:
-    """The refusal by a replica that does not have the shard. `peer` has it, as far as this replica knows."""
-    if peer is None:
-        return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being loaded"))
-    return Answer(refuse(request, ErrorCode.NOT_COORDINATOR, f"the owner is {peer.address}"), owner=peer.address)
-
-
-def drained(request: Request) -> Answer:
-    """The refusal by a replica that stops."""
-    return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, DRAINING), undecided=True)
+# --- what replicas agree on ------------------------------------------------------------------------
 
 
 def as_moved(answer: Answer) -> Answer:
@@ -282,3 +302,7 @@ def shard_of_request(request: Request, shard_count: int) -> int:
     """The shard of a request about one group or one topic."""
     name = getattr(request, "group_id", "") or getattr(request, "topic", "")
     return shard_of(request.namespace, name, shard_count)
+
+
+def _drains(request: Request) -> Answer:
+    return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, DRAINING), undecided=True)

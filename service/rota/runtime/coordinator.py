@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,7 +31,7 @@ from rota.protocol.messages import (
     VerifyFence,
     refuse,
 )
-from rota.replica.forwarding import DRAINING, drained, not_here, shard_of_request
+from rota.replica.forwarding import DRAINING, Forwarding, shard_of_request
 from rota.replica.listing import not_all, page_of_shards
 from rota.replica.ports import Answer, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
 from rota.runtime.assigning import ServerAssigner
@@ -107,8 +107,9 @@ class LocalCoordinator:
             sessions=self._sessions,
             assign=self.assigning.want,
         )
+        self.forwarding = Forwarding(self.directory, self._ownership.hosts, forwards=False)
+        """Which calls are answered here. A `RoutedCoordinator` has it forward the others."""
         self._subscriptions = Subscriptions()
-        self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> LocalCoordinator:
@@ -145,7 +146,7 @@ class LocalCoordinator:
         Watches end, and so do waits for a leader, with the one that there is.
         """
         await self._ownership.stop_rounds()
-        self._draining = True
+        self.forwarding.is_draining = True
         self.when_draining()
         self.topic_news.end_waits()
         # At once, and not when the last connection has ended: until then nobody else may answer for these groups.
@@ -155,7 +156,7 @@ class LocalCoordinator:
         """Drain, end the tasks."""
         if all(task.done() for task in self._tasks):
             return
-        if not self._draining:
+        if not self.forwarding.is_draining:
             await self.drain()
         renewing, committing, *others = self._tasks
         await _end([renewing, *others])
@@ -168,7 +169,7 @@ class LocalCoordinator:
 
     def ready(self) -> tuple[bool, str]:
         """Can this process serve? Never "is it the leader of something"."""
-        if self._draining:
+        if self.forwarding.is_draining:
             return False, "draining"
         for task in self._tasks:
             if task.done():
@@ -201,7 +202,7 @@ class LocalCoordinator:
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """The answer, where it can be given without waiting for anything."""
         host = self._host(request.namespace, request.group_id)
-        if host is None or self._draining:
+        if host is None or self.forwarding.is_draining:
             return None
         return host.try_heartbeat(request)
 
@@ -216,7 +217,7 @@ class LocalCoordinator:
     ) -> AsyncIterator[JournalEvent]:
         """The group's journal from `after_revision` on, then live. Ends when the shard moves: resume by revision."""
         host = self._host(namespace, group_id)
-        if host is not None and not self._draining:
+        if host is not None and not self.forwarding.is_draining:
             async for event in watch_group(host, self._store, namespace, group_id, after_revision):
                 yield event
 
@@ -259,12 +260,7 @@ class LocalCoordinator:
     @property
     def draining(self) -> bool:
         """It takes no new calls."""
-        return self._draining
-
-    @property
-    def shards_here(self) -> Container[int]:
-        """The shards in memory here."""
-        return self._ownership.hosts
+        return self.forwarding.is_draining
 
     def hosts_shard(self, shard_id: int) -> bool:
         """Is the shard in memory here?"""
@@ -334,11 +330,10 @@ class LocalCoordinator:
 
     async def _submit(self, request: Request) -> Answer:
         shard_id = shard_of_request(request, self.shard_count)
-        host = self._ownership.hosts.get(shard_id)
-        if self._draining:
-            return drained(request)
-        if host is None:
-            return not_here(request, self.directory.peer_of(shard_id))
+        refusal = self.forwarding.refusal(request, shard_id)
+        if refusal is not None:
+            return refusal
+        host = self._ownership.hosts[shard_id]
         if isinstance(request, FetchOffsets | DeleteOffsets | DeleteGroup) and not await self._knows_progress(host):
             return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store does not answer"))
         return await _answered(host, request)

@@ -8,9 +8,9 @@ from contextlib import aclosing
 from typing import Protocol
 
 from rota.protocol.ids import shard_of
-from rota.protocol.messages import Heartbeat, HeartbeatMany, ListTopics, Request
+from rota.protocol.messages import Heartbeat, HeartbeatMany, ListGroups, ListTopics, Request
 from rota.replica import forwarding as step
-from rota.replica.forwarding import DRAINING, Forwarding, NoAnswer, Step, Steps
+from rota.replica.forwarding import DRAINING, NoAnswer, Step, Steps
 from rota.replica.ports import Answer, JournalEvent, Replica, ShardOwner
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.following import Follower
@@ -51,7 +51,8 @@ class RoutedCoordinator:
         local.when_topics_change = self._tell_of_topics
         self.shard_count = local.shard_count
         self.replica_id = local.replica_id
-        self.forwarding = Forwarding(local.directory, local.shards_here, forwards=forward)
+        self._forwarding = local.forwarding
+        self._forwarding.forwards = forward
         self._peers = peers
         self._ending: set[asyncio.Task[None]] = set()
         self._untold: set[str] = set()
@@ -90,7 +91,7 @@ class RoutedCoordinator:
 
         See `Follower`: while the shard is here on the spot, otherwise as soon as its owner has told us.
         """
-        if not self.forwarding.forwards:
+        if not self._forwarding.forwards:
             return self.local.subscribe(namespace, group_id, listener)
         follower = Follower(self, namespace, group_id, listener)
 
@@ -141,7 +142,19 @@ class RoutedCoordinator:
     # --- inside ------------------------------------------------------------------------------------
 
     async def _forward(self, request: Request) -> Answer:
-        return await self._carry_out(self.forwarding.call(request, _now_ms()))
+        forwarding, asked_ms = self._forwarding, _now_ms()
+        if isinstance(request, ListGroups | ListTopics):
+            return await self._carry_out(forwarding.call(request, asked_ms))
+        match forwarding.route(request):
+            case Answer() as answer:
+                return answer
+            case step.AskHere():
+                answer = await self.local.call(request)
+            case step.AskPeer() as do:
+                answer = forwarding.answer_of(do, await self._ask_peer(do))
+        if forwarding.is_final(answer):
+            return answer
+        return await self._carry_out(forwarding.go_on(request, answer, asked_ms, _now_ms()))
 
     async def _carry_out(self, steps: Steps[Answer]) -> Answer:
         try:
@@ -186,7 +199,6 @@ class RoutedCoordinator:
 
     def _drain(self) -> None:
         """End what is parked at peers for clients of this replica."""
-        self.forwarding.is_draining = True
         for waiting in self._waiting:
             waiting.reschedule(asyncio.get_running_loop().time())
 

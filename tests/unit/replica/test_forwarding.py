@@ -44,7 +44,6 @@ from rota.replica.forwarding import (
     Step,
     answer_timeout_ms,
     as_moved,
-    not_here,
 )
 from rota.replica.known_owners import KnownOwners
 from rota.replica.ports import Answer, Replica, ShardOwner
@@ -148,17 +147,37 @@ def test_a_shard_of_a_peer_is_asked_there_once() -> None:
     assert shell.asked() == ["r1"]
 
 
-def test_without_forwarding_the_client_gets_the_refusal_with_the_owner() -> None:
-    shell = Shell(not_here(COMMIT, ONE)).owned_by(ONE)
+def test_without_forwarding_this_replica_is_asked() -> None:
+    shell = Shell(refusal(MOVED)).owned_by(ONE)
     shell.forwarding.forwards = False
 
-    assert shell.call(COMMIT).owner == ONE.address
+    assert shell.call(COMMIT).reply.error is MOVED
     assert shell.asked() == [""]
 
 
-def test_the_refusal_of_a_shard_without_a_known_owner_is_that_it_is_being_loaded() -> None:
-    assert not_here(COMMIT, None).reply.error is LOADING
-    assert not_here(COMMIT, ONE).reply.error is MOVED
+def test_a_replica_without_the_shard_names_the_owner() -> None:
+    refused = Shell().owned_by(ONE).forwarding.refusal(COMMIT, SHARD)
+
+    assert refused is not None
+    assert (refused.reply.error, refused.owner) == (MOVED, ONE.address)
+
+
+def test_a_shard_without_a_known_owner_is_being_loaded() -> None:
+    refused = Shell().forwarding.refusal(COMMIT, SHARD)
+
+    assert refused is not None
+    assert refused.reply.error is LOADING
+
+
+def test_a_replica_that_drains_refuses_also_what_is_here() -> None:
+    shell = Shell(here={SHARD})
+    assert shell.forwarding.refusal(COMMIT, SHARD) is None
+    shell.forwarding.is_draining = True
+
+    refused = shell.forwarding.refusal(COMMIT, SHARD)
+
+    assert refused is not None
+    assert (refused.reply.error, refused.undecided) == (RETRIABLE, True)
 
 
 # --- retries ---------------------------------------------------------------------------------------
