@@ -47,7 +47,7 @@ class RuntimeWorld(World):
         self.is_sluggish = False
         base = self._profile(draws, profile or profile_of(seed), replicas)
         has_long = has_liveness and base.churn_every_ms > 0 and draws.random() < 0.6
-        is_calm = has_long and Random(f"calm/{seed}").random() < 0.5
+        is_calm = has_long and Random(f"calm/{seed}").random() < 0.35
         parts = Parts(forwards or is_calm, has_liveness, has_long, is_calm)
         if has_long:
             base = replace(with_parts(base, parts), safety_ms=LONG_SAFETY_MS)
