@@ -36,8 +36,10 @@ test-all: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operat
 	$(PYTEST) -m "not torture and not alone" $(ARGS)
 	$(BIN)/pytest -m "alone and not torture" $(ARGS) || [ $$? = 5 ] # 5: ARGS chose none of these
 
-coverage: .venv/dev.stamp ## Branches of the core that its own quick tests reach; fails below 95 %
-	$(BIN)/pytest -q tests/unit tests/conformance -k "not assignor and not support and not fuzz" --cov --cov-fail-under=95
+coverage: .venv/dev.stamp ## Branches of the core that its own quick tests and a few simulated worlds reach; fails below 95 %
+	$(BIN)/pytest -q tests/unit tests/conformance tests/sim/test_seeds.py --cov --cov-fail-under=95 \
+		-k "not assignor and not support and not fuzz and not violates_anything"
+	$(BIN)/coverage report --include='*/rota/replica/*' --fail-under=95
 
 sim: .venv/dev.stamp ## Simulate SEEDS=10000 faulty worlds, RUNTIMES=5000 of the production runtime, GROUPS=50000 groups of members; or replay SEED=4711
 	$(BIN)/python -m rota.testing.sim $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from rota.api.peer.answers import as_moved
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,
@@ -15,6 +14,7 @@ from rota.protocol.messages import (
     LeavingMember,
     OffsetToCommit,
 )
+from rota.replica.forwarding import as_moved
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.memory import MemoryTables
 from tests.client.virtual_time import LoopClock, in_virtual_time

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+from rota.replica.forwarding import POLL_MS, AwaitArrival, ReadOwners, await_owner
 from rota.replica.ports import Replica, ShardOwner
-from rota.runtime.directory import LOOK_AGAIN_MS, Directory
+from rota.runtime.directory import Directory
 from rota.storage import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
 
-LOOK_AGAIN_S = LOOK_AGAIN_MS / 1000
+POLL_S = POLL_MS / 1000
+LONG_MS = 60_000
 PEER = Replica("r2", "http://r2")
 
 
@@ -25,21 +27,40 @@ class CountingStore(MemoryStore):
         return await super().owners()
 
 
-def a_directory(store: CountingStore, hosts: set[int]) -> Directory:
-    directory = Directory(store, LoopClock(), "r1", 8, hosts)
+def a_directory(store: CountingStore) -> Directory:
+    directory = Directory(store, LoopClock(), "r1", 8)
     directory.peers = [PEER]
     return directory
+
+
+async def until_held(directory: Directory, here: set[int], shard_id: int) -> bool:
+    """Whether the shard has an owner in time, as a forwarded call waits for it."""
+    clock = LoopClock()
+    now_ms = clock.monotonic_ms()
+    steps = await_owner(directory, here, shard_id, now_ms, now_ms + LONG_MS)
+    try:
+        do = next(steps)
+        while True:
+            match do:
+                case ReadOwners(until_ms):
+                    await directory.read_for_waiting(until_ms)
+                case AwaitArrival(until_ms):
+                    await directory.await_arrival(until_ms)
+            do = steps.send((None, clock.monotonic_ms()))
+    except StopIteration as end:
+        is_held: bool = end.value[0]
+        return is_held
 
 
 @in_virtual_time
 async def test_however_many_wait_the_store_is_asked_once_in_a_while() -> None:
     store = CountingStore()
-    directory = a_directory(store, set())
+    directory = a_directory(store)
     waiting = []
     for _ in range(20):  # staggered, as requests are
-        waiting.append(asyncio.create_task(directory.until_held(3)))
-        await asyncio.sleep(LOOK_AGAIN_S / 10)
-    await asyncio.sleep(10 * LOOK_AGAIN_S)
+        waiting.append(asyncio.create_task(until_held(directory, set(), 3)))
+        await asyncio.sleep(POLL_S / 10)
+    await asyncio.sleep(10 * POLL_S)
 
     assert store.asked <= 13
     await store.claim([3], PEER.replica_id, PEER.address, 5_000)
@@ -50,13 +71,13 @@ async def test_however_many_wait_the_store_is_asked_once_in_a_while() -> None:
 @in_virtual_time
 async def test_a_shard_that_arrives_here_is_noticed_at_once() -> None:
     hosts: set[int] = set()
-    directory = a_directory(CountingStore(), hosts)
-    waiting = asyncio.create_task(directory.until_held(3))
-    await asyncio.sleep(LOOK_AGAIN_S / 4)
+    directory = a_directory(CountingStore())
+    waiting = asyncio.create_task(until_held(directory, hosts, 3))
+    await asyncio.sleep(POLL_S / 4)
     began = asyncio.get_running_loop().time()
 
     hosts.add(3)
     directory.note_arrival()
-    await waiting
+    assert await waiting
 
     assert asyncio.get_running_loop().time() == began

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from rota.api.peer import answers
 from rota.api.peer.client import GrpcPeers
 from rota.api.peer.server import PeerServer
 from rota.liveness.memory import MemoryLiveness
@@ -27,8 +26,8 @@ from rota.protocol.messages import (
     ListTopics,
     OffsetToCommit,
 )
+from rota.replica import forwarding
 from rota.replica.ports import Replica, ShardNews
-from rota.runtime import routing
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.routing import RoutedCoordinator
@@ -201,7 +200,7 @@ async def has_not_seen(replica: RunningReplica, other: str) -> Callable[[], None
 async def test_a_listing_waits_for_the_shards_of_a_replica_that_is_not_known_yet(
     fleet: list[RunningReplica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routing, "MOVE_S", SOON_S)
+    monkeypatch.setattr(forwarding, "MOVE_MS", SOON_S * 1000)
     group = a_group_of(fleet[0])
     await fleet[0].routed.call(CommitOffsets("default", group, -1, (OffsetToCommit("t", 0, 1),)))
     see = await has_not_seen(fleet[2], "r1")
@@ -219,7 +218,7 @@ async def test_a_listing_waits_for_the_shards_of_a_replica_that_is_not_known_yet
 async def test_a_listing_that_stays_without_some_shards_is_refused(
     fleet: list[RunningReplica], request_: ListGroups | ListTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routing, "MOVE_S", 0.0)
+    monkeypatch.setattr(forwarding, "MOVE_MS", 0)
     await has_not_seen(fleet[2], "r1")
 
     assert (await fleet[2].routed.call(request_)).reply.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -319,7 +318,7 @@ async def a_silent_peer(tables: MemoryTables) -> AsyncIterator[Replica]:
 async def test_a_member_whose_owner_is_silent_is_kept_alive_in_time(
     tables: MemoryTables, wait_ms: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "ANSWER_S", 3_600.0)
+    monkeypatch.setattr(forwarding, "ANSWER_MS", 3_600_000)
     clock = SystemClock()
     liveness = MemoryLiveness(clock.monotonic_ms)
     shard_id = shard_of("default", "g", SHARDS)

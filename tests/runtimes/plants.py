@@ -11,12 +11,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from rota.protocol.errors import ErrorCode
-from rota.replica import owned_shard
 from rota.replica.leases import Leases
 from rota.replica.owned_shard import OwnedShard
 from rota.replica.ports import StoreUnavailable
-from rota.runtime import routing
 from rota.runtime.host import ShardHost
 from rota.runtime.ownership import Ownership
 from tests.sim.mutants import MUTANTS
@@ -112,52 +109,14 @@ def a_hand_over_does_not_flush(patch: Patch) -> None:
     patch(Ownership, "flush", flush)
 
 
-@plant("faults R7", "S13")
-def decided_calls_are_told_to_go_elsewhere(patch: Patch) -> None:
-    former = OwnedShard.drop
-
-    def drop(self: Any, reason: str, code: Any = ErrorCode.COORDINATOR_NOT_AVAILABLE, **said: bool) -> Any:
-        moves = "moves to another replica" in reason
-        return former(self, reason, ErrorCode.NOT_COORDINATOR if moves else code, **said)
-
-    patch(OwnedShard, "drop", drop)
-
-
-@plant("the net", "S13 S9", 59)
-def a_write_of_unknown_outcome_counts_as_undecided(patch: Patch) -> None:
-    former = OwnedShard.drop
-
-    def drop(self: Any, reason: str, code: Any = ErrorCode.COORDINATOR_NOT_AVAILABLE, **_said: bool) -> Any:
-        return former(self, reason, code, undecided=True)
-
-    patch(OwnedShard, "drop", drop)
-
-
-@plant("aesthetics D2", "S13", 1, 3)
-def a_call_of_unknown_outcome_is_sent_again(patch: Patch) -> None:
-    patch(routing, "MOVED", routing.UNANSWERED)
-
+shared("decided_calls_are_told_to_go_elsewhere", "faults R7", "S13")
+shared("a_write_of_unknown_outcome_counts_as_undecided", "the net", "S13 S9", 59)
+shared("a_call_of_unknown_outcome_is_sent_again", "aesthetics D2", "S13", 1, 3)
 
 # --- shared sessions ----------------------------------------------------------------------------------
 
-
-@plant("aesthetics D2, faults R9", "L1")
-def the_others_are_not_asked_before_an_expiry(patch: Patch) -> None:
-    former = OwnedShard.on_timer
-
-    def on_timer(self: Any, timer: Any, now: Any) -> Any:
-        self.asks_others = False
-        return former(self, timer, now)
-
-    patch(OwnedShard, "on_timer", on_timer)
-
-
-@plant("aesthetics D2", "L2")
-def a_new_owner_ignores_what_was_left_of_sessions(patch: Patch) -> None:
-    def share_sessions(shard: Any, _heard: Any, now: Any) -> Any:
-        return shard.share_sessions({}, 0, now.wall_ms).timers
-
-    patch(owned_shard, "_share_sessions", share_sessions)
+shared("the_others_are_not_asked_before_an_expiry", "aesthetics D2, faults R9", "L1", 36, 218)
+shared("a_new_owner_ignores_what_was_left_of_sessions", "aesthetics D2", "L2", 36)
 
 
 # --- what no finding had, but a net of this kind must find ----------------------------------------------

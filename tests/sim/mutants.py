@@ -30,21 +30,18 @@ from rota.group.rows import RowChanges
 from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import FenceReply, SyncGroup
+from rota.replica import forwarding, owned_shard
 from rota.replica.group_commit import GroupCommit, Landed
 from rota.replica.leases import Leases
 from rota.replica.owned_shard import Now, OwnedShard, Ready
 from rota.replica.ports import Answer, StoreUnavailable
+from rota.replica.shared_liveness import SharedLiveness
 from rota.replica.steps import DropClosed, Serve
 from rota.storage import memory
 from tests.sim import group_mutants
 from tests.sim.registry import MUTANTS, Patch, mutant
 
 __all__ = ["MUTANTS", "group_mutants"]  # The latter registers its own.
-
-
-def _member_only(group: Any, member_id: str, group_instance_id: str | None, _generation_id: int) -> ErrorCode:
-    """`check_generation` without the generation."""
-    return check_member(group, member_id, group_instance_id)
 
 
 # --- the order of commit and answer -------------------------------------------------------------------
@@ -496,3 +493,127 @@ def session_timer_not_rearmed(patch: Patch) -> None:
         return member
 
     patch(expiry, "member_to_expire", member_to_expire)
+
+
+# --- forwarding -----------------------------------------------------------------------------------------
+
+
+@mutant
+def a_call_of_unknown_outcome_is_sent_again(patch: Patch) -> None:
+    """S13: a call whose peer does not answer is sent to the next owner, as if no replica had decided it."""
+    patch(forwarding, "MOVED", forwarding.UNANSWERED)
+
+
+@mutant
+def a_write_of_unknown_outcome_is_moved(patch: Patch) -> None:
+    """S13: each refusal of an owner reaches the forwarder as one that was not decided."""
+    original = forwarding.as_moved
+    patch(forwarding, "as_moved", lambda answer: original(replace(answer, undecided=True)))
+
+
+@mutant
+def a_write_of_unknown_outcome_counts_as_undecided(patch: Patch) -> None:
+    """S13: an owner that drops a shard says of all its calls that none was decided."""
+    original = OwnedShard.drop
+
+    def drop(self: Any, reason: str, code: Any = ErrorCode.COORDINATOR_NOT_AVAILABLE, **_said: bool) -> Any:
+        return original(self, reason, code, undecided=True)
+
+    patch(OwnedShard, "drop", drop)
+
+
+@mutant
+def decided_calls_are_told_to_go_elsewhere(patch: Patch) -> None:
+    """D1: at a hand-over, calls that are decided and not durable are answered as if they were not decided."""
+    original = OwnedShard.drop
+
+    def drop(self: Any, reason: str, code: Any = ErrorCode.COORDINATOR_NOT_AVAILABLE, **said: bool) -> Any:
+        moves = "moves to another replica" in reason
+        return original(self, reason, ErrorCode.NOT_COORDINATOR if moves else code, **said)
+
+    patch(OwnedShard, "drop", drop)
+
+
+@mutant
+def retries_do_not_end(patch: Patch) -> None:
+    """L6: a call waits for its shard to have an owner for as long as that takes."""
+    patch(forwarding, "MOVE_MS", 1_000_000)
+
+
+@mutant
+def a_peer_may_take_for_ever(patch: Patch) -> None:
+    """L6: a call waits for a peer for as long as that is silent."""
+    patch(forwarding, "answer_timeout_ms", lambda _request: 1_000_000)
+
+
+@mutant
+def a_drain_leaves_calls_parked_at_peers(patch: Patch) -> None:
+    """L6: a replica stops while calls of its clients wait at its peers."""
+    original = forwarding.AskPeer
+    patch(forwarding, "AskPeer", _WithoutParks)
+    assert issubclass(_WithoutParks, original)
+
+
+class _WithoutParks(forwarding.AskPeer):
+    """Says of no call that it may park."""
+
+    def __init__(self, peer: Any, request: Any, parks: bool) -> None:
+        super().__init__(peer, request, parks=False)
+
+
+@mutant
+def a_replica_that_drains_parks_calls_at_peers(patch: Patch) -> None:
+    """L6: a call that comes after a replica has begun to stop is parked at a peer."""
+    original = forwarding.Forwarding._ask_owner
+
+    def ask_owner(self: Any, request: Any, now_ms: int) -> Any:
+        is_draining, self.is_draining = self.is_draining, False
+        steps = original(self, request, now_ms)
+        do = next(steps)
+        self.is_draining = is_draining
+        answer = yield do
+        try:
+            steps.send(answer)
+        except StopIteration as end:
+            return end.value
+        raise AssertionError("it asks one replica")
+
+    patch(forwarding.Forwarding, "_ask_owner", ask_owner)
+
+
+# --- shared liveness ------------------------------------------------------------------------------------
+
+
+@mutant
+def the_others_are_not_asked_before_an_expiry(patch: Patch) -> None:
+    """L1: a member is expired although another replica has recorded its heartbeat in time."""
+    patch(shard.Shard, "session_is_over", lambda _self, _timer, _now_ms: False)
+
+
+@mutant
+def the_answer_of_the_others_is_ignored(patch: Patch) -> None:
+    """L1: the others are asked, and the member is expired whatever they say."""
+    original = OwnedShard.others_answered
+    patch(OwnedShard, "others_answered", lambda self, timer, _seen, now: original(self, timer, None, now))
+
+
+@mutant
+def a_new_owner_ignores_what_was_left_of_sessions(patch: Patch) -> None:
+    """L2: after each change of the owner, a silent member has a full session again."""
+    patch(owned_shard, "_share_sessions", lambda shard, _heard, now: shard.share_sessions({}, 0, now.wall_ms).timers)
+
+
+@mutant
+def old_updates_are_believed(patch: Patch) -> None:
+    """L1: what the store has not received for long, because it was away, is held against members."""
+
+    def share_sessions(shard: Any, heard: Any, now: Any) -> Any:
+        return shard.share_sessions(heard.heard_ms_ago, owned_shard.GRACE_MS, now.wall_ms).timers
+
+    patch(owned_shard, "_share_sessions", share_sessions)
+
+
+@mutant
+def members_that_are_gone_are_answered_for(patch: Patch) -> None:
+    """L1: the store never forgets a member, so a replica answers for one that is gone."""
+    patch(SharedLiveness, "forget", lambda self, shard_id, gone: None)

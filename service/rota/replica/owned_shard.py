@@ -26,9 +26,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rota.group.assignment import AssignmentJob
-from rota.group.records import Entry, ShardAcquired, ShardReleased
+from rota.group.records import (
+    Entry,
+    MemberExpired,
+    MemberFenced,
+    MemberLeft,
+    MemberRemoved,
+    ShardAcquired,
+    ShardReleased,
+)
 from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import RowChanges, ShardImage, SideCommit
+from rota.group.sessions import MemberName
 from rota.group.shard import Shard
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
@@ -37,6 +46,8 @@ from rota.replica.parking import wait_ms
 from rota.replica.ports import Answer, Heard, ShardClaim
 
 NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
+GONE = (MemberLeft, MemberExpired, MemberRemoved, MemberFenced)
+"""How a member ends."""
 LEASE_IS_OVER = "this replica's lease on the shard is over"
 GRACE_MS = 1_000
 """What a member gets at a take-over beside what it had left: its next heartbeat has to find the new owner."""
@@ -78,6 +89,9 @@ class Ready:
     """The call of this step has no reply yet: after so long `unpark` it."""
     asks: Timer | None = None
     """BEFORE this timer expires its member: ask the other replicas when they last saw it, then `others_answered`."""
+    gone: Sequence[MemberName] = ()
+    """Members that are no more, if sessions are shared: the other replicas are to forget them. AFTER that is durable,
+    which is so by now."""
     assigns: Timer | None = None
     """The group of this timer leaves assigning to the server: compute it, then `finish_job`."""
     decided: Result | None = None
@@ -88,11 +102,12 @@ NOTHING = Ready()
 
 
 class _Held(NamedTuple):
-    """Replies and timers that wait until the journal is durable up to `seq`."""
+    """What waits until the journal is durable up to `seq`."""
 
     seq: int
     replies: list[tuple[int, Reply]]
     timers: list[Timer]
+    gone: Sequence[MemberName]
 
 
 class OwnedShard:
@@ -108,7 +123,7 @@ class OwnedShard:
         self.lease_until_ms = lease_until_ms
         """By the monotonic clock."""
         self.asks_others = False
-        """Whether other replicas are asked before a session's timer expires a member."""
+        """Sessions are shared (`shared_liveness.py`): ask other replicas before a session's timer expires a member."""
         self.is_closed = False
         """It decides nothing more."""
         self.is_dropped = False
@@ -277,11 +292,13 @@ class OwnedShard:
         ready = Ready()
         timers: list[Timer] = []
         replies: list[tuple[int, Answer]] = []
+        gone: list[MemberName] = []
         while self._held and self._held[0].seq <= last_seq:
             held = self._held.popleft()
             timers += held.timers
+            gone += held.gone
             replies += self._released(held.replies, held.seq, now)
-        ready.timers, ready.replies = timers, replies
+        ready.timers, ready.replies, ready.gone = timers, replies, gone
         return ready
 
     def drop(self, reason: str, code: ErrorCode = NOT_AVAILABLE, *, undecided: bool = False) -> Ready:
@@ -305,14 +322,16 @@ class OwnedShard:
         return self.is_closed or not self.may_answer(now)
 
     def _take(self, result: Result, now: Now) -> Ready:
+        gone: Sequence[MemberName] = ()
         if result.records:
+            gone = _gone(result.records) if self.asks_others else ()
             self.seq += len(result.records)
             self._entries += result.records
         elif self.is_durable:
             replies = self._released(result.replies, self.seq, now)
             return Ready(timers=result.timers, replies=replies, decided=result)
-        if result.replies or result.timers:
-            self._held.append(_Held(self.seq, result.replies, result.timers))
+        if result.replies or result.timers or gone:
+            self._held.append(_Held(self.seq, result.replies, result.timers, gone))
         return Ready(appends=bool(result.records), decided=result)
 
     def _released(self, replies: list[tuple[int, Reply]], seq: int, now: Now) -> list[tuple[int, Answer]]:
@@ -332,6 +351,15 @@ def _too_late(request: Request) -> Answer:
 
 def _refusal(number: int, request: Request, code: ErrorCode, why: str) -> Ready:
     return Ready(replies=[(number, Answer(refuse(request, code, why)))])
+
+
+def _gone(records: Sequence[Entry]) -> list[MemberName]:
+    """The members that are none any more after these entries."""
+    return [
+        (entry.namespace, entry.group_id, record.member_id)
+        for entry in records
+        if isinstance(record := entry.record, GONE)
+    ]
 
 
 def _share_sessions(shard: Shard, heard: Heard, now: Now) -> list[Timer]:

@@ -22,27 +22,23 @@ from rota.protocol.messages import (
     GetLeader,
     GetTopic,
     Heartbeat,
-    HeartbeatError,
     HeartbeatMany,
-    HeartbeatManyReply,
-    HeartbeatReply,
     JoinGroup,
     ListGroups,
-    ListReply,
     ListTopics,
-    ListTopicsReply,
     Reply,
     Request,
     VerifyFence,
     refuse,
 )
+from rota.replica.forwarding import DRAINING, Forwarding, shard_of_request
+from rota.replica.listing import not_all, page_of_shards
 from rota.replica.ports import Answer, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
 from rota.runtime.assigning import ServerAssigner
 from rota.runtime.clock import Clock, SystemClock
 from rota.runtime.directory import Directory
 from rota.runtime.host import ShardHost
 from rota.runtime.ownership import Notify, Ownership
-from rota.runtime.pages import merge_groups, merge_topics
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.subscriptions import Listener, Subscriptions
 from rota.runtime.telemetry import Telemetry
@@ -54,9 +50,6 @@ from rota.runtime.watch import watch_group
 
 Sign = Callable[[VerifyFence, FenceReply], FenceReply]
 """Adds a signed token to the answer that a fence holds."""
-DRAINING = "this replica is stopping; ask again, another one takes over"
-NOT_ALL = "not every shard is loaded"
-"""A list of a part would look like the whole."""
 
 
 class LocalCoordinator:
@@ -114,8 +107,9 @@ class LocalCoordinator:
             sessions=self._sessions,
             assign=self.assigning.want,
         )
+        self.forwarding = Forwarding(self.directory, self._ownership.hosts, forwards=False)
+        """Which calls are answered here. A `RoutedCoordinator` has it forward the others."""
         self._subscriptions = Subscriptions()
-        self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> LocalCoordinator:
@@ -152,7 +146,7 @@ class LocalCoordinator:
         Watches end, and so do waits for a leader, with the one that there is.
         """
         await self._ownership.stop_rounds()
-        self._draining = True
+        self.forwarding.is_draining = True
         self.when_draining()
         self.topic_news.end_waits()
         # At once, and not when the last connection has ended: until then nobody else may answer for these groups.
@@ -162,7 +156,7 @@ class LocalCoordinator:
         """Drain, end the tasks."""
         if all(task.done() for task in self._tasks):
             return
-        if not self._draining:
+        if not self.forwarding.is_draining:
             await self.drain()
         renewing, committing, *others = self._tasks
         await _end([renewing, *others])
@@ -175,7 +169,7 @@ class LocalCoordinator:
 
     def ready(self) -> tuple[bool, str]:
         """Can this process serve? Never "is it the leader of something"."""
-        if self._draining:
+        if self.forwarding.is_draining:
             return False, "draining"
         for task in self._tasks:
             if task.done():
@@ -198,19 +192,17 @@ class LocalCoordinator:
                 return await self._wait_for_topic(request)
             case VerifyFence(sign=True):
                 return await self._verify_and_sign(request)
-            case ListGroups():
-                return await self._list_groups(request)
             case ListTopics() if request.wait_ms:
-                return await self.topic_news.list_when_changed(request, self._list_topics)
-            case ListTopics():
-                return await self._list_topics(request)
+                return await self.topic_news.list_when_changed(request, self._list)
+            case ListGroups() | ListTopics():
+                return await self._list(request)
             case _:
                 return await self._submit(request)
 
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """The answer, where it can be given without waiting for anything."""
         host = self._host(request.namespace, request.group_id)
-        if host is None or self._draining:
+        if host is None or self.forwarding.is_draining:
             return None
         return host.try_heartbeat(request)
 
@@ -218,18 +210,14 @@ class LocalCoordinator:
         """Answer for an owner that is not there: note for the next one who lives. None where nobody is known."""
         if self._sessions is None:
             return None
-        beats = request.members if isinstance(request, HeartbeatMany) else (request,)
-        names = [(request.namespace, request.group_id, beat.member_id) for beat in beats]
-        shard_id = shard_of(request.namespace, request.group_id, self.shard_count)
-        known = await self._sessions.record(shard_id, names)
-        return Answer(_recorded(request, known)) if any(known) else None
+        return await self._sessions.record(shard_of_request(request, self.shard_count), request)
 
     async def watch(
         self, namespace: str, group_id: str, after_revision: int | None = None
     ) -> AsyncIterator[JournalEvent]:
         """The group's journal from `after_revision` on, then live. Ends when the shard moves: resume by revision."""
         host = self._host(namespace, group_id)
-        if host is not None and not self._draining:
+        if host is not None and not self.forwarding.is_draining:
             async for event in watch_group(host, self._store, namespace, group_id, after_revision):
                 yield event
 
@@ -272,7 +260,7 @@ class LocalCoordinator:
     @property
     def draining(self) -> bool:
         """It takes no new calls."""
-        return self._draining
+        return self.forwarding.is_draining
 
     def hosts_shard(self, shard_id: int) -> bool:
         """Is the shard in memory here?"""
@@ -334,8 +322,6 @@ class LocalCoordinator:
 
     def _on_events(self, shard_id: int, events: list[JournalEvent]) -> None:
         self._telemetry.on_events(shard_id, events)
-        if self._sessions:
-            self._sessions.on_events(shard_id, events)
         self._subscriptions.tell(events)
         changed = {event.namespace for event in events if event.kind == TopicChanged.kind}
         if changed:
@@ -343,12 +329,11 @@ class LocalCoordinator:
             self.when_topics_change(changed)
 
     async def _submit(self, request: Request) -> Answer:
-        name = getattr(request, "group_id", "") or getattr(request, "topic", "")
-        host = self._host(request.namespace, name)
-        if self._draining:
-            return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, DRAINING), undecided=True)
-        if host is None:
-            return self._not_here(request, shard_of(request.namespace, name, self.shard_count))
+        shard_id = shard_of_request(request, self.shard_count)
+        refusal = self.forwarding.refusal(request, shard_id)
+        if refusal is not None:
+            return refusal
+        host = self._ownership.hosts[shard_id]
         if isinstance(request, FetchOffsets | DeleteOffsets | DeleteGroup) and not await self._knows_progress(host):
             return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store does not answer"))
         return await _answered(host, request)
@@ -356,12 +341,6 @@ class LocalCoordinator:
     async def _knows_progress(self, host: ShardHost) -> bool:
         """Look at what users committed in transactions of their own, past the shard's memory: before it is shown."""
         return not self._store.has_side_door or await self._ownership.committer.take_in(host)
-
-    def _not_here(self, request: Request, shard_id: int) -> Answer:
-        peer = self.directory.peer_of(shard_id)
-        if peer is None:
-            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the shard is being loaded"))
-        return Answer(refuse(request, ErrorCode.NOT_COORDINATOR, f"the owner is {peer.address}"), owner=peer.address)
 
     def _host(self, namespace: str, name: str) -> ShardHost | None:
         return self._ownership.hosts.get(shard_of(namespace, name, self.shard_count))
@@ -401,18 +380,9 @@ class LocalCoordinator:
             return replace(answer, reply=self._sign(request, answer.reply))
         return answer
 
-    async def _list_groups(self, request: ListGroups) -> Answer:
-        parts = {of: reply for of, reply in await self._ask_all(request) if isinstance(reply, ListReply) and _ok(reply)}
-        if not self._ownership.is_all(parts):
-            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NOT_ALL))
-        return Answer(merge_groups(list(parts.values()), request.limit), shards=tuple(parts))
-
-    async def _list_topics(self, request: ListTopics) -> Answer:
-        all_parts = await self._ask_all(request)
-        parts = {of: reply for of, reply in all_parts if isinstance(reply, ListTopicsReply) and _ok(reply)}
-        if not self._ownership.is_all(parts):
-            return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NOT_ALL))
-        return Answer(merge_topics(list(parts.values()), request.limit), shards=tuple(parts))
+    async def _list(self, request: ListGroups | ListTopics) -> Answer:
+        parts = {of: reply for of, reply in await self._ask_all(request) if _ok(reply)}
+        return page_of_shards(request, parts) if self._ownership.is_all(parts) else not_all(request)
 
     async def _ask_all(self, request: Request) -> list[tuple[int, Reply]]:
         """Every shard's part of a listing, each as durable as any other answer."""
@@ -429,15 +399,6 @@ async def _answered(host: ShardHost, request: Request) -> Answer:
     except asyncio.CancelledError:
         host.cancel(call)
         raise
-
-
-def _recorded(request: Heartbeat | HeartbeatMany, known: Sequence[bool]) -> Reply:
-    """Nobody here knows the group's state, so none is told, nor its generation: the client is told its own."""
-    if isinstance(request, Heartbeat):
-        return HeartbeatReply(generation_id=request.generation_id)
-    unknown = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    errors = (HeartbeatError(b.member_id, unknown) for b, ok in zip(request.members, known, strict=True) if not ok)
-    return HeartbeatManyReply(generation_id=max(b.generation_id for b in request.members), errors=tuple(errors))
 
 
 def _ok(reply: Reply) -> bool:

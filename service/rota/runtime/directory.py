@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
 from contextlib import suppress
 
+from rota.replica.forwarding import POLL_MS
 from rota.replica.known_owners import KnownOwners
 from rota.replica.ports import ShardStore, StoreUnavailable
 from rota.runtime.clock import Clock
 
-LOOK_AGAIN_MS = 20
-
 
 class Directory(KnownOwners):
-    """The known owners, and the way to read them again. `here` are the shards that are in memory here."""
+    """The known owners, and the way to read them again."""
 
-    def __init__(
-        self, store: ShardStore, clock: Clock, replica_id: str, shard_count: int, here: Container[int]
-    ) -> None:
+    def __init__(self, store: ShardStore, clock: Clock, replica_id: str, shard_count: int) -> None:
         super().__init__(replica_id, shard_count)
         self._store = store
         self._clock = clock
-        self._here = here
         self._arrival = asyncio.Event()
         self._turn = asyncio.Lock()
         self._looks = 0
-        self.read_ms = -LOOK_AGAIN_MS
+        self.read_ms = -POLL_MS
 
     async def look(self, *, unless_within_ms: int = 0) -> None:
         """Look at the store again. All that ask while a look is under way share the next one."""
@@ -42,16 +37,17 @@ class Directory(KnownOwners):
         self._arrival.set()
         self._arrival = asyncio.Event()
 
-    async def until_held(self, shard_id: int) -> None:
-        """Return once the shard is in memory here, or the store names a peer that is up and holds it.
+    async def read_for_waiting(self, until_ms: int) -> None:
+        """Read the owners as a call asks for that waits for one: see `forwarding.ReadOwners`."""
+        with suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(self._left_s(until_ms)):
+                await self.look(unless_within_ms=POLL_MS)
 
-        However many wait, the store is asked once in `LOOK_AGAIN_MS`: a shard moves when everybody has most to do.
-        """
-        while True:
-            with suppress(StoreUnavailable):
-                await self.look(unless_within_ms=LOOK_AGAIN_MS)
-            if shard_id in self._here or self.peer_of(shard_id) is not None:
-                return
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_AGAIN_MS / 1000):
-                    await self._arrival.wait()
+    async def await_arrival(self, until_ms: int) -> None:
+        """Return once a shard is loaded here, or at `until_ms`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._left_s(until_ms)):
+                await self._arrival.wait()
+
+    def _left_s(self, until_ms: int) -> float:
+        return max(0, until_ms - self._clock.monotonic_ms()) / 1000

@@ -16,6 +16,7 @@ from rota.group.journal import encode_entry
 from rota.group.records import MemberExpired
 from rota.group.result import Timer
 from rota.group.rows import ShardImage, SideCommit
+from rota.group.sessions import MemberName
 from rota.group.shard import Shard
 from rota.observability import tracing
 from rota.protocol.errors import ErrorCode
@@ -51,6 +52,7 @@ class ShardHost:
         on_events: Callable[[int, list[JournalEvent]], None],
         on_expired: Callable[[int], None],
         ask: Callable[[ShardHost, Timer], None] | None = None,
+        forget: Callable[[int, Sequence[MemberName]], None] | None = None,
         assign: Callable[[ShardHost, Timer], None] | None = None,
         heard: Heard | None = None,
     ) -> None:
@@ -64,6 +66,8 @@ class ShardHost:
         self._on_expired = on_expired
         self._ask = ask
         """Asks the other replicas before a timer expires a member, then rings it with `ring_asked`."""
+        self._forget = forget
+        """Has the other replicas forget members that are gone."""
         self._assign = assign
         """Computes what a group leaves to the server, then hands it in with `finish_job`."""
         self._calls: dict[int, Call] = {}
@@ -265,6 +269,8 @@ class ShardHost:
                 call.finish(answer)
         if ready.asks is not None and self._ask is not None:
             self._ask(self, ready.asks)
+        if ready.gone and self._forget is not None:
+            self._forget(self.shard_id, ready.gone)
         if ready.assigns is not None and self._assign is not None:
             self._assign(self, ready.assigns)
 

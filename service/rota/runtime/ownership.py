@@ -55,7 +55,7 @@ class Ownership:
         assign: Callable[[ShardHost, Timer], None] | None = None,
     ) -> None:
         self.hosts: dict[int, ShardHost] = {}
-        self.directory = Directory(store, clock, replica.replica_id, shard_count, self.hosts)
+        self.directory = Directory(store, clock, replica.replica_id, shard_count)
         self.leases = Leases(replica, self.directory, lease_ms=lease_ms, steal=steal)
         self.committer = Committer(store, clock, telemetry, self.give_up)
         self.complete = asyncio.Event()
@@ -225,6 +225,7 @@ class Ownership:
             on_events=self._on_events,
             on_expired=self._telemetry.on_expired,
             ask=self._sessions.ask if self._sessions else None,
+            forget=self._sessions.forget if self._sessions else None,
             assign=self._assign,
             heard=heard,
         )

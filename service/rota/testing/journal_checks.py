@@ -134,7 +134,7 @@ def check_join_phase(scan: Scan, account: GroupAccount, line: Landed) -> Iterato
     if not ends or since_ms is None or account.state != "PreparingRebalance":
         return
     bound_ms = account.rebalance_timeout_ms + scan.profile.late_timer_ms
-    if account.static_members():
+    if account.had_static_members:
         # Where only static members are left and none has joined, the phase is armed again until their sessions end.
         bound_ms += account.rebalance_timeout_ms + scan.profile.session_ms[1]
     if (took_ms := line.decided_ms - since_ms) > bound_ms:

@@ -10,8 +10,8 @@ from rota.replica import steps as step
 from rota.replica.known_owners import KnownOwners
 from rota.replica.leases import Leases
 from rota.replica.owned_shard import OwnedShard
+from rota.replica.ports import Heard, ShardClaim, ShardOwner, StoreUnavailable
 from rota.replica.ports import Replica as Registered
-from rota.replica.ports import ShardClaim, ShardOwner, StoreUnavailable
 from rota.replica.steps import Do, Steps
 from rota.testing.facts import facts_of
 
@@ -34,7 +34,6 @@ class ShardKeeper:
         self.known = KnownOwners(replica.replica_id, world.profile.shards)
         registered = Registered(replica.replica_id, replica.replica_id)
         self.leases = Leases(registered, self.known, lease_ms=world.profile.lease_ms)
-        self.loading: set[int] = set()
         self._in_round = False
         self._rounds = 0
         world.scheduler.after(int(world.rng.random() * 50), replica, self._begin_round, 0)
@@ -95,23 +94,15 @@ class ShardKeeper:
         tables, replica_id = world.store.tables, replica.replica_id
         match do:
             case step.ReadOwners():
-                sent_ms = world.scheduler.now_ms
-
-                def read(owners: list[ShardOwner]) -> None:
-                    self.known.update(owners, sent_ms)
-                    then(None)
-
-                self._ask(tables.owners, read, fail)
+                self.read_owners(then, fail)
             case step.Register():
                 self._ask(lambda: tables.register(leases.replica, leases.lease_ms), then, fail)
             case step.Claim(shard_ids):
                 self._ask(lambda: self._claim(list(shard_ids)), then, fail)
             case step.Load(claims, _):
-                self._load(list(claims), then, fail)
+                self._ask(lambda: [tables.load(claim.shard_id) for claim in claims], then, fail)
             case step.Serve(claims, images, lease_until_ms):
-                for claim, image in zip(claims, images, strict=True):
-                    self._install(claim, image, lease_until_ms)
-                then(None)
+                self._serve(list(zip(claims, images, strict=True)), lease_until_ms, then)
             case step.Renew(claims):
                 renew = partial(tables.renew, list(claims), replica_id, leases.lease_ms)
                 self._ask(renew, self._noting(claims, then), fail)
@@ -130,6 +121,16 @@ class ShardKeeper:
             case step.NotifyPeers():
                 self._nudge_peers()
                 then(None)
+
+    def read_owners(self, then: Callable[[None], None], fail: Callable[[], None]) -> None:
+        """Read the owners of all shards from the store."""
+        sent_ms = self._world.scheduler.now_ms
+
+        def read(owners: list[ShardOwner]) -> None:
+            self.known.update(owners, sent_ms)
+            then(None)
+
+        self._ask(self._world.store.tables.owners, read, fail)
 
     def _ask(self, statement: Callable[[], Any], then: Callable[[Any], None], fail: Callable[[], None]) -> None:
         """Have the store run a statement; a replica that has ended meanwhile does nothing with the answer."""
@@ -153,20 +154,25 @@ class ShardKeeper:
             tables.deregister(replica_id)
         tables.release(claims, replica_id)
 
-    def _load(self, claims: list[ShardClaim], then: Callable[[Any], None], fail: Callable[[], None]) -> None:
-        self.loading = {claim.shard_id for claim in claims}
+    def _serve(
+        self, loaded: list[tuple[ShardClaim, ShardImage]], lease_until_ms: int, then: Callable[[None], None]
+    ) -> None:
+        """Install the shards, each as soon as it is known what is left of its sessions."""
+        sessions, waiting = self._replica.sessions, {claim.shard_id for claim, _ in loaded}
 
-        def loaded(images: list[ShardImage]) -> None:
-            self.loading.clear()
-            then(images)
+        def install(claim: ShardClaim, image: ShardImage, heard: Heard | None) -> None:
+            self._install(claim, image, lease_until_ms, heard)
+            waiting.discard(claim.shard_id)
+            if not waiting:
+                then(None)
 
-        def failed() -> None:
-            self.loading.clear()
-            fail()
+        for claim, image in loaded:
+            if sessions is None:
+                install(claim, image, None)
+            else:
+                sessions.read(claim.shard_id, partial(install, claim, image))
 
-        self._ask(lambda: [self._world.store.tables.load(claim.shard_id) for claim in claims], loaded, failed)
-
-    def _install(self, claim: ShardClaim, image: ShardImage, lease_until_ms: int) -> None:
+    def _install(self, claim: ShardClaim, image: ShardImage, lease_until_ms: int, heard: Heard | None) -> None:
         world = self._world
         if image.last_seq != claim.last_seq:
             world.violation(
@@ -174,12 +180,13 @@ class ShardKeeper:
             )
         owned, ready = OwnedShard.load(
             claim, image, world.limits, self._replica.now(), replica_id=self._replica.replica_id,
-            lease_until_ms=lease_until_ms,
+            lease_until_ms=lease_until_ms, heard=heard,
         )  # fmt: skip
         world.store.loaded_facts[(claim.shard_id, claim.epoch)] = facts_of(owned.shard)
         self.leases.install(owned)
         world.note_owner(self._replica, claim.shard_id)
         self._replica.carry_out(owned, ready)
+        self._replica.peers.note_arrival()
 
     def _flush(self, until_ms: int, then: Callable[[Any], None]) -> None:
         """Wait until nothing waits for the store, or it is time."""

@@ -33,6 +33,8 @@ class GroupAccount:
     """By its owner's clock; None before the group has had a generation, and while it has one."""
     rebalance_timeout_ms: int = 0
     """The longest rebalance timeout of all that have been members in this join phase."""
+    had_static_members: bool = False
+    """Whether one of them was static."""
 
     def static_members(self) -> dict[str, list[str]]:
         """Member ids by instance id; more than one id is an error (S16)."""
@@ -58,11 +60,12 @@ class GroupAccount:
 
     def start_phase(self, at_ms: int) -> None:
         """A join phase begins, or a new owner begins it again."""
-        self.rebalance_since_ms, self.rebalance_timeout_ms = at_ms, 0
+        self.rebalance_since_ms, self.rebalance_timeout_ms, self.had_static_members = at_ms, 0, False
         for image in self.members.values():
-            self.note_timeout(image)
+            self.note_in_phase(image)
 
-    def note_timeout(self, image: MemberImage) -> None:
+    def note_in_phase(self, image: MemberImage) -> None:
+        self.had_static_members |= image.group_instance_id is not None
         self.rebalance_timeout_ms = max(self.rebalance_timeout_ms, image.rebalance_timeout_ms)
 
 
@@ -117,10 +120,10 @@ def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
             if not account.members:
                 account.protocol_type = record.protocol_type
             account.members[record.member.member_id] = record.member
-            account.note_timeout(record.member)
+            account.note_in_phase(record.member)
         case r.MemberUpdated():
             account.members[record.member.member_id] = record.member
-            account.note_timeout(record.member)
+            account.note_in_phase(record.member)
             if record.settle:
                 account.settled[record.member.member_id] = record.member
         case r.MemberLeft() | r.MemberExpired() | r.MemberRemoved():

@@ -31,10 +31,15 @@ from rota.testing.replicas import ReplicaProcess
 from rota.testing.served import ServedMember
 
 if TYPE_CHECKING:
+    from rota.testing.liveness import LivenessServer
     from rota.testing.world import World
 
 FOR_EVER_MS = 10_000_000
 _ONCE_EMPTY_MS = 150
+MOST_BEHIND_MS = 1_000
+"""How far a standby of the liveness store may be behind."""
+SILENT_MS = 3_000
+"""Longer than it takes to find another owner, shorter than what is left of a session."""
 FAULT_SHARE = 0.6
 """How likely a seed has each kind of fault at all."""
 
@@ -57,6 +62,10 @@ class Nemesis:
 
     def _kinds(self) -> list[Callable[[], None]]:
         """The faults that a seed draws from."""
+        cuts = [self._cut_link] if self.world.forwards else []
+        return [*self._basic_kinds(), *cuts, *self._liveness_kinds()]
+
+    def _basic_kinds(self) -> list[Callable[[], None]]:
         kinds: list[Callable[[], None]] = [
             self._crash_replica,
             self._pause_replica,
@@ -95,6 +104,16 @@ class Nemesis:
     def _start_faults(self) -> None:
         self.world.network.faulty = self.world.store.faulty = True
         self._again(self.world.profile.fault_every_ms, self._fault)
+        if self.world.parts.long_sessions:
+            self._start_faults_of_sessions()
+
+    def _start_faults_of_sessions(self) -> None:
+        """What shared sessions are for. Not all of it in each world: an owner that dies hides what a cut would show."""
+        acts = [self._cut_link, self._lose_member_and_owner, self._lose_owner_of_silent_members]
+        if not self.world.parts.calm:
+            acts.append(self._lose_liveness_and_owner)
+        for act in [act for act in acts if self.world.chance(0.5)] or acts[:1]:
+            self._again(4_000, act)
 
     def stop(self) -> None:
         """From here on there are no faults; what is dead stays dead, except for replicas."""
@@ -105,6 +124,9 @@ class Nemesis:
         self.world.network.cut_from.clear()
         self.world.store.faulty = False
         self.world.store.down_until_ms = 0
+        self.world.cut_links.clear()
+        if self.world.liveness is not None:
+            self.world.liveness.away_until_ms = self.world.liveness.slow_until_ms = 0
         for replica in self.world.replicas.values():
             replica.cut_off_from_store_until_ms = 0
         if self.world.chance(0.3):
@@ -317,3 +339,108 @@ class Nemesis:
     def _while_ms(self) -> int:
         """How long a fault lasts: mostly around the length of a lease."""
         return 50 + int(self.world.rng.random() * 2 * self.world.profile.lease_ms)
+
+    # --- replicas among themselves ---------------------------------------------------------------
+
+    def _cut_link(self) -> None:
+        """Two replicas cannot reach each other, while clients reach both."""
+        used = self._used_links()
+        if used:
+            member, one, other = self.world.rng.choice(used)
+            if self.world.parts.calm:
+                self._remove_soon(member)
+        else:
+            one, other = self.world.rng.sample(self.world.replica_ids, 2)
+        until_ms = self.world.scheduler.now_ms + self._while_ms() + self.world.profile.session_ms[1]
+        self.world.cut_links[frozenset((one, other))] = until_ms
+        self.world.sometimes("link between two replicas cut")
+
+    def _remove_soon(self, member: Member) -> None:
+        """An administrator removes a member, which reaches only a replica that its owner does not reach."""
+        leaving = LeavingMember(member.core.member_id, None, "removed")
+        self.world.scheduler.after(300, None, self._ask, LeaveGroup(*member.group, (leaving,), by_admin=True))
+        self.world.sometimes("member removed behind a link that is cut")
+
+    def _used_links(self) -> list[tuple[Member, str, str]]:
+        """Members with the replica that forwards their calls, and the one that it forwards them to."""
+        owners = {shard_id: each.replica_id for each in self.world.replicas.values() for shard_id in each.owned}
+        shards = self.world.profile.shards
+        return [
+            (member, forwarder, owners[shard_id])
+            for member in self.members()
+            for shard_id, forwarder in member.owner_of.items()
+            if member.is_live
+            and owners.get(shard_id, forwarder) != forwarder
+            and shard_of(*member.group, shards) == shard_id
+        ]
+
+    def _lose_member_and_owner(self) -> None:
+        """A member dies, and before its session ends so does the owner of its shard."""
+        world = self.world
+        live = [member for member in self.members() if member.is_live and member.core.member_id]
+        if live:
+            member = world.rng.choice(live)
+            self._crash_member(member)
+            delay_ms = int(world.profile.session_ms[0] * world.rng.uniform(0.5, 0.9))
+            world.scheduler.after(delay_ms, None, self._crash_owner, shard_of(*member.group, world.profile.shards))
+
+    def _crash_owner(self, shard_id: int) -> None:
+        owner = next((each for each in self.world.replicas.values() if not each.dead and shard_id in each.owned), None)
+        if self.active and owner is not None:
+            owner.crash()
+            self.world.sometimes("owner died when it mattered")
+            self.start_again(owner)
+
+    def _lose_liveness_and_owner(self) -> None:
+        """The liveness store is away for a while; about when it is back, an owner dies."""
+        self._stop_liveness()
+        away_ms = int(self.world.profile.session_ms[0] * self.world.rng.uniform(0.4, 0.9))
+        self._liveness.away_until_ms = self.world.scheduler.now_ms + away_ms
+        delay_ms = away_ms + int(self.world.rng.uniform(-200, 1_500))
+        self.world.scheduler.after(delay_ms, None, self._lose_owner_of_silent_members)
+
+    def _lose_owner_of_silent_members(self) -> None:
+        """An owner dies, and its members do not reach the next one before that has counted what it read."""
+        world, shard_id = self.world, self.world.rng.randrange(self.world.profile.shards)
+        for member in self.members():
+            if self.active and member.is_live and shard_of(*member.group, world.profile.shards) == shard_id:
+                member.paused_until_ms = max(member.paused_until_ms, world.scheduler.now_ms + SILENT_MS)
+        self._crash_owner(shard_id)
+
+    # --- the liveness store ----------------------------------------------------------------------
+
+    def _liveness_kinds(self) -> list[Callable[[], None]]:
+        if self.world.liveness is None:
+            return []
+        return [self._stop_liveness, self._flush_liveness, self._slow_liveness, self._set_liveness_back]
+
+    def _stop_liveness(self) -> None:
+        until_ms = self._liveness_fails("away")
+        self._liveness.away_until_ms = until_ms
+
+    def _slow_liveness(self) -> None:
+        until_ms = self._liveness_fails("slow")
+        self._liveness.slow_until_ms = until_ms
+
+    def _flush_liveness(self) -> None:
+        self._liveness_fails("flushed")
+        self._liveness.forget()
+
+    def _set_liveness_back(self) -> None:
+        """Its standby takes over, which is up to a second behind."""
+        self._liveness_fails("set back")
+        self._liveness.keep_copy()
+        delay_ms = int(self.world.rng.random() * MOST_BEHIND_MS)
+        self.world.scheduler.after(delay_ms, None, self._liveness.go_back)
+
+    def _liveness_fails(self, how: str) -> int:
+        now_ms = self.world.scheduler.now_ms
+        until_ms = now_ms + self._while_ms()
+        self.world.sometimes(f"liveness store {how}")
+        self._liveness.faults_ms.append((now_ms, max(until_ms, now_ms + MOST_BEHIND_MS)))
+        return until_ms
+
+    @property
+    def _liveness(self) -> LivenessServer:
+        assert self.world.liveness is not None
+        return self.world.liveness

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, JoinGroup, JoinReply, Reply, Request, SyncGroup
+from rota.replica.ports import Answer
 from rota.testing.history import Call
 from rota.testing.scheduler import Process
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from rota.testing.world import World
 
 MAX_HOPS = 3
-UNSERVED = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _AT_THE_WORST_MOMENT = 0.05
 
 
@@ -41,10 +41,10 @@ class Delivery:
         self.call = call
         self.replica_id = replica_id
 
-    def answer(self, reply: Reply, *, hint: str | None = None, revision: int = 0, epoch: int = 0) -> None:
+    def answer(self, answer: Answer) -> None:
         """Send the answer; it may get lost, too."""
         if self.exchange is not None:
-            self.exchange.network.carry_back(self, reply, hint, revision, epoch)
+            self.exchange.network.carry_back(self, answer)
 
     def break_off(self) -> None:
         """The replica is gone, and the connection with it."""
@@ -113,14 +113,14 @@ class Network:
         if delivery is not None and not self.is_lost(exchange.client.name, delivery.replica_id):
             self._world.scheduler.after(self.delay_ms(), None, self._hung_up, delivery)
 
-    def carry_back(self, delivery: Delivery, reply: Reply, hint: str | None, revision: int, epoch: int) -> None:
-        exchange = delivery.exchange
+    def carry_back(self, delivery: Delivery, answer: Answer) -> None:
+        exchange, reply = delivery.exchange, answer.reply
         assert exchange is not None
         if isinstance(reply, JoinReply) and reply.member_id == reply.leader_id:
             self._repeat_assignment(delivery.replica_id, reply.member_id)
         if not self.is_lost(delivery.replica_id, exchange.client.name):
             delay_ms = self.delay_ms()
-            self._world.scheduler.after(delay_ms, exchange.client, self._arrive, delivery, reply, hint, revision, epoch)
+            self._world.scheduler.after(delay_ms, exchange.client, self._arrive, delivery, answer)
 
     def break_off(self, delivery: Delivery) -> None:
         exchange = delivery.exchange
@@ -140,7 +140,7 @@ class Network:
             self._assigned[request.member_id] = exchange.call
         if not self.is_lost(exchange.client.name, replica_id):
             world.scheduler.after(self.delay_ms(), None, self._deliver, delivery)
-        if self.faulty and world.profile.loss and _may_repeat(request) and world.chance(world.profile.loss):
+        if self.faulty and world.profile.loss and may_repeat(request) and world.chance(world.profile.loss):
             twin = Delivery(None, exchange.call, replica_id)
             world.scheduler.after(self.delay_ms() + int(world.rng.random() * 300), None, self._deliver, twin)
             world.sometimes("request delivered twice")
@@ -164,28 +164,30 @@ class Network:
         if replica is not None and not replica.dead:
             self._world.scheduler.after(0, replica, replica.hang_up, delivery)
 
-    def _arrive(self, delivery: Delivery, reply: Reply, hint: str | None, revision: int, epoch: int) -> None:
-        exchange = delivery.exchange
+    def _arrive(self, delivery: Delivery, answer: Answer) -> None:
+        exchange, reply, hint = delivery.exchange, answer.reply, answer.owner
         assert exchange is not None
         if exchange.done is None or exchange.delivery is not delivery:
             return
         if reply.error is ErrorCode.NOT_COORDINATOR:
             exchange.client.owner_of.pop(exchange.call.shard_id, None)
-            if hint is not None and hint != delivery.replica_id and exchange.hops < MAX_HOPS:
+            if hint and hint != delivery.replica_id and exchange.hops < MAX_HOPS:
                 self._forward(exchange, hint)
                 return
         else:
-            self._note_owner(delivery, reply, epoch)
-        self._world.note_reply(exchange.call, reply, revision, epoch)
+            self._note_owner(delivery, answer)
+        self._world.note_reply(exchange.call, reply, answer.revision, answer.epoch)
         exchange.settle(reply)
 
-    def _note_owner(self, delivery: Delivery, reply: Reply, epoch: int) -> None:
+    def _note_owner(self, delivery: Delivery, answer: Answer) -> None:
         """Where the client goes with its next request for this shard."""
         exchange = delivery.exchange
         assert exchange is not None
-        if epoch:
+        if answer.epoch:
             exchange.client.owner_of[exchange.call.shard_id] = delivery.replica_id
-        elif self._world.rotates and reply.error in UNSERVED:
+        elif answer.reply.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS or (
+            answer.reply.error is ErrorCode.COORDINATOR_NOT_AVAILABLE and self._world.parts.rotates
+        ):
             exchange.client.owner_of.pop(exchange.call.shard_id, None)
 
     def delay_ms(self) -> int:
@@ -201,7 +203,7 @@ class Network:
         return self.faulty and self._world.chance(self._world.profile.loss)
 
 
-def _may_repeat(request: Request) -> bool:
+def may_repeat(request: Request) -> bool:
     """What a careful proxy may send twice.
 
     A join that arrives once more counts as joining again, as in Kafka: it would stand for a member that is not waiting.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from random import Random
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +76,39 @@ PROFILES = {profile.name: profile for profile in (CHURN, FAULTS, FAILOVER)}
 def profile_of(seed: int) -> Profile:
     """Which profile a seed runs where none is named: mostly faults."""
     return (FAULTS, CHURN, FAULTS, FAILOVER, FAULTS, CHURN, FAULTS, FAULTS)[seed % 8]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Which of production's optional parts a world has."""
+
+    forwards: bool = False
+    """Replicas forward calls to each other."""
+    liveness: bool = False
+    """There is a liveness store."""
+    long_sessions: bool = False
+    """Members outlive the silence of their owner, and its change."""
+    calm: bool = False
+    """Nothing fails but what shared sessions are for: owners, members, and links between replicas."""
+    rotates: bool = True
+    """Clients try another replica after one that does not answer for a shard, as they do behind a load balancer."""
+
+
+LONG_SESSION_MS = (6_000, 7_000)
+
+
+def parts_of(seed: int, profile: Profile) -> Parts:
+    """Which parts a seed has: a third of the seeds has none, so that its faults meet what is always there."""
+    draws = Random(f"parts/{seed}")
+    forwards, liveness = draws.random() < 0.55, draws.random() < 0.45
+    is_long = liveness and profile.churn_every_ms > 0 and draws.random() < 0.6
+    is_calm = is_long and draws.random() < 0.5
+    return Parts(forwards or is_long, liveness, is_long, is_calm, rotates=forwards or is_long or draws.random() < 0.4)
+
+
+def with_parts(profile: Profile, parts: Parts) -> Profile:
+    """With sessions worth sharing, where members have long ones."""
+    if not parts.long_sessions:
+        return profile
+    churn_ms, fault_ms = (8_000, 0) if parts.calm else (3_000, 2_000)
+    return replace(profile, session_ms=LONG_SESSION_MS, churn_every_ms=churn_ms, fault_every_ms=fault_ms)

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from rota.group.invariants import check_group
 from rota.group.result import Result, Timer, TimerKind
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import JoinGroup, refuse
+from rota.protocol.messages import JoinGroup, Request
 from rota.replica.group_commit import Append, GroupCommit
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard, Ready
 from rota.replica.ports import Answer
 from rota.testing.keeper import ShardKeeper
+from rota.testing.liveness import SimulatedSessions
+from rota.testing.peers import Incoming, PeersOfReplica
 from rota.testing.replicas import ReplicaProcess
 from rota.testing.served import SimulatedAssigner
 
@@ -33,11 +35,13 @@ class Replica(ReplicaProcess):
         self.world = world
         self.clock_offset_ms = world.clock_offset_of(replica_id)
         """How far its wall clock is off: nothing may depend on it."""
-        self.calls: dict[int, Delivery] = {}
+        self.calls: dict[int, Incoming] = {}
         """Requests that have no answer yet, by number: the way back."""
         self.group: GroupCommit[None] = GroupCommit()
         self._sent: Append | None = None
         self.keeper = ShardKeeper(world, self)
+        self.peers = PeersOfReplica(world, self)
+        self.sessions = SimulatedSessions(world, self, world.liveness) if world.liveness else None
         self.assigner = SimulatedAssigner(self)
         self._decided: set[int] = set()
         """Calls of which the reply is decided."""
@@ -49,31 +53,40 @@ class Replica(ReplicaProcess):
     # --- requests --------------------------------------------------------------------------------
 
     def receive(self, delivery: Delivery) -> None:
-        shard_id = delivery.call.shard_id
-        owned = self.owned.get(shard_id)
-        request = delivery.call.request
-        if owned is None:
-            loading = shard_id in self.keeper.loading
-            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NOT_COORDINATOR
-            peer = self.keeper.known.peer_of(shard_id)
-            delivery.answer(refuse(request, error, ""), hint=peer.replica_id if peer is not None else None)
+        if self.world.forwards or self.sessions is not None:
+            self.peers.call(delivery, delivery.call.request)
+        else:
+            self.serve(delivery, delivery.call.request)
+
+    def serve(self, incoming: Incoming, request: Request) -> None:
+        """Answer a request from this replica's own shards."""
+        shard_id = incoming.call.shard_id
+        refusal = self.peers.forwarding.refusal(request, shard_id)
+        if refusal is not None:
+            incoming.answer(refusal)
             return
+        owned = self.owned[shard_id]
         if isinstance(request, JoinGroup) and not request.member_id:
             request = replace(request, new_member_id=self.world.new_member_id(request.client_id))
         number = self.world.next_call()
-        self.calls[number] = delivery
+        self.calls[number] = incoming
         ready = owned.submit(number, request, self.now())
         if ready.parks_ms is not None:
             self.world.scheduler.after(ready.parks_ms, self, self._wait_is_over, owned, number)
         self.carry_out(owned, ready)
 
     def hang_up(self, delivery: Delivery) -> None:
-        number = next((number for number, waiting in self.calls.items() if waiting is delivery), None)
+        if not self.peers.hang_up(delivery):
+            self.cancel(delivery)
+
+    def cancel(self, incoming: Incoming) -> None:
+        """The answer of this replica's shards is wanted no more."""
+        number = next((number for number, waiting in self.calls.items() if waiting is incoming), None)
         if number is None:
             return
         del self.calls[number]
         self.world.hung_up.add(number)
-        owned = self.owned.get(delivery.call.shard_id)
+        owned = self.owned.get(incoming.call.shard_id)
         if owned is not None:
             self.carry_out(owned, owned.hang_up(number, self.now()))
 
@@ -103,18 +116,23 @@ class Replica(ReplicaProcess):
             self.world.scheduler.after(max(timer.at_ms - self.now().wall_ms, 0), self, self.ring, owned, timer)
         for number, answer in ready.replies:
             self._reply(owned, number, answer)
+        if self.sessions is not None:
+            if ready.asks is not None:
+                self.sessions.ask(owned, ready.asks)
+            if ready.gone:
+                self.sessions.forget(owned.shard_id, ready.gone)
         if ready.assigns is not None:
             self.assigner.want(owned, ready.assigns)
 
     def _reply(self, owned: OwnedShard, number: int, answer: Answer) -> None:
-        delivery = self.calls.pop(number, None)
-        if delivery is not None:
+        incoming = self.calls.pop(number, None)
+        if incoming is not None:
             if answer.reply.error is ErrorCode.NOT_COORDINATOR and number in self._decided:
-                self.world.violation(f"D1 {delivery.call.request} is sent to another replica, though it was decided")
+                self.world.violation(f"D1 {incoming.call.request} is sent to another replica, though it was decided")
             if answer.epoch:
                 self._check_lease(owned)
                 self.world.note_release(self.owner_id, owned.shard_id, answer.epoch, answer.revision)
-            delivery.answer(answer.reply, revision=answer.revision, epoch=answer.epoch)
+            incoming.answer(answer)
         elif number not in self.world.hung_up:
             self.world.violation(f"L6 call {number} was answered twice, now with {answer.reply}")
 
@@ -184,6 +202,7 @@ class Replica(ReplicaProcess):
 
     def end(self, has_failed: bool = False) -> None:  # noqa: ARG002 — its leases then run out by themselves
         """It has stopped in order; it is started again after a while."""
+        self.peers.check_drained()
         self.crash()
         self.world.nemesis.start_again(self)
 
@@ -192,6 +211,7 @@ class Replica(ReplicaProcess):
 
     def hand_over(self) -> None:
         if not self.keeper.leases.is_leaving:
+            self.peers.drain()
             self.keeper.release()
 
     def crash(self) -> None:
@@ -200,9 +220,10 @@ class Replica(ReplicaProcess):
             if self._sent is not None and owned in self._sent.batches:
                 self.world.sometimes("owner died with an append under way")
             owned.drop("crash")
-        for delivery in self.calls.values():
-            delivery.break_off()
+        for incoming in self.calls.values():
+            incoming.break_off()
         self.calls.clear()
+        self.peers.crash()
 
     # --- checks and counts -----------------------------------------------------------------------
 

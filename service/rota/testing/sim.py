@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from rota.testing.checks import check
+from rota.testing.liveness_checks import check_shared_sessions
 from rota.testing.many import collecting_seldom, parser_of_seeds, side_by_side
 from rota.testing.profiles import PROFILES, Profile
 from rota.testing.world import World
@@ -48,7 +49,7 @@ def run_seed(seed: int, profile: Profile | None = None) -> tuple[World, list[str
     """Play one world and check it."""
     world = World(seed, profile)
     history = world.run()
-    return world, check(history, world.profile)
+    return world, check(history, world.profile) + check_shared_sessions(world)
 
 
 def run_seeds(seeds: Sequence[int], profile: Profile | None = None, *, stop_after: int = 10) -> Tally:

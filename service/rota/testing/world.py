@@ -19,9 +19,10 @@ from rota.protocol.messages import Reply, Request, parks_for_ms
 from rota.replica.ports import ShardClaim
 from rota.testing.facts import facts_of, image_differences
 from rota.testing.history import Call, Effect, GroupKey, History
+from rota.testing.liveness import LivenessServer
 from rota.testing.nemesis import Nemesis
 from rota.testing.network import Network
-from rota.testing.profiles import Profile, profile_of
+from rota.testing.profiles import Parts, Profile, parts_of, profile_of, with_parts
 from rota.testing.replica import Replica
 from rota.testing.replicas import ReplicaProcess, ServedShard
 from rota.testing.scheduler import Scheduler
@@ -36,14 +37,18 @@ LONGEST_ANSWER_MS = 5_500
 class World:
     """Everything there is. `run` plays the safety phase, then takes the faults away and waits for peace (L7)."""
 
-    rotates = False
-    """Do clients try another replica after one that cannot serve a shard? Behind a load balancer they do."""
-
-    def __init__(self, seed: int, profile: Profile | None = None) -> None:
+    def __init__(self, seed: int, profile: Profile | None = None, parts: Parts | None = None) -> None:
         self.seed = seed
         self.profile = profile or profile_of(seed)
+        self.parts = parts or parts_of(seed, self.profile)
+        if parts is None:
+            self.profile = with_parts(self.profile, self.parts)
+        self.forwards = self.parts.forwards
         self.rng = Random(seed)
         self.scheduler = Scheduler()
+        self.liveness = LivenessServer(self) if self.parts.liveness else None
+        self.cut_links: dict[frozenset[str], int] = {}
+        """Until when two replicas cannot reach each other."""
         self.history = History()
         self.check_invariants = self.chance(0.25)
         full = self.chance(0.1)
@@ -55,7 +60,7 @@ class World:
         self.store = self._new_store()
         self.network = Network(self)
         self.troublesome = True
-        self.working = not self.chance(0.2)
+        self.working = not self.chance(0.2) and not self.parts.calm
         """In some worlds nobody commits: an owner that has lost its lease is not found out by its next write."""
         self.hung_up: set[int] = set()
         self.partitions: dict[GroupKey, int] = {}
@@ -161,6 +166,10 @@ class World:
                 owned = replica.owned.get(shard_id)
                 return owned if owned is not None and owned.epoch == row.epoch else None
         return None
+
+    def is_link_cut(self, one: str, other: str) -> bool:
+        """Can two replicas not reach each other now?"""
+        return self.scheduler.now_ms < self.cut_links.get(frozenset((one, other)), 0)
 
     # --- draws and numbers -----------------------------------------------------------------------
 

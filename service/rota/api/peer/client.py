@@ -9,7 +9,6 @@ from typing import cast
 
 import grpc
 
-from rota.api.peer.answers import HEARTBEATS_S, answer_timeout_s
 from rota.api.peer.heartbeats import CollectedHeartbeats, may_be_collected
 from rota.api.peer.methods import (
     CALL,
@@ -25,6 +24,7 @@ from rota.api.peer.methods import (
 from rota.api.peer.secret import Metadata, shown
 from rota.observability import tracing
 from rota.protocol.messages import Request
+from rota.replica.forwarding import HEARTBEAT_MS, answer_timeout_ms
 from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.routing import PeerUnreachable
 from rota.wire.envelopes import pack, unpack
@@ -66,7 +66,7 @@ class GrpcPeers:
             return await link.heartbeats.ask(cast("AnyHeartbeat", request))
         try:
             metadata = (*self._metadata, *tracing.carried())
-            data = await link.call(pack(request), timeout=answer_timeout_s(request), metadata=metadata)
+            data = await link.call(pack(request), timeout=answer_timeout_ms(request) / 1000, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             raise PeerUnreachable(error.details() or error.code().name) from error
         reply, beside = unpack(data)
@@ -138,7 +138,7 @@ class _Link:
         heartbeats: _Unary = self.channel.unary_unary(HEARTBEATS)
 
         async def send(data: bytes) -> bytes:
-            return await heartbeats(data, timeout=HEARTBEATS_S, metadata=(*metadata(), *tracing.carried()))
+            return await heartbeats(data, timeout=HEARTBEAT_MS / 1000, metadata=(*metadata(), *tracing.carried()))
 
         self.heartbeats = CollectedHeartbeats(send)
 

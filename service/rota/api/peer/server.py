@@ -8,7 +8,6 @@ from typing import Any
 import grpc
 
 from rota.api.heartbeats import answers_to
-from rota.api.peer.answers import as_moved
 from rota.api.peer.methods import (
     CALL,
     HEARTBEATS,
@@ -23,6 +22,7 @@ from rota.api.peer.methods import (
 from rota.api.peer.secret import SecretRequired
 from rota.api.peer.traces import forwarded
 from rota.protocol.messages import HeartbeatManyReply, HeartbeatReply
+from rota.replica.forwarding import as_moved
 from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
 from rota.wire.envelopes import MalformedEnvelope, pack, unpack

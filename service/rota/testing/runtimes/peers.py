@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rota.api.peer.answers import answer_timeout_s, as_moved
 from rota.protocol.messages import Request
+from rota.replica import forwarding
 from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.routing import PeerUnreachable
 
@@ -36,7 +36,7 @@ class Forwarded:
         self._task = target.run_for_peer(self, self._serve(target, request))
 
     async def _serve(self, target: RuntimeReplica, request: Request) -> None:
-        answer = as_moved(await target.local.call(request))
+        answer = forwarding.as_moved(await target.local.call(request))
         self._peers.carry(target.replica_id, self._peers.replica.replica_id, self._settle, answer)
 
     def break_off(self, reason: str) -> None:
@@ -70,7 +70,7 @@ class PeersOfReplica:
         self._world.sometimes("request forwarded to a peer")
         self.carry(self.replica.replica_id, peer.address, forwarded.arrive, request, to=peer)
         try:
-            async with asyncio.timeout(answer_timeout_s(request)):
+            async with asyncio.timeout(forwarding.answer_timeout_ms(request) / 1000):
                 return await forwarded.outcome
         except TimeoutError as error:
             self._world.sometimes("peer did not answer in time")

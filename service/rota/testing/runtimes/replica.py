@@ -135,7 +135,7 @@ class RuntimeReplica(ReplicaProcess):
         )
         self.clock_offset_ms = world.clock_offset_of(replica_id)
         self.peers = PeersOfReplica(world, self)
-        liveness = LivenessOfReplica(world, self, world.liveness) if world.liveness else None
+        liveness = LivenessOfReplica(self, world.liveness) if world.liveness else None
         clock = ReplicaClock(self.loop, world, self.clock_offset_ms)
         self.store = StoreOfReplica(world, self)
         self.local = Watched(
@@ -217,7 +217,7 @@ class RuntimeReplica(ReplicaProcess):
         took_ms = self._world.scheduler.now_ms - began_ms - (self.slept_ms - slept_ms)
         if took_ms > parks_for_ms(request) + LONGEST_ANSWER_MS:
             self._world.violation(f"L6 {request} was answered after {took_ms} ms")
-        delivery.answer(answer.reply, hint=answer.owner or None, revision=answer.revision, epoch=answer.epoch)
+        delivery.answer(answer)
 
     async def _answer(self, request: Request) -> Answer:
         if isinstance(request, Heartbeat):
@@ -266,7 +266,7 @@ class RuntimeReplica(ReplicaProcess):
         await self.routed.stop()
         self._world.sometimes("replica stopped")
         self.crash()
-        self._world.restart(self.replica_id)
+        self._world.nemesis.start_again(self)
 
     def _must_have_stopped(self, slept_ms: int) -> None:
         if self.slept_ms == slept_ms:

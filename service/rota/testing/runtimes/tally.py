@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rota.testing.checks import check
-from rota.testing.runtimes.checks import check_shared_sessions
+from rota.testing.liveness_checks import check_shared_sessions
 from rota.testing.runtimes.world import RuntimeWorld
 from rota.testing.sim import Tally, tally_of
 

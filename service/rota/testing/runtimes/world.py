@@ -9,16 +9,15 @@ from rota.protocol.ids import shard_of
 from rota.protocol.messages import Request, parks_for_ms
 from rota.testing.history import History
 from rota.testing.many import quiet_logs
-from rota.testing.profiles import Profile, profile_of
-from rota.testing.runtimes.liveness import LivenessServer
+from rota.testing.profiles import Parts, Profile, profile_of, with_parts
 from rota.testing.runtimes.nemesis import RuntimeNemesis
 from rota.testing.runtimes.replica import LONGEST_ANSWER_MS, RuntimeReplica
 from rota.testing.runtimes.store import RuntimeStore
 from rota.testing.world import World
 
 SAFETY_MS = 6_000
-LONG_SESSION_MS = (6_000, 7_000)
-"""Long enough for a member to outlive the silence of its owner, and for its owner to change."""
+LONG_SAFETY_MS = 12_000
+"""The same where sessions are long."""
 QUIET_LEASES = 3
 """After peace has come, so many leases later every replica serves what is due to it."""
 
@@ -30,15 +29,11 @@ class RuntimeWorld(World):
     replicas: dict[str, RuntimeReplica]  # type: ignore[assignment]
     nemesis: RuntimeNemesis
 
-    rotates = True
-
     def __init__(self, seed: int, profile: Profile | None = None) -> None:
         draws = Random(f"runtimes/{seed}")
         self.is_over = False
         self.processes: list[RuntimeReplica] = []
         """Every incarnation of every replica."""
-        self.cut_links: dict[frozenset[str], int] = {}
-        """Until when two replicas cannot reach each other."""
         self.late_leases_until_ms = 0
         """Leases that are asked for before then are granted at once, and the answers come late."""
         replicas = draws.choice((1, 2, 2, 3, 3, 3, 4))
@@ -47,20 +42,26 @@ class RuntimeWorld(World):
         self.has_side_door = replicas > 1 and draws.random() < 0.7
         self.are_turns_interrupted = draws.random() < 0.25
         """May messages arrive between any two turns of an event loop, or only when it has nothing to do?"""
-        self.forwards = draws.random() < 0.85
-        self.liveness = LivenessServer(self._now_ms) if replicas > 1 and draws.random() < 0.5 else None
-        self.shares_long_sessions = self.is_sluggish = False
-        super().__init__(seed, self._profile(draws, profile or profile_of(seed), replicas))
+        forwards = draws.random() < 0.85
+        has_liveness = replicas > 1 and draws.random() < 0.5
+        self.is_sluggish = False
+        base = self._profile(draws, profile or profile_of(seed), replicas)
+        has_long = has_liveness and base.churn_every_ms > 0 and draws.random() < 0.6
+        is_calm = has_long and Random(f"calm/{seed}").random() < 0.35
+        parts = Parts(forwards or is_calm, has_liveness, has_long, is_calm)
+        if has_long:
+            base = replace(with_parts(base, parts), safety_ms=LONG_SAFETY_MS)
+        super().__init__(seed, base, parts)
         self.served = frozenset()
         # While a transaction takes its time, several shards decide what goes into the next one.
         self.is_sluggish = draws.random() < 0.3
         self.store.usual_ms = 60 if self.is_sluggish else 3
-        self.working = draws.random() < 0.6
+        self.working = draws.random() < 0.6 and not is_calm
         """Where no member commits, an owner that has lost its lease is not found out by its next write."""
 
     def _profile(self, draws: Random, base: Profile, replicas: int) -> Profile:
-        """The simulator's profile, in a shorter time with more faults; with sessions worth sharing in some worlds."""
-        profile = replace(
+        """The simulator's profile, in a shorter time with more faults."""
+        return replace(
             base,
             replicas=replicas,
             shards=draws.choice((1, 2, 3)),
@@ -68,19 +69,6 @@ class RuntimeWorld(World):
             churn_every_ms=base.churn_every_ms * 7 // 10,
             fault_every_ms=base.fault_every_ms * 6 // 10,
         )
-        self.shares_long_sessions = self.liveness is not None and base.churn_every_ms > 0 and draws.random() < 0.6
-        if not self.shares_long_sessions:
-            return profile
-        return replace(
-            profile, session_ms=LONG_SESSION_MS, churn_every_ms=3_000, fault_every_ms=2_000, safety_ms=12_000
-        )
-
-    def is_link_cut(self, one: str, other: str) -> bool:
-        until_ms = self.cut_links.get(frozenset((one, other)), 0)
-        return self.scheduler.now_ms < until_ms
-
-    def _now_ms(self) -> int:
-        return self.scheduler.now_ms
 
     def _new_store(self) -> RuntimeStore:
         return RuntimeStore(self.scheduler, self.rng, self.profile, self.history)
@@ -96,11 +84,6 @@ class RuntimeWorld(World):
     def new_owner_id(self, replica_id: str) -> str:
         """Each process registers under an id of its own."""
         return f"{replica_id}-{len(self.processes)}"
-
-    def restart(self, replica_id: str) -> None:
-        """The replica's process has ended; another one takes its place soon."""
-        delay_ms = 50 + int(self.rng.random() * 2_500)
-        self.scheduler.after(delay_ms, None, self.nemesis.start_replica, replica_id)
 
     def shard_of(self, request: Request) -> int:
         name = getattr(request, "group_id", "") or getattr(request, "topic", "")

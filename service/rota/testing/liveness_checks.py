@@ -9,25 +9,28 @@ from rota.group import records as r
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import Heartbeat
-from rota.replica.owned_shard import GRACE_MS
+from rota.replica.owned_shard import GONE, GRACE_MS
 from rota.testing.history import Departure, History
-from rota.testing.runtimes.liveness import LivenessServer
+from rota.testing.liveness import LivenessServer
 
 if TYPE_CHECKING:
-    from rota.testing.runtimes.world import RuntimeWorld
+    from rota.testing.world import World
 
 RACE_MS = 300
 """A heartbeat that is recorded while the owner asks for it may come too late."""
+PUBLISHED_MS = 2_500
+"""By then all replicas know of a member's end: its owner may have been paused for a while."""
 LATE_MS = 1_000
 """How late a session may end: timers that were held back, a commit that is slow."""
 
 
-def check_shared_sessions(world: RuntimeWorld) -> list[str]:
+def check_shared_sessions(world: World) -> list[str]:
     """Everything that is wrong with the sessions of a world that has a liveness store."""
     if world.liveness is None:
         return []
     sessions = _sessions(world.history)
     found = list(_recorded(world.history, world.liveness, sessions))
+    found += _answered_for_gone(world, world.liveness)
     for departure in world.history.departures:
         found += _departed(world, world.liveness, departure, sessions)
     return found
@@ -50,9 +53,27 @@ def _recorded(history: History, liveness: LivenessServer, sessions: dict[str, in
             yield f"L1 {request.member_id} was expired at {at_ms}, its heartbeat of {call.sent_ms} was recorded"
 
 
-def _departed(
-    world: RuntimeWorld, liveness: LivenessServer, departure: Departure, sessions: dict[str, int]
-) -> Iterator[str]:
+def _answered_for_gone(world: World, liveness: LivenessServer) -> Iterator[str]:
+    """L1: a heartbeat is not recorded for a member that has been gone for longer than it takes to publish that."""
+    gone = {
+        line.entry.record.member_id: (line.landed_ms, shard_id)
+        for shard_id, lines in world.history.journal.items()
+        for line in lines
+        if isinstance(line.entry.record, GONE)
+    }
+    for call in world.history.calls:
+        request, reply = call.request, call.reply
+        if not isinstance(request, Heartbeat) or reply is None or call.epoch or reply.error is not ErrorCode.NONE:
+            continue
+        gone_ms, shard_id = gone.get(request.member_id, (call.sent_ms, 0))
+        moves = [at_ms for shard, _, _, at_ms in world.history.epochs if shard == shard_id]
+        is_same_owner = not any(gone_ms <= at_ms <= call.ret_ms for at_ms in moves)
+        has_failed = liveness.has_failed(gone_ms - 1_000, call.ret_ms)
+        if call.sent_ms > gone_ms + PUBLISHED_MS and is_same_owner and not has_failed:
+            yield f"L1 {request.member_id} was gone at {gone_ms}, and its heartbeat of {call.sent_ms} was recorded"
+
+
+def _departed(world: World, liveness: LivenessServer, departure: Departure, sessions: dict[str, int]) -> Iterator[str]:
     """L2: a new owner lets the session of a silent member end when it would have ended, and a grace later."""
     gone = next((ms for member_id, ms in _gone(world.history) if member_id == departure.member_id), None)
     session_ms = sessions.get(departure.member_id)
@@ -70,7 +91,7 @@ def _departed(
         yield f"L2 {departure.member_id} was last heard at {began_ms} and removed only at {gone}, bound {bound_ms}"
 
 
-def _graces(world: RuntimeWorld, shard_id: int, from_ms: int, to_ms: int) -> list[int]:
+def _graces(world: World, shard_id: int, from_ms: int, to_ms: int) -> list[int]:
     """What each new owner adds: a grace, and the time for which no owner can have shared what it had heard."""
     graces, heard_ms = [], 0
     for moved, epoch, _, at_ms in world.history.epochs:

@@ -1,0 +1,57 @@
+"""Listings: one page of the pages that several shards, or several replicas, give; complete or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rota.group.topics import version_of_all
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import ListGroups, ListReply, ListTopics, ListTopicsReply, Reply, refuse
+from rota.replica.ports import Answer
+
+NOT_ALL = "not every shard is loaded"
+"""A list of a part would look like the whole."""
+
+
+def page_of_shards(request: ListGroups | ListTopics, parts: Mapping[int, Reply]) -> Answer:
+    """What one replica lists, of the pages of its shards."""
+    return Answer(_merged(request, list(parts.values())), shards=tuple(parts))
+
+
+def page_of_all(request: ListGroups | ListTopics, answers: Sequence[Answer], shard_count: int) -> Answer:
+    """What all replicas list.
+
+    The page is complete only if each shard is in one answer. A shard may be in none, if its owner has released it and
+    the next one is not known yet; or in two, if it has moved between two answers.
+    """
+    failed = next((answer for answer in answers if answer.reply.error is not ErrorCode.NONE), None)
+    if failed is not None:
+        return Answer(failed.reply)
+    if sorted(shard_id for answer in answers for shard_id in answer.shards) != list(range(shard_count)):
+        return not_all(request)
+    return Answer(_merged(request, [answer.reply for answer in answers]))
+
+
+def not_all(request: ListGroups | ListTopics) -> Answer:
+    """The refusal of a page that would lack some shards."""
+    return Answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NOT_ALL))
+
+
+def _merged(request: ListGroups | ListTopics, replies: Sequence[Reply]) -> Reply:
+    """One page of several pages."""
+    if isinstance(request, ListGroups):
+        return _groups_of([r for r in replies if isinstance(r, ListReply)], request.limit)
+    return _topics_of([r for r in replies if isinstance(r, ListTopicsReply)], request.limit)
+
+
+def _groups_of(replies: Sequence[ListReply], limit: int) -> ListReply:
+    groups = sorted((g for reply in replies for g in reply.groups), key=lambda group: group.group_id)
+    more = len(groups) > limit or any(reply.more for reply in replies)
+    return ListReply(groups=tuple(groups[:limit]), more=more)
+
+
+def _topics_of(replies: Sequence[ListTopicsReply], limit: int) -> ListTopicsReply:
+    topics = sorted((t for reply in replies for t in reply.topics), key=lambda topic: topic.topic)
+    more = len(topics) > limit or any(reply.more for reply in replies)
+    version = version_of_all(reply.version for reply in replies)
+    return ListTopicsReply(topics=tuple(topics[:limit]), more=more, version=version)

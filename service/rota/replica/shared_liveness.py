@@ -1,0 +1,218 @@
+"""Shared liveness: how replicas use a store of last heartbeats that may be slow, be away, and forget everything.
+
+The owner of a shard decides by its own memory: it expires a member whose session is over. A heartbeat may have reached
+another replica, though, which could not reach the owner; and an owner that dies takes its memory along. So the owner
+publishes when it last received a heartbeat of each member; a replica that cannot reach the owner records the heartbeat
+(`forwarding.py`); the owner asks before it expires a member; and the next owner reads what is left of each session.
+
+The store only ever adds life: a member that it does not know, or of which it knows less than the owner, keeps the
+session that the owner has counted. A store that is away costs no more than that help: no member is expired because of
+it, and the next owner gives every member a full session.
+
+The store may forget, so the owner publishes a shard as a whole: at first, after the shard was loaded, and again if an
+update may have been lost or the store says that earlier ones are.
+
+A round is a generator: it yields a step, and is sent the answer, `UNAVAILABLE` where none came, with the time then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from rota.group.result import Timer
+from rota.group.sessions import MemberName
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import Heartbeat, HeartbeatError, HeartbeatMany, HeartbeatManyReply, HeartbeatReply, Reply
+from rota.replica.owned_shard import Now, OwnedShard
+from rota.replica.ports import Answer, Heard, ShardNews
+
+PUBLISH_MS = 75
+"""How often an owner publishes."""
+AWAY_MS = 1_000
+"""For how long a replica does not ask a store that has failed."""
+STILL_HERE_MS = 500
+"""How often a shard is published in which nothing happens, so that the next owner knows until when it was held."""
+UNAVAILABLE = object()
+"""The store did not answer: it may have taken what it was sent."""
+
+
+# --- steps ---------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Ping:
+    """Find out whether the store answers again; answered with nothing."""
+
+
+@dataclass(slots=True)
+class Publish:
+    """Send these to the store; answered with the shards of which it has lost earlier updates."""
+
+    updates: Sequence[ShardNews]
+
+
+@dataclass(slots=True)
+class ReadShard:
+    """Read all that is known of a shard; answered with `Heard`."""
+
+    shard_id: int
+
+
+@dataclass(slots=True)
+class LastSeen:
+    """Ask how long ago each of these sent a heartbeat to some replica; answered in order, None for unknown members."""
+
+    members: Sequence[tuple[int, MemberName]]
+
+
+@dataclass(slots=True)
+class Record:
+    """Note that these have sent a heartbeat now; answered, in order, with whether the store knows the member."""
+
+    shard_id: int
+    members: Sequence[MemberName]
+
+
+Step: TypeAlias = Ping | Publish | ReadShard | LastSeen | Record
+Found = TypeVar("Found")
+Steps: TypeAlias = Generator[Step, tuple[Any, Now], Found]
+
+
+class Asked(NamedTuple):
+    """A timer that would expire its member, and how long ago another replica saw the member; None if none did."""
+
+    owned: OwnedShard
+    timer: Timer
+    seen_ms_ago: int | None
+
+
+# --- one replica's side ----------------------------------------------------------------------------
+
+
+class SharedLiveness:
+    """What one replica has published, and whether the store answers it."""
+
+    def __init__(self) -> None:
+        self._gone: dict[int, list[MemberName]] = {}
+        self._published_ms: dict[OwnedShard, int] = {}
+        """When, by the monotonic clock. A shard that is missing here is published as a whole."""
+        self._asking: list[tuple[OwnedShard, Timer]] = []
+        self._has_failed = False
+        self._away_until_ms = 0
+
+    # --- publishing --------------------------------------------------------------------------------
+
+    def forget(self, shard_id: int, gone: Sequence[MemberName]) -> None:
+        """These are gone: with the next update the store forgets them, so that no replica answers for them."""
+        self._gone.setdefault(shard_id, []).extend(gone)
+
+    def publish(self, shards: Collection[OwnedShard], now: Now) -> Steps[None]:
+        """Publish what these shards have received since the last round, one of which begins every `PUBLISH_MS`."""
+        owned = [each for each in shards if each.may_answer(now)]
+        gone, self._gone = self._gone, {}
+        if self._has_failed:
+            is_back, now = yield from self._is_back(now)
+            if not is_back:
+                for each in owned:
+                    each.shard.take_heard()
+                return
+        updates = [some for each in owned if (some := self._update(each, gone.get(each.shard_id, []), now)) is not None]
+        if not updates:
+            return
+        lost, now = yield Publish(updates)
+        if lost is UNAVAILABLE:
+            self._failed(now)
+            return
+        published = {some.shard_id for some in updates} - set(lost)
+        self._published_ms = {
+            each: now.monotonic_ms if each.shard_id in published else self._published_ms[each]
+            for each in owned
+            if each.shard_id in published or (each in self._published_ms and each.shard_id not in lost)
+        }
+
+    def _is_back(self, now: Now) -> Steps[tuple[bool, Now]]:
+        """Ask before the members of all shards are put together in vain."""
+        # An update may have been lost, and heartbeats of the meantime are not kept: all is published again.
+        self._published_ms.clear()
+        if now.monotonic_ms < self._away_until_ms:
+            return False, now
+        answer, now = yield Ping()
+        if answer is UNAVAILABLE:
+            self._failed(now)
+            return False, now
+        self._has_failed = False
+        return True, now
+
+    def _update(self, owned: OwnedShard, gone: list[MemberName], now: Now) -> ShardNews | None:
+        """What there is to publish of a shard; None if it is nothing."""
+        published_ms = self._published_ms.get(owned)
+        if published_ms is None:
+            owned.shard.hear_of_all()
+        heard = owned.shard.take_heard()
+        is_silent = not heard and not gone
+        if is_silent and published_ms is not None and now.monotonic_ms < published_ms + STILL_HERE_MS:
+            return None
+        if is_silent and not owned.shard.groups:
+            return None
+        ms_ago = {name: max(0, now.wall_ms - at_ms) for name, at_ms in heard.items() if at_ms is not None}
+        # While a parked call proves that a member lives, no time of its last heartbeat may end its session.
+        parked = [name for name, at_ms in heard.items() if at_ms is None]
+        return ShardNews(owned.shard_id, ms_ago, gone + parked)
+
+    # --- expiring, taking over, and heartbeats that no owner answers ---------------------------------
+
+    def ask(self, owned: OwnedShard, timer: Timer) -> None:
+        """This timer would expire its member: it fires once the other replicas have been asked (`ask_others`)."""
+        self._asking.append((owned, timer))
+
+    def ask_others(self) -> Steps[list[Asked]]:
+        """When other replicas last saw the members that `ask` was called for: see `OwnedShard.others_answered`."""
+        asking, self._asking = self._asking, []
+        seen, now = yield LastSeen([(owned.shard_id, _name(timer)) for owned, timer in asking])
+        if seen is UNAVAILABLE:
+            self._failed(now)
+            seen = [None] * len(asking)
+        return [Asked(owned, timer, ms_ago) for (owned, timer), ms_ago in zip(asking, seen, strict=True)]
+
+    def read(self, shard_id: int, now: Now) -> Steps[Heard]:
+        """What is known of a shard that is being loaded: AFTER its rows were read, as replicas record heartbeats until
+        it has an owner.
+        """
+        if now.monotonic_ms < self._away_until_ms:
+            return Heard({}, None)
+        heard, now = yield ReadShard(shard_id)
+        if heard is UNAVAILABLE:
+            self._failed(now)
+            return Heard({}, None)
+        found: Heard = heard
+        return found
+
+    def record(self, shard_id: int, request: Heartbeat | HeartbeatMany) -> Steps[Answer | None]:
+        """Answer in the place of an owner that does not: the next owner reads that the members live. None where the
+        store knows none of them.
+        """
+        beats = request.members if isinstance(request, HeartbeatMany) else (request,)
+        known, now = yield Record(shard_id, [(request.namespace, request.group_id, beat.member_id) for beat in beats])
+        if known is UNAVAILABLE:
+            self._failed(now)
+            return None
+        return Answer(_recorded(request, known)) if any(known) else None
+
+    def _failed(self, now: Now) -> None:
+        self._away_until_ms = now.monotonic_ms + AWAY_MS
+        self._has_failed = True
+
+
+def _recorded(request: Heartbeat | HeartbeatMany, known: Sequence[bool]) -> Reply:
+    """Without a state, and with the member's own generation: this replica knows neither the group's."""
+    if isinstance(request, Heartbeat):
+        return HeartbeatReply(generation_id=request.generation_id)
+    unknown = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    errors = (HeartbeatError(b.member_id, unknown) for b, ok in zip(request.members, known, strict=True) if not ok)
+    return HeartbeatManyReply(generation_id=max(b.generation_id for b in request.members), errors=tuple(errors))
+
+
+def _name(timer: Timer) -> MemberName:
+    return (timer.namespace, timer.group_id, timer.member_id)

@@ -1,0 +1,187 @@
+"""The simulated liveness store: slow, away, flushed, or back with an older copy; and a replica's way to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from copy import deepcopy
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rota.group.result import Timer
+from rota.group.sessions import MemberName
+from rota.liveness.memory import MemoryLiveness
+from rota.protocol.messages import Heartbeat, HeartbeatMany
+from rota.replica import shared_liveness as step
+from rota.replica.owned_shard import OwnedShard
+from rota.replica.ports import Answer, Heard
+from rota.replica.shared_liveness import PUBLISH_MS, UNAVAILABLE, Asked, Found, SharedLiveness, Step, Steps
+from rota.testing.scheduler import Process
+
+if TYPE_CHECKING:
+    from rota.testing.replica import Replica
+    from rota.testing.world import World
+
+Result = TypeVar("Result")
+
+TIMEOUT_MS = 200
+"""As in `RedisLiveness`."""
+
+
+class LivenessServer(MemoryLiveness):
+    """What survives the replicas. `faults_ms` are the times at which it lost or withheld something."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(lambda: world.scheduler.now_ms)
+        self._world = world
+        self.slow_until_ms = 0
+        self.away_until_ms = 0
+        self.faults_ms: list[tuple[int, int]] = []
+        """Spans of time in which it was not to be relied on."""
+        self._copy = self._contents()
+
+    def submit(
+        self,
+        process: Process,
+        command: Callable[[], Coroutine[Any, Any, Result]],
+        done: Callable[[tuple[Result] | None], None],
+    ) -> None:
+        """One message to the server and one back; `done` gets None where the answer does not come in time."""
+        world = self._world
+        sent_ms, rng = world.scheduler.now_ms, world.rng
+        there_ms = 1 + int(rng.random() * (300 if sent_ms < self.slow_until_ms else 2))
+        outcomes = count()
+
+        def run() -> None:
+            if world.scheduler.now_ms >= self.away_until_ms:
+                answer = _finished(command())
+                world.scheduler.after(1 + int(rng.random() * 2), process, settle, (answer,))
+
+        def settle(answer: tuple[Result] | None) -> None:
+            if next(outcomes):
+                return
+            if answer is None:
+                world.sometimes("the liveness store did not answer")
+                self.faults_ms.append((sent_ms, world.scheduler.now_ms))
+            done(answer)
+
+        world.scheduler.after(there_ms, None, run)
+        world.scheduler.after(TIMEOUT_MS, process, settle, None)
+
+    def has_failed(self, from_ms: int, to_ms: int) -> bool:
+        """Was there a moment in this span of time at which it was not to be relied on?"""
+        return any(began_ms <= to_ms and ended_ms >= from_ms for began_ms, ended_ms in self.faults_ms)
+
+    def keep_copy(self) -> None:
+        """A standby is brought up to date."""
+        self._copy = self._contents()
+
+    def go_back(self) -> None:
+        """A standby that was behind takes over."""
+        self._heard, self._told = deepcopy(self._copy)
+
+    def _contents(self) -> tuple[dict[int, dict[MemberName, int]], dict[int, int]]:
+        return deepcopy((self._heard, self._told))
+
+
+def _finished(command: Coroutine[Any, Any, Result]) -> Result:
+    """The result of a method of the twin, none of which ever waits."""
+    try:
+        command.send(None)
+    except StopIteration as ended:
+        found: Result = ended.value
+        return found
+    raise AssertionError("the liveness twin waits")
+
+
+class SimulatedSessions:
+    """The shell of production's `SharedLiveness` in a simulated replica."""
+
+    def __init__(self, world: World, replica: Replica, server: LivenessServer) -> None:
+        self._world = world
+        self._replica = replica
+        self._server = server
+        self._shared = SharedLiveness()
+        self._is_asking = False
+        self._wants_to_ask = False
+        self.forget = self._shared.forget
+        self._publish_later()
+
+    def read(self, shard_id: int, done: Callable[[Heard], None]) -> None:
+        """See `SharedLiveness.read`."""
+
+        def found(heard: Heard) -> None:
+            if heard.told_ms_ago is not None:
+                self._world.sometimes("a new owner read what was left of sessions")
+            done(heard)
+
+        self._carry_out(self._shared.read(shard_id, self._replica.now()), found)
+
+    def record(self, shard_id: int, request: Heartbeat | HeartbeatMany, done: Callable[[Answer | None], None]) -> None:
+        """See `SharedLiveness.record`."""
+
+        def recorded(answer: Answer | None) -> None:
+            self._world.sometimes("heartbeat recorded for a silent owner" if answer else "heartbeat without an owner")
+            done(answer)
+
+        self._carry_out(self._shared.record(shard_id, request), recorded)
+
+    def ask(self, owned: OwnedShard, timer: Timer) -> None:
+        """This timer would expire its member: the other replicas are asked first."""
+        self._shared.ask(owned, timer)
+        self._wants_to_ask = True
+        self._world.scheduler.after(0, self._replica, self._ask)
+
+    def _ask(self) -> None:
+        if self._wants_to_ask and not self._is_asking:
+            self._wants_to_ask, self._is_asking = False, True
+            self._carry_out(self._shared.ask_others(), self._asked)
+
+    def _asked(self, answers: list[Asked]) -> None:
+        for owned, timer, seen_ms_ago in answers:
+            if self._replica.owned.get(owned.shard_id) is owned:
+                ready = owned.others_answered(timer, seen_ms_ago, self._replica.now())
+                if ready.decided is not None and not ready.decided.records:
+                    self._world.sometimes("another replica had seen a member whose session was over")
+                self._replica.carry_out(owned, ready)
+        self._is_asking = False
+        self._ask()
+
+    def _publish_later(self, _published: None = None) -> None:
+        self._world.scheduler.after(PUBLISH_MS, self._replica, self._publish)
+
+    def _publish(self) -> None:
+        shards = list(self._replica.owned.values())
+        self._carry_out(self._shared.publish(shards, self._replica.now()), self._publish_later)
+
+    def _carry_out(self, steps: Steps[Found], done: Callable[[Found], None]) -> None:
+        def go_on(do: Step) -> None:
+            self._server.submit(self._replica, lambda: self._command(do), answered)
+
+        def answered(answer: tuple[Any] | None) -> None:
+            found = UNAVAILABLE if answer is None else answer[0]
+            try:
+                do = steps.send((found, self._replica.now()))
+            except StopIteration as end:
+                done(end.value)
+            else:
+                go_on(do)
+
+        try:
+            first = next(steps)
+        except StopIteration as end:
+            done(end.value)
+        else:
+            go_on(first)
+
+    def _command(self, do: Step) -> Coroutine[Any, Any, Any]:
+        match do:
+            case step.Ping():
+                return self._server.ping()
+            case step.Publish(updates):
+                return self._server.tell(updates)
+            case step.ReadShard(shard_id):
+                return self._server.read(shard_id)
+            case step.LastSeen(members):
+                return self._server.heard_ms_ago(members)
+            case step.Record(shard_id, names):
+                return self._server.record(shard_id, names)

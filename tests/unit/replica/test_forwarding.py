@@ -1,0 +1,413 @@
+"""Forwarding without a network: what a call asks for, in which order, and what its client gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from rota.protocol.errors import ErrorCode
+from rota.protocol.ids import shard_of
+from rota.protocol.messages import (
+    CommitOffsets,
+    DescribeGroup,
+    Heartbeat,
+    HeartbeatMany,
+    HeartbeatReply,
+    JoinGroup,
+    ListedGroup,
+    ListGroups,
+    ListReply,
+    ListTopics,
+    ListTopicsReply,
+    MemberHeartbeat,
+    Protocol,
+    Request,
+    refuse,
+)
+from rota.replica.forwarding import (
+    ANSWER_MS,
+    DRAINING,
+    HEARTBEAT_MS,
+    MOVE_MS,
+    POLL_MS,
+    AskHere,
+    AskPeer,
+    AwaitArrival,
+    Forwarding,
+    NoAnswer,
+    Pause,
+    ReadOwners,
+    RecordHeartbeat,
+    Step,
+    answer_timeout_ms,
+    as_moved,
+)
+from rota.replica.known_owners import KnownOwners
+from rota.replica.ports import Answer, Replica, ShardOwner
+
+GROUP = ("default", "g")
+SHARDS = 2
+SHARD = shard_of(*GROUP, SHARDS)
+ONE, TWO = Replica("r1", "http://r1"), Replica("r2", "http://r2")
+COMMIT = CommitOffsets(*GROUP, 1, (), "m")
+BEAT = Heartbeat(*GROUP, "m", 1)
+JOIN = JoinGroup(*GROUP, "worker", (Protocol("p"),), 1_000, 1_000)
+RETRIABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
+MOVED = ErrorCode.NOT_COORDINATOR
+LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def refusal(code: ErrorCode, request: Request = COMMIT, *, undecided: bool = False) -> Answer:
+    return Answer(refuse(request, code, ""), undecided=undecided)
+
+
+OK = Answer(HeartbeatReply(generation_id=1), revision=7, epoch=2)
+"""Any answer of an owner."""
+
+
+class Shell:
+    """Carries the steps of one call out by a script: each `AskHere` and `AskPeer` takes the next answer."""
+
+    def __init__(self, *answers: Answer | NoAnswer, recorded: Answer | None = None, here: Iterable[int] = ()) -> None:
+        self.known = KnownOwners("r0", SHARDS)
+        self.here = set(here)
+        self.forwarding = Forwarding(self.known, self.here)
+        self.steps: list[Step] = []
+        self.now_ms = 1_000
+        self.peer_takes_ms = 1
+        self.on_read: Callable[[], None] = lambda: None
+        self._answers: Iterator[Answer | NoAnswer] = iter(answers)
+        self._recorded = recorded
+
+    def owned_by(self, *owners: Replica) -> Shell:
+        """The store names these as the owner, one after the other; the last one from then on."""
+        turns = count()
+        self.known.peers = [ONE, TWO]
+
+        def read() -> None:
+            owner = owners[min(next(turns), len(owners) - 1)]
+            self.known.update([ShardOwner(SHARD, owner.replica_id, owner.address, 1, 5_000)], self.now_ms)
+
+        read()
+        self.on_read = read
+        return self
+
+    def call(self, request: Request) -> Answer:
+        steps = self.forwarding.call(request, self.now_ms)
+        try:
+            do = next(steps)
+            while True:
+                self.steps.append(do)
+                do = steps.send((self._do(do), self.now_ms))
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+
+    def _do(self, do: Step) -> Any:
+        match do:
+            case AskHere():
+                return next(self._answers)
+            case AskPeer():
+                self.now_ms += self.peer_takes_ms
+                return next(self._answers)
+            case RecordHeartbeat():
+                return self._recorded
+            case ReadOwners():
+                self.on_read()
+            case AwaitArrival(until_ms) | Pause(until_ms):
+                self.now_ms = max(self.now_ms, until_ms)
+        return None
+
+    def asked(self) -> list[str]:
+        """The replicas that were asked, in order; "" is this one."""
+        return [do.peer.replica_id if isinstance(do, AskPeer) else "" for do in self.steps if _asks(do)]
+
+
+def _asks(do: Step) -> bool:
+    return isinstance(do, AskHere | AskPeer)
+
+
+# --- where a call goes -----------------------------------------------------------------------------
+
+
+def test_a_shard_in_memory_is_asked_whatever_the_store_has_said() -> None:
+    shell = Shell(OK, here={SHARD}).owned_by(ONE)
+
+    assert shell.call(COMMIT) is OK
+    assert shell.asked() == [""]
+
+
+def test_a_shard_of_a_peer_is_asked_there_once() -> None:
+    shell = Shell(OK).owned_by(ONE)
+
+    assert shell.call(COMMIT) is OK
+    assert shell.asked() == ["r1"]
+
+
+def test_without_forwarding_this_replica_is_asked() -> None:
+    shell = Shell(refusal(MOVED)).owned_by(ONE)
+    shell.forwarding.forwards = False
+
+    assert shell.call(COMMIT).reply.error is MOVED
+    assert shell.asked() == [""]
+
+
+def test_a_replica_without_the_shard_names_the_owner() -> None:
+    refused = Shell().owned_by(ONE).forwarding.refusal(COMMIT, SHARD)
+
+    assert refused is not None
+    assert (refused.reply.error, refused.owner) == (MOVED, ONE.address)
+
+
+def test_a_shard_without_a_known_owner_is_being_loaded() -> None:
+    refused = Shell().forwarding.refusal(COMMIT, SHARD)
+
+    assert refused is not None
+    assert refused.reply.error is LOADING
+
+
+def test_a_replica_that_drains_refuses_also_what_is_here() -> None:
+    shell = Shell(here={SHARD})
+    assert shell.forwarding.refusal(COMMIT, SHARD) is None
+    shell.forwarding.is_draining = True
+
+    refused = shell.forwarding.refusal(COMMIT, SHARD)
+
+    assert refused is not None
+    assert (refused.reply.error, refused.undecided) == (RETRIABLE, True)
+
+
+# --- retries ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [MOVED, LOADING])
+def test_a_call_that_no_replica_has_decided_is_sent_to_the_next_owner(code: ErrorCode) -> None:
+    shell = Shell(refusal(code), OK).owned_by(ONE, TWO)
+
+    assert shell.call(COMMIT) is OK
+    assert shell.asked() == ["r1", "r2"]
+
+
+@pytest.mark.parametrize("lost", [NoAnswer("connection reset"), refusal(RETRIABLE)])
+def test_a_call_of_unknown_outcome_is_not_sent_again(lost: Answer | NoAnswer) -> None:
+    shell = Shell(lost).owned_by(ONE, TWO)
+
+    assert shell.call(COMMIT).reply.error is RETRIABLE
+    assert shell.asked() == ["r1"]
+
+
+def test_a_retry_that_is_lost_ends_the_call() -> None:
+    shell = Shell(refusal(MOVED), NoAnswer("timeout")).owned_by(ONE, TWO)
+
+    answer = shell.call(COMMIT)
+
+    assert answer.reply.error is RETRIABLE
+    assert "timeout" in answer.reply.detail
+    assert shell.asked() == ["r1", "r2"]
+
+
+def test_the_last_owner_that_the_store_still_names_is_not_asked_without_a_pause() -> None:
+    shell = Shell(refusal(MOVED), refusal(MOVED), OK).owned_by(ONE, ONE, TWO)
+
+    assert shell.call(COMMIT) is OK
+    assert shell.asked() == ["r1", "r1", "r2"]
+    assert Pause(1_000 + 2 + POLL_MS) in shell.steps
+
+
+def test_retries_end_after_a_while_with_the_last_answer() -> None:
+    shell = Shell(*[refusal(MOVED)] * 100).owned_by(ONE)
+
+    assert shell.call(COMMIT).reply.error is MOVED
+    assert MOVE_MS <= shell.now_ms - 1_000 <= MOVE_MS + 2 * POLL_MS
+
+
+def test_a_shard_without_an_owner_is_waited_for_and_then_refused() -> None:
+    shell = Shell(refusal(LOADING))
+
+    assert shell.call(COMMIT).reply.error is LOADING
+    assert shell.asked() == [""]
+    assert shell.now_ms == 1_000 + MOVE_MS
+
+
+def test_a_store_that_takes_all_the_time_ends_the_wait() -> None:
+    shell = Shell(refusal(MOVED)).owned_by(ONE)
+
+    def read() -> None:
+        shell.now_ms += MOVE_MS
+
+    shell.on_read = read
+    assert shell.call(COMMIT).reply.error is MOVED
+    assert shell.asked() == ["r1"]
+
+
+def test_a_shard_that_arrives_here_meanwhile_is_asked_here() -> None:
+    shell = Shell(refusal(LOADING), OK)
+    shell.on_read = lambda: shell.here.add(SHARD)
+
+    assert shell.call(COMMIT) is OK
+    assert shell.asked() == ["", ""]
+
+
+# --- parked calls, and a replica that drains -----------------------------------------------------------
+
+
+def test_a_call_that_parks_says_so() -> None:
+    shell = Shell(OK, OK).owned_by(ONE)
+    shell.call(JOIN)
+    shell.call(COMMIT)
+
+    assert [do.parks for do in shell.steps if isinstance(do, AskPeer)] == [True, False]
+
+
+def test_a_parked_call_of_a_replica_that_begins_to_drain_ends_at_once() -> None:
+    shell = Shell(NoAnswer(DRAINING)).owned_by(ONE, TWO)
+
+    assert shell.call(JOIN).reply.error is RETRIABLE
+    assert shell.asked() == ["r1"]
+
+
+def test_a_replica_that_drains_parks_no_call_at_a_peer() -> None:
+    shell = Shell().owned_by(ONE)
+    shell.forwarding.is_draining = True
+
+    answer = shell.call(JOIN)
+
+    assert (answer.reply.error, answer.undecided) == (RETRIABLE, True)
+    assert shell.steps == []
+
+
+def test_a_replica_that_drains_forwards_what_does_not_wait_and_retries_nothing() -> None:
+    shell = Shell(refusal(MOVED)).owned_by(ONE, TWO)
+    shell.forwarding.is_draining = True
+
+    assert shell.call(COMMIT).reply.error is MOVED
+    assert shell.asked() == ["r1"]
+
+
+def test_only_a_refusal_that_is_marked_as_undecided_reaches_the_forwarder_as_moved() -> None:
+    assert as_moved(refusal(RETRIABLE, undecided=True)).reply.error is MOVED
+    assert as_moved(refusal(RETRIABLE)).reply.error is RETRIABLE
+    assert as_moved(OK) is OK
+
+
+def test_a_peer_may_take_as_long_as_the_call_may_wait_and_a_little_more() -> None:
+    assert answer_timeout_ms(COMMIT) == ANSWER_MS
+    assert answer_timeout_ms(BEAT) == HEARTBEAT_MS
+    assert answer_timeout_ms(Heartbeat(*GROUP, "m", 1, wait_ms=500)) == HEARTBEAT_MS + 500
+
+
+# --- heartbeats --------------------------------------------------------------------------------------
+
+RECORDED = Answer(HeartbeatReply(generation_id=1))
+
+
+@pytest.mark.parametrize("lost", [NoAnswer("timeout"), refusal(RETRIABLE, BEAT), refusal(LOADING, BEAT)])
+@pytest.mark.parametrize("beat", [BEAT, HeartbeatMany(*GROUP, (MemberHeartbeat("m", 1),))])
+def test_a_heartbeat_without_an_owner_is_recorded(lost: Answer | NoAnswer, beat: Heartbeat | HeartbeatMany) -> None:
+    shell = Shell(lost, recorded=RECORDED).owned_by(ONE)
+
+    assert shell.call(beat) is RECORDED
+    assert shell.asked() == ["r1"]
+
+
+def test_an_owner_that_has_moved_is_asked_before_a_heartbeat_is_recorded() -> None:
+    shell = Shell(refusal(MOVED, BEAT), OK, recorded=RECORDED).owned_by(ONE, TWO)
+
+    assert shell.call(BEAT) is OK
+
+
+def test_a_heartbeat_is_recorded_where_the_next_owner_does_not_answer() -> None:
+    shell = Shell(refusal(MOVED, BEAT), NoAnswer("timeout"), recorded=RECORDED).owned_by(ONE, TWO)
+
+    assert shell.call(BEAT) is RECORDED
+
+
+def test_an_owner_that_keeps_refusing_is_shown_to_the_member() -> None:
+    shell = Shell(*[refusal(MOVED, BEAT)] * 100, recorded=RECORDED).owned_by(ONE)
+
+    assert shell.call(BEAT).reply.error is MOVED
+
+
+def test_a_heartbeat_that_is_not_recorded_waits_for_the_next_owner() -> None:
+    shell = Shell(refusal(LOADING, BEAT), OK).owned_by(ONE, TWO)
+
+    assert shell.call(BEAT) is OK
+    assert shell.asked() == ["r1", "r2"]
+
+
+@pytest.mark.parametrize(("wait_ms", "waits_ms"), [(300, 300), (5_000, MOVE_MS)])
+def test_a_recorded_heartbeat_that_may_wait_is_not_answered_at_once(wait_ms: int, waits_ms: int) -> None:
+    shell = Shell(NoAnswer("timeout"), recorded=RECORDED).owned_by(ONE)
+    shell.peer_takes_ms = 100
+
+    assert shell.call(Heartbeat(*GROUP, "m", 1, wait_ms=wait_ms)) is RECORDED
+    assert shell.now_ms == 1_000 + waits_ms
+
+
+# --- listings ----------------------------------------------------------------------------------------
+
+
+def page(*shards: int, group_id: str = "") -> Answer:
+    groups = (ListedGroup(group_id, "Stable", "worker", 1, 1),) if group_id else ()
+    return Answer(ListReply(groups=groups), shards=shards)
+
+
+def test_a_listing_has_the_shards_of_all_replicas() -> None:
+    shell = Shell(page(), page(0, group_id="b"), page(1, group_id="a")).owned_by(ONE)
+
+    reply = shell.call(ListGroups("default")).reply
+
+    assert isinstance(reply, ListReply)
+    assert [group.group_id for group in reply.groups] == ["a", "b"]
+    assert shell.asked() == ["", "r1", "r2"]
+
+
+@pytest.mark.parametrize("second", [page(), page(0)])
+def test_a_listing_that_has_a_shard_twice_or_not_at_all_is_asked_for_again(second: Answer) -> None:
+    shell = Shell(page(), page(0), second, page(), page(0), page(1)).owned_by(ONE)
+
+    assert shell.call(ListGroups("default")).reply.error is ErrorCode.NONE
+
+
+def test_a_replica_that_has_handed_over_all_is_left_out_of_a_listing() -> None:
+    shell = Shell(refusal(LOADING, ListGroups("default")), page(0), page(1)).owned_by(ONE)
+
+    assert shell.call(ListGroups("default")).reply.error is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("code", [RETRIABLE, LOADING])
+def test_a_listing_that_stays_incomplete_is_refused(code: ErrorCode) -> None:
+    silent = NoAnswer("timeout") if code is RETRIABLE else page()
+    shell = Shell(*[page(), silent, page(1)][: 2 if code is RETRIABLE else 3] * 100).owned_by(ONE)
+
+    assert shell.call(ListGroups("default")).reply.error is code
+    assert MOVE_MS <= shell.now_ms - 1_000 <= MOVE_MS + 2 * POLL_MS
+
+
+def test_a_listing_that_a_shard_refuses_is_refused() -> None:
+    shell = Shell(page(), refusal(ErrorCode.INVALID_REQUEST, ListGroups("default")), page(1)).owned_by(ONE)
+
+    assert shell.call(ListGroups("default")).reply.error is ErrorCode.INVALID_REQUEST
+
+
+def test_a_listing_of_topics_waits_for_nothing_and_without_forwarding_asks_this_replica() -> None:
+    shell = Shell(Answer(ListTopicsReply(), shards=(0, 1)))
+    shell.forwarding.forwards = False
+
+    assert shell.call(ListTopics("default", wait_ms=500, version="v")).reply.error is ErrorCode.NONE
+    (asked,) = shell.steps
+    assert asked == AskHere(ListTopics("default", version="", wait_ms=0))
+
+
+def test_topics_of_all_replicas_are_one_page() -> None:
+    none = Answer(ListTopicsReply(), shards=())
+    shell = Shell(none, Answer(ListTopicsReply(), shards=(0,)), Answer(ListTopicsReply(), shards=(1,))).owned_by(ONE)
+
+    assert isinstance(shell.call(ListTopics("default")).reply, ListTopicsReply)
+
+
+def test_a_question_is_forwarded_like_a_call() -> None:
+    assert Shell(OK).owned_by(ONE).call(DescribeGroup(*GROUP)) is OK

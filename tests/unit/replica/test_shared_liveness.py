@@ -1,0 +1,286 @@
+"""Shared liveness without a store: what a replica publishes, asks and believes, and when it leaves the store alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rota.group.result import Timer, TimerKind
+from rota.group.rows import ShardImage
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+from rota.protocol.messages import (
+    Heartbeat,
+    HeartbeatMany,
+    HeartbeatManyReply,
+    HeartbeatReply,
+    JoinGroup,
+    JoinReply,
+    LeaveGroup,
+    LeavingMember,
+    MemberHeartbeat,
+    Protocol,
+    SyncGroup,
+)
+from rota.replica.owned_shard import Now, OwnedShard, Ready
+from rota.replica.ports import Heard, ShardClaim, ShardNews
+from rota.replica.shared_liveness import (
+    AWAY_MS,
+    STILL_HERE_MS,
+    UNAVAILABLE,
+    Asked,
+    LastSeen,
+    Ping,
+    Publish,
+    ReadShard,
+    Record,
+    SharedLiveness,
+    Step,
+    Steps,
+)
+
+GROUP = ("default", "g")
+SESSION_MS = 10_000
+
+
+class Replica:
+    """One replica with one shard and one member; its clocks stand still but for `later`."""
+
+    def __init__(self) -> None:
+        self.now_ms = 50_000
+        self.shared = SharedLiveness()
+        self.steps: list[Step] = []
+        self.answers: Callable[[Step], Any] = lambda do: [] if isinstance(do, Publish) else None
+        self.calls = 0
+        claim, image = ShardClaim(0, 1, 0), ShardImage(0)
+        limits = Limits(initial_rebalance_delay_ms=0)
+        self.owned, ready = OwnedShard.load(
+            claim, image, limits, self.now(), replica_id="r", lease_until_ms=2**40, heard=Heard({}, None)
+        )
+        self.ready = ready
+        self._commit()
+        joined = self.decide(
+            JoinGroup(*GROUP, "worker", (Protocol("p"),), SESSION_MS, 60_000, group_instance_id="i", new_member_id="m")
+        )
+        assert isinstance(joined, JoinReply)
+        self.member = (*GROUP, joined.member_id)
+        self.decide(SyncGroup(*GROUP, joined.member_id, 1, assignments=((joined.member_id, b""),)))
+
+    def now(self) -> Now:
+        return Now(1_000_000 + self.now_ms, self.now_ms)
+
+    def later(self, ms: int) -> None:
+        self.now_ms += ms
+
+    def decide(self, request: Any) -> Any:
+        self.calls += 1
+        self.ready = self.owned.submit(self.calls, request, self.now())
+        replies = dict(self.ready.replies)
+        while self.owned.has_entries:
+            replies |= dict(self._commit().replies)
+            for timer in self.ready.timers:
+                if timer.kind is TimerKind.JOIN and timer.at_ms <= self.now().wall_ms:
+                    self.owned.on_timer(timer, self.now())
+        return replies[self.calls].reply if self.calls in replies else None
+
+    def _commit(self) -> Ready:
+        self.ready = self.owned.committed(self.owned.take_batch().last_seq, self.now())
+        self.shared.forget(0, self.ready.gone)
+        return self.ready
+
+    def run(self, steps: Steps[Any]) -> Any:
+        self.steps = []
+        try:
+            do = next(steps)
+            while True:
+                self.steps.append(do)
+                do = steps.send((self.answers(do), self.now()))
+        except StopIteration as end:
+            return end.value
+
+    def publish(self) -> ShardNews | None:
+        """What one round publishes."""
+        self.run(self.shared.publish([self.owned], self.now()))
+        sent = [do for do in self.steps if isinstance(do, Publish)]
+        return sent[0].updates[0] if sent else None
+
+    def heartbeat(self) -> None:
+        assert self.decide(Heartbeat(*GROUP, self.member[2], 1)).error is ErrorCode.NONE
+
+    def goes_away(self) -> None:
+        self.answers = lambda _do: UNAVAILABLE
+
+    def comes_back(self) -> None:
+        self.answers = lambda do: [] if isinstance(do, Publish) else None
+
+
+@pytest.fixture
+def replica() -> Replica:
+    return Replica()
+
+
+# --- publishing --------------------------------------------------------------------------------------
+
+
+def test_a_shard_is_published_as_a_whole_once_it_is_loaded(replica: Replica) -> None:
+    replica.later(700)
+
+    assert replica.publish() == ShardNews(0, {replica.member: 700}, [])
+
+
+def test_after_that_only_members_are_published_that_sent_a_heartbeat(replica: Replica) -> None:
+    replica.publish()
+    assert replica.publish() is None
+    replica.heartbeat()
+    replica.later(30)
+
+    assert replica.publish() == ShardNews(0, {replica.member: 30}, [])
+
+
+def test_a_shard_in_which_nothing_happens_is_published_now_and_then(replica: Replica) -> None:
+    replica.publish()
+    replica.later(STILL_HERE_MS - 1)
+    assert replica.publish() is None
+    replica.later(1)
+
+    assert replica.publish() == ShardNews(0, {}, [])
+
+
+def test_a_member_that_has_left_is_forgotten_once_that_is_durable(replica: Replica) -> None:
+    replica.publish()
+    replica.decide(LeaveGroup(*GROUP, (LeavingMember(replica.member[2], None, "done"),)))
+
+    assert replica.publish() == ShardNews(0, {}, [replica.member])
+
+
+def test_a_member_whose_call_is_parked_has_no_time(replica: Replica) -> None:
+    second = JoinGroup(*GROUP, "worker", (Protocol("p"),), SESSION_MS, 60_000, group_instance_id="j", new_member_id="n")
+    assert replica.decide(second) is None
+    replica.later(5_000)
+
+    assert replica.publish() == ShardNews(0, {replica.member: 5_000}, [(*GROUP, "n")])
+
+
+def test_a_replica_whose_lease_may_be_over_publishes_nothing(replica: Replica) -> None:
+    replica.owned.lease_until_ms = replica.now_ms
+
+    assert replica.publish() is None
+
+
+def test_what_the_store_has_lost_is_published_as_a_whole(replica: Replica) -> None:
+    replica.publish()
+    replica.heartbeat()
+    replica.answers = lambda _do: [0]
+    replica.publish()
+    replica.comes_back()
+    replica.later(10)
+
+    assert replica.publish() == ShardNews(0, {replica.member: 10}, [])
+
+
+def test_a_shard_that_is_gone_is_known_no_more(replica: Replica) -> None:
+    replica.publish()
+    other = Replica()
+    replica.run(replica.shared.publish([other.owned], replica.now()))
+
+    assert replica.publish() is not None, "it is published as a whole when it comes back"
+
+
+# --- a store that is away --------------------------------------------------------------------------------
+
+
+def test_a_store_that_failed_is_left_alone_then_asked_then_told_everything(replica: Replica) -> None:
+    replica.goes_away()
+    replica.publish()
+    replica.later(AWAY_MS - 1)
+    replica.publish()
+    assert replica.steps == []
+    replica.later(1)
+    replica.publish()
+    assert replica.steps == [Ping()]
+    replica.comes_back()
+    replica.publish()
+    assert replica.steps == [], "it has failed again"
+    replica.later(AWAY_MS)
+
+    assert replica.publish() == ShardNews(0, {replica.member: 2 * AWAY_MS}, [])
+    assert [type(do) for do in replica.steps] == [Ping, Publish]
+
+
+def test_heartbeats_while_it_is_away_are_not_kept(replica: Replica) -> None:
+    replica.goes_away()
+    replica.publish()
+    replica.heartbeat()
+    replica.publish()
+
+    assert replica.owned.shard.take_heard() == {}
+
+
+# --- taking over ------------------------------------------------------------------------------------------
+
+
+def test_a_new_owner_reads_what_is_known(replica: Replica) -> None:
+    replica.answers = lambda _do: Heard({replica.member: 5}, 7)
+
+    assert replica.run(replica.shared.read(0, replica.now())) == Heard({replica.member: 5}, 7)
+    assert replica.steps == [ReadShard(0)]
+
+
+def test_a_new_owner_knows_nothing_from_a_store_that_is_away_and_does_not_ask_it_again(replica: Replica) -> None:
+    replica.goes_away()
+
+    assert replica.run(replica.shared.read(0, replica.now())) == Heard({}, None)
+    assert replica.run(replica.shared.read(1, replica.now())) == Heard({}, None)
+    assert replica.steps == []
+
+
+# --- expiring ---------------------------------------------------------------------------------------------
+
+
+def a_timer(replica: Replica) -> Timer:
+    return Timer(TimerKind.SESSION, *replica.member, replica.now().wall_ms)
+
+
+@pytest.mark.parametrize(("answer", "seen"), [([20], 20), ([None], None), (UNAVAILABLE, None)])
+def test_others_are_asked_for_all_that_would_expire(replica: Replica, answer: object, seen: int | None) -> None:
+    timer = a_timer(replica)
+    replica.shared.ask(replica.owned, timer)
+    replica.answers = lambda _do: answer
+
+    assert replica.run(replica.shared.ask_others()) == [Asked(replica.owned, timer, seen)]
+    assert replica.steps == [LastSeen([(0, replica.member)])]
+    replica.answers = lambda _do: []
+    assert replica.run(replica.shared.ask_others()) == [], "each is asked for once"
+
+
+# --- heartbeats that no owner answers -----------------------------------------------------------------------
+
+
+def test_a_recorded_heartbeat_is_answered_without_a_state(replica: Replica) -> None:
+    replica.answers = lambda _do: [True]
+
+    answer = replica.run(replica.shared.record(0, Heartbeat(*GROUP, "m", 3)))
+
+    assert answer.reply == HeartbeatReply(generation_id=3)
+    assert (answer.revision, answer.epoch) == (0, 0)
+    assert replica.steps == [Record(0, [(*GROUP, "m")])]
+
+
+@pytest.mark.parametrize("answer", [[False], UNAVAILABLE])
+def test_an_unknown_member_is_not_answered_for(replica: Replica, answer: object) -> None:
+    replica.answers = lambda _do: answer
+
+    assert replica.run(replica.shared.record(0, Heartbeat(*GROUP, "m", 3))) is None
+
+
+def test_of_several_members_the_unknown_ones_are_told_to_try_again(replica: Replica) -> None:
+    replica.answers = lambda _do: [True, False]
+    beats = (MemberHeartbeat("m", 3), MemberHeartbeat("n", 2))
+
+    reply = replica.run(replica.shared.record(0, HeartbeatMany(*GROUP, beats))).reply
+
+    assert isinstance(reply, HeartbeatManyReply)
+    assert [(error.member_id, error.error) for error in reply.errors] == [("n", ErrorCode.COORDINATOR_NOT_AVAILABLE)]
+    assert reply.generation_id == 3
