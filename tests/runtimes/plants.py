@@ -71,7 +71,7 @@ shared("lease_is_not_watched", "aesthetics D1", "S15", 21, 39)
 shared("later_replies_released", "aesthetics D2", "D1", 1, 2)
 shared("answered_from_memory", "aesthetics D2, faults R1, R2", "D1", 0, 1)
 shared("only_one_shard_is_given_up", "aesthetics D2", "D3")
-shared("unknown_outcome_is_failure", "faults R5", "D3", 0, 4)
+shared("unknown_outcome_is_failure", "faults R5", "D3", 9, 16)
 shared("claimed_lease_counts_from_the_answer", "aesthetics D2, faults R8", "S15")
 shared("lease_counts_from_the_answer", "faults R3", "S15")
 shared("a_lease_that_ran_out_is_renewed", "faults R4", "L1 L2 L6 L7")
@@ -88,7 +88,7 @@ def _pair() -> Iterator[None]:
 PLANTS["both_of_the_pair"] = Plant("aesthetics D1", ("D1", "S15"), (0, 1), _pair)
 
 
-@plant("aesthetics D2", "S15", 64, 224)
+@plant("aesthetics D2", "S15", 90, 120)
 def a_renewal_counts_from_the_answer_and_never_gives_up(patch: Patch) -> None:
     def renewed(self: Any, sent: Any, _kept: Any, _sent_ms: int, now: Any) -> Any:
         for owned in sent.values():
