@@ -270,6 +270,7 @@ def test_a_wrong_value_ends_with_2(rota: Rota, arguments: tuple[str, ...], tmp_p
     assert "Traceback" not in done.err
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("command", "arguments"), MEMBERS.items())
 def test_members_that_the_rules_refuse_end_with_4(
     processes: Processes, tmp_path: Path, command: str, arguments: str
@@ -320,6 +321,7 @@ def test_ctrl_c_ends_a_command_that_waits_with_130(rota: Rota, processes: Proces
     assert "KeyboardInterrupt" not in process.output()
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_a_simulation_with_all_its_processes(processes: Processes, tmp_path: Path) -> None:
     """A terminal sends it to the whole process group."""
     store = tmp_path / "rota.db"

@@ -51,6 +51,7 @@ async def a_fenced_resource() -> AsyncIterator[FencedResource]:
         yield resource
 
 
+@pytest.mark.thorough
 async def test_a_leader_stopped_past_its_session_writes_nothing_more_and_its_body_is_cancelled(
     processes: Processes, tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def promtool(*arguments: str | Path, stdin: bytes | None = None) -> subprocess.C
     return subprocess.run([command, *arguments], input=stdin, env=env, capture_output=True, timeout=60, check=False)
 
 
+@pytest.mark.thorough
 def test_every_metric_that_is_used_is_one_of_a_live_server(processes: Processes, tmp_path: Path) -> None:
     port = free_port()
     server = processes.rota("serve", "--store", f"sqlite:///{tmp_path}/rota.db", "--http", f"127.0.0.1:{port}")
@@ -90,6 +91,7 @@ def test_every_label_that_is_selected_by_is_one_of_its_metric() -> None:
     assert wrong == set()
 
 
+@pytest.mark.thorough
 def test_promtool_finds_the_alerts_right_and_each_fires_when_it_should() -> None:
     assert (checked := promtool("check", "rules", RULES)).returncode == 0, checked.stderr
     assert (played := promtool("test", "rules", *ALERT_TESTS)).returncode == 0, played.stdout + played.stderr

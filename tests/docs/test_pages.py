@@ -60,6 +60,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     processes.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", [*QUICK, *(pytest.param(page, marks=pytest.mark.slow) for page in SLOW)])
 def test_the_blocks_of_a_page_do_what_it_says(page: str, reader: Reader) -> None:
     assert check_page(DOCS / page, reader.url, reader.path, reader.folder)

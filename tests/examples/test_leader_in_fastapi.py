@@ -52,6 +52,7 @@ def until_it_leads(url: str) -> dict[str, Any]:
     raise AssertionError(f"{url} was never elected")
 
 
+@pytest.mark.thorough
 def test_one_replica_leads_and_another_takes_over_when_it_is_killed(processes: Processes, server: Server) -> None:
     first, first_url = start(processes, server)
     before = until_it_leads(first_url)
@@ -79,6 +80,7 @@ def test_a_replica_that_is_ended_hands_over_at_once(processes: Processes, server
     assert until_it_leads(second_url)["token"]
 
 
+@pytest.mark.thorough
 def test_a_replica_whose_work_fails_stays_a_candidate_and_says_why(processes: Processes, server: Server) -> None:
     process, url = start(processes, server, app="tests.examples.failing_billing:app")
 
@@ -90,6 +92,7 @@ def test_a_replica_whose_work_fails_stays_a_candidate_and_says_why(processes: Pr
     assert "RuntimeError: the database went away" in process.output()
 
 
+@pytest.mark.thorough
 def test_a_replica_without_a_coordinator_says_so(processes: Processes, server: Server) -> None:
     server.process.kill9()
 

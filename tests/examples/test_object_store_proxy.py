@@ -48,6 +48,7 @@ async def a_term_s_token(client: Client, group_id: str = "billing") -> str:
     raise AssertionError("nobody was elected")
 
 
+@pytest.mark.thorough
 async def test_the_leader_writes_and_a_former_one_is_refused_also_after_a_restart_of_the_proxy(
     client: Client, proxy: httpx.AsyncClient, server: Server, tmp_path: Path
 ) -> None:
@@ -67,6 +68,7 @@ async def test_the_leader_writes_and_a_former_one_is_refused_also_after_a_restar
     assert (stale, stale_again, content) == (412, 412, b"3")
 
 
+@pytest.mark.thorough
 async def test_no_token_another_group_s_token_and_a_forged_one_open_nothing(
     client: Client, proxy: httpx.AsyncClient
 ) -> None:
@@ -78,6 +80,7 @@ async def test_no_token_another_group_s_token_and_a_forged_one_open_nothing(
     assert await put(proxy, token, b"x", "reports/total") == 200
 
 
+@pytest.mark.thorough
 async def test_a_token_is_signed_for_those_who_hold_the_generation_only(client: Client, server: Server) -> None:
     async with client.leader("billing") as election:
         async for term in election.terms():

@@ -49,6 +49,7 @@ def arcs(server: Server, member: dict[str, Any]) -> list[list[int]]:
     return found
 
 
+@pytest.mark.thorough
 def test_the_server_assigns_a_type_that_came_with_another_package(
     installed: Path, processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +68,7 @@ def test_the_server_assigns_a_type_that_came_with_another_package(
     assert described["assignment_decoded"] == {"arcs": [[0, 65536]]}
 
 
+@pytest.mark.thorough
 def test_without_the_package_the_server_says_that_it_cannot(processes: Processes, tmp_path: Path) -> None:
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
     server.start_and_wait()

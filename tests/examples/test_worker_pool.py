@@ -55,6 +55,7 @@ async def until_counted(database: asyncpg.Connection, documents: int) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.thorough
 async def test_each_row_counts_once_although_one_worker_is_killed_and_one_paused_past_its_session(
     database: asyncpg.Connection, workers: list[Process]
 ) -> None:

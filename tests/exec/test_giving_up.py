@@ -16,6 +16,7 @@ pytestmark = pytest.mark.processes
 REFUSED = r"[Cc]onnection refused"
 
 
+@pytest.mark.thorough
 def test_a_leadership_that_another_holds_is_75(wrappers: Wrappers) -> None:
     wrappers.lead("sleep", "60").wait_for_line("elected")
     late = wrappers.lead("echo", "never", options=("--wait", "3"))
@@ -34,6 +35,7 @@ def test_a_server_that_cannot_be_reached_is_69(wrappers: Wrappers, wait: str, ca
     assert_printed(lead, rf"gave up, and it is not known whether another member holds it: .*{cause}")
 
 
+@pytest.mark.thorough
 def test_a_group_that_is_full_is_69(processes: Processes, tmp_path: Path) -> None:
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}", group_max_size=1)
     server.start_and_wait()
@@ -45,6 +47,7 @@ def test_a_group_that_is_full_is_69(processes: Processes, tmp_path: Path) -> Non
     assert_printed(late, "gave up, .*GROUP_MAX_SIZE_REACHED")
 
 
+@pytest.mark.thorough
 def test_a_topic_that_is_not_registered_is_3(wrappers: Wrappers) -> None:
     work = wrappers.work("typo", "echo", "never", options=("--wait", "3", "--quiet"))
 
@@ -52,6 +55,7 @@ def test_a_topic_that_is_not_registered_is_3(wrappers: Wrappers) -> None:
     assert_printed(work, "gave up: not registered: typo; `rota topics put TOPIC -p NUMBER`")
 
 
+@pytest.mark.thorough
 def test_partitions_that_others_hold_are_75(wrappers: Wrappers) -> None:
     topic = f"{wrappers.group_id}-one"
     wrappers.put_topic(topic, 1)
@@ -62,6 +66,7 @@ def test_partitions_that_others_hold_are_75(wrappers: Wrappers) -> None:
     assert_printed(late, "gave up: other members hold all partitions")
 
 
+@pytest.mark.thorough
 def test_work_without_a_server_is_69(processes: Processes, tmp_path: Path) -> None:
     work = Wrappers(processes, "http://127.0.0.1:1", "billing", tmp_path).work(
         "orders", "true", options=("--wait", "2")

@@ -87,6 +87,7 @@ def test_the_command_knows_its_token_and_the_next_leader_has_a_higher_one(wrappe
     assert told["ROTA_MEMBER_ID"]
 
 
+@pytest.mark.thorough
 def test_the_pipe_tells_of_a_token_that_grows_and_ends_with_the_leadership(wrappers: Wrappers) -> None:
     lead = wrappers.lead_python(
         """
@@ -144,6 +145,7 @@ def test_a_signal_reaches_the_whole_process_group(wrappers: Wrappers) -> None:
     assert "inner\nouter\n" in lead.output()
 
 
+@pytest.mark.thorough
 def test_candidates_wait_and_the_next_leads_as_soon_as_the_command_has_ended(wrappers: Wrappers) -> None:
     first = wrappers.lead("sleep", "60")
     first.wait_for_line("elected")
@@ -172,6 +174,7 @@ def test_what_the_command_leaves_behind_may_finish_within_the_grace(wrappers: Wr
     assert "finished" in lead.output()
 
 
+@pytest.mark.thorough
 def test_what_the_command_leaves_behind_ends_before_the_next_leads(wrappers: Wrappers) -> None:
     lead = wrappers.lead_python(LEAVES_A_GRANDCHILD.format(at_term="signal.SIG_IGN"))
     grandchild = pid_of("grandchild", lead)

@@ -59,6 +59,7 @@ def test_the_command_knows_its_share_and_its_exit_code_is_the_answer(wrappers: W
     assert int(told["ROTA_FENCING_TOKEN"]) >= 1
 
 
+@pytest.mark.thorough
 def test_a_share_moves_only_once_its_command_has_stopped(wrappers: Wrappers) -> None:
     topic, log = wrappers.group_id, wrappers.folder / "log"
     wrappers.put_topic(topic, 4)

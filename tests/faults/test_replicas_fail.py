@@ -51,6 +51,7 @@ async def test_members_who_stay_notice_nothing_of_a_replica_that_is_killed(clust
     assert verdict.gave_up == 0
 
 
+@pytest.mark.thorough
 async def test_an_owner_that_was_paused_beyond_its_lease_writes_nothing_and_claims_nothing(
     cluster: Cluster, seed: int
 ) -> None:

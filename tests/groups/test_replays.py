@@ -22,6 +22,7 @@ def test_another_seed_is_another_run() -> None:
     assert len({run_seed(seed).trace.digest() for seed in (0, 1, 2)}) == 3
 
 
+@pytest.mark.thorough
 def test_the_order_of_sets_decides_nothing() -> None:
     digests = {_digests_of_a_process(hash_seed) for hash_seed in ("1", "2")}
 

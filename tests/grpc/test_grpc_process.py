@@ -79,6 +79,7 @@ async def test_sigterm_answers_who_waits_over_grpc_and_sends_streams_elsewhere(
     await session.close()
 
 
+@pytest.mark.thorough
 async def test_while_it_drains_both_say_so_and_still_answer_and_then_both_end_together(
     processes: Processes, tmp_path: Path
 ) -> None:

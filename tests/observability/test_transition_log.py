@@ -19,6 +19,7 @@ PROTOCOLS = [{"name": "range", "metadata": SECRET}]
 JOIN = {"protocol_type": "worker", "protocols": PROTOCOLS, "group_instance_id": "pod-0", "client_id": "indexer"}
 
 
+@pytest.mark.thorough
 def test_each_transition_is_a_line_with_its_reason(processes: Processes, tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     server = processes.rota(

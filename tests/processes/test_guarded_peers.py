@@ -73,6 +73,7 @@ def listening(pid: int) -> set[int]:
     return {each.laddr.port for each in connections if each.status == psutil.CONN_LISTEN}
 
 
+@pytest.mark.thorough
 async def test_workers_answer_each_other_nevertheless(
     processes: Processes, store: str, tmp_path: Path, operator: dict[str, str]
 ) -> None:

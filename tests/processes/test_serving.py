@@ -40,6 +40,7 @@ def test_a_server_says_where_it_listens_and_when_it_is_ready(server: Server) -> 
     assert server.process.terminate() == 0
 
 
+@pytest.mark.thorough
 def test_port_0_takes_any_free_port_and_says_which(processes: Processes, tmp_path: Path) -> None:
     serving = processes.rota("serve", "--store", f"sqlite:///{tmp_path / 'rota.db'}", "--http", "127.0.0.1:0")
 
@@ -48,6 +49,7 @@ def test_port_0_takes_any_free_port_and_says_which(processes: Processes, tmp_pat
     serving.wait_for_url(f"{url}/readyz")
 
 
+@pytest.mark.thorough
 def test_without_a_store_it_keeps_a_file_in_the_data_folder_of_its_user(processes: Processes, tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
     serving = processes.rota("serve", "--http", "127.0.0.1:0", env=home)
@@ -82,6 +84,7 @@ async def test_sigterm_answers_every_parked_call_and_ends(server: Server, http: 
     assert monotonic() - began < 20.0
 
 
+@pytest.mark.thorough
 async def test_while_it_drains_it_is_not_ready_and_a_second_signal_ends_it_at_once(
     processes: Processes, tmp_path: Path, http: httpx.AsyncClient
 ) -> None:
@@ -99,6 +102,7 @@ async def test_while_it_drains_it_is_not_ready_and_a_second_signal_ends_it_at_on
     assert serving.wait_for_exit() == 128 + signal.SIGTERM
 
 
+@pytest.mark.thorough
 def test_a_second_server_on_the_same_file_refuses_and_the_first_goes_on(server: Server, processes: Processes) -> None:
     server.start_and_wait()
 
@@ -127,6 +131,7 @@ def test_a_store_with_another_number_of_shards_is_refused(server: Server, proces
     assert_refuses(second, "the store was made with shard_count 4, not 5")
 
 
+@pytest.mark.thorough
 def test_a_postgres_without_our_schema_is_refused_with_the_command_that_makes_it(
     processes: Processes, postgres_dsn: str
 ) -> None:

@@ -76,6 +76,7 @@ def joined(url: str, group: str) -> dict[str, object]:
     return beat
 
 
+@pytest.mark.thorough
 def test_a_worker_that_is_killed_is_started_again_and_requests_are_answered_all_the_while(
     processes: Processes, store: str
 ) -> None:

@@ -42,6 +42,7 @@ class Scripts:
         return [int(line.split()[0]) for line in self.ledger.read_text().splitlines()]
 
 
+@pytest.mark.thorough
 def test_the_script_that_leads_writes_and_the_other_takes_over_with_a_higher_token(sidecars: Sidecars) -> None:
     scripts = Scripts(sidecars)
     first = sidecars.start(name="pod-0", session_ms=DIES_MS)

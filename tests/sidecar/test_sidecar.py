@@ -18,6 +18,7 @@ from tests.support.processes import Processes
 pytestmark = pytest.mark.processes
 
 
+@pytest.mark.thorough
 def test_it_tells_the_leaders_name_as_the_old_elector_did_and_what_that_one_did_not(sidecars: Sidecars) -> None:
     first = sidecars.start(name="pod-0")
     leader = first.until(lambda status: status["state"] == "leader", "leader")
@@ -181,6 +182,7 @@ def test_a_question_that_makes_no_sense_is_refused(sidecars: Sidecars) -> None:
     assert "cannot listen on 127.0.0.1" in taken.output()
 
 
+@pytest.mark.thorough
 def test_a_sidecar_without_a_server_says_why_it_is_not_ready(processes: Processes, tmp_path: Path) -> None:
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
     sidecar = Sidecars(processes, server.url, "billing", tmp_path).start()

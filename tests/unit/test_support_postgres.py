@@ -38,6 +38,7 @@ def test_committed_rows_survive_kill9_every_time(server: PostgresServer) -> None
     assert server.execute("SELECT array_agg(round ORDER BY round) FROM acknowledged") == "{0,1,2,3,4}"
 
 
+@pytest.mark.thorough
 async def test_kill9_takes_the_backends_with_it_and_drops_what_was_not_committed(server: PostgresServer) -> None:
     server.execute("CREATE TABLE rows (n int)")
     connection = await asyncpg.connect(server.dsn())
@@ -75,6 +76,7 @@ def test_a_database_can_be_made_from_a_template(server: PostgresServer) -> None:
     assert server.execute("SELECT count(*) FROM built", database="copy") == "0"
 
 
+@pytest.mark.thorough
 def test_removing_a_server_leaves_no_directory(server: PostgresServer) -> None:
     directory = server.data_directory.parent
 
