@@ -149,10 +149,23 @@ def test_topics_are_put_shown_listed_and_deleted(rota: Rota) -> None:
         (("groups", "remove-member", "nobody", "x"), 3, "UNKNOWN_MEMBER_ID"),
         (("topics", "put", "t", "-p", "1", "-a", "x"), 2, "--attribute must be NAME=VALUE"),
         (("serve", "--http", "nowhere"), 2, "http must be HOST:PORT"),
-        (("serve", "--grpc", "nowhere"), 2, "grpc must be HOST:PORT"),
-        (("serve", "--redis", "http://me:secret@x"), 2, "redis must be redis://…, rediss://… (TLS) or unix://…"),
-        (("serve", "--workers", "2", "--http", "127.0.0.1:0"), 1, "more than one worker needs a store in Postgres"),
-        (("serve", "--store", "mysql://user:secret@x/y"), 1, "not mysql://…"),
+        *(
+            pytest.param(*row, marks=pytest.mark.thorough)
+            for row in (
+                (("serve", "--grpc", "nowhere"), 2, "grpc must be HOST:PORT"),
+                (
+                    ("serve", "--redis", "http://me:secret@x"),
+                    2,
+                    "redis must be redis://…, rediss://… (TLS) or unix://…",
+                ),
+                (
+                    ("serve", "--workers", "2", "--http", "127.0.0.1:0"),
+                    1,
+                    "more than one worker needs a store in Postgres",
+                ),
+                (("serve", "--store", "mysql://user:secret@x/y"), 1, "not mysql://…"),
+            )
+        ),
         (("db", "verify", "--store", "sqlite:////nowhere/rota.db"), 1, "there is no store at /nowhere/rota.db"),
     ],
 )

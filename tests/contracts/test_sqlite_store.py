@@ -21,7 +21,7 @@ from tests.contracts.conftest import SHARD_COUNT
 
 @pytest.fixture
 async def store(sqlite_url: str) -> AsyncIterator[SqlStore]:
-    store = SqlStore(sqlite_url, write_timeout_ms=1_000)
+    store = SqlStore(sqlite_url)
     await store.open(SHARD_COUNT)
     yield store
     await store.close()
@@ -109,9 +109,10 @@ async def test_commits_are_synced_to_a_write_ahead_log(store: SqlStore) -> None:
 
 
 async def test_a_file_that_somebody_else_keeps_locked_is_unavailable_and_then_available_again(
-    store: SqlStore, sqlite_url: str
+    store: SqlStore, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claim = await claim_one(store)
+    monkeypatch.setattr(store, "_write_timeout_s", 0.5)
     intruder = sqlite3.connect(path_of(sqlite_url), isolation_level=None)
     intruder.execute("BEGIN IMMEDIATE")
 
@@ -120,6 +121,7 @@ async def test_a_file_that_somebody_else_keeps_locked_is_unavailable_and_then_av
     assert (await image_of(store, 0)).last_seq == 0
     intruder.execute("ROLLBACK")
     intruder.close()
+    monkeypatch.undo()
 
     assert await store.append([a_batch(claim)]) == []
 

@@ -361,8 +361,8 @@ async def test_what_protobuf_cannot_say_is_refused_all_the_same(transport: str, 
 async def test_a_watch_tells_the_same(transport: str) -> None:
     async def told(name: str) -> list[Any]:
         async with a_transport(name) as sender:
-            for instance in ("i1", "i2"):
-                await sender.send(a_join(instance, wait_ms=0), timeout_ms=5_000)
+            await sender.send(a_join("i1", wait_ms=20_000), timeout_ms=30_000)  # Its generation is complete then.
+            await sender.send(a_join("i2", wait_ms=0), timeout_ms=30_000)
             lines = [line async for line in first(4, sender.watch(*G, 0))]
         return [(line.generation_id, line.kind, line.reason[:10], sorted(line.payload)) for line in lines]
 

@@ -57,7 +57,9 @@ def stored_rows(lake: Lake, table: str) -> Counter[str]:
     return rows
 
 
-@pytest.mark.parametrize("format_", ["delta", pytest.param("parquet", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "format_", [pytest.param("delta", marks=pytest.mark.thorough), pytest.param("parquet", marks=pytest.mark.slow)]
+)
 def test_increments_end_with_the_rows_of_one_pass_and_so_does_a_backfill(
     spark: SparkSession, tmp_path: Path, lake_folder: Path, format_: str
 ) -> None:
