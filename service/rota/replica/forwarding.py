@@ -40,6 +40,7 @@ from rota.protocol.messages import (
     HeartbeatMany,
     ListGroups,
     ListTopics,
+    Parkable,
     Request,
     parks_for_ms,
     refuse,
@@ -166,7 +167,7 @@ class Forwarding:
         peer = self._known.peer_of(shard_id) if self.forwards and shard_id not in self._here else None
         if peer is None:
             return AskHere(request)
-        parks = getattr(request, "wait_ms", 0) != 0
+        parks = isinstance(request, Parkable) and request.wait_ms != 0
         return _drains(request) if parks and self.is_draining else AskPeer(peer, request, parks)
 
     def answer_of(self, asked: AskHere | AskPeer, outcome: Answer | NoAnswer) -> Answer:
@@ -300,8 +301,7 @@ def answer_timeout_ms(request: Request) -> int:
 
 def shard_of_request(request: Request, shard_count: int) -> int:
     """The shard of a request about one group or one topic."""
-    name = getattr(request, "group_id", "") or getattr(request, "topic", "")
-    return shard_of(request.namespace, name, shard_count)
+    return shard_of(request.namespace, request.key, shard_count)
 
 
 def _drains(request: Request) -> Answer:

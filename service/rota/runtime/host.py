@@ -21,7 +21,7 @@ from rota.group.shard import Shard
 from rota.observability import tracing
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Heartbeat, HeartbeatMany, Request, refuse
+from rota.protocol.messages import GroupRequest, Heartbeat, HeartbeatMany, Request, refuse
 from rota.replica.owned_shard import NOT_AVAILABLE, NOTHING, Batch, Now, OwnedShard, Ready
 from rota.replica.ports import Answer, Heard, JournalEvent, ShardBatch, ShardClaim
 from rota.runtime.calls import Call
@@ -240,7 +240,7 @@ class ShardHost:
         with spans.within(f"decide {type(request).__name__}") as span:
             ready = self._submit(number, request)
             span.note("rota.namespace", request.namespace)
-            span.note("rota.group_id", getattr(request, "group_id", ""))
+            span.note("rota.group_id", request.group_id if isinstance(request, GroupRequest) else "")
             if ready is not None and ready.decided is not None:
                 for name, value in described(ready.decided).items():
                     span.note(name, value)

@@ -16,6 +16,7 @@ from rota.group.state import PREPARING_REBALANCE, STABLE, GroupState
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request, parks_for_ms
+from rota.replica.forwarding import shard_of_request
 from rota.replica.ports import ShardClaim
 from rota.testing.facts import facts_of, image_differences
 from rota.testing.history import Call, Effect, GroupKey, History
@@ -200,7 +201,7 @@ class World:
     # --- notes -----------------------------------------------------------------------------------
 
     def new_call(self, client: str, request: Request) -> Call:
-        shard_id = shard_of(request.namespace, getattr(request, "group_id", ""), self.profile.shards)
+        shard_id = shard_of_request(request, self.profile.shards)
         call = Call(self.next_call(), client, request, shard_id, self.scheduler.now_ms, self.acked[shard_id])
         self.history.calls.append(call)
         return call

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from rota.protocol.ids import shard_of
 from rota.protocol.messages import Request, parks_for_ms
+from rota.replica.forwarding import shard_of_request
 from rota.testing.history import History
 from rota.testing.many import quiet_logs
 from rota.testing.profiles import Parts, Profile, profile_of, with_parts
@@ -86,8 +86,7 @@ class RuntimeWorld(World):
         return f"{replica_id}-{len(self.processes)}"
 
     def shard_of(self, request: Request) -> int:
-        name = getattr(request, "group_id", "") or getattr(request, "topic", "")
-        return shard_of(request.namespace, name, self.profile.shards)
+        return shard_of_request(request, self.profile.shards)
 
     # --- running ---------------------------------------------------------------------------------
 
