@@ -79,7 +79,7 @@ def _run(given: dict[str, Any]) -> None:
 
 
 def _option(name: str, field: FieldInfo) -> Parameter:
-    """An option without a default of its own: what is not given is left to the environment and to Settings."""
+    """An option without a default of its own: a value that is not given comes from the environment or from Settings."""
     from rota.server.settings import Metavar
 
     parts = list(_parts_of(field.annotation, *field.metadata))

@@ -12,7 +12,7 @@ share is held. The modules of `rota.client` are the shell around that state mach
 - `Commits` sends offsets in the order in which they were stored, one call at a time, and is flushed before a share is
   given up. So no commit is overtaken by an older one.
 - `Member` puts these together. `Role` and its kinds (`Consumer`, `ConnectWorker`, `Election`, `WorkerPool`) say what
-  a subscription and an assignment mean; `TopicLookout` tells a leader when the topics under an assignment have
+  a subscription and an assignment mean; `TopicLookout` notifies a leader when the topics under an assignment have
   changed.
 - `Twin` (`rota.client.sync`) runs the same objects on an event loop in a thread of its own, for programs without one.
 

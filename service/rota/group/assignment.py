@@ -1,9 +1,9 @@
 """Phase two done by the coordinator: for `server:<strategy>` protocols, and for groups of type `leader`.
 
-What a strategy needs of the topics is not in this shard (topics have shards of their own), and it may take a second.
-So the core asks for it: the ASSIGN timer that goes with a generation is the request, `AssignmentJob` says what is to be
-assigned, the runtime computes it wherever it likes, and `finish_job` takes it in as a leader's sync (sync.py). Where
-no topics are needed there is nothing to wait for, and the generation is Stable in the same step.
+A strategy may need topics, which are in shards of their own, and it may take a second. So the core asks for it: the
+ASSIGN timer that goes with a generation is the request, `AssignmentJob` lists the members to be assigned, the runtime
+computes it wherever it likes, and `finish_job` takes it in as a leader's sync (sync.py). Where no topics are needed
+there is nothing to wait for, and the generation is Stable in the same step.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def assignment_job(group: Group | None) -> AssignmentJob | None:
 
 def is_current(group: Group | None, job: AssignmentJob) -> bool:
     """Whether the group is still as the job found it. A static member may be back under a new id since, in the same
-    generation: what was computed would leave it with nothing.
+    generation: the computed assignment would leave it with nothing.
     """
     return (
         group is not None

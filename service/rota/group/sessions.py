@@ -1,4 +1,4 @@
-"""Sessions: how a member shows that it lives, until when the group believes it, and what is kept of that.
+"""Sessions: how a member shows that it lives, until when the group believes it, and the statistics of that.
 
 A session is a deadline in memory. A heartbeat moves it on; a parked call stops it, because that call itself shows that
 the member is there. Nothing of it is journalled: a new owner of the shard starts every session afresh, as Kafka does.
@@ -96,7 +96,7 @@ def member_to_expire(result: Result, group: Group, timer: Timer) -> Member | Non
 def shorten_sessions(
     result: Result, groups: Iterable[Group], seen_ms_ago: Mapping[MemberName, int], grace_ms: int
 ) -> None:
-    """Members in `seen_ms_ago` keep what was left of their sessions and `grace_ms`; the others keep what they have."""
+    """Members in `seen_ms_ago` keep the rest of their sessions and `grace_ms`; the others keep their deadlines."""
     for group in groups:
         for member in group.members.values():
             ago_ms = seen_ms_ago.get((group.namespace, group.group_id, member.member_id))

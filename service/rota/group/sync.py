@@ -195,7 +195,7 @@ def _differs(group: Group, assignments: Mapping[str, bytes]) -> bool:
 
 
 def _fail_job(result: Result, group: Group, error: str, limits: Limits) -> None:
-    """As if the leader had sent an error: who waits is told, and all join again."""
+    """As if the leader had sent an error: parked syncs are answered with it, and all members join again."""
     record(result, group, AssignmentFailed(group.generation_id, group.leader_id or "", error))
     reply = SyncReply(ErrorCode.ASSIGNMENT_FAILED, detail=error)
     start_rebalance(result, group, limits, f"the server could not assign: {error}", "", parked_syncs=reply)

@@ -3,7 +3,7 @@
 The owner of a shard decides by its own memory: it expires a member whose session is over. A heartbeat may have reached
 another replica, though, which could not reach the owner; and an owner that dies takes its memory along. So the owner
 publishes when it last received a heartbeat of each member; a replica that cannot reach the owner records the heartbeat
-(`forwarding.py`); the owner asks before it expires a member; and the next owner reads what is left of each session.
+(`forwarding.py`); the owner asks before it expires a member; and the next owner reads how much is left of each session.
 
 The store only ever adds life: a member that it does not know, or of which it knows less than the owner, keeps the
 session that the owner has counted. A store that is away costs no more than that help: no member is expired because of
@@ -35,7 +35,7 @@ AWAY_MS = 1_000
 STILL_HERE_MS = 500
 """How often a shard is published in which nothing happens, so that the next owner knows until when it was held."""
 UNAVAILABLE = object()
-"""The store did not answer: it may have taken what it was sent."""
+"""The store did not answer: it may have stored the update."""
 
 
 # --- steps ---------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ class Publish:
 
 @dataclass(slots=True)
 class ReadShard:
-    """Read all that is known of a shard; answered with `Heard`."""
+    """Read the last heartbeats of a shard; answered with `Heard`."""
 
     shard_id: int
 
@@ -177,8 +177,9 @@ class SharedLiveness:
         return [Asked(owned, timer, ms_ago) for (owned, timer), ms_ago in zip(asking, seen, strict=True)]
 
     def read(self, shard_id: int, now: Now) -> Steps[Heard]:
-        """What is known of a shard that is being loaded: AFTER its rows were read, as replicas record heartbeats until
-        it has an owner.
+        """The last heartbeats of a shard that is being loaded.
+
+        AFTER its rows were read, as replicas record heartbeats until it has an owner.
         """
         if now.monotonic_ms < self._away_until_ms:
             return Heard({}, None)

@@ -198,7 +198,7 @@ class RoutedCoordinator:
             return NoAnswer(DRAINING)
 
     def _drain(self) -> None:
-        """End what is parked at peers for clients of this replica."""
+        """End calls that this replica's clients have parked at peers."""
         for waiting in self._waiting:
             waiting.reschedule(asyncio.get_running_loop().time())
 

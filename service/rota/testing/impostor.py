@@ -1,7 +1,7 @@
 """A client that acts under member ids, generations and instance ids that are not its own.
 
-What it sends must be rejected, or is what the member itself might have sent: it may renew the session of a member that
-is alive, and commit progress of a partition that no member has. So no check has to make an exception for it.
+Its requests must be rejected, or are such as the member itself might have sent: it may renew the session of a member
+that is alive, and commit progress of a partition that no member has. So no check has to make an exception for it.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class ShardKeeper:
     def _serve(
         self, loaded: list[tuple[ShardClaim, ShardImage]], lease_until_ms: int, then: Callable[[None], None]
     ) -> None:
-        """Install the shards, each as soon as it is known what is left of its sessions."""
+        """Install the shards, each as soon as the rest of its sessions is known."""
         sessions, waiting = self._replica.sessions, {claim.shard_id for claim, _ in loaded}
 
         def install(claim: ShardClaim, image: ShardImage, heard: Heard | None) -> None:

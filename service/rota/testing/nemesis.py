@@ -39,7 +39,7 @@ _ONCE_EMPTY_MS = 150
 MOST_BEHIND_MS = 1_000
 """How far a standby of the liveness store may be behind."""
 SILENT_MS = 3_000
-"""Longer than it takes to find another owner, shorter than what is left of a session."""
+"""Longer than it takes to find another owner, shorter than the rest of a session."""
 FAULT_SHARE = 0.6
 """How likely a seed has each kind of fault at all."""
 
@@ -226,7 +226,7 @@ class Nemesis:
             self.world.scheduler.after(delay_ms, None, self._ask, DeleteGroup(*group))
 
     def _sweep(self, group: GroupKey) -> None:
-        """Clean up where a group has just become Empty: what it has committed long ago must stay."""
+        """Clean up where a group has just become Empty: offsets that it committed long ago must stay."""
         for replica in self.world.replicas.values():
             if shard_of(*group, self.world.profile.shards) in replica.owned and not replica.dead:
                 self.world.sometimes("swept where a group has just become Empty")
@@ -400,7 +400,7 @@ class Nemesis:
         self.world.scheduler.after(delay_ms, None, self._lose_owner_of_silent_members)
 
     def _lose_owner_of_silent_members(self) -> None:
-        """An owner dies, and its members do not reach the next one before that has counted what it read."""
+        """An owner dies, and its members do not reach the next one before that has counted the sessions it read."""
         world, shard_id = self.world, self.world.rng.randrange(self.world.profile.shards)
         for member in self.members():
             if self.active and member.is_live and shard_of(*member.group, world.profile.shards) == shard_id:

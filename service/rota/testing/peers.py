@@ -68,18 +68,18 @@ class PeersOfReplica:
         return call is not None
 
     def drain(self) -> None:
-        """This replica stops: what is parked at peers for its clients ends."""
+        """This replica stops: calls that its clients have parked at peers end."""
         self.forwarding.is_draining = True
         for call in list(self._calls.values()):
             call.end_wait()
 
     def check_drained(self) -> None:
-        """L6: a replica that has stopped keeps no client waiting for what is parked at a peer."""
+        """L6: a replica that has stopped keeps no client waiting for a call parked at a peer."""
         for call in self._calls.values():
             call.check_drained()
 
     def crash(self) -> None:
-        """The connections to clients break. What is on its way to peers arrives there."""
+        """The connections to clients break. Requests on their way to peers arrive there."""
         for delivery in self._calls:
             delivery.break_off()
         self._calls.clear()
@@ -244,7 +244,7 @@ class Forwarded:
         self._peer_id = peer_id
         self._request = request
         self._done = done
-        """None for a duplicate: nobody receives its answer."""
+        """None for a duplicate: no caller receives its answer."""
         self._sent_ms = peers.world.scheduler.now_ms
 
     def send(self) -> None:

@@ -98,7 +98,7 @@ LONG_SESSION_MS = (6_000, 7_000)
 
 
 def parts_of(seed: int, profile: Profile) -> Parts:
-    """Which parts a seed has: a third of the seeds has none, so that its faults meet what is always there."""
+    """Which parts a seed has: a third of the seeds has none, for faults that meet the parts all replicas have."""
     draws = Random(f"parts/{seed}")
     forwards, liveness = draws.random() < 0.55, draws.random() < 0.45
     is_long = liveness and profile.churn_every_ms > 0 and draws.random() < 0.6

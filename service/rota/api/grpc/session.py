@@ -11,12 +11,12 @@ which it was queued.
 
 A client therefore needs no order between them: a push names its generation, and a member for which that is not the
 current one ignores it. Pushes that a member's own call brought about are left out, since the answer says the same: a
-member that is joining is not told to join (`Seat.joins`), and a leader whose sync opened a generation has its share
+member that is joining gets no push to join (`Seat.joins`), and a leader whose sync opened a generation has its share
 in the answer (`Seat.syncs`). A push may be left out that would have been needed, where a rebalance begins in the
 turns between an answer and the end of its task. That costs time and nothing else: the next heartbeat is answered with
 REBALANCE_IN_PROGRESS. Pushes make members quick; heartbeats make them right.
 
-A stream that ends says nothing about its members, who may be on another one already. Only with `leave_after_ms` do
+A stream that ends says nothing about its members: they may be on another one already. Only with `leave_after_ms` do
 they leave, and the coordinator, which knows when each was last seen, decides whether they were silent for so long.
 """
 

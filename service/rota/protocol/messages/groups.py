@@ -76,7 +76,7 @@ class DescribeReply:
     rebalance_by: str = ""
     state_since_ms: int = 0
     phase_deadline_ms: int | None = None
-    """When the phase that is under way goes on without those who are missing; None where none is."""
+    """When the phase under way goes on without the missing members; None outside of a phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class DeleteGroupReply:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceGroup(GroupRequest, Audited):
-    """Have the members agree anew, for administrators. `step_down`: by another leader, if somebody else joins."""
+    """Start a rebalance, for administrators. `step_down`: with another leader, if another member joins."""
 
     reason: str = ""
     step_down: bool = False
@@ -143,7 +143,7 @@ class RebalanceReply:
 
 @dataclass(frozen=True, slots=True)
 class GetLeader(GroupRequest, Parkable):
-    """Who leads; waits up to `wait_ms` for a generation above `after_generation` to have a leader."""
+    """Read the leader; waits up to `wait_ms` for a generation above `after_generation` to have one."""
 
     after_generation: int = NO_GENERATION
     wait_ms: int | None = None

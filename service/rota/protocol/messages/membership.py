@@ -64,7 +64,7 @@ class JoinReply:
 
 @dataclass(frozen=True, slots=True)
 class SyncGroup(GroupRequest, Parkable):
-    """Fetch this member's assignment; the leader also brings everybody's, or the reason it has none."""
+    """Fetch this member's assignment; the leader also brings all assignments, or the reason why it has none."""
 
     member_id: str
     generation_id: int
@@ -91,7 +91,7 @@ class SyncReply:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(GroupRequest, Parkable):
-    """A sign of life. With `wait_ms` it parks and answers the moment the group leaves the generation."""
+    """A heartbeat. With `wait_ms` it parks and answers the moment the group leaves the generation."""
 
     member_id: str
     generation_id: int
@@ -101,7 +101,7 @@ class Heartbeat(GroupRequest, Parkable):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """Where the group stands. A `generation_id` above the member's own means: sync again (resync)."""
+    """The group's state. A `generation_id` above the member's own means: sync again (resync)."""
 
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""
@@ -111,7 +111,7 @@ class HeartbeatReply:
 
 @dataclass(frozen=True, slots=True)
 class MemberHeartbeat:
-    """One member's sign of life among several."""
+    """One member's heartbeat among several."""
 
     member_id: str
     generation_id: int
@@ -120,14 +120,14 @@ class MemberHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatMany(GroupRequest):
-    """Signs of life of several members of one group, who all wait in one process. Never parks."""
+    """Heartbeats of several members of one group, from one process. Never parks."""
 
     members: tuple[MemberHeartbeat, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatError:
-    """What `HeartbeatReply.error` is to a single heartbeat."""
+    """The error of one heartbeat among several."""
 
     member_id: str
     error: ErrorCode
@@ -136,7 +136,7 @@ class HeartbeatError:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatManyReply:
-    """Where the group stands. Members that are not in `errors` live."""
+    """The group's state. Members that are not in `errors` live."""
 
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""
@@ -147,9 +147,9 @@ class HeartbeatManyReply:
 
 @dataclass(frozen=True, slots=True)
 class LeavingMember:
-    """Who leaves: by member id, or by instance id alone (an administrator's way).
+    """A member that leaves: by member id, or by instance id alone (an administrator's way).
 
-    `silent_for_ms`: only if the member has not been heard of for that long, and `INVALID_REQUEST` if it has. Set
+    `silent_for_ms`: only if the member was not seen for that long, and `INVALID_REQUEST` if it has. Set
     by a transport that lost its connection to the member; not on the wire.
     """
 
@@ -161,7 +161,7 @@ class LeavingMember:
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroup(GroupRequest, Audited):
-    """Leave at once. `by_admin` marks a removal by somebody else (RemoveMembers)."""
+    """Leave at once. `by_admin` marks a removal by an administrator (RemoveMembers)."""
 
     members: tuple[LeavingMember, ...]
     by_admin: bool = False
