@@ -1,19 +1,33 @@
-"""Planted bugs of the group's rules: defects that users could have met (F5, F7), and A1 to A12, planted in a review."""
+"""Planted bugs in the rules of a group: generations, members, sessions. F5, F7, A1 to A12 were found in a review."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from rota.group import apply, expiry, heartbeat, join, leave, offsets, rebalance, sessions, shard, sync
+from rota.group import (
+    apply,
+    describe,
+    expiry,
+    heartbeat,
+    join,
+    leave,
+    offsets,
+    rebalance,
+    sessions,
+    shard,
+    shard_state,
+    state,
+    sync,
+)
 from rota.group.membership_checks import check_member
-from rota.group.records import MemberExpired, MemberLeft, MemberRemoved
+from rota.group.records import AssignmentSynced, GenerationCompleted, MemberExpired, MemberLeft, MemberRemoved
 from rota.group.result import Result
+from rota.group.rows import RowChanges
 from rota.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE
 from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import FenceReply, SyncGroup
 from tests.sim.registry import Patch, mutant
-
-# --- the join phase -----------------------------------------------------------------------------------
 
 
 @mutant
@@ -194,3 +208,245 @@ def sessions_end_early(patch: Patch) -> None:
         original(result, group, member, deadline_ms - 200)
 
     patch(sessions, "set_session_deadline", set_session_deadline)
+
+
+# --- generations ----------------------------------------------------------------------------------------
+
+
+@mutant
+def generation_not_bumped(patch: Patch) -> None:
+    """S1: a join phase that changed nobody keeps the generation."""
+    original = GenerationCompleted
+
+    def completed(*, generation_id: int, **fields: Any) -> Any:
+        return original(generation_id=generation_id - (generation_id > 2), **fields)
+
+    patch(rebalance, "GenerationCompleted", completed)
+
+
+@mutant
+def generation_not_persisted(patch: Patch) -> None:
+    """S14: the new generation is in the journal but not in the rows."""
+    original = shard_state._group_rows
+
+    def group_rows(group: Any, changes: RowChanges) -> None:
+        if group.state is COMPLETING_REBALANCE:
+            group.dirty = False
+        original(group, changes)
+
+    patch(shard_state, "_group_rows", group_rows)
+
+
+@mutant
+def assignment_not_persisted(patch: Patch) -> None:
+    """S14: a new owner finds the assignment of the generation before."""
+
+    def synced(group: Any, record: Any, at_ms: int) -> None:
+        original(group, record, at_ms)
+        group.dirty_members.clear()
+
+    original = apply._APPLY[AssignmentSynced]
+    patch(apply, "_APPLY", {**apply._APPLY, AssignmentSynced: synced})
+
+
+@mutant
+def tombstone_forgotten(patch: Patch) -> None:
+    """S1: a group that is made again counts from zero."""
+    original = shard.Shard._bury
+
+    def bury(self: Any, namespace: str, group_id: str, record: Any) -> None:
+        original(self, namespace, group_id, record)
+        del self.tombstones[(namespace, group_id)]
+
+    patch(shard.Shard, "_bury", bury)
+
+
+@mutant
+def commit_ignores_generation(patch: Patch) -> None:
+    """S9: a commit of an old generation lands."""
+    patch(
+        offsets,
+        "check_generation",
+        lambda group, member_id, instance_id, _: check_member(group, member_id, instance_id),
+    )
+
+
+@mutant
+def sync_ignores_generation(patch: Patch) -> None:
+    """S6: a leader of an old generation assigns for the new one."""
+    patch(
+        sync, "check_generation", lambda group, member_id, instance_id, _: check_member(group, member_id, instance_id)
+    )
+
+
+@mutant
+def anybody_may_assign(patch: Patch) -> None:
+    """S6: a follower's assignments are taken."""
+    patch(state.Group, "is_leader", lambda self, member_id: member_id in self.members)
+
+
+@mutant
+def generation_completes_without_waiting(patch: Patch) -> None:
+    """S7c: the next generation begins although a member of this one has neither rejoined nor expired."""
+    patch(state.Group, "all_joined", lambda self: self.joined_count >= max(1, len(self.members) - 1))
+
+
+# --- members --------------------------------------------------------------------------------------------
+
+
+@mutant
+def pending_id_ignored(patch: Patch) -> None:
+    """The join phase ends without those who have just been given their id."""
+    patch(state.Group, "all_joined", lambda self: self.joined_count == len(self.members))
+
+
+@mutant
+def parked_reply_dropped(patch: Patch) -> None:
+    """L6: a follower whose join is parked is forgotten when the phase ends."""
+    original = rebalance._answer_joins
+
+    def answer_joins(result: Result, group: Any) -> None:
+        for member in list(group.members.values())[2:]:
+            member.join_call = None
+        original(result, group)
+
+    patch(rebalance, "_answer_joins", answer_joins)
+
+
+@mutant
+def answered_twice(patch: Patch) -> None:
+    """L6: a parked heartbeat is released and kept."""
+    original = rebalance.release_heartbeats
+
+    def release(result: Result, group: Any) -> None:
+        kept = {member: member.heartbeat_call for member in group.members.values()}
+        original(result, group)
+        for member, call in kept.items():
+            member.heartbeat_call = call
+
+    patch(rebalance, "release_heartbeats", release)
+
+
+@mutant
+def leave_not_durable(patch: Patch) -> None:
+    """S12: a leave is answered, but not in the journal."""
+
+    def dismiss(result: Result, group: Any, member_id: str, reason: str, *, by_admin: bool) -> None:
+        member = group.members[member_id]
+        rebalance.drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
+        apply.apply(group, MemberLeft(member_id, member.image.group_instance_id, reason), result.now_ms)
+
+    patch(leave, "_dismiss", dismiss)
+
+
+@mutant
+def static_replacement_in_completing(patch: Patch) -> None:
+    """S16 (KAFKA-9801): a static member comes back while the leader assigns to its old id, and nobody is told."""
+    original = rebalance.start_rebalance
+
+    def start(result: Result, group: Any, limits: Any, reason: str, by: str) -> None:
+        if group.state is not COMPLETING_REBALANCE or not reason.startswith("static member"):
+            original(result, group, limits, reason, by)
+            return
+        member = group.members[by]
+        result.reply(member.join_call, rebalance.join_reply(group, member))
+        member.join_call = None
+        member.joined = False
+        group.joined_count -= 1
+        group.settle_member(member)
+        group.settle(COMPLETING_REBALANCE)
+        sessions.start_session(result, group, member)
+
+    patch(join, "start_rebalance", start)
+
+
+@mutant
+def resync_drops_a_static_return(patch: Patch) -> None:
+    """S16: the leader assigns anew to an id that a static member has given up since, and nobody is told."""
+    original = sync._resync
+
+    def resync(result: Result, group: Any, leader: Any, request: Any, call: int, limits: Any) -> None:
+        known = tuple((member_id, share) for member_id, share in request.assignments if member_id in group.members)
+        original(
+            result,
+            group,
+            leader,
+            SyncGroup(request.namespace, request.group_id, request.member_id, request.generation_id, assignments=known),
+            call,
+            limits,
+        )
+
+    patch(sync, "_resync", resync)
+
+
+@mutant
+def candidate_is_named_as_leader(patch: Patch) -> None:
+    """S2: once the leader has gone, the next one in line is said to lead the old generation."""
+    original = state.Group.dismiss
+
+    def dismiss(self: Any, member_id: str) -> Any:
+        member = original(self, member_id)
+        self.generation_leader_id = self.generation_leader_id or self.leader_id
+        return member
+
+    patch(state.Group, "dismiss", dismiss)
+
+
+@mutant
+def newcomer_passes_the_fence(patch: Patch) -> None:
+    """S15: who has only joined the next generation is taken for a member of this one."""
+
+    def verify(group: Any, request: Any) -> Any:
+        reply = original(group, request)
+        joined = group is not None and request.member_id in group.members
+        return FenceReply(generation_id=group.generation_id, is_member=True) if joined else reply
+
+    original = describe.verify_fence
+    patch(shard, "verify_fence", verify)
+
+
+# --- sessions -------------------------------------------------------------------------------------------
+
+
+@mutant
+def failover_shortens_sessions(patch: Patch) -> None:
+    """L1: who was heard of by the old owner gets less than its session from the new one."""
+    original = shard._resume
+
+    def resume(result: Result, group: Any) -> None:
+        now_ms = result.now_ms
+        result.now_ms = now_ms - 1_100
+        original(result, group)
+        result.now_ms = now_ms
+
+    patch(shard, "_resume", resume)
+
+
+@mutant
+def heartbeat_in_join_phase_does_not_renew(patch: Patch) -> None:
+    """L1: a heartbeat that is answered REBALANCE_IN_PROGRESS does not count as life."""
+    original = heartbeat.heartbeat
+
+    def beat(result: Result, group: Any, request: Any, call: int) -> None:
+        member = group.members.get(request.member_id)
+        if group.state is not PREPARING_REBALANCE or member is None:
+            original(result, group, request, call)
+            return
+        deadline_ms = member.session_deadline_ms
+        original(result, group, request, call)
+        member.session_deadline_ms = deadline_ms
+
+    patch(shard, "heartbeat", beat)
+
+
+@mutant
+def session_timer_not_rearmed(patch: Patch) -> None:
+    """L2: a session timer that rings early is not set again, so the member never expires."""
+
+    def member_to_expire(result: Result, group: Any, timer: Any) -> Any:
+        member = group.members.get(timer.member_id)
+        if member is None or member.session_deadline_ms is None or member.session_deadline_ms > result.now_ms:
+            return None
+        return member
+
+    patch(expiry, "member_to_expire", member_to_expire)
