@@ -9,7 +9,14 @@ from functools import partial
 
 import pytest
 
-from rota.client import CoordinatorError, CoordinatorUnreachable, MembershipLost, OffsetToCommit, Shard
+from rota.client import (
+    CoordinatorError,
+    CoordinatorUnreachable,
+    FencedInstanceId,
+    MembershipLost,
+    OffsetToCommit,
+    Shard,
+)
 from rota.client.callbacks import CallbackQueue
 from rota.client.twin import _in_thread, _Thread
 from rota.client.worker_pool import Work, WorkerPool
@@ -66,6 +73,29 @@ async def test_a_member_may_be_closed_while_on_lost_runs() -> None:
         async with worker.client.consumer(GROUP, {"work": 1}, session_timeout_ms=SESSION_MS, on_lost=on_lost) as member:
             await member.wait_assigned()
             await lose_by_silence(worker)
+        assert ends == [(("work", 0),)]
+
+
+@in_virtual_time
+async def test_the_block_of_a_fenced_member_waits_for_on_lost() -> None:
+    """As work in a thread, on_lost may not be there to be cancelled."""
+    async with a_coordinator() as coordinator:
+        worker, other, ends = a_worker(coordinator), a_worker(coordinator), list[Partitions]()
+        begins = asyncio.Event()
+
+        async def on_lost(removed: Partitions) -> None:
+            begins.set()
+            await asyncio.sleep(5)
+            ends.append(removed)
+
+        async def until_another_takes_its_place() -> None:
+            async with worker.client.consumer(GROUP, {"work": 1}, group_instance_id="i", on_lost=on_lost) as member:
+                await member.wait_assigned()
+                async with other.client.consumer(GROUP, {"work": 1}, group_instance_id="i"):
+                    await begins.wait()
+
+        with pytest.raises(FencedInstanceId):
+            await until_another_takes_its_place()
         assert ends == [(("work", 0),)]
 
 

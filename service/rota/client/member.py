@@ -401,6 +401,8 @@ class Member(Running, Generic[Share]):
             await asyncio.wait((self._driving,), timeout=limit_s)
             if not self._driving.done():
                 _log.warning("group %s was not left: no answer within %.1f s", self.group_id, limit_s)
+        else:
+            await self._callbacks.drain(close_by)  # Work in a thread cannot be cancelled: it ends by itself, if at all.
         await self._end()
 
     async def _before_leaving(self, close_by: CloseBy) -> None:
