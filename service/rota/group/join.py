@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rota.group.apply import record
+from rota.group.assignment import ask_for_assignment
 from rota.group.membership_checks import check_member, report_fenced
 from rota.group.mismatch import join_mismatch
 from rota.group.rebalance import (
@@ -167,12 +168,15 @@ def _replace_static_member(
     record(result, group, fenced)
     member.session_armed_ms = None
     start_session(result, group, member)
-    was_stable = group.state is STABLE
-    keeps_assignment = was_stable and _keeps_protocol(group, member, request)
+    keeps_assignment = group.state is STABLE and _keeps_protocol(group, member, request)
+    former = member.image.metadata_for(group.protocol_name or "")
     _update(result, group, member, request, settle=keeps_assignment)
     if keeps_assignment:
         member.skip_assignment = group.is_leader(member.member_id)
         result.reply(call, join_reply(group, member, skip_assignment=member.skip_assignment))
+        if member.image.metadata_for(group.protocol_name or "") != former:
+            # It may subscribe to other topics now. Where members assign, the leader looks after that (see the SDK).
+            ask_for_assignment(result, group)
         return
     _park(result, group, member, call)
     reason = f"static member {request.group_instance_id} came back as {member.member_id}"

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from rota.group.assignment import AssignmentJob
+from rota.group.result import TimerKind
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinedMember
 from rota.types import TopicFacts
@@ -186,6 +187,30 @@ def test_a_static_member_that_came_back_meanwhile_is_not_left_with_nothing() -> 
     finish(core, late, {"documents": TopicFacts(6)})
 
     assert (core.generation_id, share(core, "i-2")) == (1, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("topics", "share_of_all", "asks"),
+    [(["documents"], {"documents": 4}, False), (["documents", "elsewhere"], {"documents": 4, "elsewhere": 9}, True)],
+)
+def test_a_static_member_that_comes_back_with_other_topics_gets_these(
+    topics: list[str], share_of_all: dict[str, int], asks: bool
+) -> None:
+    core = an_empty_shard()
+    core.send(a_join(new="i-1", instance="i", protocols=SERVER_STICKY, protocol_type="consumer"))
+    while core.group.state == "PreparingRebalance":
+        core.advance(100)
+    finish(core)
+    core.advance(0)
+
+    changed: Listed = (("server:sticky", json.dumps({"topics": topics}).encode()),)
+    core.ask(a_join(new="i-2", instance="i", protocols=changed, protocol_type="consumer"))
+    is_asked = any(timer.kind is TimerKind.ASSIGN for _, _, timer in core._timers)
+    finish(core)
+
+    assert is_asked is asks
+    answer = core.ask(a_sync("i-2", core.generation_id))
+    assert {name: len(held) for name, held in json.loads(answer.assignment)["topics"].items()} == share_of_all
 
 
 def test_looking_again_without_a_change_is_no_resync() -> None:
