@@ -211,16 +211,15 @@ class ConsumerLife(SharingLife):
 
     def problems_at_end(self) -> list[str]:
         """What was stored has been committed when the block was left in order, in calm from the beginning."""
-        group = self.world.coordinator.group(self.group_id)
         may_overtake = self.world.books.most_holders > 1
         in_order = self.ledger.is_closing and (self.asked_to_end_at or 0.0) > self.world.calm_since
-        if not self.commits_stored or not in_order or may_overtake or group is None:
+        if not self.commits_stored or not in_order or may_overtake:
             return []
-        committed = {place: row.offset for place, row in group.offsets.items()}
+        committed = self.wire.committed
         late = {
             place: offset
             for place, offset in self.stored.items()
-            if committed.get((place.topic, place.partition), -1) < offset
+            if committed.get((self.group_id, place.topic, place.partition), -1) < offset
         }
         return [f"stored {late}; committed are {committed}"] if late else []
 

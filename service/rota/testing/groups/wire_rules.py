@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from rota.protocol.messages import CommitOffsets, JoinGroup, JoinReply, LeaveGroup, Reply, Request
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import CommitOffsets, CommitReply, JoinGroup, JoinReply, LeaveGroup, Reply, Request
 from rota.testing.groups.books import Books, Ledger
 from rota.testing.groups.coordinator import GroupCoordinator
 from rota.testing.groups.link import Observer
@@ -33,6 +34,8 @@ class WireRules(Observer):
         """Member ids that this life was given."""
         self.left: set[str] = set()
         """Member ids for which it has sent LeaveGroup."""
+        self.committed: dict[Partition, int] = {}
+        """The highest offsets that were answered. A call that it has given up may land later, and take one back."""
         self._highest: dict[Partition, int] = {}
         self._under_way: dict[int, tuple[CommitOffsets, set[Partition]]] = {}
         self._overtaken: set[int] = set()
@@ -49,8 +52,15 @@ class WireRules(Observer):
                 self._note_commit(request)
 
     def answered(self, request: Request, reply: Reply) -> None:
-        if isinstance(request, JoinGroup) and isinstance(reply, JoinReply) and reply.member_id:
-            self.named[reply.member_id] = None
+        match request, reply:
+            case JoinGroup(), JoinReply() if reply.member_id:
+                self.named[reply.member_id] = None
+            case CommitOffsets(), CommitReply(error=ErrorCode.NONE):
+                accepted = {(each.topic, each.partition) for each in reply.partitions if each.error is ErrorCode.NONE}
+                for item in request.offsets:
+                    if (item.topic, item.partition) in accepted:
+                        place = (request.group_id, item.topic, item.partition)
+                        self.committed[place] = max(self.committed.get(place, -1), item.offset)
 
     def concluded(self, request: Request) -> None:
         self._under_way.pop(id(request), None)
