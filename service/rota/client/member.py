@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from rota.client.callbacks import CallbackQueue, CloseBy, Listeners, call, is_inside
+from rota.client.callbacks import CallbackQueue, CloseBy, Listeners, is_inside
 from rota.client.calls import Caller
 from rota.client.commits import Commits
 from rota.client.context import ClientContext
@@ -25,6 +25,7 @@ from rota.client.driver import Driver
 from rota.client.errors import MembershipLost, error_for
 from rota.client.events import Assigned, Broadcast, GenerationFailed, MemberEvent, Reachable, Rejected, Unreachable
 from rota.client.holding import LEAVE_S, Holding
+from rota.client.leading import Leading
 from rota.client.reminders import Reminder
 from rota.client.roles import Role
 from rota.client.running import CLOSE_TIMEOUT_S, Running
@@ -121,7 +122,7 @@ class Member(Running, Generic[Share]):
         """The driving task, until it has learnt all that it needs to join."""
         self._closing: asyncio.Task[None] | None = None
         self._close_by: CloseBy | None = None
-        self._leading: asyncio.Task[None] | None = None
+        self._leading = Leading(self._machine, role, self._driver, self._tasks, settings.group_id)
         self._stepping: asyncio.Task[None] | None = None
         self._comes_back = False
         self._over = asyncio.Event()
@@ -540,7 +541,7 @@ class Member(Running, Generic[Share]):
         self._stats.observe(event)
         match event:
             case core.JoinedAsLeader():
-                self._begin_leading(event)
+                self._leading.begin(event)
             case core.Assigned():
                 self._holding.take(event)
             case core.RebalanceStarted():
@@ -574,22 +575,6 @@ class Member(Running, Generic[Share]):
         at = self._driver.loop_time(at_ms)
         assert at is not None  # Events come from a driver that has begun.
         return at
-
-    def _begin_leading(self, event: core.JoinedAsLeader) -> None:
-        """One generation at a time: a slow assignment of a former one must not replace that of the present one."""
-        if self._leading is not None:
-            self._leading.cancel()
-        self._leading = self._tasks.create(self._lead(event))
-
-    async def _lead(self, event: core.JoinedAsLeader) -> None:
-        """Assign, and tell all if that fails: an exception here is news for the group, not the end of its leader."""
-        try:
-            assignments = await call(self._role.assign, event)
-            self._machine.assign(event.generation_id, assignments)
-        except Exception as error:
-            _log.exception("group %s: the assignment failed", self.group_id)
-            self._machine.assignment_failed(event.generation_id, f"{type(error).__name__}: {error}")
-        self._wake.set()
 
     def fail(self, error: BaseException) -> None:
         """End this member's block with an error, as where a callback raises: work is stopped, and the group left."""
