@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -222,3 +223,38 @@ def test_a_body_in_a_thread_is_waited_for_however_often_it_is_cancelled() -> Non
         return notes
 
     assert asyncio.run(main()) == ["body ends", "its canceller goes on"]
+
+
+def test_on_lost_is_not_called_after_an_on_revoked_that_returned_in_its_thread_before_the_loss() -> None:
+    """The thread returns while the event loop is busy; the share is lost before the loop learns of it."""
+    calls: list[str] = []
+    callbacks, has_begun, may_return = _Thread(), threading.Event(), threading.Event()
+    callbacks.workers = ThreadPoolExecutor(1)
+
+    def on_revoked(removed: Partitions) -> None:
+        has_begun.set()
+        may_return.wait(10)
+        calls.append("on_revoked returns")
+
+    async def main() -> None:
+        async with a_coordinator() as coordinator:
+            worker = a_worker(coordinator)
+            async with (
+                asyncio.timeout(30),
+                worker.client.consumer(
+                    GROUP,
+                    {"work": 1},
+                    "range",
+                    on_revoked=_in_thread(on_revoked, callbacks),
+                    on_lost=_in_thread(lambda removed: calls.append("on_lost"), callbacks),
+                ) as member,
+            ):
+                await member.wait_assigned()
+                member.rejoin("the share is revoked")
+                await until(has_begun.is_set)
+                may_return.set()
+                callbacks.workers.submit(int).result(10)  # The one thread is free: on_revoked has returned.
+                member.withdraw("the share is lost")
+
+    asyncio.run(main())
+    assert calls == ["on_revoked returns"]

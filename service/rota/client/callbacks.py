@@ -105,6 +105,33 @@ def current_queues() -> frozenset[int]:
     return _INSIDE.get()
 
 
+_ON_RETURN: ContextVar[Callable[[], None] | None] = ContextVar("rota_on_return", default=None)
+"""What to call when the user's function that is being called has returned, in its own thread."""
+
+
+@contextmanager
+def on_return(function: Callable[[], None]) -> Iterator[None]:
+    """Have `function` called in the thread of a user's function, as soon as that has returned.
+
+    The event loop learns of it in a later turn, and may lose the share in between.
+    """
+    token = _ON_RETURN.set(function)
+    try:
+        yield
+    finally:
+        _ON_RETURN.reset(token)
+
+
+@contextmanager
+def in_own_thread() -> Iterator[None]:
+    """In the thread of a user's function: call it in this block, so that `on_return` learns of its end."""
+    function = _ON_RETURN.get()
+    _ON_RETURN.set(None)  # What the user's function starts is not the one that is waited for.
+    yield
+    if function is not None:
+        function()
+
+
 class CallbackQueue:
     """Runs callbacks one after the other, beside the member's own tasks.
 

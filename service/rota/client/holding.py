@@ -6,10 +6,11 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from rota.client.callbacks import CallbackQueue, CloseBy, Listeners, notify, notify_lost
+from rota.client.callbacks import CallbackQueue, CloseBy, Listeners, notify, notify_lost, on_return
 from rota.client.driver import Driver
 from rota.client.events import Assigned, Broadcast, Lost, RebalanceStarted, Revoked
 from rota.client.roles import Role
@@ -25,6 +26,19 @@ _log = logging.getLogger(__name__)
 
 LEAVE_S = HURRIED_LEAVE_TIMEOUT_MS / 1000
 """What a stop leaves for the LeaveGroup."""
+
+
+@dataclass(slots=True, eq=False)
+class _Revocation(Generic[Share]):
+    """A share that is being given up."""
+
+    share: Share
+    has_returned: bool = False
+    """Its `on_revoked` has returned: it stopped, even if that was in a thread and the event loop does not know yet."""
+
+    def returned(self) -> None:
+        """To be called in any thread."""
+        self.has_returned = True
 
 
 class Holding(Generic[Share]):
@@ -55,12 +69,10 @@ class Holding(Generic[Share]):
         """What the coordinator has given to this member."""
         self.owned: Share | None = None
         """What the callbacks were told to hold, with what is being revoked: nobody else has any of it."""
-        self.stopped: Share | None = None
-        """The part of `owned` whose `on_revoked` has returned, while its last commits are sent."""
-        self._revoking: Share | None = None
-        """The part of `owned` whose `on_revoked` has been called and has not returned."""
+        self._revocation: _Revocation[Share] | None = None
+        """The part of `owned` that is being given up: its `on_revoked` runs, or its last commits are sent."""
         self._cut_off: Share | None = None
-        """What `_revoking` was when the last share was lost at the end of the close timeout."""
+        """What `on_revoked` was busy with when the last share was lost at the end of the close timeout."""
         self.era = 0
         """Grows each time that everything is given up or lost."""
         self.is_leaving = False
@@ -84,13 +96,19 @@ class Holding(Generic[Share]):
         """How many lost shares the program still ends its work on."""
         self._stats = stats
 
+    @property
+    def stopped(self) -> Share | None:
+        """The part of `owned` whose `on_revoked` has returned, while its last commits are sent."""
+        revocation = self._revocation
+        return revocation.share if revocation is not None and revocation.has_returned else None
+
     def at_work(self) -> str:
         """What has not ended yet, for the log; empty where no callback runs."""
         if self._callbacks.is_idle:
             return ""
-        if self._revoking is not None:
-            return "on_revoked"
-        return "a callback" if self.stopped is None else "the last commit"
+        if self._revocation is None:
+            return "a callback"
+        return "the last commit" if self._revocation.has_returned else "on_revoked"
 
     def take(self, event: core.Assigned) -> None:
         """An assignment came."""
@@ -117,9 +135,11 @@ class Holding(Generic[Share]):
         current, self.current = self.current, None
         owned, self.owned = self.owned, None
         self.era += 1
-        if owned is not None and self.stopped is not None:
-            owned = self._role.without(owned, self.stopped) or None
-        self._cut_off = self._revoking if self.close_by is not None else None
+        revocation = self._revocation
+        if owned is not None:
+            owned = self._not_stopped(owned, revocation)
+        is_cut_off = revocation is not None and not revocation.has_returned and self.close_by is not None
+        self._cut_off = revocation.share if revocation is not None and is_cut_off else None
         self._last = (None, -1)
         self._machine.say(self._role.protocols(*self._last))
         self._drop_commits()
@@ -136,7 +156,7 @@ class Holding(Generic[Share]):
         self._broadcast.publish(Lost(current.generation_id, owned, reason))
         self._ending += 1
         self._machine.hold_off(True)
-        self._callbacks.interrupt(partial(self._end_lost, owned))
+        self._callbacks.interrupt(partial(self._end_lost, owned, revocation))
 
     def unnotified(self, lost: Share) -> Share | None:
         """The part of a lost share whose `on_revoked` was not called while closing; None where all of it was."""
@@ -156,13 +176,20 @@ class Holding(Generic[Share]):
             self.owned = self.current = None
             self.era += 1
 
-    async def _end_lost(self, owned: Share) -> None:
+    def _not_stopped(self, share: Share, revocation: _Revocation[Share] | None) -> Share | None:
+        """The part of `share` on which work goes on, as far as an `on_revoked` that runs in a thread has come."""
+        if revocation is None or not revocation.has_returned:
+            return share
+        return self._role.without(share, revocation.share) or None
+
+    async def _end_lost(self, owned: Share, revocation: _Revocation[Share] | None) -> None:
         """Have the program end its work on a lost share. The member joins again after that, as Kafka's consumers do."""
         loop, settings = asyncio.get_running_loop(), self._machine.settings
         overdue = loop.call_later(settings.session_timeout_ms / 1000, self._warn_of_slow_end)
         try:
             deadline = loop.time() + settings.margin_ms / 1000
-            await notify_lost(self._listeners, owned, self.unnotified(owned), deadline=deadline)
+            if (lost := self._not_stopped(owned, revocation)) is not None:
+                await notify_lost(self._listeners, lost, self.unnotified(lost), deadline=deadline)
         finally:
             overdue.cancel()
             self._ending -= 1
@@ -229,19 +256,18 @@ class Holding(Generic[Share]):
 
     async def _give_up(self, generation_id: int, removed: Share) -> None:
         """Stop the work on `removed` in order: its last commits are sent before another member may have it."""
-        self._revoking = removed
+        revocation = self._revocation = _Revocation(removed)
         try:
-            await notify(self._listeners.on_revoked, removed, deadline=self._revoke_by())
-        finally:
-            self._revoking = None
-        self.stopped = removed
-        try:
+            with on_return(revocation.returned):
+                await notify(self._listeners.on_revoked, removed, deadline=self._revoke_by())
+            revocation.returned()
             for_good_s = self.close_by.left_s if self.is_leaving and self.close_by is not None else None
             if for_good_s is not None:
                 for_good_s = self.answer_s(for_good_s, least_s=LEAVE_S, then_s=LEAVE_S)
             await self._flush(for_good_s)
         finally:
-            self.stopped = None
+            if self._revocation is revocation:  # In a thread, on_revoked may go on when later shares come and go.
+                self._revocation = None
         self._stats.revoked(removed)
         self._broadcast.publish(Revoked(generation_id, removed))
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import rota.client as sdk
-from rota.client.callbacks import current_queues, inside
+from rota.client.callbacks import current_queues, in_own_thread, inside
 from rota.client.connect_worker import WorkShared
 from rota.client.consumer_protocol import Partitions
 from rota.client.errors import LeadershipLost
@@ -241,8 +241,9 @@ def _in_thread(function: Callable[..., Any], thread: _Thread) -> Callable[..., A
     check_plain(function)
 
     def plain(*arguments: Any, **named: Any) -> Any:
-        outcome = function(*arguments, **named)
-        check_plain_result(function, outcome)
+        with in_own_thread():
+            outcome = function(*arguments, **named)
+            check_plain_result(function, outcome)
         return outcome
 
     async def call(*arguments: Any, **named: Any) -> Any:

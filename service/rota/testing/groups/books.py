@@ -29,6 +29,8 @@ class Ledger:
     """Bodies that run now."""
     excused: set[Place] = field(default_factory=set)
     """Places whose `on_revoked` raised: `on_lost` may come for them, or nothing."""
+    lost_meanwhile: set[Place] = field(default_factory=set)
+    """Places that were lost while their `on_revoked` ran in a thread, which returned: `on_lost` may come for them."""
     finished: set[Place] = field(default_factory=set)
     """Places whose body has returned by itself since it began."""
     is_dead: bool = False
@@ -80,6 +82,7 @@ class Books:
                 self.violation("assigned-twice", f"{ledger.name} was given {place} that it holds")
             ledger.held[place] = self._clock()
             ledger.excused.discard(place)
+            ledger.lost_meanwhile.discard(place)
         self.handed_over += len(added)
         if set(ledger.held) != set(held):
             self.violation("callbacks-differ", f"{ledger.name} holds {list(ledger.held)}, told to hold {list(held)}")
@@ -91,7 +94,7 @@ class Books:
         if ledger.is_dead:
             return
         for place in removed:
-            if ledger.held.pop(place, None) is None:
+            if ledger.held.pop(place, None) is None and not (how == "on_lost" and place in ledger.lost_meanwhile):
                 self.violation("ended-twice", f"{ledger.name}: {how} of {place}, which it does not hold")
 
     # --- bodies -------------------------------------------------------------------------------
