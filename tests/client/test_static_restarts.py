@@ -13,6 +13,7 @@ import pytest
 
 from rota.assignors.work import WorkItem
 from rota.client import Client, ConnectWorker, Consumer
+from rota.client.topic_lookout import NET_ROUNDS
 from rota.runtime.coordinator import LocalCoordinator
 from tests.client.stage import Cable, a_coordinator
 from tests.client.virtual_time import in_virtual_time
@@ -188,16 +189,20 @@ async def test_a_leader_that_restarts_with_other_topics_gets_those(strategy: str
 
 
 @in_virtual_time
+@pytest.mark.parametrize("counts", [None, {"t": 6, "u": 4}], ids=["registered", "fixed counts"])
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:sticky"])
-async def test_a_follower_that_restarts_with_other_topics_gets_those_in_the_end(strategy: str) -> None:
-    async with pods(2, strategy=strategy, topics_refresh_ms=2_000) as (group, admin):
+async def test_a_follower_that_restarts_with_other_topics_gets_those_in_the_end(
+    strategy: str, counts: dict[str, int] | None
+) -> None:
+    options = {"strategy": strategy, "topics_refresh_ms": 2_000, "partitions_per_topic": counts}
+    async with pods(2, **options) as (group, admin):
         await admin.put_topic("u", 4)
         await group.restart(1 - group.leader, topics="u")
 
         def topics() -> list[list[str]]:
             return sorted(sorted({place.topic for place in each.assignment or ()}) for each in group.members)
 
-        await within(10 * 2 * 1.25 + 10, lambda: topics() == [["t"], ["u"]], lambda: str(topics()))
+        await within(NET_ROUNDS * 2 * 1.25 + 5, lambda: topics() == [["t"], ["u"]], lambda: str(topics()))
         assert group.sizes == [4, 6]
 
 

@@ -26,8 +26,9 @@ AGAIN_S = 1.0
 """After a comparison of topics that could not be made."""
 MISSING_SPREAD_S = 1.0
 """Over so long members spread their look at what is registered, when they were given nothing of a topic."""
-NET_ROUNDS = 10
-"""After so many refresh intervals the topics are looked at although a watch is open."""
+NET_ROUNDS = 3
+"""After so many refresh intervals the leader compares although no change is known: a watch may miss one, and a static
+member that restarts with other topics is announced by no rebalance."""
 
 _log = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ class TopicLookout:
         while True:
             is_told = await self._is_told_to_look()
             self._rounds += 1
-            if not is_told and self._has_looked and (self._is_fixed() or self._is_soon_enough()):
+            if not is_told and self._has_looked and self._is_soon_enough():
                 continue
             is_net, self._rounds, self._has_looked = self._has_looked and not is_told, 0, False
             try:
@@ -132,8 +133,8 @@ class TopicLookout:
                 _log.warning("group %s: its topics could not be looked up: %r", self._group_id, error)
 
     def _is_soon_enough(self) -> bool:
-        """Whether a change will be noticed without a look now. The watch may miss one; not for ever, though."""
-        return self._is_watching() and self._rounds < NET_ROUNDS
+        """Whether a change will be noticed without a look now, or there is none to be expected."""
+        return (self._is_fixed() or self._is_watching()) and self._rounds < NET_ROUNDS
 
     async def _compare_topics(self, *, is_net: bool) -> bool:
         """Bring the subscription and the assignment in line with one listing of the topics, newer than both."""
@@ -227,7 +228,7 @@ class TopicLookout:
         return self._watch is not None and self._watch.is_live and self._deals_topics()
 
     def _is_fixed(self) -> bool:
-        """Whether what there is to share out never changes: names, with counts that were given once."""
+        """Whether topics never change: names, with counts that were given once. Subscriptions still may."""
         return self._selection.pattern is None and isinstance(self._role.counts, Mapping)
 
     def _deals_topics(self) -> bool:

@@ -130,7 +130,8 @@ DEFAULTS: Final = (
         "TOPICS_REFRESH_MS",
         TOPICS_REFRESH_MS,
         "`topics_refresh_ms` of consumers and pools, `refresh_ms` of Connect workers, `rota work`, `rota sidecar`",
-        "Applies only where the coordinator cannot publish changes of topics. One small call of the leader each time.",
+        "Where the coordinator cannot publish changes of topics: one small call of the leader each time. Elsewhere the "
+        "leader compares after three of these, for static members that restart with other topics.",
     ),
     Default(
         "TOPICS_WAIT_MS",

@@ -127,7 +127,7 @@ class ConsumerInThreads(InThreads, ConsumerLife):
         except Exception:
             self.ledger.excused.update(removed)
             raise
-        # A thread is not interrupted where the share is lost meanwhile: on_lost has been called by now, or soon will be.
+        # A thread is not interrupted where the share is lost meanwhile: on_lost was called, or soon will be.
         still = [place for place in removed if place in self.ledger.held]
         self.world.books.ended(self.ledger, "on_revoked", still)
         if self.consumer._holding.current is None:
