@@ -194,7 +194,7 @@ async def test_a_leader_that_restarts_with_other_topics_gets_those(strategy: str
 async def test_a_follower_that_restarts_with_other_topics_gets_those_in_the_end(
     strategy: str, counts: dict[str, int] | None
 ) -> None:
-    options = {"strategy": strategy, "topics_refresh_ms": 2_000, "partitions_per_topic": counts}
+    options: dict[str, Any] = {"strategy": strategy, "topics_refresh_ms": 2_000, "partitions_per_topic": counts}
     async with pods(2, **options) as (group, admin):
         await admin.put_topic("u", 4)
         await group.restart(1 - group.leader, topics="u")

@@ -130,7 +130,7 @@ class ConsumerInThreads(InThreads, ConsumerLife):
         # A thread is not interrupted where the share is lost meanwhile: on_lost was called, or soon will be.
         still = [place for place in removed if place in self.ledger.held]
         self.world.books.ended(self.ledger, "on_revoked", still)
-        if self.consumer._holding.current is None:
+        if self.consumer is not None and self.consumer._holding.current is None:
             self.ledger.lost_meanwhile.update(still)
 
     def lost(self, removed: Any) -> None:
