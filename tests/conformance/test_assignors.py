@@ -21,7 +21,7 @@ from tests.conformance.assignor_properties import Outcome, holds
 from tests.conformance.sets import documents
 
 HERE = Path(__file__).parent
-QUICK_PARTITIONS = 100_000
+QUICK_PARTITIONS, THOROUGH_PARTITIONS = 25_000, 100_000
 """Generated cases above this are slow; the default run has them scaled down."""
 IN_EVERY_ROUND = frozenset({"valid", "two-phase"})
 FIELDS = frozenset(
@@ -54,12 +54,14 @@ def generated() -> Iterator[Any]:
     for case in cases():
         if "generator" not in case:
             continue
-        if partitions(case["generator"]) <= QUICK_PARTITIONS:
+        count = partitions(case["generator"])
+        if count <= QUICK_PARTITIONS:
             yield pytest.param(case, id=case["name"])
         else:
             small = {**case, "generator": scaled_down(case["generator"], QUICK_PARTITIONS)}
             yield pytest.param(small, id=f"{case['name']}-scaled-down")
-            yield pytest.param(case, id=case["name"], marks=pytest.mark.slow)
+            mark = pytest.mark.thorough if count <= THOROUGH_PARTITIONS else pytest.mark.slow
+            yield pytest.param(case, id=case["name"], marks=mark)
 
 
 @pytest.mark.parametrize("case", listed())

@@ -29,6 +29,7 @@ BIN = Path(sys.executable).parent
 SCREEN_LINES, WINDOW_LINES = 24, 40
 
 
+@pytest.mark.thorough
 def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Path) -> None:
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
     server.start_and_wait()
