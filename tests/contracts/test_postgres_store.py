@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from sqlalchemy import text
 
 from rota.group.rows import RowChanges
-from rota.replica.ports import ShardClaim, StoreRefused, StoreUnavailable
+from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
 from rota.storage import SqlStore, upgrade
 from rota.storage.bulk import TableChange
 from rota.storage.errors import store_errors
@@ -371,3 +372,55 @@ async def test_a_login_without_rights_is_refused(postgres_server: PostgresServer
         await SqlStore(f"{host.replace('postgres@', 'stranger@')}/{name}").open(SHARD_COUNT)
 
     postgres_server.execute("DROP ROLE stranger", database=name)
+
+
+TENANT = (
+    "DROP ROLE IF EXISTS tenant",
+    "CREATE ROLE tenant LOGIN",
+    "GRANT USAGE ON SCHEMA rota TO tenant",
+    "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA rota TO tenant",
+)
+REFUSALS = {
+    "login": ("ALTER ROLE tenant NOLOGIN", "ALTER ROLE tenant LOGIN"),
+    "connection": ("ALTER ROLE tenant CONNECTION LIMIT 0", "ALTER ROLE tenant CONNECTION LIMIT -1"),
+    "right": ("REVOKE ALL ON SCHEMA rota FROM tenant", "GRANT USAGE ON SCHEMA rota TO tenant"),
+    "schema": ("ALTER SCHEMA rota RENAME TO away", "ALTER SCHEMA away RENAME TO rota"),
+    "database": ('ALTER DATABASE "{name}" RENAME TO away', 'ALTER DATABASE away RENAME TO "{name}"'),
+}
+
+
+@pytest.mark.parametrize("refused", REFUSALS)
+async def test_what_a_store_in_use_is_refused_is_unavailability_until_it_is_granted_again(
+    postgres_server: PostgresServer, postgres_url: str, refused: str
+) -> None:
+    """A failover, a rotated password, a restore under way: at the start the same would be an error to exit with."""
+    host, _, name = postgres_url.rpartition("/")
+    for statement in TENANT:
+        postgres_server.execute(statement, database=name)
+    store = SqlStore(f"{host.replace('postgres@', 'tenant@')}/{name}")
+    await store.open(SHARD_COUNT)
+    claim = await claim_one(store)
+    refuse, grant = (statement.format(name=name) for statement in REFUSALS[refused])
+    where = "postgres" if refused == "database" else name
+    ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'tenant'"
+
+    postgres_server.execute(ends)
+    postgres_server.execute(refuse, database=where)
+    for attempt in (
+        lambda: store.append([a_batch(claim)]),
+        lambda: store.renew([claim], "r-1", 60_000),
+        lambda: store.register(Replica("r-1", "http://one"), 60_000),
+    ):
+        with pytest.raises(StoreUnavailable):
+            await attempt()
+    postgres_server.execute(grant, database=where)
+    postgres_server.execute(ends)
+
+    # Connections that were cut are found broken once each.
+    for _ in range(10):
+        with suppress(StoreUnavailable):
+            assert await store.renew([claim], "r-1", 60_000) == [0]
+            break
+    assert await store.append([a_batch(claim)]) == []
+    await store.close()
+    postgres_server.execute("DROP OWNED BY tenant; DROP ROLE tenant", database=name)

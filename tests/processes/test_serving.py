@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.processes.server import Server
+from tests.support.postgres import PostgresServer
 from tests.support.processes import Process, Processes
 
 pytestmark = pytest.mark.processes
@@ -191,3 +192,30 @@ async def gauge(http: httpx.AsyncClient, name: str) -> float:
     """A metric, summed over its labels. Asking is a round trip, which leaves the others their time."""
     lines = (await http.get("/metrics")).text.splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if re.match(rf"{name}[ {{]", line))
+
+
+@pytest.mark.thorough
+async def test_a_server_outlives_a_moment_in_which_postgres_refuses_its_login(
+    processes: Processes, postgres_server: PostgresServer, postgres_dsn: str
+) -> None:
+    """A failover's window, a rotated password: at the start it would be an error to exit with."""
+    postgres_server.execute("DROP ROLE IF EXISTS app")
+    postgres_server.execute("CREATE ROLE app LOGIN SUPERUSER")
+    store = postgres_dsn.replace("postgres@", "app@")
+    assert processes.rota("db", "upgrade", "--store", store).wait_for_exit() == 0
+    server = Server(processes, store, lease_ms=1_000)
+    server.start_and_wait()
+
+    postgres_server.execute("ALTER ROLE app NOLOGIN")
+    postgres_server.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
+    server.process.wait_for_line("the store refuses us: role .app. is not permitted to log in")
+    async with httpx.AsyncClient(base_url=server.url, timeout=DEADLINE_S, trust_env=False) as client:
+        while (answer := await client.get("/readyz")).status_code == 200:
+            await asyncio.sleep(0.05)
+    postgres_server.execute("ALTER ROLE app LOGIN")
+
+    server.process.wait_for_url(f"{server.url}/readyz")
+    assert answer.status_code == 503
+    assert server.process.terminate() == 0
+    postgres_server.drop_database(postgres_dsn.rpartition("/")[2])
+    postgres_server.execute("DROP ROLE app")

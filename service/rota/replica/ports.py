@@ -16,7 +16,10 @@ class StoreUnavailable(Exception):
 
 
 class StoreRefused(Exception):
-    """The store is there but is not ours to use: wrong schema, wrong shard count, no rights."""
+    """The store cannot be opened and waiting will not help: wrong schema, wrong shard count, no rights.
+
+    Raised at the start alone. A store that is in use raises `StoreUnavailable` for the same.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,14 +31,19 @@ _SCHEMA_STATES = ("3F000", "42P01", "42703", "42883")
 
 
 @contextmanager
-def store_errors() -> Iterator[None]:
-    """Run a piece of work of the store; whatever the drivers raise in it becomes an exception of the port."""
+def store_errors(*, is_in_use: bool = False) -> Iterator[None]:
+    """Run a piece of work of the store; whatever the drivers raise in it becomes an exception of the port.
+
+    A store that `is_in_use` fitted when it was opened: a login, a database or a table that it refuses later is a
+    failover, a rotated password or a restore under way. Its users wait for the end of that, and do not give up.
+    """
     try:
         yield
     except (TimeoutError, PoolTimeoutError) as error:
         raise StoreUnavailable("the store did not answer in time") from error
     except _DRIVER_ERRORS as error:
-        raise as_store_error(error) from error
+        meaning = as_store_error(error)
+        raise (StoreUnavailable(str(meaning)) if is_in_use else meaning) from error
     except (UnicodeError, OverflowError) as error:
         # Text or a number that the engine cannot hold; the transaction was rolled back.
         raise StoreUnavailable(f"the store cannot hold a value: {error}") from error

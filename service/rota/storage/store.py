@@ -45,6 +45,7 @@ class SqlStore:
         self._connections = connections_to(
             self.location, write_timeout_ms=write_timeout_ms, read_timeout_ms=read_timeout_ms
         )
+        self._is_in_use = False
         self._replicas = Replicas(self._connections.dialect)
         self._leases = Leases(self._connections.dialect)
 
@@ -65,13 +66,14 @@ class SqlStore:
         except BaseException:
             await self.close()
             raise
+        self._is_in_use = True
 
     async def close(self) -> None:
         await self._connections.close()
 
     async def maintain(self) -> None:
         """Upkeep, to be called every few hours: makes the journal's partitions of the next days."""
-        with store_errors():
+        with store_errors(is_in_use=self._is_in_use):
             async with asyncio.timeout(self._read_timeout_s):
                 await self._connections.maintain()
 
@@ -193,12 +195,12 @@ class SqlStore:
         A cancelled or late one leaves a connection in an unknown state; SQLAlchemy then closes it
         instead of handing it to the next caller.
         """
-        with store_errors():
+        with store_errors(is_in_use=self._is_in_use):
             async with asyncio.timeout(self._write_timeout_s), transaction or self._connections.writing() as connection:
                 yield connection
 
     @asynccontextmanager
     async def _reading(self, timeout_s: float | None = None) -> AsyncIterator[AsyncConnection]:
-        with store_errors():
+        with store_errors(is_in_use=self._is_in_use):
             async with asyncio.timeout(timeout_s or self._read_timeout_s), self._connections.reading() as connection:
                 yield connection
