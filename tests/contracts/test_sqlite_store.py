@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from rota.group.rows import RowChanges
-from rota.replica.ports import ShardClaim, StoreRefused, StoreUnavailable
+from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
 from rota.storage import SqlStore, check, default_store_url, upgrade
 from rota.storage.urls import PostgresLocation, SqliteLocation, parse_store_url
 from tests.contracts.builders import a_batch, a_group, an_event, an_offset, image_of
@@ -206,3 +207,107 @@ def test_urls_name_files_and_databases(tmp_path: Path, monkeypatch: pytest.Monke
     )
     assert str(parse_store_url("postgresql://u:secret@a:1,b:2/db")) == "postgresql://a:1,b:2/db"
     assert isinstance(parse_store_url(default_store_url()), SqliteLocation)
+
+
+# --- the file ---------------------------------------------------------------------------------------
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def replace_by_a_copy(path: Path) -> None:
+    copy = path.with_suffix(".copy")
+    copy.write_bytes(path.read_bytes())
+    copy.replace(path)
+
+
+@pytest.mark.parametrize("harm", [delete, replace_by_a_copy])
+async def test_nothing_is_accepted_any_more_once_the_file_is_another(
+    store: SqlStore, sqlite_url: str, harm: Callable[[Path], None]
+) -> None:
+    claim = await claim_one(store)
+    await store.append([a_batch(claim)])
+
+    harm(path_of(sqlite_url))
+
+    for attempt in (
+        lambda: store.append([a_batch(claim, after=1)]),
+        lambda: store.renew([claim], "r-1", 60_000),
+        lambda: store.register(Replica("r-1", "http://one"), 60_000),
+    ):
+        with pytest.raises(StoreUnavailable, match="was deleted or replaced"):
+            await attempt()
+
+
+async def test_what_was_written_while_the_file_was_deleted_is_not_accepted(store: SqlStore, sqlite_url: str) -> None:
+    async def write() -> None:
+        async with store._writing() as connection:
+            await connection.execute(text("SELECT 1"))
+            path_of(sqlite_url).unlink()
+
+    with pytest.raises(StoreUnavailable, match="was deleted or replaced"):
+        await write()
+
+
+async def test_a_store_that_was_deleted_is_missed_at_the_next_start(store: SqlStore, sqlite_url: str) -> None:
+    path = path_of(sqlite_url)
+    await store.close()
+    path.unlink()
+
+    with pytest.raises(StoreRefused, match=rf"there was a store at {path} \(incarnation \w+\), and its file is gone"):
+        await upgrade(sqlite_url)
+    assert not path.exists()
+    path.with_name("rota.db.lock").unlink()
+
+    assert (await upgrade(sqlite_url)).up_to_date
+
+
+async def test_a_lock_that_a_cleaner_deleted_is_made_again(
+    store: SqlStore, sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock = path_of(sqlite_url).with_name("rota.db.lock")
+    note = lock.read_text()
+    lock.unlink()
+
+    await claim_one(store)
+
+    assert (lock.read_text(), "was deleted or replaced" in caplog.text) == (note, True)
+    with pytest.raises(StoreRefused, match="another service is using this store"):
+        await SqlStore(sqlite_url).open(SHARD_COUNT)
+
+
+async def test_of_two_services_that_a_deleted_lock_let_in_one_goes_on(store: SqlStore, sqlite_url: str) -> None:
+    claim = await claim_one(store)
+    path_of(sqlite_url).with_name("rota.db.lock").unlink()
+    second = SqlStore(sqlite_url)
+    await second.open(SHARD_COUNT)
+
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="another service is using this store"):
+            await store.append([a_batch(claim)])
+    assert await second.append([a_batch(await claim_one(second))]) == []
+    await second.close()
+
+    assert await store.append([a_batch(claim)]) == [0]  # Its epoch is over.
+
+
+async def test_a_file_with_two_names_is_refused(store: SqlStore, sqlite_url: str, tmp_path: Path) -> None:
+    """A service on each name would not see the other one's lock."""
+    (tmp_path / "second.db").hardlink_to(path_of(sqlite_url))
+
+    with pytest.raises(StoreRefused, match="has 2 names"):
+        await SqlStore(f"sqlite:///{tmp_path / 'second.db'}").open(SHARD_COUNT)
+
+
+async def test_the_files_of_a_new_store_are_for_its_owner_alone(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'rota.db'}"
+    await upgrade(url)
+    store = SqlStore(url)
+    await store.open(SHARD_COUNT)
+    await claim_one(store)
+
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+
+    assert modes == dict.fromkeys(("rota.db", "rota.db-wal", "rota.db-shm", "rota.db.lock"), 0o600)
+    await store.close()

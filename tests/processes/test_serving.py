@@ -218,5 +218,27 @@ def test_a_server_outlives_a_moment_in_which_postgres_refuses_its_login(
     postgres_server.execute("DROP ROLE app")
 
 
+@pytest.mark.thorough
+def test_a_server_whose_file_was_deleted_accepts_nothing_and_does_not_begin_an_empty_store(
+    processes: Processes, tmp_path: Path
+) -> None:
+    server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}", lease_ms=1_000)
+    server.start_and_wait()
+
+    (tmp_path / "rota.db").unlink()
+    with httpx.Client(base_url=server.url, timeout=DEADLINE_S, trust_env=False) as client:
+        topic = client.put("/v1/namespaces/default/topics/t", json={"partitions": 3})
+        server.process.wait_until(lambda: _readiness(server) == 503, "a server that is not ready")
+        why = client.get("/readyz").json()["detail"]
+    ended = server.process.terminate()
+    again = server.start()
+
+    assert topic.status_code == 503
+    assert "was deleted or replaced while this service used it" in why
+    assert (ended, again.wait_for_exit()) == (0, 1)
+    assert "and its file is gone. Restore it" in again.output()
+    assert not (tmp_path / "rota.db").exists()
+
+
 def _readiness(server: Server) -> int:
     return httpx.get(f"{server.url}/readyz", timeout=DEADLINE_S, trust_env=False).status_code

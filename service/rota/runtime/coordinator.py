@@ -177,7 +177,8 @@ class LocalCoordinator:
         hosts = self._ownership.hosts
         usable, due = sum(host.may_answer() for host in hosts.values()), self._ownership.due()
         is_ready = self._ownership.leases.is_placed and due <= usable
-        return is_ready, f"{usable} shards are served, {due} are due to this replica"
+        trouble = f"; {self._ownership.store_trouble}" if self._ownership.store_trouble else ""
+        return is_ready, f"{usable} shards are served, {due} are due to this replica{trouble}"
 
     # --- requests --------------------------------------------------------------------------------
 

@@ -60,6 +60,8 @@ class Ownership:
         self.committer = Committer(store, clock, telemetry, self.give_up)
         self.complete = asyncio.Event()
         """Set while every shard that is due to this replica is in memory here."""
+        self.store_trouble = ""
+        """Why the last round on the leases failed; empty where it did not."""
         self._store = store
         self._clock = clock
         self._limits = limits
@@ -94,8 +96,9 @@ class Ownership:
                 began_ms, has_failed = self._clock.monotonic_ms(), False
                 try:
                     await self._carry_out(self.leases.round(self._now()))
+                    self.store_trouble = ""
                 except StoreUnavailable as error:
-                    has_failed = True
+                    has_failed, self.store_trouble = True, str(error)
                     self._telemetry.on_store_failed("leases")
                     logger.warning("the store does not answer", extra={"error": str(error)})
                 next_ms = self.leases.next_round_ms(began_ms, self._now(), has_failed=has_failed)

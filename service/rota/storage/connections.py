@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from rota.replica.ports import StoreRefused
 from rota.storage.append import Appender
 from rota.storage.append_postgres import PostgresAppender
 from rota.storage.append_sqlite import SqliteAppender
@@ -23,8 +23,8 @@ from rota.storage.engine import (
     sqlite_engine,
 )
 from rota.storage.errors import UPGRADE_HINT, sqlstate
-from rota.storage.file_lock import FileLock
 from rota.storage.partitions import create_partitions_ahead
+from rota.storage.store_file import StoreFile
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation
 
 _log = logging.getLogger(__name__)
@@ -44,6 +44,9 @@ class Connections(Protocol):
 
     async def close(self) -> None:
         """Close all connections; more than once does no harm."""
+
+    def opened(self, incarnation: str) -> None:
+        """The store turned out to be this one."""
 
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A transaction that is committed and durable when the block has ended without an exception."""
@@ -65,29 +68,37 @@ class SqliteConnections:
     appender: Appender = SqliteAppender()
 
     def __init__(self, path: Path, *, write_timeout_ms: int) -> None:
-        self._path = path
-        self._lock = FileLock(path)
+        self._file = StoreFile(path)
         self._threads = SqliteThreads()
         common: dict[str, Any] = {"busy_timeout_ms": write_timeout_ms, "threads": self._threads}
         self._writers = sqlite_engine(path, connections=1, writes=True, **common)
         self._readers = sqlite_engine(path, connections=_SQLITE_READERS, writes=False, **common)
 
     async def open(self) -> None:
-        if not self._path.exists():
-            raise StoreRefused(f"there is no store at {self._path}: {UPGRADE_HINT}")
-        self._lock.acquire()
+        self._file.open(UPGRADE_HINT)
 
     async def close(self) -> None:
         await self._readers.dispose()
         await self._writers.dispose()
         await self._threads.join()
-        self._lock.release()
+        self._file.close()
+
+    def opened(self, incarnation: str) -> None:
+        self._file.note(incarnation)
 
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        return self._writers.begin()
+        return self._checked(self._writers.begin())
 
     def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        return self._writers.connect()
+        return self._checked(self._writers.connect())
+
+    @asynccontextmanager
+    async def _checked(self, writing: AbstractAsyncContextManager[AsyncConnection]) -> AsyncIterator[AsyncConnection]:
+        """What was written counts only if it is still in the file of that name."""
+        self._file.check()
+        async with writing as connection:
+            yield connection
+        self._file.check()
 
     def reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
         return self._readers.begin()
@@ -124,6 +135,9 @@ class PostgresConnections:
         probe = postgres_engine(self._location, explicit_transactions=True)
         async with postgres_transaction(probe, self._read_timeout_ms) as connection:
             return not await is_behind_pooler(connection)
+
+    def opened(self, incarnation: str) -> None:
+        """Postgres needs no note of that."""
 
     async def close(self) -> None:
         if self._appending is not None:

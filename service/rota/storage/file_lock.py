@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from rota.replica.ports import StoreRefused
 
@@ -21,36 +23,75 @@ else:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+_log = logging.getLogger(__name__)
+_MOST_BYTES = 4_096
+
+
 class FileLock:
     """An exclusive lock on `PATH.lock`, held from `acquire` to `release`.
 
     While it is held no other service can write the store, so whoever holds it knows that every
     former owner of a shard is gone. The file stays when the lock is released: to delete it would let two
-    processes lock two files of one name.
+    processes lock two files of one name. It holds a note, by which a store that was deleted is missed.
     """
 
     def __init__(self, database: Path) -> None:
         # Two names of one file must meet at one lock.
-        self._path = Path(f"{database.resolve()}.lock")
+        self.path = Path(f"{database.resolve()}.lock")
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
         """Take the lock or raise `StoreRefused`; never waits."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             _try_lock(descriptor)
         except OSError as error:
             os.close(descriptor)
-            raise StoreRefused(f"another service is using this store (it holds the lock {self._path})") from error
+            raise StoreRefused(f"another service is using this store (it holds the lock {self.path})") from error
         self._descriptor = descriptor
+
+    def confirm(self) -> None:
+        """Make sure that the lock is the one of that name: a cleaner of old files may have deleted it.
+
+        It is taken again then. `StoreRefused` where another service was quicker.
+        """
+        if self._descriptor is not None:
+            try:
+                if os.path.samestat(os.fstat(self._descriptor), self.path.stat()):
+                    return
+            except FileNotFoundError:
+                pass
+            note = self.note
+            _log.warning("the lock %s was deleted or replaced: another service may have opened the store", self.path)
+            self.release()
+            self.acquire()
+            self.write_note(note)
+        else:
+            self.acquire()
+
+    @property
+    def note(self) -> str:
+        """What was written into the lock's file, by this process or an earlier one."""
+        assert self._descriptor is not None, "the lock is not held"
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        return os.read(self._descriptor, _MOST_BYTES).decode(errors="replace").strip()
+
+    def write_note(self, text: str) -> None:
+        """Take the place of what was written there."""
+        assert self._descriptor is not None, "the lock is not held"
+        os.ftruncate(self._descriptor, 0)
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        os.write(self._descriptor, f"{text}\n".encode())
+        os.fsync(self._descriptor)
 
     def release(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         self.acquire()
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

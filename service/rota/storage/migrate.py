@@ -20,6 +20,7 @@ from rota.storage.errors import store_errors
 from rota.storage.file_lock import FileLock
 from rota.storage.partitions import create_partitions_ahead
 from rota.storage.schema import POSTGRES_SCHEMA
+from rota.storage.store_file import make_file
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, parse_store_url
 
 
@@ -97,7 +98,8 @@ async def _migrating(location: StoreLocation) -> AsyncIterator[AsyncConnection]:
     match location:
         case SqliteLocation(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(path):
+            with FileLock(path) as lock:
+                make_file(path, lock)
                 async with _transaction(location, writes=True) as connection:
                     yield connection
         case PostgresLocation():

@@ -62,6 +62,7 @@ class SqlStore:
             await self._check_schema()
             async with self._writing() as connection:
                 self.incarnation = await fix_identity(connection, shard_count)
+            self._connections.opened(self.incarnation)
             await self.maintain()
         except BaseException:
             await self.close()
