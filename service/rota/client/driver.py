@@ -107,7 +107,8 @@ class Driver:
             self.changed.clear()
 
     def look_at_time(self) -> None:
-        self.react(self._machine.on_time(self.now_ms()))
+        if happened := self._machine.on_time(self.now_ms()):
+            self.react(happened)
 
     def check(self) -> None:
         """Notice at once where a deadline has passed. Any thread may call it."""
@@ -195,7 +196,9 @@ class Driver:
                 if not call_task.done():
                     self.look_at_time()
         finally:
-            self._is_naming = False
+            if self._is_naming:
+                self._is_naming = False
+                self.announce()
             self._machine.ended(request)
             call_task.cancel()
         if call_task.done() and not call_task.cancelled() and (outcome := call_task.result()) is not None:
