@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -113,3 +114,13 @@ def _fate(block: Block, here: set[str]) -> str:
         return f"seen to by {ELSEWHERE[block.page]}"
     known = block.language in FOR_PEOPLE or block.language in PARSED
     return "for people" if known else "nobody's"
+
+
+def test_the_page_on_failures_names_tests_and_situations_that_there_are() -> None:
+    page = (DOCS / "explanation/failures.md").read_text()
+    tried = page[page.index("## How each row is tried") : page.index("## What to set")]
+    met = (ROOT / "tests/sim/situations.txt").read_text().splitlines()
+    named = [name for row in tried.splitlines() if row.startswith("|") for name in re.findall(r"`([^`]+)`", row)]
+
+    assert [name for name in named if name not in met and not (ROOT / name).is_file()] == []
+    assert len([row for row in tried.splitlines() if row.startswith("| ")]) >= 17

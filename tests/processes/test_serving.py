@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from tests.processes.server import Server
@@ -238,6 +239,27 @@ def test_a_server_whose_file_was_deleted_accepts_nothing_and_does_not_begin_an_e
     assert (ended, again.wait_for_exit()) == (0, 1)
     assert "and its file is gone. Restore it" in again.output()
     assert not (tmp_path / "rota.db").exists()
+
+
+@pytest.mark.thorough
+def test_a_full_disk_is_unavailability_until_there_is_room(server: Server, tmp_path: Path) -> None:
+    server.start_and_wait()
+    process = psutil.Process(server.process.pid)
+    topics = [f"/v1/namespaces/default/topics/t{number}" for number in range(200)]
+    attributes = {"attributes": {"note": "x" * 500}, "partitions": 3}
+
+    with httpx.Client(base_url=server.url, timeout=DEADLINE_S, trust_env=False) as client:
+        room = (tmp_path / "rota.db-wal").stat().st_size + 20_000
+        process.rlimit(psutil.RLIMIT_FSIZE, (room, psutil.RLIM_INFINITY))
+        codes = [client.put(topic, json=attributes).status_code for topic in topics]
+        process.rlimit(psutil.RLIMIT_FSIZE, (psutil.RLIM_INFINITY,) * 2)
+        server.process.wait_for_url(f"{server.url}/readyz")
+        again = [client.put(topic, json=attributes).status_code for topic in topics]
+
+    assert set(codes) >= {503}
+    assert set(codes) <= {200, 201, 503}
+    assert set(again) <= {200, 201}
+    assert server.process.terminate() == 0
 
 
 def _readiness(server: Server) -> int:
