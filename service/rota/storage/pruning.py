@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import Update, delete, func, select, text, update
@@ -13,10 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rota.storage.errors import sqlstate, store_errors
 from rota.storage.partitions import existing_days, partition_name
-from rota.storage.readers import opened, read_by_all, readers_of
+from rota.storage.prune_plan import Ends, Pruned, horizon_ms, plan
+from rota.storage.readers import opened, readers_of
 from rota.storage.schema import POSTGRES_SCHEMA, group_events, shards, store_clock_ms
 
-_DAY_MS = 86_400_000
 _PAGE = 5_000
 """Lines that one transaction deletes from an embedded store: the service beside us waits for it."""
 
@@ -25,19 +23,6 @@ _PATIENCE = text("SET LOCAL lock_timeout = '200ms'")
 _LOCK_NOT_AVAILABLE = "55P03"
 # One of us at a time. The lock ends with the transaction, so it holds through a pooler, too.
 _ALONE = text("SELECT pg_advisory_xact_lock(7682004)")
-
-Ends = Mapping[int, int]
-"""The last line of each shard that is meant."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """What was deleted, or would be."""
-
-    lines: int
-    up_to: Ends
-    held_by: tuple[str, ...]
-    """Readers without whom more would go."""
 
 
 async def prune(store_url: str, keep_days: int, *, dry_run: bool = False) -> Pruned:
@@ -53,49 +38,39 @@ async def prune(store_url: str, keep_days: int, *, dry_run: bool = False) -> Pru
             async with engine.begin() as connection:
                 if on_postgres and not dry_run:
                     await connection.execute(_ALONE)
-                horizon_ms = await _horizon_ms(connection, keep_days)
-                pruned = await _planned(connection, horizon_ms)
+                now_ms = int(await connection.scalar(select(store_clock_ms())) or 0)
+                old_before_ms = horizon_ms(now_ms, keep_days)
+                pruned = await _planned(connection, old_before_ms)
                 if on_postgres and pruned.up_to and not dry_run:
-                    await _delete_days(connection, pruned.up_to, horizon_ms)
+                    await _delete_days(connection, pruned.up_to, old_before_ms)
             if not dry_run and on_postgres:
-                await _drop_empty_days(engine, horizon_ms)
+                await _drop_empty_days(engine, old_before_ms)
             elif not dry_run:
                 await _delete_pages(engine, pruned.up_to)
     return pruned
 
 
-async def _horizon_ms(connection: AsyncConnection, keep_days: int) -> int:
-    now_ms = int(await connection.scalar(select(store_clock_ms())) or 0)
-    return (now_ms // _DAY_MS - keep_days) * _DAY_MS
-
-
-async def _planned(connection: AsyncConnection, horizon_ms: int) -> Pruned:
-    """The last line of each shard that is old, or that the slowest reader has read if that is less."""
-    old = (
+async def _planned(connection: AsyncConnection, old_before_ms: int) -> Pruned:
+    ends = (
         select(group_events.c.shard_id, func.max(group_events.c.seq))
-        .where(group_events.c.at < horizon_ms)
+        .where(group_events.c.at < old_before_ms)
         .group_by(group_events.c.shard_id)
     )
-    ends: dict[int, int] = {row[0]: row[1] for row in await connection.execute(old)}
-    readers = await readers_of(connection)
-    up_to = {shard_id: min(end, read_by_all(readers, shard_id, end)) for shard_id, end in ends.items()}
-    held_by = tuple(each.name for each in readers if any(each.read(s) < end for s, end in ends.items()))
+    old: dict[int, int] = {row[0]: row[1] for row in await connection.execute(ends)}
     firsts = await connection.execute(select(shards.c.shard_id, shards.c.first_seq))
-    first: dict[int, int] = {row[0]: row[1] for row in firsts}
-    due = {shard_id: end for shard_id, end in up_to.items() if end >= first[shard_id]}
-    return Pruned(sum(end - first[shard_id] + 1 for shard_id, end in due.items()), due, held_by)
+    return plan(old, {row[0]: row[1] for row in firsts}, await readers_of(connection))
 
 
 # --- Postgres: whole partitions where that goes ------------------------------------------------------
 
 
-async def _delete_days(connection: AsyncConnection, up_to: Ends, horizon_ms: int) -> None:
+async def _delete_days(connection: AsyncConnection, up_to: Ends, old_before_ms: int) -> None:
     """Empty the days that are read to the end, and delete what else is due, in one transaction.
 
     To empty a partition locks that one alone, to drop it would lock the journal: that is left for later.
     """
     await connection.execute(_PATIENCE)
-    for partition in await _old_partitions(connection, horizon_ms):
+    for partition in await _old_partitions(connection, old_before_ms):
         # Where somebody is reading those lines just now, they are deleted one by one.
         with suppress(_SomebodyReads):
             await _empty(connection, partition, up_to)
@@ -127,10 +102,10 @@ async def _empty(connection: AsyncConnection, partition: str, up_to: Ends) -> No
         raise
 
 
-async def _drop_empty_days(engine: AsyncEngine, horizon_ms: int) -> None:
+async def _drop_empty_days(engine: AsyncEngine, old_before_ms: int) -> None:
     """Drop partitions without a line. Where that would have to wait, the next time will do."""
     async with engine.begin() as connection:
-        partitions = await _old_partitions(connection, horizon_ms)
+        partitions = await _old_partitions(connection, old_before_ms)
     for partition in partitions:
         try:
             async with engine.begin() as connection:
@@ -143,8 +118,8 @@ async def _drop_empty_days(engine: AsyncEngine, horizon_ms: int) -> None:
                 raise
 
 
-async def _old_partitions(connection: AsyncConnection, horizon_ms: int) -> list[str]:
-    horizon = datetime.fromtimestamp(horizon_ms / 1000, UTC).date()
+async def _old_partitions(connection: AsyncConnection, old_before_ms: int) -> list[str]:
+    horizon = datetime.fromtimestamp(old_before_ms / 1000, UTC).date()
     days = await existing_days(connection)
     return [f"{POSTGRES_SCHEMA}.{partition_name(day)}" for day in days if day < horizon]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -72,11 +72,6 @@ async def readers_of(connection: AsyncConnection) -> list[Reader]:
     return [
         _reader(row.reader, row.incarnation == incarnation, row.positions, row.updated_at_ms, spans) for row in rows
     ]
-
-
-def read_by_all(readers: Iterable[Reader], shard_id: int, last: int) -> int:
-    """The last line of a shard that every reader has read; `last` where there is nobody to ask."""
-    return min((each.read(shard_id) for each in readers), default=last)
 
 
 @asynccontextmanager
