@@ -1,13 +1,35 @@
-"""The other replicas that are up, and the owner of each shard, as of the last read of the store."""
+"""The other replicas that are up, and the owner of each shard, as of the last read of the store.
+
+The store's clock may be set: by NTP, or by a failover to a host whose clock is ahead. Then a lease seems to be over
+while its owner, on its own clock, goes on to answer. So each read is compared with this replica's monotonic clock. Once
+the store's clock has been set, a lease that seems over may go on for the length of one lease.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from typing import NamedTuple
 
 from rota.replica.ports import Replica, ShardOwner
 
 UNCLAIMED_MS = 100
 """A free shard is read again after so long: it is due to a replica that was up a moment ago, and may be dead."""
+
+
+SLACK_MS = 50
+"""What two clocks may differ by without one having been set; beside a thousandth of the time between two reads."""
+
+
+class Ahead(NamedTuple):
+    """How far the store's clock is ahead of this replica's: between `least_ms` and `most_ms`, known at `at_ms`."""
+
+    least_ms: int
+    most_ms: int
+    at_ms: int
+
+    def seen_later(self, now_ms: int) -> Ahead:
+        drift_ms = (now_ms - self.at_ms) // 1_000
+        return Ahead(self.least_ms - drift_ms, self.most_ms + drift_ms, now_ms)
 
 
 class KnownOwners:
@@ -22,11 +44,27 @@ class KnownOwners:
         self.shard_count = shard_count
         self.read_ms = 0
         """When the last read was sent, by the monotonic clock."""
+        self.clock_set_ms: int | None = None
+        """When a read last showed that the store's clock had been set, by the monotonic clock."""
+        self._ahead: Ahead | None = None
 
-    def update(self, owners: Iterable[ShardOwner], sent_ms: int) -> None:
+    def update(self, owners: Iterable[ShardOwner], sent_ms: int, answered_ms: int | None = None) -> None:
         """The store has answered a read that was sent then."""
         self.owners = {owner.shard_id: owner for owner in owners}
         self.read_ms = sent_ms
+        shown = next((o.lease_until_ms - o.lease_left_ms for o in self.owners.values() if o.lease_until_ms), None)
+        if shown is not None and answered_ms is not None:
+            self._compare_clocks(Ahead(shown - answered_ms, shown - sent_ms, answered_ms))
+
+    def _compare_clocks(self, read: Ahead) -> None:
+        """One read is as exact as it was quick, all together are more so, as long as no clock is set."""
+        known = self._ahead.seen_later(read.at_ms) if self._ahead is not None else read
+        if read.least_ms > known.most_ms + SLACK_MS or read.most_ms < known.least_ms - SLACK_MS:
+            # Also backwards: it may have been set again, forwards, since an owner renewed its lease.
+            self.clock_set_ms, self._ahead = read.at_ms, read
+        else:
+            least_ms, most_ms = max(read.least_ms, known.least_ms), min(read.most_ms, known.most_ms)
+            self._ahead = Ahead(min(least_ms, most_ms), max(least_ms, most_ms), read.at_ms)
 
     def peer_of(self, shard_id: int) -> Replica | None:
         """The peer that holds a shard, if it is up and its lease was not over at the last read."""
@@ -38,10 +76,20 @@ class KnownOwners:
     def is_free(self, shard_id: int) -> bool:
         """As far as this replica knows; only the store decides."""
         owner = self.owners.get(shard_id)
-        return owner is None or owner.lease_left_ms <= 0 or owner.replica_id == self.replica_id
+        return owner is None or owner.lease_left_ms + self._doubt_ms <= 0 or self.is_no_other(shard_id)
+
+    @property
+    def _doubt_ms(self) -> int:
+        """By so much the store's clock may have been set without any read having shown it: the store was too slow."""
+        return max(0, self._ahead.most_ms - self._ahead.least_ms - SLACK_MS) if self._ahead is not None else 0
+
+    def is_no_other(self, shard_id: int) -> bool:
+        """Whether no other replica has ever claimed the shard since this one has."""
+        owner = self.owners.get(shard_id)
+        return owner is None or owner.replica_id == self.replica_id
 
     def next_free_ms(self, here: Container[int]) -> int | None:
         """When, by the monotonic clock, a shard that is not `here` may become free. A live owner renews long before."""
         elsewhere = (self.owners.get(shard_id) for shard_id in range(self.shard_count) if shard_id not in here)
-        left = (owner.lease_left_ms if owner is not None else 0 for owner in elsewhere)
+        left = (owner.lease_left_ms + self._doubt_ms if owner is not None else 0 for owner in elsewhere)
         return min((self.read_ms + (left_ms if left_ms > 0 else UNCLAIMED_MS) for left_ms in left), default=None)

@@ -141,7 +141,7 @@ class Leases:
 
     def _acquire(self, now: Now) -> Generator[Do, tuple[Any, Now], Now]:
         missing = [shard_id for shard_id in self.due if shard_id not in self.owned]
-        free = [shard_id for shard_id in missing if self.steal or self.known.is_free(shard_id)]
+        free = [shard_id for shard_id in missing if self.steal or self._is_free(shard_id, now)]
         for start in range(0, len(free), LOADING_AT_ONCE):
             if self.is_leaving:
                 return now
@@ -150,6 +150,12 @@ class Leases:
                 # Loading everything may take longer than the leases that there are.
                 now = yield from self._renew(now)
         return now
+
+    def _is_free(self, shard_id: int, now: Now) -> bool:
+        """Also by this replica's clock: where the store's was set, the owner may go on for the length of one lease."""
+        set_ms = self.known.clock_set_ms
+        is_judged = set_ms is None or now.monotonic_ms >= set_ms + self.lease_ms
+        return self.known.is_free(shard_id) and (is_judged or self.known.is_no_other(shard_id))
 
     def _claim_and_load(self, shard_ids: Sequence[int], now: Now) -> Generator[Do, tuple[Any, Now], Now]:
         lease_until_ms = now.monotonic_ms + self.lease_ms

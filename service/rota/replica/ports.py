@@ -77,6 +77,8 @@ class ShardOwner:
     own_http_port: int = 0
     own_grpc_port: int = 0
     """The owner's alone, at the host that was asked: its other ports it shares with who says so. 0 is none."""
+    lease_until_ms: int = 0
+    """When the lease ends, as the store's clock shows it; 0 where the store was not asked. Only differences count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ class Directory(KnownOwners):
             now_ms = self._clock.monotonic_ms()
             if self._looks == asked_at and now_ms - self.read_ms >= unless_within_ms:
                 self._looks, self.read_ms = self._looks + 1, now_ms
-                self.update(await self._store.owners(), now_ms)
+                owners = await self._store.owners()
+                self.update(owners, now_ms, self._clock.monotonic_ms())
 
     def note_arrival(self) -> None:
         """A shard is in memory here now."""

@@ -37,6 +37,7 @@ _OWNERS = (
         shards.c.epoch,
         (shards.c.lease_until_ms - store_clock_ms()).label("lease_left_ms"),
         shards.c.last_seq,
+        shards.c.lease_until_ms,
     )
     .where(shards.c.shard_id != NO_SHARD)
     .order_by(shards.c.shard_id)
@@ -80,7 +81,8 @@ class Leases:
         await connection.execute(self._release, {"me": replica_id, **self._held.bind(_shards_and_epochs(claims))})
 
     async def owners(self, connection: AsyncConnection) -> list[ShardOwner]:
-        return [ShardOwner(*row) for row in (await connection.execute(_OWNERS)).all()]
+        rows = (await connection.execute(_OWNERS)).all()
+        return [ShardOwner(*row[:6], lease_until_ms=row.lease_until_ms) for row in rows]
 
 
 def _claim(dialect: str, wanted: GivenRows) -> Executable:

@@ -17,8 +17,11 @@ from rota.group.rows import (
     TopicRow,
     TopicsRevisionRow,
 )
+from rota.group.state import GroupState
+from rota.protocol.errors import ErrorCode
 from rota.replica.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreRefused
 from rota.storage.batches import check_batches, last_seq
+from rota.storage.prune_plan import DAY_MS, Pruned, horizon_ms, plan
 
 # json.dumps would make an encoder for each line.
 _dump = json.JSONEncoder(allow_nan=False).encode
@@ -32,6 +35,8 @@ class _Shard:
     address: str = ""
     epoch: int = 0
     lease_until_ms: int = 0
+    first_seq: int = 1
+    """The first line that was not pruned."""
     events: list[JournalEvent] = field(default_factory=list)
     payloads: list[str] = field(default_factory=list)
     """Those of `events` as text, as in a database: what the caller does to its payload later does not show here."""
@@ -42,11 +47,29 @@ class _Shard:
     topics_revisions: dict[str, TopicsRevisionRow] = field(default_factory=dict)
     side_commits: dict[int, SideCommit] = field(default_factory=dict)
 
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq - 1 + len(self.events)
+
     def is_held(self, claim: ShardClaim, replica_id: str) -> bool:
         return self.epoch == claim.epoch and self.replica_id == replica_id
 
     def accepts(self, batch: ShardBatch) -> bool:
-        return self.epoch == batch.epoch and len(self.events) == batch.first_seq - 1
+        return self.epoch == batch.epoch and self.last_seq == batch.first_seq - 1
+
+    def position_of(self, after_seq: int) -> int:
+        """Where in `events` the line after this one stands."""
+        return max(after_seq - self.first_seq + 1, 0)
+
+    def last_before(self, before_ms: int) -> int:
+        """The last line of before then; 0 if there is none."""
+        old = (event.seq for event in reversed(self.events) if event.at_ms < before_ms)
+        return next(old, 0)
+
+    def prune(self, up_to: int) -> None:
+        gone = self.position_of(up_to)
+        del self.events[:gone], self.payloads[:gone]
+        self.first_seq += gone
 
     def apply(self, changes: RowChanges) -> None:
         self.groups.update({(row.namespace, row.group_id): row for row in changes.groups})
@@ -64,6 +87,17 @@ class _Shard:
             self.side_commits.pop(taken, None)
 
 
+@dataclass(slots=True)
+class MemoryReader:
+    """A reader of the journal, with the last line of each shard that it has read."""
+
+    name: str
+    positions: dict[int, int]
+
+    def read(self, shard_id: int) -> int:
+        return self.positions.get(shard_id, 0)
+
+
 class MemoryTables:
     """What `MemoryStore` keeps, with plain methods: a simulator calls them and puts its faults around them.
 
@@ -77,6 +111,8 @@ class MemoryTables:
         self._shard_count: int | None = None
         self._shards: dict[int, _Shard] = {}
         self._replicas: dict[str, tuple[Replica, int]] = {}
+        self.readers: dict[str, MemoryReader] = {}
+        """Those that pruning waits for, by name."""
         self._side_ids = count(1)
 
     def open(self, shard_count: int) -> None:
@@ -105,7 +141,7 @@ class MemoryTables:
             shard.replica_id, shard.address = replica_id, address
             shard.epoch += 1
             shard.lease_until_ms = now_ms + lease_ms
-            taken.append(ShardClaim(shard_id, shard.epoch, len(shard.events)))
+            taken.append(ShardClaim(shard_id, shard.epoch, shard.last_seq))
         return taken
 
     def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[int]:
@@ -122,7 +158,13 @@ class MemoryTables:
         now_ms = self._clock_ms()
         return [
             ShardOwner(
-                shard_id, shard.replica_id, shard.address, shard.epoch, shard.lease_until_ms - now_ms, len(shard.events)
+                shard_id,
+                shard.replica_id,
+                shard.address,
+                shard.epoch,
+                shard.lease_until_ms - now_ms,
+                shard.last_seq,
+                lease_until_ms=shard.lease_until_ms,
             )
             for shard_id, shard in sorted(self._shards.items())
         ]
@@ -131,7 +173,7 @@ class MemoryTables:
         shard = self._shards.get(shard_id, _Shard())
         return ShardImage(
             shard_id,
-            last_seq=len(shard.events),
+            last_seq=shard.last_seq,
             groups=tuple(shard.groups[name] for name in sorted(shard.groups)),
             members=tuple(sorted(shard.members.values(), key=_by_position)),
             offsets=tuple(shard.offsets[name] for name in sorted(shard.offsets)),
@@ -150,8 +192,23 @@ class MemoryTables:
             shard.events.extend(_of_epoch(event, batch.epoch) for event in batch.events)
             shard.payloads.extend(_dump(event.payload) for event in batch.events)
             shard.apply(batch.rows)
-            assert len(shard.events) == last_seq(batch)
+            assert shard.last_seq == last_seq(batch)
         return refused
+
+    def check_fence(
+        self, shard_id: int, namespace: str, group_id: str, generation_id: int, member_id: str
+    ) -> ErrorCode:
+        """What `rota.check_fence` finds for a transaction that commits progress."""
+        shard = self._shards.get(shard_id, _Shard())
+        group = shard.groups.get((namespace, group_id))
+        if group is None or group.state == GroupState.DEAD:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if group.generation_id != generation_id or group.state == GroupState.EMPTY:
+            return ErrorCode.ILLEGAL_GENERATION
+        if (namespace, group_id, member_id) not in shard.members:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        awaits = group.state == GroupState.COMPLETING_REBALANCE
+        return ErrorCode.REBALANCE_IN_PROGRESS if awaits else ErrorCode.NONE
 
     def commit_beside(self, shard_id: int, row: OffsetRow, member_id: str) -> None:
         """What `rota.commit_offsets` does at the end of a user's transaction, once it has found the fence to hold."""
@@ -173,13 +230,33 @@ class MemoryTables:
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
     ) -> list[JournalEvent]:
         shard = self._shards.get(shard_id, _Shard())
-        first = max(after_seq, 0)
+        first = shard.position_of(after_seq)
         wanted = (
             (event, payload)
             for event, payload in zip(shard.events[first:], shard.payloads[first:], strict=True)
             if namespace in (None, event.namespace) and group_id in (None, event.group_id)
         )
         return [replace(event, payload=json.loads(payload)) for event, payload in islice(wanted, limit)]
+
+    # --- the journal's readers, and pruning ------------------------------------------------------
+
+    def register_reader(self, name: str) -> MemoryReader:
+        """Let pruning wait for a reader that has read nothing yet of what is there."""
+        positions = {shard_id: shard.first_seq - 1 for shard_id, shard in self._shards.items()}
+        return self.readers.setdefault(name, MemoryReader(name, positions))
+
+    def first_seqs(self) -> dict[int, int]:
+        """The first line of each shard that is still there."""
+        return {shard_id: shard.first_seq for shard_id, shard in self._shards.items()}
+
+    def prune(self, keep_days: int, day_ms: int = DAY_MS) -> Pruned:
+        """Delete what `prune_plan.plan` says."""
+        old_before_ms = horizon_ms(self._clock_ms(), keep_days, day_ms)
+        old = {shard_id: end for shard_id, shard in self._shards.items() if (end := shard.last_before(old_before_ms))}
+        pruned = plan(old, self.first_seqs(), list(self.readers.values()))
+        for shard_id, end in pruned.up_to.items():
+            self._shards[shard_id].prune(end)
+        return pruned
 
     def _held(self, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
         held = {

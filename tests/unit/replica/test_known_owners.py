@@ -1,0 +1,89 @@
+"""When a shard counts as free: by the store's clock, and not by one that has just been set."""
+
+from __future__ import annotations
+
+import pytest
+
+from rota.replica.known_owners import KnownOwners
+from rota.replica.leases import Leases
+from rota.replica.owned_shard import Now
+from rota.replica.ports import Replica, ShardOwner
+
+LEASE_MS = 1_000
+
+
+class Reader:
+    """A replica that reads of one shard, which another replica has, from a store whose clock can be set."""
+
+    def __init__(self) -> None:
+        self.known = KnownOwners("me", 1)
+        self.leases = Leases(Replica("me", ""), self.known, lease_ms=LEASE_MS)
+        self.now_ms, self.ahead_ms, self.lease_until_ms = 0, 3_600_000, 3_600_000 + LEASE_MS
+
+    def read(self, *, at_ms: int, takes_ms: int = 2) -> bool:
+        """Read the owners; is the shard to be claimed?"""
+        self.now_ms = at_ms + takes_ms
+        left_ms = self.lease_until_ms - (at_ms + takes_ms // 2 + self.ahead_ms)
+        owner = ShardOwner(0, "another", "", 1, left_ms, lease_until_ms=self.lease_until_ms)
+        self.known.update([owner], at_ms, self.now_ms)
+        return self.leases._is_free(0, Now(0, self.now_ms))
+
+
+def test_a_lease_that_is_over_makes_its_shard_free() -> None:
+    reader = Reader()
+
+    assert [reader.read(at_ms=at_ms) for at_ms in (0, 500, 990, 1_010)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("by_ms", [2_000, 86_400_000])
+def test_a_clock_that_was_set_forwards_ends_no_lease(by_ms: int) -> None:
+    reader = Reader()
+    reader.read(at_ms=0)
+
+    reader.ahead_ms += by_ms
+
+    assert [reader.read(at_ms=at_ms) for at_ms in (300, 600, 1_290, 1_310)] == [False, False, False, True]
+
+
+def test_a_clock_that_was_set_back_and_forth_ends_no_lease() -> None:
+    reader = Reader()
+    reader.read(at_ms=0)
+    reader.ahead_ms -= 5_000
+    reader.read(at_ms=300)
+    reader.lease_until_ms = 400 + reader.ahead_ms + LEASE_MS  # The owner renews.
+
+    reader.ahead_ms += 5_000
+
+    assert not reader.read(at_ms=600)
+
+
+def test_a_slow_read_shows_no_step_and_leaves_doubt() -> None:
+    reader = Reader()
+    reader.read(at_ms=0, takes_ms=400)
+
+    reader.ahead_ms += 300
+
+    assert not reader.read(at_ms=500, takes_ms=400)
+    assert reader.known.clock_set_ms is None
+    assert not reader.read(at_ms=950, takes_ms=2)
+    assert reader.known.clock_set_ms == 952
+
+
+def test_quick_reads_make_up_for_slow_ones() -> None:
+    reader = Reader()
+
+    reader.read(at_ms=0)
+    reader.read(at_ms=400, takes_ms=500)
+
+    assert reader.read(at_ms=1_010)
+
+
+def test_what_no_other_replica_has_is_free_whatever_the_clock() -> None:
+    reader = Reader()
+    reader.read(at_ms=0)
+    reader.ahead_ms += 10_000
+    reader.read(at_ms=300)
+
+    reader.known.update([ShardOwner(0, "me", "", 2, -5, lease_until_ms=1)], 302, 303)
+
+    assert reader.leases._is_free(0, Now(0, 303))
