@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rota.testing.coverage import Arguments, unknown
 from rota.testing.profiles import PROFILES
 from rota.testing.sim import Tally, replay_command, run_seed, run_seeds
 
@@ -17,6 +18,11 @@ REGRESSIONS = Path(__file__).parent / "regression_seeds.txt"
 
 SITUATIONS = (Path(__file__).parent / "situations.txt").read_text().splitlines()
 """What every chunk must have met at least once: a run that never met it has not tested it."""
+
+
+COVERED = (0, 256)
+"""The chunk whose seeds reach what `unreached.txt` says."""
+UNREACHED = Arguments((Path(__file__).parent / "unreached.txt").read_text())
 
 
 def _told(tally: Tally) -> str:
@@ -32,6 +38,21 @@ def test_no_seed_violates_anything(first: int) -> None:
     assert not tally.failures, _told(tally)
     assert tally.rebalances >= 5 * CHUNK, "worlds in which nothing happens prove nothing"
     assert [situation for situation in SITUATIONS if not tally.sometimes[situation]] == []
+    if (first, CHUNK) == COVERED:
+        assert "\n".join(UNREACHED.faults(tally.reached)) == "", (
+            "see: python -m rota.testing.sim --seeds 256 --coverage"
+        )
+
+
+def test_an_outcome_that_is_not_argued_away_and_not_reached_is_noticed() -> None:
+    reached = {("Stable", "FetchOffsets", "NONE"), ("Stable", "Heartbeat", "INVALID_GROUP_ID")}
+
+    faults = list(UNREACHED.faults(reached))
+
+    assert "not reached, and no reason is given: Stable | JoinGroup | NONE" in faults
+    assert not any("Stable | FetchOffsets | NONE" in fault for fault in faults)
+    assert any("INVALID_GROUP_ID' but reached" in fault.replace(",", "") for fault in faults)
+    assert unknown([("Stable", "Heartbeat", "GROUP_MAX_SIZE_REACHED")]) != []
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])

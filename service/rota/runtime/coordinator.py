@@ -15,10 +15,7 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import MAX_WAIT_MS, Limits
 from rota.protocol.messages import (
-    DeleteGroup,
-    DeleteOffsets,
     FenceReply,
-    FetchOffsets,
     GetLeader,
     GetTopic,
     Heartbeat,
@@ -34,6 +31,7 @@ from rota.protocol.messages import (
 from rota.replica.forwarding import DRAINING, Forwarding, shard_of_request
 from rota.replica.listing import not_all, page_of_shards
 from rota.replica.ports import Answer, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
+from rota.replica.side_door import needs_side_commits
 from rota.runtime.assigning import ServerAssigner
 from rota.runtime.clock import Clock, SystemClock
 from rota.runtime.directory import Directory
@@ -335,7 +333,7 @@ class LocalCoordinator:
         if refusal is not None:
             return refusal
         host = self._ownership.hosts[shard_id]
-        if isinstance(request, FetchOffsets | DeleteOffsets | DeleteGroup) and not await self._knows_progress(host):
+        if needs_side_commits(request) and not await self._knows_progress(host):
             return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store does not answer"))
         return await _answered(host, request)
 

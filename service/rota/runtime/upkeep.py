@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from rota.replica.side_door import TAKE_IN_INTERVAL_MS
 from rota.runtime.clock import Clock
 from rota.runtime.host import ShardHost
 from rota.runtime.ownership import Ownership
 
 SWEEP_INTERVAL_S = 60.0
-TAKE_IN_INTERVAL_S = 2.0
 
 
 class Upkeep:
@@ -29,7 +29,7 @@ class Upkeep:
     async def _keep_taking_in(self) -> None:
         """Bring what users' own transactions commit into the journal, also while nobody asks for it."""
         while True:
-            await asyncio.sleep(TAKE_IN_INTERVAL_S)
+            await asyncio.sleep(TAKE_IN_INTERVAL_MS / 1_000)
             committer = self._ownership.committer
             await asyncio.gather(*(committer.take_in(host) for host in self._ownership.hosts.values()))
 

@@ -7,6 +7,7 @@ reports. What can be seen only while it happens (D1, L6, L7, S14) the world note
 from __future__ import annotations
 
 from rota.testing.answer_checks import check_answer
+from rota.testing.beside_checks import check_fence_at_commit
 from rota.testing.history import Call, History, Landed
 from rota.testing.history_checks import HISTORY_RULES
 from rota.testing.journal_checks import LINE_RULES, check_members_after
@@ -31,8 +32,12 @@ def _walk(scan: Scan, shard_id: int, lines: list[Landed]) -> list[str]:
     found: list[str] = []
     ledger = Ledger()
     answers = _answers(scan.history, shard_id)
+    beside = [commit for commit in reversed(scan.history.user_commits) if commit.shard_id == shard_id]
     position = 0
     for line in lines:
+        while beside and beside[-1].revision < line.seq:
+            commit = beside.pop()
+            found += check_fence_at_commit(ledger.account(commit.group), commit)
         while position < len(answers) and answers[position].revision < line.seq:
             found += check_answer(ledger, answers[position])
             position += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from rota.group.rows import ShardImage
@@ -29,9 +30,25 @@ def rows_of(image: ShardImage) -> dict[str, Any]:
     }
 
 
-def image_differences(live_image: ShardImage, stored_image: ShardImage) -> list[str]:
-    """Where the store's rows are not those of the live shard."""
+OffsetName = tuple[str, str, str, int]
+"""Namespace, group id, topic, partition."""
+
+
+def without_offsets(facts: dict[str, Any], names: Collection[OffsetName]) -> dict[str, Any]:
+    """Less the progress that users' transactions have committed and no owner has taken in."""
+    for _, group_id, topic, partition in names:
+        group = facts["groups"].get(group_id)
+        if group is not None:
+            group["offsets"].pop((topic, partition), None)
+    return facts
+
+
+def image_differences(live_image: ShardImage, stored_image: ShardImage, but: Collection[OffsetName] = ()) -> list[str]:
+    """Where the store's rows are not those of the live shard, but for the named offsets."""
     live, stored = rows_of(live_image), rows_of(stored_image)
+    for name in but:
+        live["offsets"].pop(name, None)
+        stored["offsets"].pop(name, None)
     return [
         f"{table} {key}: live {live[table].get(key)}, stored {stored[table].get(key)}"
         for table in live

@@ -67,6 +67,28 @@ class Effect(NamedTuple):
     at_ms: int
 
 
+class UserCommit(NamedTuple):
+    """Progress that a user's own transaction has committed, past the owner of the shard."""
+
+    group: GroupKey
+    shard_id: int
+    revision: int
+    """The journal's last line when it was committed."""
+    generation_id: int
+    member_id: str
+    topic: str
+    partition: int
+    offset: int
+    at_ms: int
+
+
+class ClockStep(NamedTuple):
+    """The database's clock was set."""
+
+    at_ms: int
+    by_ms: int
+
+
 class Departure(NamedTuple):
     """A client died without a word; its member must go within its session."""
 
@@ -84,10 +106,18 @@ class History:
     holds: list[Hold] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     departures: list[Departure] = field(default_factory=list)
+    user_commits: list[UserCommit] = field(default_factory=list)
+    acts: list[tuple[int, str]] = field(default_factory=list)
+    """Everything that the nemesis did, with its time: the number of an act is its place here."""
+    on_the_way: frozenset[tuple[GroupKey, int, int]] = frozenset()
+    """Group, partition and offset of user commits that no owner had taken in when the run ended."""
+    clock_steps: list[ClockStep] = field(default_factory=list)
     limits: Limits | None = None
     """What the coordinators were configured with; None where that is not known."""
     cooperative: frozenset[GroupKey] = frozenset()
     """Groups that reach an assignment in several rebalances, one after the other."""
+    blind_until_ms: dict[int, int] = field(default_factory=dict)
+    """By shard, until when two replicas may answer: see `World.note_blind_claims`."""
     epochs: list[tuple[int, int, str, int]] = field(default_factory=list)
     """Every acquisition of a shard: shard, epoch, replica, time."""
     unknown_appends: list[tuple[int, int, int]] = field(default_factory=list)
@@ -96,8 +126,27 @@ class History:
     """When an owner last released a reply, by shard and epoch."""
     violations: list[str] = field(default_factory=list)
     """What was seen to be wrong while it happened."""
+    reached: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """How often each event came to each outcome, by the state of its group."""
     sometimes: Counter[str] = field(default_factory=Counter)
     """How often each rare situation came up: a run that never met one has not tested it."""
+
+    def stepped_ahead_ms(self, since_ms: int) -> int:
+        """How far the database's clock was set forwards since then."""
+        return sum(max(step.by_ms, 0) for step in self.clock_steps if step.at_ms >= since_ms)
+
+    def is_blind(self, shard_id: int, at_ms: int) -> bool:
+        """Might two replicas answer for the shard then, because a clock was set?"""
+        return at_ms <= self.blind_until_ms.get(shard_id, -1)
+
+    def was_blind(self, call: Call) -> bool:
+        """Might an answer to this call be out of date, because a clock was set?"""
+        return call.sent_ms <= self.blind_until_ms.get(call.shard_id, -1)
+
+    def note_reached(self, state: str, event: str, *outcomes: str) -> None:
+        """For the coverage of the core's inputs: see `coverage.py`."""
+        for outcome in outcomes:
+            self.reached[(state, event, outcome)] += 1
 
     @property
     def rebalances(self) -> int:

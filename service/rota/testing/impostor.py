@@ -43,7 +43,7 @@ class Impostor(Client):
         self._world = world
         self._offset = 0
 
-    def act(self) -> None:
+    def act_as_another(self) -> None:
         """Send one request under the name of a member that is alive."""
         group = self._world.rng.choice(self._world.groups)
         alive = [member for member in self._world.nemesis.members() if member.is_live and member.core.member_id]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rota.group import records as r
 from rota.protocol.messages import CommitOffsets
+from rota.testing.beside_checks import check_limits, check_step_down, check_taken_in, is_of_user
 from rota.testing.history import Landed
 from rota.testing.ledger import GroupAccount
 from rota.testing.scan import Scan
@@ -77,7 +78,7 @@ def _partitions(share: bytes, by_server: bool) -> Sequence[object]:
 def check_commit(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
     """S9, S10: a commit is from a member that is in the current generation; progress goes back only if told to."""
     record = line.entry.record
-    if not isinstance(record, r.OffsetsCommitted):
+    if not isinstance(record, r.OffsetsCommitted) or is_of_user(record):
         return
     (item,) = record.offsets
     call = scan.commits[item.metadata]
@@ -158,6 +159,9 @@ LINE_RULES: tuple[Callable[[Scan, GroupAccount, Landed], Iterator[str]], ...] = 
     check_completed,
     check_assignment,
     check_commit,
+    check_taken_in,
+    check_step_down,
+    check_limits,
     check_retention,
     check_timeouts,
     check_expiry,

@@ -13,7 +13,6 @@ from rota.replica.owned_shard import OwnedShard
 from rota.replica.ports import Heard, ShardClaim, ShardOwner, StoreUnavailable
 from rota.replica.ports import Replica as Registered
 from rota.replica.steps import Do, Steps
-from rota.testing.facts import facts_of
 
 if TYPE_CHECKING:
     from rota.group.rows import ShardImage
@@ -36,6 +35,8 @@ class ShardKeeper:
         self.leases = Leases(registered, self.known, lease_ms=world.profile.lease_ms)
         self._in_round = False
         self._rounds = 0
+        self.reads_ms: list[int] = []
+        """When it has read the store's clock: at first, and the last two times."""
         world.scheduler.after(int(world.rng.random() * 50), replica, self._begin_round, 0)
 
     def nudge(self) -> None:
@@ -98,7 +99,7 @@ class ShardKeeper:
             case step.Register():
                 self._ask(lambda: tables.register(leases.replica, leases.lease_ms), then, fail)
             case step.Claim(shard_ids):
-                self._ask(lambda: self._claim(list(shard_ids)), then, fail)
+                self._ask(partial(self._claim, list(shard_ids), world.scheduler.now_ms), then, fail)
             case step.Load(claims, _):
                 self._ask(lambda: [tables.load(claim.shard_id) for claim in claims], then, fail)
             case step.Serve(claims, images, lease_until_ms):
@@ -127,7 +128,9 @@ class ShardKeeper:
         sent_ms = self._world.scheduler.now_ms
 
         def read(owners: list[ShardOwner]) -> None:
-            self.known.update(owners, sent_ms)
+            self.known.update(owners, sent_ms, self._world.scheduler.now_ms)
+            if owners:
+                self.reads_ms = [*self.reads_ms[:1], *self.reads_ms[1:][-1:], self._world.scheduler.now_ms]
             then(None)
 
         self._ask(self._world.store.tables.owners, read, fail)
@@ -142,10 +145,11 @@ class ShardKeeper:
             cut_off=self._replica.cut_off_from_store(),
         )
 
-    def _claim(self, shard_ids: list[int]) -> list[ShardClaim]:
+    def _claim(self, shard_ids: list[int], sent_ms: int) -> list[ShardClaim]:
         replica_id = self._replica.replica_id
         claims = self._world.store.tables.claim(shard_ids, replica_id, replica_id, self.leases.lease_ms)
         self._world.note_claims(claims, replica_id)
+        self._world.note_blind_claims(claims, self.reads_ms, sent_ms)
         return claims
 
     def _release(self, claims: list[ShardClaim], *, deregisters: bool) -> None:
@@ -174,7 +178,8 @@ class ShardKeeper:
 
     def _install(self, claim: ShardClaim, image: ShardImage, lease_until_ms: int, heard: Heard | None) -> None:
         world = self._world
-        if image.last_seq != claim.last_seq:
+        is_newest = world.store.tables.epoch_of(claim.shard_id) == claim.epoch
+        if image.last_seq != claim.last_seq and is_newest:
             world.violation(
                 f"S11 shard {claim.shard_id}: journal grew from {claim.last_seq} to {image.last_seq} unowned"
             )
@@ -182,7 +187,7 @@ class ShardKeeper:
             claim, image, world.limits, self._replica.now(), replica_id=self._replica.replica_id,
             lease_until_ms=lease_until_ms, heard=heard,
         )  # fmt: skip
-        world.store.loaded_facts[(claim.shard_id, claim.epoch)] = facts_of(owned.shard)
+        world.store.note_loaded(owned.shard, claim.epoch)
         self.leases.install(owned)
         world.note_owner(self._replica, claim.shard_id)
         self._replica.carry_out(owned, ready)

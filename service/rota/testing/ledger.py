@@ -29,6 +29,8 @@ class GroupAccount:
     assignments: dict[str, bytes] = field(default_factory=dict)
     offsets: dict[tuple[str, int], r.CommittedOffset] = field(default_factory=dict)
     rebalance_since_ms: int | None = None
+    rebalance_reason: str = ""
+    """Of the join phase under way, as long as its owner is the same."""
     empty_since_ms: int | None = None
     """By its owner's clock; None before the group has had a generation, and while it has one."""
     rebalance_timeout_ms: int = 0
@@ -55,6 +57,7 @@ class GroupAccount:
         self.members = dict(self.settled)
         self.state = self.settled_state or "Empty"
         self.rebalance_since_ms = None
+        self.rebalance_reason = ""
         if self.state == "PreparingRebalance":
             self.start_phase(at_ms)
 
@@ -115,6 +118,7 @@ def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
     match record:
         case r.RebalanceStarted():
             account.state = "PreparingRebalance"
+            account.rebalance_reason = record.reason
             account.start_phase(at_ms)
         case r.MemberJoined():
             if not account.members:

@@ -18,22 +18,30 @@ from rota.protocol.messages import (
     LeavingMember,
     OffsetToCommit,
     Protocol,
+    Reply,
     Request,
     TopicPartitions,
     VerifyFence,
 )
+from rota.testing.beside import Beside, ClockSteps
 from rota.testing.cooperative import CooperativeMember
 from rota.testing.history import GroupKey
 from rota.testing.impostor import ACTS_EVERY_MS, Impostor
+from rota.testing.journal_readers import Pruning
 from rota.testing.member import TOPIC, Member
 from rota.testing.network import Client
+from rota.testing.operators import ExceededLimits, ForcedRebalances
 from rota.testing.replicas import ReplicaProcess
 from rota.testing.served import ServedMember
+from rota.testing.user_commits import UserTransactions
 
 if TYPE_CHECKING:
     from rota.testing.liveness import LivenessServer
     from rota.testing.world import World
 
+BESIDE: dict[str, type[Beside]] = {
+    part.name: part for part in (ClockSteps, ExceededLimits, ForcedRebalances, Pruning, UserTransactions)
+}
 FOR_EVER_MS = 10_000_000
 _ONCE_EMPTY_MS = 150
 MOST_BEHIND_MS = 1_000
@@ -44,13 +52,25 @@ FAULT_SHARE = 0.6
 """How likely a seed has each kind of fault at all."""
 
 
+def kind_of(act: Callable[[], None]) -> str:
+    """An act's name, as `Without` and the list of acts have it."""
+    return act.__name__.lstrip("_")
+
+
+def place_name(group: GroupKey, slot: int) -> str:
+    return f"{group[1]}.{slot}"
+
+
 class Nemesis:
     """Draws what happens next, from the world's one source of randomness."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.slots: dict[tuple[GroupKey, int], Member | None] = {
-            (group, slot): None for group in world.groups for slot in range(world.profile.slots)
+            (group, slot): None
+            for group in world.groups
+            for slot in range(world.profile.slots)
+            if place_name(group, slot) not in world.without.names
         }
         self.elders: list[Member] = []
         """Those whose slot somebody else has taken: dead, fenced, or not yet aware of it."""
@@ -58,6 +78,7 @@ class Nemesis:
         self.active = True
         self.lost_replica_id = ""
         self._started = 0
+        self._beside = [BESIDE[name](world) for name in sorted(world.parts.beside)]
         self._faults = [kind for kind in self._kinds() if world.chance(FAULT_SHARE)] or [self._crash_replica]
 
     def _kinds(self) -> list[Callable[[], None]]:
@@ -96,7 +117,9 @@ class Nemesis:
         self._again(profile.churn_every_ms, self._churn)
         self._again(profile.admin_every_ms, self._administer)
         if world.is_unruly:
-            self._again(ACTS_EVERY_MS, Impostor(world).act)
+            self._again(ACTS_EVERY_MS, Impostor(world).act_as_another)
+        for part in self._beside:
+            part.start()
         if profile.quiet_ms:
             world.network.faulty = world.store.faulty = False
         world.scheduler.after(profile.quiet_ms, None, self._start_faults)
@@ -118,6 +141,8 @@ class Nemesis:
     def stop(self) -> None:
         """From here on there are no faults; what is dead stays dead, except for replicas."""
         self.active = False
+        for part in self._beside:
+            part.stop()
         self.world.troublesome = False
         self.world.network.faulty = False
         self.world.network.cut_to.clear()
@@ -152,11 +177,21 @@ class Nemesis:
 
     def _act(self, every_ms: int, act: Callable[[], None]) -> None:
         if self.active:
-            act()
+            if act == self._fault or self.may(kind_of(act)):
+                act()
             self._again(every_ms, act)
 
     def _fault(self) -> None:
-        self.world.rng.choice(self._faults)()
+        fault = self.world.rng.choice(self._faults)
+        if self.may(kind_of(fault)):
+            fault()
+
+    def may(self, kind: str) -> bool:
+        """Number and note an act that is due; False where this world leaves it out."""
+        without, acts = self.world.without, self.world.history.acts
+        is_left_out = kind in without.names or len(acts) in without.acts
+        acts.append((self.world.scheduler.now_ms, f"({kind})" if is_left_out else kind))
+        return not is_left_out
 
     # --- members ---------------------------------------------------------------------------------
 
@@ -178,6 +213,8 @@ class Nemesis:
 
     def _churn(self) -> None:
         world = self.world
+        if not self.slots:
+            return
         (group, slot), member = world.rng.choice(list(self.slots.items()))
         if member is None or not member.is_live:
             self._start_member(group, slot)
@@ -223,7 +260,7 @@ class Nemesis:
         if self.world.is_unruly:
             self.world.scheduler.after(_ONCE_EMPTY_MS, None, self._sweep, group)
         for delay_ms in (200, 600):
-            self.world.scheduler.after(delay_ms, None, self._ask, DeleteGroup(*group))
+            self.world.scheduler.after(delay_ms, None, self.ask, DeleteGroup(*group))
 
     def _sweep(self, group: GroupKey) -> None:
         """Clean up where a group has just become Empty: offsets that it committed long ago must stay."""
@@ -252,11 +289,12 @@ class Nemesis:
         if world.chance(0.15):
             world.rng.choice(list(world.replicas.values())).sweep()
             return
-        self._ask(self._admin_request())
+        self.ask(self._admin_request())
 
-    def _ask(self, request: Request) -> None:
+    def ask(self, request: Request, done: Callable[[Reply | None], None] = lambda _reply: None) -> None:
+        """Have an administrator send a request."""
         self.admin.owner_of.clear()
-        self.world.network.call(self.admin, request, 2_000, lambda _reply: None)
+        self.world.network.call(self.admin, request, 2_000, done)
 
     def _admin_request(self) -> Request:
         world = self.world
@@ -358,7 +396,7 @@ class Nemesis:
     def _remove_soon(self, member: Member) -> None:
         """An administrator removes a member, which reaches only a replica that its owner does not reach."""
         leaving = LeavingMember(member.core.member_id, None, "removed")
-        self.world.scheduler.after(300, None, self._ask, LeaveGroup(*member.group, (leaving,), by_admin=True))
+        self.world.scheduler.after(300, None, self.ask, LeaveGroup(*member.group, (leaving,), by_admin=True))
         self.world.sometimes("member removed behind a link that is cut")
 
     def _used_links(self) -> list[tuple[Member, str, str]]:

@@ -92,8 +92,17 @@ class Parts:
     """Nothing fails but what shared sessions are for: owners, members, and links between replicas."""
     rotates: bool = True
     """Clients try another replica after one that does not answer for a shard, as they do behind a load balancer."""
+    beside: frozenset[str] = frozenset()
+    """What happens beside the members' work, by the names in `beside.py` and the modules that extend it."""
+
+    @property
+    def side_door(self) -> bool:
+        """Users' own transactions commit progress."""
+        return "user_transaction" in self.beside
 
 
+BESIDE = ("exceed_limit", "force_rebalance", "prune", "step_clock", "user_transaction")
+"""Each is in a quarter of the worlds, drawn by itself."""
 LONG_SESSION_MS = (6_000, 7_000)
 
 
@@ -103,7 +112,15 @@ def parts_of(seed: int, profile: Profile) -> Parts:
     forwards, liveness = draws.random() < 0.55, draws.random() < 0.45
     is_long = liveness and profile.churn_every_ms > 0 and draws.random() < 0.6
     is_calm = is_long and draws.random() < 0.5
-    return Parts(forwards or is_long, liveness, is_long, is_calm, rotates=forwards or is_long or draws.random() < 0.4)
+    rotates = forwards or is_long or draws.random() < 0.4
+    beside = frozenset() if is_calm else _beside(seed, profile)
+    return Parts(forwards or is_long, liveness, is_long, is_calm, rotates, beside)
+
+
+def _beside(seed: int, profile: Profile) -> frozenset[str]:
+    """Where all members keep heartbeating, nothing may start a rebalance (L5), so no operator does."""
+    drawn = frozenset(name for name in BESIDE if Random(f"{name}?{seed}").random() < 0.25)
+    return drawn if profile.churn_every_ms else drawn - {"force_rebalance"}
 
 
 def with_parts(profile: Profile, parts: Parts) -> Profile:

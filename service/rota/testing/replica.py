@@ -6,16 +6,22 @@ replies are sent.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rota.group.invariants import check_group
 from rota.group.result import Result, Timer, TimerKind
+from rota.group.rows import SideCommit
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import JoinGroup, Request
-from rota.replica.group_commit import Append, GroupCommit
+from rota.protocol.messages import GroupRequest, JoinGroup, Request, refuse
+from rota.replica.group_commit import Append, GroupCommit, ReadSideCommits
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard, Ready
 from rota.replica.ports import Answer
+from rota.replica.side_door import TAKE_IN_INTERVAL_MS, needs_side_commits
+from rota.testing.coverage import outcome_of_request, outcome_of_step, state_of
 from rota.testing.keeper import ShardKeeper
 from rota.testing.liveness import SimulatedSessions
 from rota.testing.peers import Incoming, PeersOfReplica
@@ -37,14 +43,18 @@ class Replica(ReplicaProcess):
         """How far its wall clock is off: nothing may depend on it."""
         self.calls: dict[int, Incoming] = {}
         """Requests that have no answer yet, by number: the way back."""
-        self.group: GroupCommit[None] = GroupCommit()
+        self.group: GroupCommit[Callable[[bool], None]] = GroupCommit()
         self._sent: Append | None = None
+        self._is_reading = False
+        """Side commits are being read."""
         self.keeper = ShardKeeper(world, self)
         self.peers = PeersOfReplica(world, self)
         self.sessions = SimulatedSessions(world, self, world.liveness) if world.liveness else None
         self.assigner = SimulatedAssigner(self)
         self._decided: set[int] = set()
         """Calls of which the reply is decided."""
+        if world.parts.side_door:
+            world.scheduler.after(TAKE_IN_INTERVAL_MS, self, self._keep_taking_in)
 
     def now(self) -> Now:
         now_ms = self.world.scheduler.now_ms
@@ -66,11 +76,27 @@ class Replica(ReplicaProcess):
             incoming.answer(refusal)
             return
         owned = self.owned[shard_id]
+        if self.world.parts.side_door and needs_side_commits(request):
+            self.take_in(owned, partial(self._serve_if_known, owned, incoming, request))
+        else:
+            self._submit(owned, incoming, request)
+
+    def _serve_if_known(self, owned: OwnedShard, incoming: Incoming, request: Request, known: bool) -> None:
+        if known:
+            self._submit(owned, incoming, request)
+        else:
+            incoming.answer(Answer(refuse(request, NOT_AVAILABLE, "the store does not answer")))
+
+    def _submit(self, owned: OwnedShard, incoming: Incoming, request: Request) -> None:
         if isinstance(request, JoinGroup) and not request.member_id:
             request = replace(request, new_member_id=self.world.new_member_id(request.client_id))
         number = self.world.next_call()
         self.calls[number] = incoming
+        before = state_of(owned.shard, request.namespace, request.key)
         ready = owned.submit(number, request, self.now())
+        if ready.decided is not None and isinstance(request, GroupRequest):
+            reached = outcome_of_request(number, ready.decided)
+            self.world.history.note_reached(before, type(request).__name__, *reached)
         if ready.parks_ms is not None:
             self.world.scheduler.after(ready.parks_ms, self, self._wait_is_over, owned, number)
         self.carry_out(owned, ready)
@@ -88,20 +114,47 @@ class Replica(ReplicaProcess):
         self.world.hung_up.add(number)
         owned = self.owned.get(incoming.call.shard_id)
         if owned is not None:
-            self.carry_out(owned, owned.hang_up(number, self.now()))
+            self._step("hang_up", owned, incoming.call.request, lambda: owned.hang_up(number, self.now()))
 
     def _wait_is_over(self, owned: OwnedShard, number: int) -> None:
-        self.carry_out(owned, owned.unpark(number, self.now()))
+        waiting = self.calls.get(number)
+        if waiting is not None:
+            self._step("wait_is_over", owned, waiting.call.request, lambda: owned.unpark(number, self.now()))
         if owned.is_waiting(number) and number not in self._decided:
             self.world.violation(f"L6 {self.calls[number].call.request} is neither answered nor parked")
 
     def ring(self, owned: OwnedShard, timer: Timer) -> None:
         """A timer is due."""
-        self.carry_out(owned, owned.on_timer(timer, self.now()), by_join_timer=timer.kind is TimerKind.JOIN)
+        is_join = timer.kind is TimerKind.JOIN
+        event = f"timer:{timer.kind}"
+        self._step(event, owned, timer, lambda: owned.on_timer(timer, self.now()), by_join_timer=is_join)
+
+    def _step(
+        self,
+        event: str,
+        owned: OwnedShard,
+        of: Request | Timer,
+        step: Callable[[], Ready],
+        *,
+        by_join_timer: bool = False,
+    ) -> None:
+        """Take a step that is no request, and note what came of it."""
+        group_id = of.group_id if isinstance(of, Timer | GroupRequest) else ""
+        before, ready = state_of(owned.shard, of.namespace, group_id), step()
+        if ready.decided is not None:
+            self.world.history.note_reached(before, event, outcome_of_step(ready.decided))
+        self.carry_out(owned, ready, by_join_timer=by_join_timer)
 
     def sweep(self) -> None:
         for owned in list(self.owned.values()):
-            self.carry_out(owned, owned.sweep(self.now()))
+            if self.world.parts.side_door:
+                self.take_in(owned, partial(self._sweep_if_known, owned, self.now().wall_ms))
+            else:
+                self.carry_out(owned, owned.sweep(self.now()))
+
+    def _sweep_if_known(self, owned: OwnedShard, began_ms: int, known: bool) -> None:
+        if known:
+            self.carry_out(owned, owned.sweep(self.now(), began_ms))
 
     # --- what a shard decides ----------------------------------------------------------------------
 
@@ -140,9 +193,13 @@ class Replica(ReplicaProcess):
 
     def commit(self) -> None:
         """Send what is ready, unless something is under way."""
-        append = self.group.next()
-        if not isinstance(append, Append):
-            return
+        match None if self._is_reading else self.group.next():
+            case Append() as append:
+                self._append(append)
+            case ReadSideCommits() as to_read:
+                self._read_side_commits(to_read)
+
+    def _append(self, append: Append) -> None:
         self._sent = append
         lease_left_ms = min(owned.lease_until_ms for owned in append.batches) - self.world.scheduler.now_ms
         batches = list(append.batches.values())
@@ -184,6 +241,46 @@ class Replica(ReplicaProcess):
                 noted = (owned.shard_id, owned.claim.epoch, self.world.scheduler.now_ms)
                 self.world.history.unknown_appends.append(noted)
                 self.world.sometimes("unknown outcome of an append")
+
+    # --- what users' own transactions commit -------------------------------------------------------
+
+    def take_in(self, owned: OwnedShard, done: Callable[[bool], None]) -> None:
+        """`done` is called once the shard knows what was committed beside it; False where the store does not answer."""
+        self.group.ask(owned, done)
+        self.commit()
+
+    def _keep_taking_in(self) -> None:
+        for owned in list(self.owned.values()):
+            self.take_in(owned, lambda _known: None)
+        self.world.scheduler.after(TAKE_IN_INTERVAL_MS, self, self._keep_taking_in)
+
+    def _read_side_commits(self, to_read: ReadSideCommits) -> None:
+        self._is_reading = True
+        by_id = {owned.shard_id: owned for owned in to_read.shards}
+        tables = self.world.store.tables
+        self.world.store.submit(
+            self,
+            lambda: tables.side_commits(sorted(by_id)),
+            self.keeper.leases.lease_ms // 2,
+            partial(self._have_read, by_id),
+            cut_off=self.cut_off_from_store(),
+        )
+
+    def _have_read(self, by_id: dict[int, OwnedShard], commits: list[SideCommit] | None) -> None:
+        for shard_id, found in groupby(commits or (), key=lambda commit: commit.shard_id):
+            self.world.sometimes("a shard takes in what was committed beside it")
+            self._take_in(by_id[shard_id], list(found))
+        waiting, self._is_reading = self.group.side_commits_read(), False
+        for done in waiting:
+            done(commits is not None)
+        self.commit()
+
+    def _take_in(self, owned: OwnedShard, commits: list[SideCommit]) -> None:
+        before = {state_of(owned.shard, commit.namespace, commit.group_id) for commit in commits}
+        ready = owned.take_in(commits, self.now())
+        if ready.decided is not None and len(before) == 1:
+            self.world.history.note_reached(before.pop(), "take_in", outcome_of_step(ready.decided))
+        self.carry_out(owned, ready)
 
     # --- ownership -------------------------------------------------------------------------------
 
@@ -240,10 +337,12 @@ class Replica(ReplicaProcess):
                 self._check_groups(owned, decided)
 
     def _check_lease(self, owned: OwnedShard) -> None:
-        """S15: by its own reckoning, a lease is over before the store says so."""
+        """S15: by its own reckoning, a lease is over before the store says so, unless the store's clock was set."""
         tables, now_ms = self.world.store.tables, self.world.scheduler.now_ms
         is_ours = tables.owner_of(owned.shard_id) == self.owner_id
-        if is_ours and owned.lease_until_ms > now_ms + tables.lease_left_ms(owned.shard_id):
+        store_ms = tables.lease_left_ms(owned.shard_id)
+        store_ms += self.world.history.stepped_ahead_ms(now_ms - self.keeper.leases.lease_ms)
+        if is_ours and owned.lease_until_ms > now_ms + store_ms:
             self.world.violation(f"S15 shard {owned.shard_id}: the lease lasts longer here than in the store")
 
     def _check_pending(self, owned: OwnedShard, result: Result) -> None:

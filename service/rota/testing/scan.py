@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, Heartbeat, SyncGroup
-from rota.testing.history import Call, GroupKey, History
+from rota.testing.history import Call, GroupKey, History, UserCommit
 from rota.testing.profiles import Profile
 
 _NONE = ErrorCode.NONE
@@ -22,6 +22,8 @@ class Scan:
     """When each member sent those calls that were acknowledged and renew a session."""
     commits: dict[str, Call] = field(default_factory=dict)
     """Commit calls by the mark in their metadata."""
+    user_commits: dict[int, UserCommit] = field(default_factory=dict)
+    """What users' own transactions committed, by the offset: each is used once."""
     payloads: dict[tuple[GroupKey, int], list[SyncGroup]] = field(default_factory=dict)
     """What was sent as the assignment of a generation, by whomever."""
     renewed_all: list[tuple[str, int]] = field(default_factory=list)
@@ -31,6 +33,7 @@ class Scan:
 def scan_of(history: History, profile: Profile) -> Scan:
     """Index a history, in one pass over its calls."""
     scan = Scan(history, profile)
+    scan.user_commits = {commit.offset: commit for commit in history.user_commits}
     for call in history.calls:
         match call.request:
             case SyncGroup() as sync if sync.assignments:

@@ -13,9 +13,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from rota.testing.checks import check
+from rota.testing.coverage import Reached, table, unknown
 from rota.testing.liveness_checks import check_shared_sessions
 from rota.testing.many import collecting_seldom, parser_of_seeds, side_by_side
 from rota.testing.profiles import PROFILES, Profile
+from rota.testing.shrink import shrink
+from rota.testing.trace import trace
+from rota.testing.without import NOTHING, Without
 from rota.testing.world import World
 
 _CHUNK = 250
@@ -32,6 +36,8 @@ class Tally:
     calls: int = 0
     cpu_seconds: float = 0.0
     sometimes: Counter[str] = field(default_factory=Counter)
+    reached: Reached = field(default_factory=Counter)
+    """The coverage of the core's inputs: see `coverage.py`."""
     failures: dict[int, list[str]] = field(default_factory=dict)
     """Violations by seed."""
 
@@ -42,19 +48,23 @@ class Tally:
         self.calls += other.calls
         self.cpu_seconds += other.cpu_seconds
         self.sometimes.update(other.sometimes)
+        self.reached.update(other.reached)
         self.failures.update(other.failures)
 
 
-def run_seed(seed: int, profile: Profile | None = None) -> tuple[World, list[str]]:
+def run_seed(seed: int, profile: Profile | None = None, without: Without = NOTHING) -> tuple[World, list[str]]:
     """Play one world and check it."""
-    world = World(seed, profile)
+    world = World(seed, profile, without=without)
     history = world.run()
-    return world, check(history, world.profile) + check_shared_sessions(world)
+    found = check(history, world.profile) + check_shared_sessions(world)
+    return world, found + [f"S20 {each} is no outcome of the protocol" for each in unknown(history.reached)]
 
 
-def run_seeds(seeds: Sequence[int], profile: Profile | None = None, *, stop_after: int = 10) -> Tally:
+def run_seeds(
+    seeds: Sequence[int], profile: Profile | None = None, *, stop_after: int = 10, without: Without = NOTHING
+) -> Tally:
     """Play many worlds; gives up after `stop_after` of them have failed."""
-    return tally_of(seeds, partial(run_seed, profile=profile), stop_after=stop_after)
+    return tally_of(seeds, partial(run_seed, profile=profile, without=without), stop_after=stop_after)
 
 
 def tally_of(seeds: Iterable[int], play: Callable[[int], tuple[World, list[str]]], *, stop_after: int = 10) -> Tally:
@@ -68,6 +78,7 @@ def tally_of(seeds: Iterable[int], play: Callable[[int], tuple[World, list[str]]
         tally.steps += world.scheduler.steps
         tally.calls += len(world.history.calls)
         tally.sometimes.update(world.history.sometimes)
+        tally.reached.update(world.history.reached)
         if found:
             tally.failures[seed] = found
             if len(tally.failures) >= stop_after:
@@ -76,10 +87,13 @@ def tally_of(seeds: Iterable[int], play: Callable[[int], tuple[World, list[str]]
     return tally
 
 
-def replay_command(seed: int, profile: Profile | None = None, mutant: str | None = None) -> str:
+def replay_command(
+    seed: int, profile: Profile | None = None, mutant: str | None = None, without: Without = NOTHING
+) -> str:
     """What to type to see this seed again."""
     options = f" --profile {profile.name}" if profile else ""
     options += f" --mutant {mutant}" if mutant else ""
+    options += f" --without '{without}'" if without != NOTHING else ""
     return f"python -m rota.testing.sim --first {seed} --seeds 1{options}"
 
 
@@ -88,22 +102,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = parser_of_seeds("rota.testing.sim", __doc__)
     parser.add_argument("--profile", choices=sorted(PROFILES), help="one profile for all; drawn by the seed otherwise")
     parser.add_argument("--mutant", help="plant this bug of tests/sim/mutants.py first")
+    parser.add_argument("--without", type=Without.parse, default=NOTHING, help="leave this out, as --shrink prints it")
+    parser.add_argument("--shrink", action="store_true", help="print the smallest world of the first seed that fails")
+    parser.add_argument("--coverage", action="store_true", help="print which events met which states of a group")
     options = parser.parse_args(argv)
     profile = PROFILES.get(options.profile or "")
+    if options.shrink:
+        return _shrink(options.first, profile, options.mutant, options.without)
     seeds = range(options.first, options.first + options.seeds)
-    tally = run_side_by_side(seeds, profile, options.jobs, options.mutant)
-    _report(tally, profile, options.mutant)
+    tally = run_side_by_side(seeds, profile, options.jobs, options.mutant, options.without)
+    _report(tally, profile, options.mutant, options.without)
+    if options.coverage:
+        print("\n".join(["", *table(tally.reached)]))
     return 1 if tally.failures else 0
 
 
-def run_side_by_side(seeds: range, profile: Profile | None, jobs: int, mutant: str | None = None) -> Tally:
+def run_side_by_side(
+    seeds: range, profile: Profile | None, jobs: int, mutant: str | None = None, without: Without = NOTHING
+) -> Tally:
     """The same as `run_seeds` in several processes; the order of the seeds does not matter to any of them."""
-    return side_by_side(partial(_run_chunk, profile=profile, mutant=mutant), Tally(), seeds, jobs, _CHUNK)
+    run = partial(_run_chunk, profile=profile, mutant=mutant, without=without)
+    return side_by_side(run, Tally(), seeds, jobs, _CHUNK)
 
 
-def _run_chunk(seeds: range, profile: Profile | None, mutant: str | None) -> Tally:
+def _run_chunk(seeds: range, profile: Profile | None, mutant: str | None, without: Without) -> Tally:
     with _planted(mutant):
-        return run_seeds(seeds, profile)
+        return run_seeds(seeds, profile, without=without)
+
+
+def _shrink(seed: int, profile: Profile | None, mutant: str | None, without: Without) -> int:
+    with _planted(mutant):
+        shrunk = shrink(lambda left_out: run_seed(seed, profile, left_out), without)
+    if shrunk is None:
+        print(f"seed {seed} violates nothing")
+        return 0
+    for line in trace(shrunk.world.history):
+        print(line)
+    print(f"\n{shrunk}\n  replay: {replay_command(seed, profile, mutant, shrunk.world.without)}")
+    return 1
 
 
 def _planted(mutant: str | None) -> AbstractContextManager[None]:
@@ -116,7 +152,7 @@ def _planted(mutant: str | None) -> AbstractContextManager[None]:
     return planted
 
 
-def _report(tally: Tally, profile: Profile | None, mutant: str | None) -> None:
+def _report(tally: Tally, profile: Profile | None, mutant: str | None, without: Without = NOTHING) -> None:
     seconds = max(tally.cpu_seconds, 1e-9)
     print(
         f"{tally.seeds} seeds, {tally.rebalances} rebalances, {tally.calls} calls, {tally.steps} steps "
@@ -128,7 +164,7 @@ def _report(tally: Tally, profile: Profile | None, mutant: str | None) -> None:
         print(f"\nseed {seed} violates {len(found)} rules on Python {platform.python_version()}:")
         for text in found[:5]:
             print(f"  {text}")
-        print(f"  replay: {replay_command(seed, profile, mutant)}")
+        print(f"  replay: {replay_command(seed, profile, mutant, without)}")
     print(f"{len(tally.failures)} of {tally.seeds} seeds violate something" if tally.failures else "0 violations")
 
 

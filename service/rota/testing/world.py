@@ -18,7 +18,7 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request, parks_for_ms
 from rota.replica.forwarding import shard_of_request
 from rota.replica.ports import ShardClaim
-from rota.testing.facts import facts_of, image_differences
+from rota.testing.facts import facts_of, image_differences, without_offsets
 from rota.testing.history import Call, Effect, GroupKey, History
 from rota.testing.liveness import LivenessServer
 from rota.testing.nemesis import Nemesis
@@ -28,7 +28,8 @@ from rota.testing.replica import Replica
 from rota.testing.replicas import ReplicaProcess, ServedShard
 from rota.testing.scheduler import Scheduler
 from rota.testing.situations import note_reply_situation, note_takeover
-from rota.testing.store import SimulatedStore
+from rota.testing.store import STORE_CLOCK_MS, SimulatedStore
+from rota.testing.without import NOTHING, Without
 
 NAMESPACE = "sim"
 LONGEST_ANSWER_MS = 5_500
@@ -38,12 +39,20 @@ LONGEST_ANSWER_MS = 5_500
 class World:
     """Everything there is. `run` plays the safety phase, then takes the faults away and waits for peace (L7)."""
 
-    def __init__(self, seed: int, profile: Profile | None = None, parts: Parts | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        profile: Profile | None = None,
+        parts: Parts | None = None,
+        without: Without = NOTHING,
+    ) -> None:
         self.seed = seed
+        self.without = without
         self.profile = profile or profile_of(seed)
         self.parts = parts or parts_of(seed, self.profile)
         if parts is None:
             self.profile = with_parts(self.profile, self.parts)
+        self.profile = without.of(self.profile)
         self.forwards = self.parts.forwards
         self.rng = Random(seed)
         self.scheduler = Scheduler()
@@ -108,6 +117,10 @@ class World:
             if not member.dead:
                 member.paused_until_ms = 0
                 member.close_hold()
+        sides = self.store.tables.side_commits(range(self.profile.shards))
+        self.history.on_the_way = frozenset(
+            ((side.namespace, side.group_id), side.partition, side.row.offset) for side in sides if side.row is not None
+        )
         return self.history
 
     def _wait_for_peace(self) -> None:
@@ -190,7 +203,11 @@ class World:
     def clock_offset_of(self, replica_id: str) -> int:
         """Wall clocks are wrong by up to an hour, each in its own way (T1)."""
         if replica_id not in self._clock_offsets:
-            self._clock_offsets[replica_id] = self.rng.randint(0, 7_200_000)
+            wrong_ms = self.rng.randint(0, 7_200_000)
+            # Pruning compares these clocks, which date the lines, with the store's: so they differ by a "day" or so.
+            self._clock_offsets[replica_id] = (
+                STORE_CLOCK_MS + wrong_ms % 2_000 if "prune" in self.parts.beside else wrong_ms
+            )
         return self._clock_offsets[replica_id]
 
     def grow(self, group: GroupKey) -> int:
@@ -216,7 +233,8 @@ class World:
     def note_release(self, owner_id: str, shard_id: int, epoch: int, revision: int) -> None:
         """D1: nothing is answered that the store does not have. S15: nobody answers who is not the owner any more."""
         self.history.releases[(shard_id, epoch)] = self.scheduler.now_ms
-        if self.store.tables.owner_of(shard_id) != owner_id:
+        is_blind = self.history.is_blind(shard_id, self.scheduler.now_ms)
+        if self.store.tables.owner_of(shard_id) != owner_id and not is_blind:
             self.violation(f"S15 shard {shard_id}: {owner_id} answers after another has taken it")
         journal = self.history.journal[shard_id]
         if len(journal) < revision or (revision and journal[revision - 1].epoch > epoch):
@@ -228,6 +246,20 @@ class World:
             if former and former[-1][2] == replica_id:
                 self.sometimes("same replica takes a shard again")
             self.history.epochs.append((claim.shard_id, claim.epoch, replica_id, self.scheduler.now_ms))
+
+    def note_blind_claims(self, claims: list[ShardClaim], reads_ms: list[int], sent_ms: int) -> None:
+        """The gaps that are left (F6): a replica cannot know that the store's clock was set before its first read, nor
+        forth and back between two of them, and a claim that was sent before may land after it.
+
+        For the rest of one lease, the former owner may answer what was true until the claim. It writes nothing.
+        """
+        now_ms, lease_ms = self.scheduler.now_ms, self.profile.lease_ms
+        steps = self.history.clock_steps
+        unseen = [step for step in steps if reads_ms and reads_ms[-2:][0] <= step.at_ms]
+        for step in [step for step in steps if step.by_ms > 0 and step.at_ms >= now_ms - lease_ms]:
+            if not reads_ms or step.at_ms <= reads_ms[0] or step.at_ms >= sent_ms or len(unseen) > 1:
+                self.sometimes("a claim trusts a clock that was set")
+                self.history.blind_until_ms.update(dict.fromkeys((c.shard_id for c in claims), step.at_ms + lease_ms))
 
     def note_owner(self, replica: ReplicaProcess, shard_id: int) -> None:
         former = [
@@ -255,9 +287,10 @@ class World:
         journal = self.history.journal[shard_id]
         if not journal or journal[-1].epoch != owned.epoch:
             return
-        for difference in image_differences(owned.shard.image(), self.store.tables.load(shard_id)):
+        names = self.store.on_the_way(shard_id)
+        for difference in image_differences(owned.shard.image(), self.store.tables.load(shard_id), names):
             self.violation(f"S14 shard {shard_id}: {difference}")
-        live, folded = facts_of(owned.shard), facts_of(self.store.folded[shard_id])
+        live, folded = (without_offsets(facts_of(each), names) for each in (owned.shard, self.store.folded[shard_id]))
         if live != folded:
             self.violation(f"S14 shard {shard_id}: live {live}, folded {folded}")
 

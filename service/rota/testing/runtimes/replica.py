@@ -23,7 +23,6 @@ from rota.runtime.host import ShardHost
 from rota.runtime.routing import RoutedCoordinator
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.upkeep import Upkeep
-from rota.testing.facts import facts_of
 from rota.testing.replicas import ReplicaProcess
 from rota.testing.runtimes.liveness import LivenessOfReplica
 from rota.testing.runtimes.loop import ProcessLoop
@@ -104,7 +103,7 @@ class Witness(Telemetry):
 
     def on_shard_loaded(self, shard_id: int, epoch: int, _groups: int, _seconds: float) -> None:
         host = self._hosts[shard_id] = self._replica.hosts[shard_id]
-        self._world.store.loaded_facts[(shard_id, epoch)] = facts_of(host.shard)
+        self._world.store.note_loaded(host.shard, epoch)
         self._world.note_owner(self._replica, shard_id)
 
     def on_shard_dropped(self, shard_id: int, _epoch: int, reason: str) -> None:

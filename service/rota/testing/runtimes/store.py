@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota.group.journal import decode_entry
@@ -12,7 +11,7 @@ from rota.group.records import Entry
 from rota.group.rows import ShardImage, SideCommit
 from rota.replica.owned_shard import Batch
 from rota.replica.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreUnavailable
-from rota.testing.store import SimulatedStore, Tables
+from rota.testing.store import SimulatedStore
 
 if TYPE_CHECKING:
     from rota.testing.runtimes.replica import RuntimeReplica
@@ -26,25 +25,8 @@ READ_TIMEOUT_MS = 30_000
 """The default of `SqlStore`."""
 
 
-class JournalTables(Tables):
-    """Tables whose journal can be read. The payloads stay values: the runtime has encoded them already."""
-
-    def read_events(
-        self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
-    ) -> list[JournalEvent]:
-        shard = self._shards.get(shard_id)
-        events = shard.events[max(after_seq, 0) :] if shard is not None else []
-        wanted = (e for e in events if namespace in (None, e.namespace) and group_id in (None, e.group_id))
-        return list(islice(wanted, limit))
-
-
 class RuntimeStore(SimulatedStore):
     """One database for the replicas of a world."""
-
-    tables: JournalTables
-
-    def _new_tables(self) -> JournalTables:
-        return JournalTables(lambda: self._scheduler.now_ms)
 
     def append_batches(
         self, owner_id: str, clock_offset_ms: int, batches: Sequence[ShardBatch], gave_up: Callable[[], bool]

@@ -1,0 +1,129 @@
+"""Planted bugs in what happens beside the members' work: pruning, users' transactions, forced rebalances, clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rota.group import offsets, rebalance
+from rota.protocol.errors import ErrorCode
+from rota.replica.known_owners import KnownOwners
+from rota.storage import memory, prune_plan
+from rota.testing import replica
+from tests.sim.registry import Patch, mutant
+
+# --- pruning ------------------------------------------------------------------------------------------
+
+
+@mutant
+def pruning_does_not_wait_for_readers(patch: Patch) -> None:
+    """S19: lines are gone that a reader has yet to read."""
+    patch(prune_plan, "read_by_all", lambda _readers, _shard_id, last: last)
+
+
+@mutant
+def pruning_waits_for_the_fastest_reader(patch: Patch) -> None:
+    """S19: of two readers, the slower one misses lines."""
+
+    def read_by_all(readers: Iterable[Any], shard_id: int, last: int) -> int:
+        return max((each.read(shard_id) for each in readers), default=last)
+
+    patch(prune_plan, "read_by_all", read_by_all)
+
+
+@mutant
+def pruning_takes_a_day_too_many(patch: Patch) -> None:
+    """S19: lines of the days that are to be kept are gone."""
+    original = prune_plan.horizon_ms
+
+    def horizon_ms(store_now_ms: int, keep_days: int, day_ms: int = prune_plan.DAY_MS) -> int:
+        return original(store_now_ms, keep_days - 1, day_ms)
+
+    patch(memory, "horizon_ms", horizon_ms)
+
+
+@mutant
+def pruning_takes_progress_along(patch: Patch) -> None:
+    """S14: with the lines that committed them, offsets are gone from the rows."""
+    original = memory._Shard.prune
+
+    def prune(self: Any, up_to: int) -> None:
+        original(self, up_to)
+        self.offsets.clear()
+
+    patch(memory._Shard, "prune", prune)
+
+
+# --- the store's clock ----------------------------------------------------------------------------------
+
+
+@mutant
+def a_lease_is_over_by_a_clock_that_was_set(patch: Patch) -> None:
+    """S15 (F6): a shard is claimed as soon as the store's clock says so, while its owner goes on to answer."""
+    patch(KnownOwners, "_compare_clocks", lambda _self, _read: None)
+
+
+@mutant
+def a_lease_is_counted_by_the_clock_of_the_store(patch: Patch) -> None:
+    """S15: an owner that sees the store's clock go back believes that its lease lasts as much longer."""
+    original = KnownOwners.update
+
+    def update(self: Any, owners: Any, sent_ms: int, answered_ms: int | None = None) -> None:
+        original(self, owners, sent_ms, answered_ms)
+        for owner in self.owners.values():
+            mine = self.mine.get(owner.shard_id) if owner.replica_id == self.replica_id else None
+            if mine is not None and mine.epoch == owner.epoch and answered_ms is not None:
+                mine.lease_until_ms = max(mine.lease_until_ms, answered_ms + owner.lease_left_ms)
+
+    patch(KnownOwners, "update", update)
+    patch(replica.Replica, "__init__", _with_shards_known(replica.Replica.__init__))
+
+
+def _with_shards_known(original: Any) -> Any:
+    def init(self: Any, *arguments: Any) -> None:
+        original(self, *arguments)
+        self.keeper.known.mine = self.keeper.leases.owned
+
+    return init
+
+
+# --- users' transactions ----------------------------------------------------------------------------------
+
+
+@mutant
+def progress_is_shown_before_it_is_taken_in(patch: Patch) -> None:
+    """S10: a fetch shows less than a user's transaction has committed before."""
+    patch(replica, "needs_side_commits", lambda _request: False)
+
+
+@mutant
+def what_is_taken_in_is_written_again(patch: Patch) -> None:
+    """S10: the owner's write overwrites what a later transaction of the user's has committed."""
+    original = offsets._record_taken_in
+
+    def record_taken_in(result: Any, group: Any, member_id: str, rows: Any) -> None:
+        original(result, group, member_id, rows)
+        group.dirty_offsets.update(dict.fromkeys((row.topic, row.partition) for row in rows))
+
+    patch(offsets, "_record_taken_in", record_taken_in)
+
+
+@mutant
+def a_users_transaction_commits_in_any_generation(patch: Patch) -> None:
+    """S9: the fence in the database is not checked."""
+    patch(memory.MemoryTables, "check_fence", lambda *_arguments: ErrorCode.NONE)
+
+
+# --- forced rebalances ------------------------------------------------------------------------------------
+
+
+@mutant
+def a_leader_that_was_asked_to_step_down_leads_again(patch: Patch) -> None:
+    """S2: a forced rebalance has the same leader as before."""
+    original = rebalance._joined_leader
+
+    def joined_leader(group: Any) -> str | None:
+        group.passed_over = None
+        return original(group)
+
+    patch(rebalance, "_joined_leader", joined_leader)

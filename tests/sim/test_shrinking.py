@@ -1,0 +1,72 @@
+"""A seed that violates a rule is shrunk to a small world that violates the same rule."""
+
+from __future__ import annotations
+
+import pytest
+
+from rota.testing.shrink import Shrunk, faults_of, rule_of, shrink, size_of
+from rota.testing.sim import main, run_seed
+from rota.testing.trace import trace
+from rota.testing.without import NOTHING, Without
+from tests.sim.mutants import MUTANTS
+
+
+def shrunk(mutant: str, seed: int, most_plays: int) -> Shrunk:
+    with MUTANTS[mutant]():
+        found = shrink(lambda without: run_seed(seed, without=without), NOTHING, most_plays)
+    assert found is not None, f"seed {seed} does not find {mutant}"
+    return found
+
+
+def check_shrunk(mutant: str, seed: int, found: Shrunk) -> None:
+    assert faults_of(found.world) < faults_of(found.first)
+    assert 2 * size_of(found.world) <= size_of(found.first)
+    with MUTANTS[mutant]():
+        again, violations = run_seed(seed, without=Without.parse(str(found.world.without)))
+    assert again.history.trace_hash() == found.world.history.trace_hash()
+    assert found.rule in map(rule_of, violations)
+    assert not run_seed(seed, without=found.world.without)[1], "it is the planted bug that violates the rule"
+
+
+@pytest.mark.parametrize("mutant", ["reply_before_commit", "generation_not_bumped"])
+def test_a_planted_bug_is_shown_by_a_shorter_world(mutant: str) -> None:
+    check_shrunk(mutant, 50, shrunk(mutant, 50, most_plays=30))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("mutant", "seed"),
+    [
+        ("a_lease_is_over_by_a_clock_that_was_set", 5),
+        ("pruning_does_not_wait_for_readers", 0),
+        ("progress_is_shown_before_it_is_taken_in", 1),
+        ("tombstone_forgotten", 5),
+    ],
+)
+def test_a_bug_that_needs_certain_faults_is_shown_by_a_shorter_world(mutant: str, seed: int) -> None:
+    check_shrunk(mutant, seed, shrunk(mutant, seed, most_plays=150))
+
+
+def test_a_seed_that_violates_nothing_is_not_shrunk(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--first", "3", "--shrink"]) == 0
+    assert "violates nothing" in capsys.readouterr().out
+
+
+def test_the_command_prints_the_trace_and_how_to_replay_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--first", "50", "--shrink", "--mutant", "reply_before_commit"]) == 1
+
+    printed = capsys.readouterr().out
+    assert "D1 shard" in printed
+    assert "replay: python -m rota.testing.sim --first 50 --seeds 1 --mutant reply_before_commit --without" in printed
+
+
+def test_what_is_left_out_is_read_as_it_is_written() -> None:
+    without = Without(frozenset({"loss", "g0.2"}), frozenset({4, 17}), 3_500)
+
+    assert Without.parse(str(without)) == without
+
+
+def test_acts_that_are_left_out_are_not_in_the_trace() -> None:
+    world, _ = run_seed(0, without=Without(frozenset({"churn"}), frozenset({0})))
+
+    assert not any("churn" in line or "#0 " in line for line in trace(world.history))
