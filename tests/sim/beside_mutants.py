@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
-from rota.group import offsets, rebalance
+from rota.group import offsets, rebalance, sync
 from rota.protocol.errors import ErrorCode
 from rota.replica.known_owners import KnownOwners
 from rota.storage import memory, prune_plan
@@ -127,3 +128,29 @@ def a_leader_that_was_asked_to_step_down_leads_again(patch: Patch) -> None:
         return original(group)
 
     patch(rebalance, "_joined_leader", joined_leader)
+
+
+# --- phases that wait for longer than they must ---------------------------------------------------------
+
+
+@mutant
+def the_initial_delay_is_prolonged_to_the_rebalance_timeout(patch: Patch) -> None:
+    """L3: a group that has just got its first members waits for its whole rebalance timeout."""
+    original = rebalance._extend_initial_delay
+
+    def extend(result: Any, group: Any, limits: Any) -> None:
+        original(result, group, replace(limits, initial_rebalance_delay_ms=group.join_remaining_ms))
+
+    patch(rebalance, "_extend_initial_delay", extend)
+
+
+@mutant
+def the_assignment_waits_for_the_last_member(patch: Patch) -> None:
+    """L3: the leader has synced, but no member gets its share before all have synced."""
+    original = sync._store_assignment
+
+    def store(result: Any, group: Any, request: Any) -> None:
+        if all(member.sync_call is not None for member in group.members.values()):
+            original(result, group, request)
+
+    patch(sync, "_store_assignment", store)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from rota.group.assignment import server_side_of
 from rota.group.shard import Shard
 from rota.group.state import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
 
@@ -28,6 +29,7 @@ def check_group(group: Group) -> list[str]:
     broken = list(_members_and_counts(group))
     broken += _state_and_timers(group)
     broken += check_join_phase(group)
+    broken += check_sync_phase(group)
     broken += _settled_side(group)
     for member in group.members.values():
         broken += (f"{member.member_id}: {rule}" for rule in _member(group, member))
@@ -40,6 +42,14 @@ def check_join_phase(group: Group) -> Iterator[str]:
         return
     if all(member.joined for member in group.members.values()):
         yield f"every member has joined, but the join phase goes on until {group.join_deadline_ms}"
+
+
+def check_sync_phase(group: Group) -> Iterator[str]:
+    """L3: a generation whose leader has synced has its assignment, whichever members have not synced yet."""
+    leader = group.members.get(group.leader_id or "")
+    awaits = group.state is COMPLETING_REBALANCE and server_side_of(group) is None
+    if awaits and leader is not None and leader.sync_call is not None:
+        yield f"the leader has synced, but the members wait for it until {group.sync_deadline_ms}"
 
 
 def _members_and_counts(group: Group) -> Iterator[str]:

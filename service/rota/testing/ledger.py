@@ -33,6 +33,9 @@ class GroupAccount:
     """Of the join phase under way, as long as its owner is the same."""
     empty_since_ms: int | None = None
     """By its owner's clock; None before the group has had a generation, and while it has one."""
+    is_initial: bool = False
+    """The join phase began in an Empty group: it lasts the initial delay after the last newcomer, at most twice."""
+    last_join_ms: int = 0
     rebalance_timeout_ms: int = 0
     """The longest rebalance timeout of all that have been members in this join phase."""
     had_static_members: bool = False
@@ -117,6 +120,7 @@ class Ledger:
 def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
     match record:
         case r.RebalanceStarted():
+            account.is_initial = account.state == "Empty"
             account.state = "PreparingRebalance"
             account.rebalance_reason = record.reason
             account.start_phase(at_ms)
@@ -124,6 +128,7 @@ def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
             if not account.members:
                 account.protocol_type = record.protocol_type
             account.members[record.member.member_id] = record.member
+            account.last_join_ms = at_ms
             account.note_in_phase(record.member)
         case r.MemberUpdated():
             account.members[record.member.member_id] = record.member

@@ -10,9 +10,9 @@ from __future__ import annotations
 import traceback
 from random import Random
 
-from rota.group.invariants import check_join_phase
+from rota.group.invariants import check_join_phase, check_sync_phase
 from rota.group.shard import Shard
-from rota.group.state import PREPARING_REBALANCE, STABLE, GroupState
+from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE, GroupState
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request, parks_for_ms
@@ -272,10 +272,13 @@ class World:
         note_takeover(self.history, self.store.folded[shard_id])
 
     def check_join_phases(self, shard: Shard) -> None:
-        """L3: between any two steps, no join phase waits for its timeout once every member has joined."""
+        """L3: between any two steps, no phase waits for its timeout once those have come that it waits for."""
         for group in shard.groups.values():
             if group.state is PREPARING_REBALANCE:
                 for broken in check_join_phase(group):
+                    self.violation(f"L3 {group.group_id}: {broken}")
+            elif group.state is COMPLETING_REBALANCE:
+                for broken in check_sync_phase(group):
                     self.violation(f"L3 {group.group_id}: {broken}")
 
     def compare_with_store(self, owned: ServedShard) -> None:
