@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from rota.group import offsets, rebalance, sync
+from rota.group import offsets, rebalance, shard, sync
+from rota.group.state import STABLE
 from rota.protocol.errors import ErrorCode
 from rota.replica.known_owners import KnownOwners
 from rota.storage import memory, prune_plan
@@ -53,6 +54,25 @@ def pruning_takes_progress_along(patch: Patch) -> None:
         self.offsets.clear()
 
     patch(memory._Shard, "prune", prune)
+
+
+@mutant
+def a_sweep_deletes_groups_that_hold_progress(patch: Patch) -> None:
+    """S10: an Empty group is deleted with offsets that are within their retention."""
+    original = offsets.expired_offsets
+    patch(shard, "expired_offsets", lambda *arguments: (original(*arguments)[0], True))
+
+
+@mutant
+def progress_of_a_topic_that_no_member_reads_expires_at_once(patch: Patch) -> None:
+    """S10: while the group is Stable, offsets expire whatever their age."""
+    original = offsets.expired_offsets
+
+    def expired_offsets(group: Any, now_ms: int, limits: Any) -> Any:
+        stable = group.state is STABLE
+        return original(group, now_ms, replace(limits, offsets_retention_ms=-(2**40)) if stable else limits)
+
+    patch(shard, "expired_offsets", expired_offsets)
 
 
 # --- the store's clock ----------------------------------------------------------------------------------

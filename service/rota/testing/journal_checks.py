@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rota.group import records as r
 from rota.protocol.messages import CommitOffsets
-from rota.testing.beside_checks import check_limits, check_step_down, check_taken_in, is_of_user
+from rota.testing.beside_checks import EMPTIED, check_limits, check_step_down, check_taken_in, is_of_user
 from rota.testing.history import Landed
 from rota.testing.ledger import GroupAccount
 from rota.testing.scan import Scan
@@ -106,6 +106,19 @@ def check_retention(scan: Scan, account: GroupAccount, line: Landed) -> Iterator
         yield f"S10 {line.entry.group_id}: {record.partitions} expired {after_ms} ms after the last member had gone"
 
 
+def check_retention_of_each(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
+    """S10: while a group has members, progress lasts for the retention from its commit; a sweep keeps it."""
+    record, limits = line.entry.record, scan.history.limits
+    if isinstance(record, r.GroupDeleted) and record.reason == EMPTIED and account.offsets:
+        yield f"S10 {line.entry.group_id}: deleted as empty, with {account.offsets}"
+    if not isinstance(record, r.OffsetsDeleted) or record.reason != "expired" or account.state == "Empty":
+        return
+    for name in record.partitions:
+        after_ms = line.entry.at_ms - account.committed_ms[name]
+        if limits is not None and after_ms < limits.offsets_retention_ms:
+            yield f"S10 {line.entry.group_id}: {name} expired {after_ms} ms after its commit"
+
+
 def check_timeouts(_scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
     """L1: a static member outlives the rebalance timeout of a join phase."""
     record = line.entry.record
@@ -167,6 +180,7 @@ LINE_RULES: tuple[Callable[[Scan, GroupAccount, Landed], Iterator[str]], ...] = 
     check_step_down,
     check_limits,
     check_retention,
+    check_retention_of_each,
     check_timeouts,
     check_expiry,
     check_join_phase,

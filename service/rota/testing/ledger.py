@@ -28,6 +28,8 @@ class GroupAccount:
     settled_state: str | None = None
     assignments: dict[str, bytes] = field(default_factory=dict)
     offsets: dict[tuple[str, int], r.CommittedOffset] = field(default_factory=dict)
+    committed_ms: dict[tuple[str, int], int] = field(default_factory=dict)
+    """When each of them was committed, by its owner's clock, or by the store's where a user's transaction did it."""
     rebalance_since_ms: int | None = None
     rebalance_reason: str = ""
     """Of the join phase under way, as long as its owner is the same."""
@@ -106,6 +108,9 @@ class Ledger:
         elif not isinstance(record, r.ShardReleased | r.TopicChanged):
             account = self.account((entry.namespace, entry.group_id))
             _move(account, record, line.decided_ms)
+            if isinstance(record, r.OffsetsCommitted):
+                dated = ((item, item.committed_at_ms) for item in record.offsets)
+                account.committed_ms.update({(i.topic, i.partition): ms or entry.at_ms for i, ms in dated})
             if isinstance(record, r.GroupEmptied | r.GenerationCompleted):
                 account.empty_since_ms = entry.at_ms if account.state == "Empty" else None
 
