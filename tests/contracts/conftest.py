@@ -9,8 +9,11 @@ from typing import Protocol
 
 import pytest
 
+from rota.pipeline.journal import open_journal
+from rota.pipeline.positions import Position
 from rota.replica.ports import ShardClaim, ShardStore
 from rota.storage import MemoryStore, MemoryTables, SqlStore, upgrade
+from rota.storage.pruning import prune
 from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import PostgresServer
 
@@ -29,6 +32,9 @@ class Backing(Protocol):
     async def until_over(self, store: ShardStore, claim: ShardClaim) -> None:
         """Return when the claim's lease is over by the store's clock."""
 
+    async def prune(self, shard_id: int, up_to: int) -> None:
+        """Prune the shard's lines, all of which are of past days, up to this one."""
+
 
 class MemoryBacking:
     """Its clock stands still until it is told to move."""
@@ -45,6 +51,9 @@ class MemoryBacking:
     async def until_over(self, store: ShardStore, claim: ShardClaim) -> None:
         self._now_ms += self.lease_ms
 
+    async def prune(self, shard_id: int, up_to: int) -> None:
+        self._tables.prune_shard(shard_id, up_to)
+
 
 class SqlBacking:
     lease_ms = 50
@@ -59,6 +68,12 @@ class SqlBacking:
         async with asyncio.timeout(EVENTUALLY_S):
             while await _lease_left_ms(store, claim.shard_id) > 0:
                 continue  # each look waits for the store, so that others run meanwhile
+
+    async def prune(self, shard_id: int, up_to: int) -> None:
+        """Up to the bookmark of a reader, which is at that line."""
+        journal = open_journal(self.url)
+        journal.bookmark("slow", Position(journal.heads().incarnation, {shard_id: up_to}))
+        assert (await prune(self.url, keep_days=1)).up_to[shard_id] == up_to
 
 
 async def _lease_left_ms(store: ShardStore, shard_id: int) -> int:

@@ -14,14 +14,15 @@ import pytest
 from rota.group.rows import RowChanges
 from rota.pipeline.journal import open_journal
 from rota.pipeline.positions import Position
+from rota.protocol.errors import LinesPruned
 from rota.replica.ports import JournalEvent, ShardBatch, StoreRefused
 from rota.storage import SqlStore, upgrade
 from rota.storage.engine import single_engine
-from rota.storage.partitions import create_partitions, existing_days
+from rota.storage.partitions import create_partitions, existing_days, partition_name
 from rota.storage.pruning import prune
 from rota.storage.readers import forget_reader, list_readers, register_reader
 from rota.storage.urls import parse_store_url
-from rota.storage.verify import verify
+from rota.storage.verify import ShardReport, verify
 
 DAY_MS = 86_400_000
 SHARDS = 2
@@ -75,7 +76,17 @@ async def make_old_days(dsn: str) -> None:
 
 
 async def numbers(service: SqlStore) -> dict[int, list[int]]:
-    return {s: [event.seq for event in await service.read_events(s, 0, 1_000)] for s in range(SHARDS)}
+    return {s: await lines_left(service, s) for s in range(SHARDS)}
+
+
+async def lines_left(service: SqlStore, shard_id: int) -> list[int]:
+    """Its lines from the first on that is not pruned."""
+    after = 0
+    while True:
+        try:
+            return [event.seq for event in await service.read_events(shard_id, after, 1_000)]
+        except LinesPruned as pruned:
+            after = pruned.first_revision - 1
 
 
 async def read_by(url: str, reader: str, positions: Mapping[int, int]) -> None:
@@ -165,6 +176,61 @@ async def test_partitions_that_are_empty_are_dropped_but_nobody_waits_for_a_read
     assert done.lines == SHARDS * 3 * A_DAY
     assert seen == seen_later == SHARDS * DAYS * A_DAY
     assert len(days_then) - len(await days_of(url)) == 3
+
+
+@pytest.fixture
+async def truncating(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A transaction that does what `prune` does with whole days, up to the moment before it commits."""
+    connection = await asyncpg.connect(url)
+    transaction = connection.transaction()
+    await transaction.start()
+    for day in (await days_of(url))[:3]:
+        await connection.execute(f"LOCK TABLE rota.{partition_name(day)} IN ACCESS EXCLUSIVE MODE")
+        await connection.execute(f"TRUNCATE rota.{partition_name(day)}")
+    await connection.execute("UPDATE rota.shards SET first_seq = $1", 3 * A_DAY + 1)
+    yield connection
+    await connection.close()
+
+
+async def until_blocked(url: str, by: asyncpg.Connection) -> None:
+    """Return once a session waits for a lock that this one holds."""
+    watching = await asyncpg.connect(url)
+    blocked = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
+    async with asyncio.timeout(30):
+        while not await watching.fetchval(blocked, by.get_server_pid()):
+            continue  # each look waits for Postgres
+    await watching.close()
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+async def test_a_reader_that_is_overtaken_by_a_truncate_is_refused(
+    url: str, service: SqlStore, truncating: asyncpg.Connection
+) -> None:
+    reading = asyncio.create_task(service.read_events(0, 0, 1_000))
+    await until_blocked(url, truncating)
+    await truncating.execute("COMMIT")
+
+    with pytest.raises(LinesPruned) as refused:
+        await reading
+
+    assert refused.value.first_revision == 3 * A_DAY + 1
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+async def test_verify_sees_no_hole_where_it_is_overtaken_by_a_truncate(
+    url: str, truncating: asyncpg.Connection
+) -> None:
+    verifying = asyncio.create_task(first_report(url))
+    await until_blocked(url, truncating)
+    await truncating.execute("COMMIT")
+
+    report = await verifying
+
+    assert (report.differences, report.pruned) == ((), True)
+
+
+async def first_report(url: str) -> ShardReport:
+    return await anext(verify(url))
 
 
 async def days_of(url: str) -> list[date]:

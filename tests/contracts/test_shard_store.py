@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from rota.group.rows import RowChanges, ShardImage
+from rota.protocol.errors import ErrorCode, LinesPruned
 from rota.replica.ports import ShardClaim, ShardStore
 from tests.contracts.builders import (
     A_MINUTE_MS,
@@ -20,7 +21,7 @@ from tests.contracts.builders import (
     claim_one,
     image_of,
 )
-from tests.contracts.conftest import SHARD_COUNT
+from tests.contracts.conftest import SHARD_COUNT, Backing
 
 # --- the journal ------------------------------------------------------------------------------
 
@@ -108,6 +109,41 @@ async def test_the_journal_of_one_group_is_read_by_its_name(store: ShardStore) -
     assert await seqs(namespace="a") == [1, 3, 4]
     assert await seqs(group_id="g") == [1, 2, 4]
     assert await seqs(namespace="b", group_id="h") == []
+
+
+@pytest.mark.parametrize("limit", [0, 1, 9])
+@pytest.mark.parametrize("names", [{}, {"namespace": "default", "group_id": "h"}, {"group_id": "none"}])
+async def test_a_reader_behind_pruned_lines_is_refused(
+    store: ShardStore, backing: Backing, limit: int, names: dict[str, str]
+) -> None:
+    claim = await claim_one(store)
+    await store.append([a_batch(claim, *(an_event(n, group_id=name) for n, name in enumerate("ghghg")))])
+    await backing.prune(0, up_to=3)
+
+    async def first_revision(after: int) -> int:
+        with pytest.raises(LinesPruned) as refused:
+            await store.read_events(0, after, limit, **names)
+        assert refused.value.code is ErrorCode.REVISION_OUT_OF_RANGE
+        return refused.value.first_revision
+
+    assert [await first_revision(after) for after in (0, 1, 2)] == [4, 4, 4]
+
+
+async def test_a_reader_at_the_first_line_that_is_left_reads_on(store: ShardStore, backing: Backing) -> None:
+    claim = await claim_one(store)
+    await store.append([a_batch(claim, *(an_event(n, group_id=name) for n, name in enumerate("ghghg")))])
+    await backing.prune(0, up_to=3)
+    left = await store.read_events(0, 3, 9)
+    await backing.prune(0, up_to=5)
+
+    none_left = await store.read_events(0, 5, 9)
+    with pytest.raises(LinesPruned, match="begins at revision 6: revisions 5 to 5 are pruned"):
+        await store.read_events(0, 4, 9)
+
+    assert [event.seq for event in left] == [4, 5]
+    assert none_left == []
+    assert await store.append([a_batch(claim, an_event(6), after=5)]) == []
+    assert [event.seq for event in await store.read_events(0, 5, 9)] == [6]
 
 
 async def test_shards_have_journals_of_their_own(store: ShardStore) -> None:

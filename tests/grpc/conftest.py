@@ -19,11 +19,14 @@ LIMITS = Limits(initial_rebalance_delay_ms=0)
 
 
 @pytest.fixture
-async def coordinator() -> AsyncIterator[LocalCoordinator]:
-    clock = SystemClock()
-    store = MemoryStore(clock.monotonic_ms)
+def store() -> MemoryStore:
+    return MemoryStore(SystemClock().monotonic_ms)
+
+
+@pytest.fixture
+async def coordinator(store: MemoryStore) -> AsyncIterator[LocalCoordinator]:
     await store.open(2)
-    async with LocalCoordinator(store, shard_count=2, limits=LIMITS, clock=clock) as coordinator:
+    async with LocalCoordinator(store, shard_count=2, limits=LIMITS) as coordinator:
         await coordinator.wait_until_ready()
         yield coordinator
 

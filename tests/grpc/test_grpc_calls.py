@@ -12,9 +12,12 @@ from rota.access.proxies import Proxies, parse_networks
 from rota.api.grpc.calls import host_of
 from rota.api.grpc.server import GrpcServer
 from rota.observability.metrics import Metrics
+from rota.protocol.ids import shard_of
 from rota.protocol.messages import DescribeGroup, DescribeReply
-from rota.replica.ports import Answer
+from rota.replica.ports import Answer, JournalEvent
+from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
+from rota.storage.memory import MemoryStore
 from rota.v1 import admin_pb2
 from rota.v1 import coordinator_pb2 as pb
 from tests.grpc.clients import Channel, G, a_join, a_stable_member, a_sync, admin, refused, stub
@@ -241,6 +244,67 @@ async def test_a_watch_of_what_is_no_group_is_refused(channel: Channel) -> None:
     watch = admin(channel).WatchGroup(admin_pb2.WatchGroupRequest(namespace="default", group_id="?"))
 
     assert (await refused(watch.read())).code == "INVALID_GROUP_ID"
+
+
+@pytest.fixture
+async def pruned(channel: Channel, store: MemoryStore) -> int:
+    """The first line that is left of the journal of the group, which has a Stable member."""
+    await a_stable_member(channel)
+    shard_id = shard_of("default", G["group_id"], 2)
+    first = store.tables.load(shard_id).last_seq - 1
+    store.tables.prune_shard(shard_id, first - 1)
+    return first
+
+
+@pytest.mark.parametrize("after", [0, 1])
+async def test_a_watch_behind_pruned_lines_is_told_where_the_journal_begins(
+    channel: Channel, pruned: int, metrics: Metrics, after: int
+) -> None:
+    watch = admin(channel).WatchGroup(admin_pb2.WatchGroupRequest(**G, after_revision=after))
+
+    ended = await refused(watch.read())
+
+    assert (ended.status, ended.code) == (grpc.StatusCode.OUT_OF_RANGE, "REVISION_OUT_OF_RANGE")
+    assert ended.metadata["first_revision"] == str(pruned)
+    assert f"read on after revision {pruned - 1}" in ended.detail
+    assert b'code="REVISION_OUT_OF_RANGE",operation="WatchGroup"' in metrics.exposition()
+
+
+class OvertakingStore(MemoryStore):
+    """Its journal is pruned right after a look where it begins."""
+
+    async def read_events(self, shard_id: int, after_seq: int, limit: int, **names: Any) -> list[JournalEvent]:
+        found = await super().read_events(shard_id, after_seq, limit, **names)
+        if limit == 0:
+            self.tables.prune_shard(shard_id, 3)
+        return found
+
+
+@pytest.mark.parametrize("store", [OvertakingStore(SystemClock().monotonic_ms)])
+async def test_a_watch_that_is_overtaken_is_told_where_the_journal_begins(channel: Channel) -> None:
+    await a_stable_member(channel)
+    watch = admin(channel).WatchGroup(admin_pb2.WatchGroupRequest(**G, after_revision=0))
+
+    ended = await refused(watch.read())
+
+    assert (ended.status, ended.metadata["first_revision"]) == (grpc.StatusCode.OUT_OF_RANGE, "4")
+
+
+@pytest.mark.parametrize("beginning", ["from_earliest", "after_revision"])
+async def test_a_watch_of_what_is_left_begins_with_the_first_line(
+    channel: Channel, pruned: int, beginning: str
+) -> None:
+    asked = {"from_earliest": True} if beginning == "from_earliest" else {"after_revision": pruned - 1}
+    watch = admin(channel).WatchGroup(admin_pb2.WatchGroupRequest(**G, **asked))
+
+    assert [(await watch.read()).revision for _ in range(2)] == [pruned, pruned + 1]
+    watch.cancel()
+
+
+async def test_a_watch_with_two_beginnings_is_refused(channel: Channel) -> None:
+    request = admin_pb2.WatchGroupRequest(**G, from_earliest=True, after_revision=0)
+
+    assert (await refused(admin(channel).WatchGroup(request).read())).code == "INVALID_REQUEST"
 
 
 # --- deadlines and hang-ups -----------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from rota.protocol.errors import ErrorCode
+from rota.protocol.errors import ErrorCode, check_not_pruned
 from rota.protocol.messages import Heartbeat, HeartbeatReply, Reply, Request, refuse
 from rota.replica.ports import Answer, JournalEvent, ShardOwner
 
@@ -32,6 +32,7 @@ class ScriptedCoordinator:
         self.cancelled: list[Request] = []
         self.journal: list[JournalEvent] = []
         self.journal_ends = False
+        self.first_revision = 1
         self.is_ready = (True, "")
 
     async def call(self, request: Request) -> Answer:
@@ -47,12 +48,16 @@ class ScriptedCoordinator:
         self.requests.append(request)
         return Answer(self.reply, REVISION, EPOCH)
 
+    async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
+        check_not_pruned(after_revision, self.first_revision)
+
     async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:
         seen = self.journal[-1].seq if after_revision is None and self.journal else after_revision or 0
         self.watchers += 1
         await self._tell()
         try:
             while True:
+                check_not_pruned(seen, self.first_revision)
                 for event in [event for event in self.journal if event.seq > seen]:
                     seen = event.seq
                     yield event
@@ -65,6 +70,7 @@ class ScriptedCoordinator:
             await self._tell()
 
     async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:
+        check_not_pruned(after_seq, self.first_revision)
         return [event for event in self.journal if event.seq > after_seq][:limit]
 
     def locate(self, namespace: str, group_id: str) -> ShardOwner:
@@ -84,6 +90,11 @@ class ScriptedCoordinator:
 
     async def append(self, *events: JournalEvent) -> None:
         self.journal += events
+        await self._tell()
+
+    async def prune(self, up_to: int) -> None:
+        self.first_revision = up_to + 1
+        self.journal = [event for event in self.journal if event.seq > up_to]
         await self._tell()
 
     async def end_journal(self) -> None:

@@ -19,6 +19,7 @@ GRPC_NAMES = {
     "RESOURCE_EXHAUSTED",
     "FAILED_PRECONDITION",
     "ABORTED",
+    "OUT_OF_RANGE",
     "UNAVAILABLE",
     "UNAUTHENTICATED",
 }
@@ -47,6 +48,7 @@ EXPECTED = {
     ErrorCode.INVALID_REQUEST: (400, "INVALID_ARGUMENT"),
     ErrorCode.PAYLOAD_TOO_LARGE: (413, "INVALID_ARGUMENT"),
     ErrorCode.OFFSET_METADATA_TOO_LARGE: (413, "INVALID_ARGUMENT"),
+    ErrorCode.REVISION_OUT_OF_RANGE: (410, "OUT_OF_RANGE"),
     ErrorCode.UNAUTHENTICATED: (401, "UNAUTHENTICATED"),
     ErrorCode.GROUP_AUTHORIZATION_FAILED: (403, "PERMISSION_DENIED"),
 }
@@ -79,6 +81,15 @@ def test_a_problem_document_survives_the_way_to_the_client(code: ErrorCode) -> N
 def test_an_rpc_status_survives_the_way_to_the_client(code: ErrorCode) -> None:
     problem = problem_of(rpc_status(code, "why", member_id="m-1", revision=7, epoch=3))
     assert problem == Problem(code, "why", "m-1", 7, 3, (STATUS[code].retry_after_s or 0) * 1_000)
+
+
+def test_the_first_revision_that_is_left_survives_the_way_to_the_client() -> None:
+    code = ErrorCode.REVISION_OUT_OF_RANGE
+    over_http = decode_problem(410, problem_document(code, "pruned", first_revision=32))
+    over_grpc = problem_of(rpc_status(code, "pruned", first_revision=32))
+
+    assert over_http == over_grpc == Problem(code, "pruned", first_revision=32)
+    assert decode_problem(410, problem_document(code, "pruned", first_revision="32")) == Problem(code, "pruned")
 
 
 @pytest.mark.parametrize("http_status", [302, 400, 401, 403, 404, 408, 413, 429, 502, 504])

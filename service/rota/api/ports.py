@@ -22,10 +22,17 @@ class ServedCoordinator(Protocol):
         """Answer at once, without awaiting, or return None for `call` to do it."""
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:
-        """The group's journal, live: from behind `after_revision` on, from now on where that is None."""
+        """The group's journal, live: from behind `after_revision` on, from now on where that is None.
+
+        The iteration raises `LinesPruned` where lines after `after_revision`, or after the last line that it gave, are
+        pruned.
+        """
+
+    async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
+        """Raise `LinesPruned` where lines after `after_revision` are pruned from the journal of the group's shard."""
 
     async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:
-        """Journal lines of a shard with `seq > after_seq`, in order."""
+        """Journal lines of a shard with `seq > after_seq`, in order; `LinesPruned` as in `ShardStore.read_events`."""
 
     def locate(self, namespace: str, group_id: str) -> ShardOwner:
         """Who owns the group's shard."""

@@ -5,9 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Literal
 
 from rota.client.calls import Caller, patience_ms
-from rota.client.errors import CoordinatorUnreachable, Unavailable, UnknownTopic, error_for, typed_errors
+from rota.client.errors import (
+    CoordinatorUnreachable,
+    RevisionOutOfRange,
+    Unavailable,
+    UnknownTopic,
+    error_for,
+    typed_errors,
+)
 from rota.client.stats import ClientStats
 from rota.client.transports.port import GroupEvent, Transport
 from rota.protocol.defaults import TOPICS_WAIT_MS
@@ -116,19 +124,31 @@ class Administration:
         request = DeleteOffsets(self.namespace, group_id, selected)
         _check_partitions((await self._caller.ask(request, DeleteOffsetsReply)).partitions)
 
-    async def watch(self, group_id: str, after_revision: int | None = None) -> AsyncIterator[GroupEvent]:
+    async def watch(
+        self, group_id: str, after_revision: int | Literal["earliest"] | None = None
+    ) -> AsyncIterator[GroupEvent]:
         """A group's journal: lines after `after_revision` (None: from now on), then live, without end.
 
+        `"earliest"` begins with the first line that `rota journal prune` has left; 0 takes the whole journal or fails.
         When the coordinator goes away it is waited for, and what happened meanwhile is not missed, provided that
         there was a revision to go on from: the one given, or that of an event seen.
+
+        Raises:
+            RevisionOutOfRange: Lines after `after_revision`, or after the last event seen, are pruned by now.
         """
+        takes_what_is_left = after_revision == "earliest"
+        after = 0 if after_revision == "earliest" else after_revision
         lasting = 0
         while True:
             self._caller.check()
             try:
-                async for event in self._transport.watch(self.namespace, group_id, after_revision):
-                    after_revision, lasting = event.revision, 0
+                async for event in self._transport.watch(self.namespace, group_id, after):
+                    after, lasting, takes_what_is_left = event.revision, 0, False
                     yield event
+            except RevisionOutOfRange as pruned:
+                if not takes_what_is_left:
+                    raise
+                after = pruned.first_revision - 1
             except Unavailable as error:
                 lasting += isinstance(error, CoordinatorUnreachable) and error.is_lasting
                 if lasting > 1:

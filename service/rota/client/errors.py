@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.wire.problems import Problem
 from rota.wire.status import STATUS, Remedy
 
 
@@ -37,7 +38,8 @@ class CoordinatorError(Exception):
         │   └── MemberIdRequired
         ├── NotFound
         │   ├── GroupIdNotFound
-        │   └── UnknownTopic
+        │   ├── UnknownTopic
+        │   └── RevisionOutOfRange          lines of the journal are pruned: go on at `first_revision`
         ├── AccessDenied
         │   ├── Unauthenticated
         │   └── GroupAuthorizationFailed
@@ -224,6 +226,20 @@ class UnknownTopic(NotFound):
     code = ErrorCode.UNKNOWN_TOPIC
 
 
+class RevisionOutOfRange(NotFound):
+    """Lines of the journal that were asked for are pruned. Read the group's present state, then watch on.
+
+    `first_revision` is the first line that the journal still has: `watch(group_id, error.first_revision - 1)` goes on
+    there. `watch(group_id, "earliest")` begins there at once.
+    """
+
+    code = ErrorCode.REVISION_OUT_OF_RANGE
+
+    def __init__(self, detail: str = "", *, first_revision: int = 0) -> None:
+        super().__init__(detail)
+        self.first_revision = first_revision
+
+
 class AccessDenied(CoordinatorError):
     """The coordinator does not allow it."""
 
@@ -320,4 +336,12 @@ def error_for(code: ErrorCode, detail: str = "", retry_after_ms: int = 0) -> Coo
     """The error that stands for an answer's code. `NONE` is no error and must not be asked for."""
     error = _LEAF_OF[code](detail)
     error.retry_after_ms = retry_after_ms
+    return error
+
+
+def error_in(problem: Problem) -> CoordinatorError:
+    """The error that stands for a problem document or a status of Rota's."""
+    error = error_for(problem.code, problem.detail, problem.retry_after_ms)
+    if isinstance(error, RevisionOutOfRange):
+        error.first_revision = problem.first_revision
     return error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Generic, Self, TypeAlias
+from typing import Generic, Literal, Self, TypeAlias
 
 from rota.assignors import TopicPartition
 from rota.assignors.work import WorkItem
@@ -339,11 +339,15 @@ class Client:
     def delete_offsets(self, group_id: str, partitions: Mapping[str, Sequence[int]]) -> None:
         """Forget what a group has committed for these partitions of topics, by topic; those it never had count, too."""
 
-    def watch(self, group_id: str, after_revision: int | None = None) -> Iterator[GroupEvent]:
+    def watch(self, group_id: str, after_revision: int | Literal["earliest"] | None = None) -> Iterator[GroupEvent]:
         """A group's journal: lines after `after_revision` (None: from now on), then live, without end.
 
+        `"earliest"` begins with the first line that `rota journal prune` has left; 0 takes the whole journal or fails.
         When the coordinator goes away it is waited for, and what happened meanwhile is not missed, provided that
         there was a revision to go on from: the one given, or that of an event seen.
+
+        Raises:
+            RevisionOutOfRange: Lines after `after_revision`, or after the last event seen, are pruned by now.
         """
 
     def topics(self) -> list[TopicReply]:

@@ -26,6 +26,7 @@ class ErrorCode(StrEnum):
     COORDINATOR_NOT_AVAILABLE = "COORDINATOR_NOT_AVAILABLE"
     ASSIGNMENT_FAILED = "ASSIGNMENT_FAILED"
     OFFSET_METADATA_TOO_LARGE = "OFFSET_METADATA_TOO_LARGE"
+    REVISION_OUT_OF_RANGE = "REVISION_OUT_OF_RANGE"
     INVALID_REQUEST = "INVALID_REQUEST"
     UNKNOWN_TOPIC = "UNKNOWN_TOPIC"
     INVALID_PARTITIONS = "INVALID_PARTITIONS"
@@ -45,3 +46,27 @@ class RejectedRequest(Exception):
         super().__init__(f"{code}: {detail}")
         self.code = code
         self.detail = detail
+        self.first_revision = 0
+        """With REVISION_OUT_OF_RANGE: the first line that the journal still has."""
+
+
+class LinesPruned(RejectedRequest):
+    """A reader asked for lines of a journal that are pruned. To go on behind them in silence would hide a gap."""
+
+    def __init__(self, after_revision: int, first_revision: int) -> None:
+        super().__init__(
+            ErrorCode.REVISION_OUT_OF_RANGE,
+            f"the journal begins at revision {first_revision}: revisions {after_revision + 1} to {first_revision - 1} "
+            f"are pruned; read the present state, then read on after revision {first_revision - 1}",
+        )
+        self.after_revision = after_revision
+        self.first_revision = first_revision
+
+
+def check_not_pruned(after_revision: int, first_revision: int) -> None:
+    """Raise `LinesPruned` unless a journal that begins at `first_revision` has every line after `after_revision`.
+
+    Every reader of a journal is checked by this rule, in the snapshot from which its lines are read.
+    """
+    if after_revision + 1 < first_revision:
+        raise LinesPruned(after_revision, first_revision)

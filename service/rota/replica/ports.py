@@ -156,7 +156,11 @@ class ShardStore(Protocol):
     async def read_events(
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
     ) -> list[JournalEvent]:
-        """Journal lines with `seq > after_seq` in order, of one group where it is named."""
+        """Journal lines with `seq > after_seq` in order, of one group where it is named.
+
+        Raises `LinesPruned` where the shard's journal begins later than `after_seq + 1`, also with `limit` 0: the
+        check and the lines are of one snapshot, so a reader never skips a pruned line without noticing.
+        """
 
 
 class LivenessUnavailable(Exception):

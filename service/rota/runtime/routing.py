@@ -112,6 +112,9 @@ class RoutedCoordinator:
         """Return once the group's shard is not here any more."""
         await self.local.until_moved(namespace, group_id)
 
+    async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
+        await self.local.check_revision(namespace, group_id, after_revision)
+
     async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:
         return await self.local.events(shard_id, after_seq, limit)
 

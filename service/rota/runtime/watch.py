@@ -19,6 +19,7 @@ async def watch_group(
     """Events of the group with a revision above `after_revision`, or from now on where that is None.
 
     Ends when the shard is dropped or the watcher lags too far behind: call again with the last revision seen.
+    Raises `LinesPruned` where `rota journal prune` was faster than the watcher.
     """
     queue: asyncio.Queue[JournalEvent | None] = asyncio.Queue()
     watchers = host.watchers.setdefault((namespace, group_id), set())

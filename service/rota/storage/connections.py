@@ -54,8 +54,11 @@ class Connections(Protocol):
     def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """As `writing`, for the appender alone: BEGIN and COMMIT are left out where they are its own, or not needed."""
 
-    def reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """A transaction in which every statement sees the same snapshot."""
+    def reading(self, *, isolated: bool = True) -> AbstractAsyncContextManager[AsyncConnection]:
+        """A transaction in which every statement sees the same snapshot.
+
+        Where it is not `isolated`, each statement may see a later snapshot than the one before it.
+        """
 
     async def maintain(self) -> None:
         """Upkeep that is due every few hours."""
@@ -100,7 +103,7 @@ class SqliteConnections:
             yield connection
         self._file.check()
 
-    def reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
+    def reading(self, *, isolated: bool = True) -> AbstractAsyncContextManager[AsyncConnection]:  # noqa: ARG002
         return self._readers.begin()
 
     async def maintain(self) -> None:
@@ -154,8 +157,8 @@ class PostgresConnections:
     def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
         return self._appending.use() if self._appending is not None else self.writing()
 
-    def reading(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        mode = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
+    def reading(self, *, isolated: bool = True) -> AbstractAsyncContextManager[AsyncConnection]:
+        mode = f"ISOLATION LEVEL {'REPEATABLE READ' if isolated else 'READ COMMITTED'} READ ONLY"
         return postgres_transaction(self._opened(), self._read_timeout_ms, mode=mode)
 
     def _opened(self) -> AsyncEngine:

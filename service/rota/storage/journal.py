@@ -6,12 +6,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Select, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rota.protocol.errors import check_not_pruned
 from rota.replica.ports import JournalEvent, ShardBatch
 from rota.storage.bulk import TableChange
-from rota.storage.schema import group_events
+from rota.storage.schema import group_events, shards
 
 # In the order of JournalEvent's fields.
 _EVENT_COLUMNS = (
@@ -39,14 +40,34 @@ async def read_events(
     namespace: str | None = None,
     group_id: str | None = None,
 ) -> list[JournalEvent]:
-    """The lines of `ShardStore.read_events`."""
+    """The lines of `ShardStore.read_events`.
+
+    One statement, because Postgres empties a partition by TRUNCATE, which transactions with an older snapshot see at
+    once. The connection's transaction must be READ COMMITTED, so that this statement's snapshot is taken after the
+    statement has locked the partitions; otherwise lines could be missing while `first_seq` is still the old one.
+    """
+    lines = _lines(shard_id, after_seq, limit, namespace, group_id).subquery()
+    wanted = (
+        select(shards.c.first_seq, *lines.c)
+        .select_from(shards.outerjoin(lines, true()))
+        .where(shards.c.shard_id == shard_id)
+        .order_by(lines.c.seq)
+    )
+    rows = (await connection.execute(wanted)).all()
+    for first_seq, *_ in rows[:1]:
+        check_not_pruned(after_seq, first_seq)
+    return [JournalEvent(*line) for _, *line in rows if line[0] is not None]
+
+
+def _lines(
+    shard_id: int, after_seq: int, limit: int, namespace: str | None, group_id: str | None
+) -> Select[tuple[Any, ...]]:
     wanted = select(*_EVENT_COLUMNS).where(group_events.c.shard_id == shard_id, group_events.c.seq > after_seq)
     if namespace is not None:
         wanted = wanted.where(group_events.c.namespace == namespace)
     if group_id is not None:
         wanted = wanted.where(group_events.c.group_id == group_id)
-    rows = (await connection.execute(wanted.order_by(group_events.c.seq).limit(limit))).all()
-    return [JournalEvent(*row) for row in rows]
+    return wanted.order_by(group_events.c.seq).limit(limit)
 
 
 def journal_lines(batches: Sequence[ShardBatch]) -> TableChange:

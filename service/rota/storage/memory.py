@@ -18,7 +18,7 @@ from rota.group.rows import (
     TopicsRevisionRow,
 )
 from rota.group.state import GroupState
-from rota.protocol.errors import ErrorCode
+from rota.protocol.errors import ErrorCode, check_not_pruned
 from rota.replica.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreRefused
 from rota.storage.batches import check_batches, last_seq
 from rota.storage.prune_plan import DAY_MS, Pruned, horizon_ms, plan
@@ -230,6 +230,7 @@ class MemoryTables:
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
     ) -> list[JournalEvent]:
         shard = self._shards.get(shard_id, _Shard())
+        check_not_pruned(after_seq, shard.first_seq)
         first = shard.position_of(after_seq)
         wanted = (
             (event, payload)
@@ -255,8 +256,12 @@ class MemoryTables:
         old = {shard_id: end for shard_id, shard in self._shards.items() if (end := shard.last_before(old_before_ms))}
         pruned = plan(old, self.first_seqs(), list(self.readers.values()))
         for shard_id, end in pruned.up_to.items():
-            self._shards[shard_id].prune(end)
+            self.prune_shard(shard_id, end)
         return pruned
+
+    def prune_shard(self, shard_id: int, up_to: int) -> None:
+        """Delete the shard's lines up to this one, whatever their age and their readers."""
+        self._shards[shard_id].prune(up_to)
 
     def _held(self, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
         held = {

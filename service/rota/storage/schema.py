@@ -53,7 +53,9 @@ class WallClockMs(TypeDecorator[int]):
             return value
         return _EPOCH + timedelta(milliseconds=value)
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> int:  # noqa: ARG002 - SQLAlchemy's signature
+    def process_result_value(self, value: Any, dialect: Dialect) -> int | None:  # noqa: ARG002 - SQLAlchemy's signature
+        if value is None:  # the side of an outer join that has no row
+            return None
         if isinstance(value, datetime):
             return (value - _EPOCH) // timedelta(milliseconds=1)
         return int(value)
@@ -92,7 +94,7 @@ class _JsonText(TypeDecorator[Any]):
         return json.dumps(value, ensure_ascii=False)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002 - SQLAlchemy's signature
-        return json.loads(value)
+        return None if value is None else json.loads(value)
 
 
 Json = JSON().with_variant(postgresql.JSONB(), "postgresql")

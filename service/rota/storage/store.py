@@ -152,7 +152,7 @@ class SqlStore:
     async def read_events(
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
     ) -> list[JournalEvent]:
-        async with self._reading() as connection:
+        async with self._reading(isolated=False) as connection:
             return await read_events(connection, shard_id, after_seq, limit, namespace=namespace, group_id=group_id)
 
     # --- access ---------------------------------------------------------------------------------
@@ -201,7 +201,10 @@ class SqlStore:
                 yield connection
 
     @asynccontextmanager
-    async def _reading(self, timeout_s: float | None = None) -> AsyncIterator[AsyncConnection]:
+    async def _reading(
+        self, timeout_s: float | None = None, *, isolated: bool = True
+    ) -> AsyncIterator[AsyncConnection]:
         with store_errors(is_in_use=self._is_in_use):
-            async with asyncio.timeout(timeout_s or self._read_timeout_s), self._connections.reading() as connection:
+            transaction = self._connections.reading(isolated=isolated)
+            async with asyncio.timeout(timeout_s or self._read_timeout_s), transaction as connection:
                 yield connection

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rota.group.journal import decode_entry
@@ -21,7 +21,7 @@ from rota.storage.errors import UPGRADE_HINT, store_errors
 from rota.storage.journal import read_events
 from rota.storage.migrate import read_status
 from rota.storage.rows import load_images, load_side_commits
-from rota.storage.schema import shards, store
+from rota.storage.schema import POSTGRES_SCHEMA, shards, store
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, parse_store_url
 
 _PAGE = 1_000
@@ -53,11 +53,12 @@ async def verify(store_url: str) -> AsyncIterator[ShardReport]:
         for shard_id in shard_ids:
             with store_errors():
                 async with engine.begin() as connection:
+                    await _keep_lines(connection)
                     (image,) = await load_images(connection, [shard_id])
                     on_the_way = await _side_commits(connection, shard_id)
                     first = await connection.scalar(select(shards.c.first_seq).where(shards.c.shard_id == shard_id))
                     fold = JournalFold(shard_id, first or 1)
-                    async for event in _events(connection, shard_id):
+                    async for event in _events(connection, shard_id, (first or 1) - 1):
                         fold.add(event)
             yield fold.compare(image, on_the_way)
 
@@ -168,8 +169,17 @@ def _name_of(row: GroupRow | MemberRow | OffsetRow | TopicRow | TopicsRevisionRo
             return (row.namespace,)
 
 
-async def _events(connection: AsyncConnection, shard_id: int) -> AsyncIterator[JournalEvent]:
-    after = 0
+async def _keep_lines(connection: AsyncConnection) -> None:
+    """Let no TRUNCATE of `rota journal prune` end between the statements of this transaction.
+
+    Its snapshot does not protect it: a partition that another transaction truncates is empty for every snapshot. The
+    lock is the one that each read of the journal takes; it must come before the statement that takes the snapshot.
+    """
+    if connection.dialect.name == "postgresql":
+        await connection.execute(text(f"LOCK TABLE {POSTGRES_SCHEMA}.group_events IN ACCESS SHARE MODE"))
+
+
+async def _events(connection: AsyncConnection, shard_id: int, after: int) -> AsyncIterator[JournalEvent]:
     while True:
         page = await read_events(connection, shard_id, after, _PAGE)
         for event in page:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rota.protocol.errors import LinesPruned
 from rota.storage.memory import MemoryReader
 from rota.testing.beside import Beside
 
@@ -25,7 +26,12 @@ class JournalReader:
     def read(self, shard_id: int) -> None:
         """S19: a page goes on where the last one ended, and says what the journal says."""
         after_seq = self._positions.get(shard_id, 0)
-        page = self._tables.read_events(shard_id, after_seq, PAGE)
+        try:
+            page = self._tables.read_events(shard_id, after_seq, PAGE)
+        except LinesPruned as pruned:
+            self._world.violation(f"S19 shard {shard_id}: a registered reader was not waited for: {pruned.detail}")
+            self._positions[shard_id] = pruned.first_revision - 1
+            return
         journal = self._world.history.journal[shard_id]
         for event in page:
             if event.seq != after_seq + 1:

@@ -202,14 +202,16 @@ class DeleteOffsetsResponse(_message.Message):
     def __init__(self, partitions: _Optional[_Iterable[_Union[_coordinator_pb2.PartitionResult, _Mapping]]] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class WatchGroupRequest(_message.Message):
-    __slots__ = ("namespace", "group_id", "after_revision")
+    __slots__ = ("namespace", "group_id", "after_revision", "from_earliest")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     AFTER_REVISION_FIELD_NUMBER: _ClassVar[int]
+    FROM_EARLIEST_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     group_id: str
     after_revision: int
-    def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., after_revision: _Optional[int] = ...) -> None: ...
+    from_earliest: bool
+    def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., after_revision: _Optional[int] = ..., from_earliest: _Optional[bool] = ...) -> None: ...
 
 class WatchGroupResponse(_message.Message):
     __slots__ = ("at_ms", "namespace", "group_id", "generation_id", "kind", "reason", "payload_json", "revision", "epoch")

@@ -14,6 +14,8 @@ MAX_RETRY_AFTER_MS = 30_000
 """A client waits no longer than this because of an answer, no matter what the answer asks for."""
 NO_ROUTE_STATUS = 404
 """With `INVALID_REQUEST`, whose own status is 400, it means that the server has no such path."""
+PRUNED_EVENT = "revision-out-of-range"
+"""The server-sent event that ends a stream of journal lines with a problem document: the next lines are pruned."""
 _TYPE_PREFIX = "urn:rota:error:"
 _TYPE_IF_NONE = dict.fromkeys(
     (ErrorCode.INVALID_REQUEST, ErrorCode.UNAUTHENTICATED, ErrorCode.THROTTLED, ErrorCode.PAYLOAD_TOO_LARGE),
@@ -24,7 +26,10 @@ _TYPE_IF_NONE = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """An error as a client reads it. `member_id` comes with MEMBER_ID_REQUIRED."""
+    """An error as a client reads it.
+
+    `member_id` comes with MEMBER_ID_REQUIRED, `first_revision` with REVISION_OUT_OF_RANGE.
+    """
 
     code: ErrorCode
     detail: str
@@ -32,6 +37,7 @@ class Problem:
     revision: int = 0
     epoch: int = 0
     retry_after_ms: int = 0
+    first_revision: int = 0
 
 
 def problem_document(code: ErrorCode, detail: str, http_status: int | None = None, **extra: Any) -> dict[str, Any]:
@@ -67,6 +73,7 @@ def decode_problem(http_status: int, document: dict[str, Any], retry_after: str 
         numbers.get("revision", 0),
         numbers.get("epoch", 0),
         retry_after_ms(retry_after),
+        numbers.get("first_revision", 0),
     )
 
 

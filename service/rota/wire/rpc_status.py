@@ -19,7 +19,14 @@ MESSAGE_MAX_BYTES = 300
 
 
 def rpc_status(
-    code: ErrorCode, detail: str, *, revision: int = 0, epoch: int = 0, member_id: str = "", owner: str = ""
+    code: ErrorCode,
+    detail: str,
+    *,
+    revision: int = 0,
+    epoch: int = 0,
+    member_id: str = "",
+    owner: str = "",
+    first_revision: int = 0,
 ) -> Status:
     """The status of an error: an `ErrorInfo`, and a `RetryInfo` where the table knows how long to wait.
 
@@ -35,6 +42,8 @@ def rpc_status(
         metadata["member_id"] = member_id
     if owner:
         metadata["owner"] = owner
+    if first_revision:
+        metadata["first_revision"] = str(first_revision)
     status.details.add().Pack(ErrorInfo(reason=code.value, domain=DOMAIN, metadata=metadata))
     if row.retry_after_s is not None:
         retry = RetryInfo()
@@ -69,6 +78,7 @@ def _problem(code: ErrorCode, info: ErrorInfo, detail: str, retry_after_ms: int)
         _number(info.metadata.get("revision", "")),
         _number(info.metadata.get("epoch", "")),
         bounded_retry_after_ms(retry_after_ms),
+        _number(info.metadata.get("first_revision", "")),
     )
 
 

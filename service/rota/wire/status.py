@@ -25,6 +25,8 @@ class Remedy(StrEnum):
     """Join again without a member id: the coordinator does not know it any more."""
     GIVE_UP = "give up"
     """Somebody else has this identity; stop, for joining again would only fence the other."""
+    READ_STATE = "read state"
+    """Lines of the journal are gone: read the present state instead, then go on at `first_revision`."""
     FIX_REQUEST = "fix request"
     """The request itself is wrong; the same one will never succeed."""
 
@@ -94,6 +96,9 @@ STATUS: Mapping[ErrorCode, Status] = MappingProxyType(
         ErrorCode.INVALID_PARTITIONS: _final(400, "INVALID_ARGUMENT", _FIX, "Not a valid number of partitions"),
         ErrorCode.INVALID_REQUEST: _final(400, "INVALID_ARGUMENT", _FIX, "Not a valid request"),
         ErrorCode.PAYLOAD_TOO_LARGE: _final(413, "INVALID_ARGUMENT", _FIX, "Larger than the coordinator admits"),
+        ErrorCode.REVISION_OUT_OF_RANGE: _final(
+            410, "OUT_OF_RANGE", Remedy.READ_STATE, "The journal does not go back that far"
+        ),
         ErrorCode.OFFSET_METADATA_TOO_LARGE: _final(413, "INVALID_ARGUMENT", _FIX, "Offset metadata too large"),
         ErrorCode.UNAUTHENTICATED: _final(401, "UNAUTHENTICATED", _FIX, "Authentication required"),
         ErrorCode.GROUP_AUTHORIZATION_FAILED: _final(403, "PERMISSION_DENIED", _FIX, "Not allowed"),

@@ -122,6 +122,10 @@ class GuardedCoordinator:
         events = self.unguarded.watch(namespace, group_id, after_revision)
         return self._while_allowed(identity, namespace, group_id, events)
 
+    async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
+        self.guard.admit_to(WATCH, namespace, group_id)
+        await self.unguarded.check_revision(namespace, group_id, after_revision)
+
     def subscribe(self, namespace: str, group_id: str, listener: Callable[[JournalEvent], None]) -> Callable[[], None]:
         """Not a caller's: the server follows groups for members that it has let in."""
         return self.unguarded.subscribe(namespace, group_id, listener)

@@ -30,6 +30,11 @@ class Failure:
     epoch: int = 0
     member_id: str = ""
     owner: str = ""
+    first_revision: int = 0
+
+
+def failure_of(rejected: RejectedRequest) -> Failure:
+    return Failure(rejected.code, rejected.detail, first_revision=rejected.first_revision)
 
 
 class CallFailed(Exception):
@@ -69,7 +74,7 @@ async def _awaited(work: Awaitable[Outcome], operation: str) -> Outcome | Failur
     except CallFailed as failed:
         return failed.failure
     except RejectedRequest as rejected:
-        return Failure(rejected.code, rejected.detail)
+        return failure_of(rejected)
     except StoreUnavailable:
         return Failure(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store cannot be reached")
     except Exception:
@@ -87,6 +92,7 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], failure: Failure) -
         epoch=failure.epoch,
         member_id=failure.member_id,
         owner=failure.owner,
+        first_revision=failure.first_revision,
     )
     code = grpc.StatusCode[STATUS[failure.code].grpc]
     await context.abort(code, status.message, ((DETAILS_KEY, status.SerializeToString()),))

@@ -10,15 +10,16 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from rota.api.beginning import EARLIEST, After, beginning_of_watch
 from rota.api.grpc.calls import Context, dump
-from rota.api.grpc.failures import Failure, abort
+from rota.api.grpc.failures import Failure, abort, failure_of
 from rota.api.grpc.ports import StreamedCoordinator
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.replica.ports import JournalEvent, StoreUnavailable
 from rota.v1.admin_pb2 import WatchGroupRequest, WatchGroupResponse
-from rota.wire.fields import Integer
+from rota.wire.fields import Integer, invalid
 from rota.wire.protobuf import parse
 from rota.wire.routes import decode_path
 
@@ -39,27 +40,37 @@ class Watching:
 
     async def watch(self, data: bytes, context: Context) -> None:
         try:
-            events = self._open(data)
+            events = await self._open(data)
+            with self.metrics.streaming():
+                async with aclosing(events):
+                    await self._forward(events, context)
         except RejectedRequest as rejected:
             self.metrics.request_answered(OPERATION, rejected.code)
-            await abort(context, Failure(rejected.code, rejected.detail))
-        with self.metrics.streaming():
-            async with aclosing(events):
-                await self._forward(events, context)
+            await abort(context, failure_of(rejected))
+        except StoreUnavailable:
+            _log.warning("a watch ended: the store cannot be reached")
         self.metrics.request_answered(OPERATION, ErrorCode.NONE)
         await abort(context, INTERRUPTED)
 
-    def _open(self, data: bytes) -> AsyncGenerator[JournalEvent, None]:
+    async def _open(self, data: bytes) -> AsyncGenerator[JournalEvent, None]:
         message = parse(WatchGroupRequest, data)
         names = decode_path({"namespace": message.namespace, "group_id": message.group_id})
-        after = None
-        if message.HasField("after_revision"):
-            try:
-                after = Integer().decode(message.after_revision, self.limits)
-            except RejectedRequest as rejected:
-                raise RejectedRequest(rejected.code, f"after_revision {rejected.detail}") from None
-        events: Any = self.coordinator.watch(names["namespace"], names["group_id"], after)
+        group = names["namespace"], names["group_id"]
+        after = await beginning_of_watch(self.coordinator, *group, self._after(message))
+        events: Any = self.coordinator.watch(*group, after)
         return events  # type: ignore[no-any-return]  # the coordinators' watches are generators
+
+    def _after(self, message: WatchGroupRequest) -> After | None:
+        if message.from_earliest:
+            if message.HasField("after_revision"):
+                raise invalid("after_revision must be absent with from_earliest")
+            return EARLIEST
+        if not message.HasField("after_revision"):
+            return None
+        try:
+            return Integer().decode(message.after_revision, self.limits)
+        except RejectedRequest as rejected:
+            raise RejectedRequest(rejected.code, f"after_revision {rejected.detail}") from None
 
     async def _forward(self, events: AsyncGenerator[JournalEvent, None], context: Context) -> None:
         """Headers go out once the group is followed: what the client does from then on, it will see here."""
@@ -75,8 +86,6 @@ class Watching:
                     return
                 await context.write(dump(_line(event)))
                 following = asyncio.ensure_future(anext(events, None))
-        except StoreUnavailable:
-            _log.warning("a watch ended: the store cannot be reached")
         finally:
             drained.cancel()
             following.cancel()

@@ -21,7 +21,7 @@ from rota.api.http.handlers import FenceKeys, Handlers, no_fence_keys
 from rota.api.http.heartbeats import HeartbeatEndpoint
 from rota.api.http.openapi import build_openapi
 from rota.api.http.operations import OPERATIONS, Operation
-from rota.api.http.outcomes import outcome_of
+from rota.api.http.outcomes import outcome_of, render_failure
 from rota.api.http.rendered import HttpRefusal, Rendered, render_document, render_rejection
 from rota.api.http.streams import PING_SECONDS, EventStreams
 from rota.api.ports import ServedCoordinator
@@ -31,6 +31,7 @@ from rota.observability.printable import printable
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat
+from rota.replica.ports import StoreUnavailable
 from rota.wire.routes import PREFIX, ROUTES, Carrier, Route
 
 Handler = Callable[[HttpRequest], Awaitable[ASGIApp]]
@@ -144,10 +145,11 @@ class HttpApi:
 
     async def _open_stream(self, http: HttpRequest) -> ASGIApp:
         try:
-            return self._streams.open(http)
-        except RejectedRequest as rejected:
-            self.metrics.request_answered("groupsWatch", rejected.code)
-            return render_rejection(rejected).as_response()
+            return await self._streams.open(http)
+        except (RejectedRequest, StoreUnavailable) as error:
+            rendered = render_failure(error, "groupsWatch")
+            self.metrics.request_answered("groupsWatch", rendered.code)
+            return rendered.as_response()
 
 
 def create_app(

@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope
 
 from rota.api.access.guard import Guard
 from rota.api.access.inquiry import CAN_I_QUERY, CAN_I_REPLY, WHO_AM_I_REPLY, answer_to, known_caller
+from rota.api.beginning import EARLIEST, After, from_earliest
 from rota.api.http.bodies import check_framing, check_no_query, receive_body
 from rota.api.http.draining import Draining
 from rota.api.http.heartbeats import HeartbeatEndpoint
@@ -23,6 +24,7 @@ from rota.observability.metrics import METRICS_MEDIA_TYPE, Metrics
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, LeaveGroup, LeaveReply, LeavingMember
+from rota.replica.ports import JournalEvent
 from rota.wire.documents import parse_document
 from rota.wire.fields import invalid
 from rota.wire.routes import Carrier, Route, decode_path, decode_request
@@ -92,12 +94,18 @@ class Handlers:
         query = JOURNAL_QUERY.decode(JOURNAL_QUERY.from_query(http.query_params.multi_items()), self.limits)
         if query["shard"] >= self.coordinator.shard_count:
             raise invalid(f"shard must be from 0 to {self.coordinator.shard_count - 1}")
-        events = await self.coordinator.events(query["shard"], query["after"], query["limit"])
-        revision = events[-1].seq if events else query["after"]
+        after, events = await self._lines(query["shard"], query["after"], query["limit"])
+        revision = events[-1].seq if events else after
         epoch = events[-1].epoch if events else 0
         return render_document(
             {"events": [EVENT.encode(event) for event in events], "revision": revision, "epoch": epoch}
         )
+
+    async def _lines(self, shard_id: int, after: After, limit: int) -> tuple[int, list[JournalEvent]]:
+        async def read(after_revision: int) -> tuple[int, list[JournalEvent]]:
+            return after_revision, await self.coordinator.events(shard_id, after_revision, limit)
+
+        return await from_earliest(read) if after == EARLIEST else await read(after)
 
     async def who_am_i(self, http: HttpRequest) -> Rendered:
         check_no_query(http.scope)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from rota.protocol.errors import ErrorCode
+from rota.protocol.errors import ErrorCode, LinesPruned
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinReply, ListReply, ListTopicsReply, Reply, SyncReply
@@ -139,11 +139,10 @@ def _problem() -> Json:
     }
     member_id = {"type": "string", "description": "With MEMBER_ID_REQUIRED: the id to join with."}
     owner = {"type": "string", "description": "With NOT_COORDINATOR: where the owner of the group is."}
-    return {
-        "type": "object",
-        "required": list(properties),
-        "properties": {**properties, "member_id": member_id, "owner": owner},
-    }
+    gone = "With REVISION_OUT_OF_RANGE: the first line that the journal still has; read on after the one before it."
+    first_revision = {"type": "integer", "minimum": 2, "description": gone}
+    sometimes = {"member_id": member_id, "owner": owner, "first_revision": first_revision}
+    return {"type": "object", "required": list(properties), "properties": properties | sometimes}
 
 
 def pending_response(with_member_id: bool) -> Json:
@@ -182,6 +181,9 @@ def error_responses(codes: Iterable[ErrorCode], *, reads_body: bool, bounded: bo
 
 def _error_response(status: int, codes: list[ErrorCode]) -> Json:
     example = problem_document(codes[0], STATUS[codes[0]].title, status, revision=0, epoch=0)
+    if codes[0] is ErrorCode.REVISION_OUT_OF_RANGE:
+        pruned = LinesPruned(7, 32)
+        example |= {"detail": pruned.detail, "first_revision": pruned.first_revision}
     response: Json = {
         "description": "; ".join(f"`{code}`: {STATUS[code].title}" for code in codes),
         "content": {

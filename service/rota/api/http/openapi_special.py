@@ -19,6 +19,7 @@ from rota.api.http.shapes import (
 from rota.observability.metrics import METRICS_MEDIA_TYPE
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
+from rota.wire.problems import PRUNED_EVENT
 from rota.wire.replies import LEAVE_REPLY
 from rota.wire.routes import PREFIX
 
@@ -133,9 +134,10 @@ def _find_coordinator() -> Json:
 def _watch(limits: Limits) -> Json:
     stream = (
         "One server-sent event per journal line: `event` is its kind, `id` its revision, `data` an Event. "
-        "`server-drain` means: this server goes away, connect again. A comment is sent every 15 s of silence."
+        "`server-drain` means: this server goes away, connect again. A comment is sent every 15 s of silence. "
+        f"`{PRUNED_EVENT}` ends a stream whose next lines are pruned; its `data` is the Problem that 410 has."
     )
-    codes = (ErrorCode.INVALID_GROUP_ID, *parts.COORDINATOR_ERRORS)
+    codes = (ErrorCode.INVALID_GROUP_ID, ErrorCode.REVISION_OUT_OF_RANGE, *parts.COORDINATOR_ERRORS)
     return _described(
         "groupsWatch",
         EVENTS,
@@ -155,7 +157,7 @@ def _read_journal(limits: Limits) -> Json:
         "Read a shard's journal, in order and without gaps.",
         parts.query_parameters(JOURNAL_QUERY, limits),
         _json(JOURNAL_REPLY.title, {"events": [_EVENT_EXAMPLE], "revision": 42, "epoch": 3})
-        | parts.error_responses(parts.COORDINATOR_ERRORS, reads_body=False),
+        | parts.error_responses((ErrorCode.REVISION_OUT_OF_RANGE, *parts.COORDINATOR_ERRORS), reads_body=False),
     )
 
 

@@ -28,7 +28,7 @@ async def _rendered(work: Awaitable[Rendered], operation: str) -> Rendered:
     try:
         return await work
     except Exception as error:
-        return _render_failure(error, operation)
+        return render_failure(error, operation)
 
 
 async def _traced(spans: tracing.Spans, work: Awaitable[Rendered], operation: str) -> Rendered:
@@ -41,7 +41,8 @@ async def _traced(spans: tracing.Spans, work: Awaitable[Rendered], operation: st
         return rendered
 
 
-def _render_failure(error: Exception, operation: str) -> Rendered:
+def render_failure(error: Exception, operation: str) -> Rendered:
+    """The answer for what was raised instead of one."""
     match error:
         case RejectedRequest():
             return render_rejection(error)

@@ -100,7 +100,12 @@ def render_rejection(rejected: RejectedRequest) -> Rendered:
         return render_problem(
             rejected.code, rejected.detail, http_status=rejected.http_status, headers=rejected.headers
         )
-    return render_problem(rejected.code, rejected.detail)
+    return render_problem(rejected.code, rejected.detail, **members_of(rejected))
+
+
+def members_of(rejected: RejectedRequest) -> dict[str, Any]:
+    """What the problem document of a rejection has beyond its code and its detail."""
+    return {"first_revision": rejected.first_revision} if rejected.first_revision else {}
 
 
 def _heartbeat_document(reply: HeartbeatReply, answer: Answer) -> bytes:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from rota.api.beginning import EARLIEST, After
 from rota.protocol.ids import NO_SHARD
-from rota.wire.fields import MAX_SAFE_INTEGER, AnyObject, Code, Integer, Text
+from rota.protocol.limits import Limits
+from rota.wire.fields import MAX_SAFE_INTEGER, AnyObject, Code, Integer, Text, integer_from_text
 from rota.wire.records import Entry, ListOf, Record, given
 from rota.wire.requests import REASON
 
@@ -34,15 +38,37 @@ EVENT = Record(
     title="Event",
 )
 
+
+class _After:
+    """A revision in a query string, or `earliest`."""
+
+    def decode(self, value: str, limits: Limits) -> After:
+        return EARLIEST if value == EARLIEST else _NUMBER.decode(integer_from_text(value), limits)
+
+    def encode(self, value: After) -> After:
+        return value
+
+    def schema(self, limits: Limits) -> dict[str, Any]:
+        return {"anyOf": [_NUMBER.schema(limits), {"const": EARLIEST}]}
+
+
+_EARLIEST = f"`{EARLIEST}`: from the first line on that is not pruned."
 WATCH_QUERY = given(
     dict,
-    (Entry("after", _NUMBER, None, "Events with a higher revision, first the past ones. Without it: from now on."),),
+    (
+        Entry(
+            "after",
+            _After(),
+            None,
+            f"Events with a higher revision, first the past ones; {_EARLIEST} Without it: from now on.",
+        ),
+    ),
 )
 JOURNAL_QUERY = given(
     dict,
     (
         Entry("shard", Integer(NO_SHARD, 2**31 - 1), doc="Which shard's journal; -1: what was done to API tokens."),
-        Entry("after", _NUMBER, 0, "Lines with a higher revision."),
+        Entry("after", _After(), 0, f"Lines with a higher revision; {_EARLIEST}"),
         Entry("limit", Integer(1, MAX_EVENTS), 100, "Most lines to answer."),
     ),
 )

@@ -11,14 +11,18 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from rota.api.beginning import beginning_of_watch
 from rota.api.http.draining import Draining
+from rota.api.http.rendered import members_of
 from rota.api.http.shapes import EVENT, WATCH_QUERY
 from rota.api.http.waiting import until_disconnect
 from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import Metrics
+from rota.protocol.errors import LinesPruned
 from rota.protocol.limits import Limits
 from rota.replica.ports import JournalEvent, StoreUnavailable
 from rota.wire.documents import dump_document
+from rota.wire.problems import PRUNED_EVENT, problem_document
 from rota.wire.routes import decode_path
 
 PING_SECONDS = 15.0
@@ -44,13 +48,17 @@ class EventStreams:
     draining: Draining
     ping_seconds: float = PING_SECONDS
 
-    def open(self, request: Request) -> EventStream:
-        """`Last-Event-ID` wins over `?after=`, because a browser that reconnects keeps the URL."""
+    async def open(self, request: Request) -> EventStream:
+        """`Last-Event-ID` wins over `?after=`, because a browser that reconnects keeps the URL.
+
+        Raises `RejectedRequest`, also where the lines that the caller asks for are pruned.
+        """
         path = decode_path(request.path_params)
         parameters = list(request.query_params.multi_items())
         if last_event_id := request.headers.get("last-event-id"):
             parameters.append(("after", last_event_id))
-        after = WATCH_QUERY.decode(WATCH_QUERY.from_query(parameters), self.limits)["after"]
+        asked = WATCH_QUERY.decode(WATCH_QUERY.from_query(parameters), self.limits)["after"]
+        after = await beginning_of_watch(self.coordinator, path["namespace"], path["group_id"], asked)
         events = self.coordinator.watch(path["namespace"], path["group_id"], after)
         return EventStream(events, self.metrics, self.draining, self.ping_seconds)
 
@@ -59,7 +67,8 @@ class EventStream:
     """One stream, as an ASGI response.
 
     Ends when the client hangs up; with `server-drain` when the server goes away, so that the client
-    goes on elsewhere; with `interrupted` when the journal cannot be followed any more.
+    goes on elsewhere; with `interrupted` when the journal cannot be followed any more; with `revision-out-of-range`
+    and a problem document when the lines that would come next are pruned.
     """
 
     def __init__(
@@ -70,7 +79,7 @@ class EventStream:
         self._draining = draining
         self._ping_seconds = ping_seconds
 
-        self._following: asyncio.Future[JournalEvent | None]
+        self._following: asyncio.Future[JournalEvent | bytes]
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.ensure_future(until_disconnect(receive))
@@ -111,24 +120,32 @@ class EventStream:
                 await _send_frame(send, _PING)
                 continue
             event = self._following.result()
-            if event is None:
-                return await _send_frame(send, _INTERRUPTED)
+            if isinstance(event, bytes):
+                return await _send_frame(send, event)
             await _send_frame(send, _frame(event))
             self._following = asyncio.ensure_future(self._follow())
 
-    async def _follow(self) -> JournalEvent | None:
-        """The next event; None when there will be none on this stream any more."""
+    async def _follow(self) -> JournalEvent | bytes:
+        """The next event, or the last frame, which says why there will be no other event on this stream."""
         try:
             return await anext(self._events)
         except (StopAsyncIteration, StoreUnavailable):
-            return None
+            return _INTERRUPTED
+        except LinesPruned as pruned:
+            return _pruned_frame(pruned)
         except Exception:
             _log.exception("an event stream failed")
-            return None
+            return _INTERRUPTED
 
 
 async def _send_frame(send: Send, frame: bytes) -> None:
     await send({"type": "http.response.body", "body": frame, "more_body": True})
+
+
+def _pruned_frame(pruned: LinesPruned) -> bytes:
+    """Without an id: the reader is still at the last line that it has read."""
+    problem = problem_document(pruned.code, pruned.detail, **members_of(pruned))
+    return b"event: %b\ndata: %b\n\n" % (PRUNED_EVENT.encode(), dump_document(problem))
 
 
 def _frame(event: JournalEvent) -> bytes:

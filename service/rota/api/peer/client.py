@@ -20,6 +20,7 @@ from rota.api.peer.methods import (
     WATCH,
     pack_document,
     unpack_event,
+    unpack_pruned,
 )
 from rota.api.peer.secret import Metadata, shown
 from rota.observability import tracing
@@ -80,8 +81,9 @@ class GrpcPeers:
         try:
             async for data in stream:
                 yield unpack_event(data)
-        except grpc.aio.AioRpcError:
-            return
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.OUT_OF_RANGE:
+                raise unpack_pruned(error.details() or "") from error
         finally:
             stream.cancel()
 

@@ -7,6 +7,7 @@ import json
 import os
 from typing import Any
 
+from rota.protocol.errors import LinesPruned
 from rota.replica.ports import JournalEvent
 
 SERVICE = "rota.internal.v1.Peer"
@@ -55,6 +56,15 @@ def pack_event(event: JournalEvent) -> bytes:
 
 def unpack_event(data: bytes) -> JournalEvent:
     return JournalEvent(**json.loads(data))
+
+
+def pack_pruned(pruned: LinesPruned) -> str:
+    """The message of the status OUT_OF_RANGE, with which a peer ends a watch."""
+    return json.dumps([pruned.after_revision, pruned.first_revision])
+
+
+def unpack_pruned(message: str) -> LinesPruned:
+    return LinesPruned(*json.loads(message))
 
 
 def pack_document(document: dict[str, Any]) -> bytes:

@@ -17,10 +17,12 @@ from rota.api.peer.methods import (
     TOPICS_CHANGED,
     WATCH,
     pack_event,
+    pack_pruned,
     unpack_document,
 )
 from rota.api.peer.secret import SecretRequired
 from rota.api.peer.traces import forwarded
+from rota.protocol.errors import LinesPruned
 from rota.protocol.messages import HeartbeatManyReply, HeartbeatReply
 from rota.replica.forwarding import as_moved
 from rota.replica.ports import Answer
@@ -99,10 +101,13 @@ class PeerServer:
         self._local.hear_of_topics(unpack_document(data)["namespaces"])
         return b"{}"
 
-    async def _watch(self, data: bytes, _context: Any) -> AsyncIterator[bytes]:
+    async def _watch(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
         asked = unpack_document(data)
-        async for event in self._local.watch(asked["namespace"], asked["group_id"], asked["after_revision"]):
-            yield pack_event(event)
+        try:
+            async for event in self._local.watch(asked["namespace"], asked["group_id"], asked["after_revision"]):
+                yield pack_event(event)
+        except LinesPruned as pruned:
+            await context.abort(grpc.StatusCode.OUT_OF_RANGE, pack_pruned(pruned))
 
 
 def _told(answer: Answer) -> Told:

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from rota.client.errors import CoordinatorUnreachable, error_for
+from rota.client.errors import CoordinatorUnreachable, error_in
 from rota.client.transports.causes import ends_the_call, foreign, quoted, together
 from rota.client.transports.grpc_owners import asking_over_grpc
 from rota.client.transports.owner_search import OwnerSearch
@@ -81,7 +81,7 @@ class GrpcTransport:
             if problem is None:
                 raise self.channels.failure(error, url) from error
             if problem.code not in _ENDS:
-                raise error_for(problem.code, problem.detail) from error
+                raise error_in(problem) from error
         finally:
             stream.cancel()
 

@@ -19,7 +19,7 @@ from rota.client.transports.causes import (
     no_answer,
     together,
 )
-from rota.client.transports.http_answers import HttpAnswer, group_event, read_answer, received_of, refusal_in
+from rota.client.transports.http_answers import HttpAnswer, group_event, pruned_in, read_answer, received_of, refusal_in
 from rota.client.transports.http_owners import asking_over_http
 from rota.client.transports.owner_search import OwnerSearch
 from rota.client.transports.owners import Owners
@@ -31,6 +31,7 @@ from rota.protocol.defaults import CONNECT_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Request, refuse
 from rota.wire.documents import dump_document
+from rota.wire.problems import PRUNED_EVENT
 from rota.wire.replies import Received
 from rota.wire.routes import PREFIX, Target, encode_request
 
@@ -112,6 +113,8 @@ class HttpTransport:
                 if not response.headers.get("content-type", "").startswith("text/event-stream"):
                     raise foreign(f"the answer from {address} is no stream of events", is_lasting=True)
                 async for event in events_of(response.aiter_lines()):
+                    if event.event == PRUNED_EVENT:
+                        raise pruned_in(event, address)
                     if event.event_id:
                         yield group_event(event, address)
         except CoordinatorError:

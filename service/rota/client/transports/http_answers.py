@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from rota.client.errors import CoordinatorError, CoordinatorUnreachable, error_for
+from rota.client.errors import CoordinatorError, CoordinatorUnreachable, error_in
 from rota.client.transports.causes import foreign, foreign_status
 from rota.client.transports.port import GroupEvent
 from rota.client.transports.sse import ServerSentEvent
@@ -77,7 +77,7 @@ def refusal_in(answer: HttpAnswer, address: str) -> CoordinatorError:
         problem = problem_in(answer, address)
     except CoordinatorUnreachable as failure:
         return failure
-    return error_for(problem.code, problem.detail, problem.retry_after_ms)
+    return error_in(problem)
 
 
 def problem_in(answer: HttpAnswer, address: str) -> Problem:
@@ -111,6 +111,12 @@ def group_event(event: ServerSentEvent, address: str) -> GroupEvent:
         )
     except (RejectedRequest, KeyError, ValueError) as error:
         raise foreign(f"an event from {address} is no journal line of Rota's") from error
+
+
+def pruned_in(event: ServerSentEvent, address: str) -> CoordinatorError:
+    """The error in the event that ends a stream whose next lines are pruned."""
+    answer = HttpAnswer(httpx.codes.GONE, httpx.Headers(), event.data.encode())
+    return refusal_in(answer, address)
 
 
 def _refused(request: Request, problem: Problem) -> Reply:

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
+from rota.client.errors import error_in
 from rota.client.transports.causes import no_answer, unexpected
 from rota.client.transports.port import Answer, GroupEvent
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.messages import Reply, Request, refuse
+from rota.wire.problems import Problem
 from rota.wire.replies import Received
 
 _HERE = "the coordinator in this process"
@@ -57,8 +59,12 @@ class InMemoryTransport:
 
     async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
         """As `Transport.watch`."""
-        async for line in self._coordinator.watch(namespace, group_id, after_revision):
-            yield GroupEvent(line.seq, line.at_ms, line.generation_id, line.kind, line.reason, line.payload)
+        try:
+            async for line in self._coordinator.watch(namespace, group_id, after_revision):
+                yield GroupEvent(line.seq, line.at_ms, line.generation_id, line.kind, line.reason, line.payload)
+        except RejectedRequest as rejected:
+            problem = Problem(rejected.code, rejected.detail, first_revision=rejected.first_revision)
+            raise error_in(problem) from rejected
 
     async def close(self) -> None:
         """Nothing to close."""

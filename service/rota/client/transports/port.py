@@ -51,7 +51,8 @@ class Transport(Protocol):
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
         """A group's journal lines with a higher revision, first the past ones, then live; None: from now on.
 
-        Ends when the coordinator ends it (it drains); raises `CoordinatorUnreachable` when the connection breaks.
+        Ends when the coordinator ends it (it drains); raises `CoordinatorUnreachable` when the connection breaks, and
+        `RevisionOutOfRange` where the next lines are pruned.
         """
 
     async def close(self) -> None: ...

@@ -1,0 +1,98 @@
+"""Whoever follows a group's journal is stopped where lines are pruned, at the owner and through other replicas."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rota.protocol.errors import LinesPruned
+from rota.protocol.ids import shard_of
+from rota.protocol.messages import CommitOffsets, OffsetToCommit
+from rota.replica.ports import JournalEvent
+from rota.runtime.coordinator import LocalCoordinator
+from rota.runtime.following import Follower
+from rota.runtime.watch import PAGE
+from rota.storage.memory import MemoryTables
+from tests.runtime.conftest import FaultyStore, a_join, until
+from tests.runtime.test_following import Listener
+from tests.runtime.test_routing import SHARDS, RunningReplica, a_group_of, fleet
+
+__all__ = ["fleet"]
+
+
+async def commit(coordinator: LocalCoordinator, group_id: str, times: int) -> None:
+    """One line of the journal each."""
+    for offset in range(times):
+        await coordinator.call(CommitOffsets("default", group_id, -1, (OffsetToCommit("docs", 0, offset),)))
+
+
+async def test_a_watch_that_is_overtaken_between_two_pages_is_stopped(
+    coordinator: LocalCoordinator, store: FaultyStore
+) -> None:
+    await commit(coordinator, "g", PAGE + 10)
+    seen: list[JournalEvent] = []
+
+    async def follow() -> None:
+        async for event in coordinator.watch("default", "g", 0):
+            seen.append(event)
+            if len(seen) == 1:
+                store.tables.prune_shard(shard_of("default", "g", 2), event.seq + PAGE + 4)
+
+    with pytest.raises(LinesPruned) as stopped:
+        await follow()
+
+    assert [event.seq for event in seen] == list(range(seen[0].seq, seen[0].seq + PAGE))
+    assert stopped.value.first_revision == seen[0].seq + PAGE + 5
+
+
+async def test_a_watch_from_now_on_is_not_stopped_by_what_was_pruned(
+    coordinator: LocalCoordinator, store: FaultyStore
+) -> None:
+    await commit(coordinator, "g", 5)
+    store.tables.prune_shard(shard_of("default", "g", 2), 4)
+    watch = coordinator.watch("default", "g")
+    next_line = asyncio.ensure_future(anext(watch))
+    await until(lambda: bool(coordinator._host("default", "g").watchers))  # type: ignore[union-attr]
+
+    await commit(coordinator, "g", 1)
+
+    assert (await next_line).kind == "offsets_committed"
+    await watch.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_watch_through_another_replica_is_stopped_too(
+    fleet: list[RunningReplica], tables: MemoryTables
+) -> None:
+    here, there = fleet[0], fleet[1]
+    group = a_group_of(there)
+    await commit(there.local, group, 5)
+    tables.prune_shard(shard_of("default", group, SHARDS), 4)
+
+    with pytest.raises(LinesPruned) as stopped:
+        await anext(here.routed.watch("default", group, 1))
+    with pytest.raises(LinesPruned) as checked:
+        await here.routed.check_revision("default", group, 1)
+
+    for refusal in (stopped.value, checked.value):
+        assert (refusal.after_revision, refusal.first_revision) == (1, 5)
+    assert (await anext(here.routed.watch("default", group, 4))).seq == 5
+
+
+async def test_a_follower_goes_on_behind_pruned_lines_and_says_so(
+    fleet: list[RunningReplica], tables: MemoryTables, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, there = fleet[0], fleet[1]
+    group, told = a_group_of(there), Listener()
+    await commit(there.local, group, 5)
+    tables.prune_shard(shard_of("default", group, SHARDS), 4)
+
+    follower = Follower(here.routed, "default", group, told)
+    follower._last = 1  # where it was when the group's owner went away
+    await until(lambda: bool(there.local._host("default", group).watchers))  # type: ignore[union-attr]
+    await there.routed.call(a_join(group))
+    await until(lambda: told.kinds[-1:] == ["leader_changed"])
+
+    assert told.events[0].seq == 5
+    assert "a follower of a group goes on behind pruned lines" in caplog.text
+    await asyncio.gather(follower.end(), return_exceptions=True)
