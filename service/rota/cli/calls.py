@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
@@ -15,11 +16,11 @@ from rota.cli.members import check_connection, usage
 from rota.cli.options import Shared
 from rota.client.transports.addresses import HTTP, split_address
 from rota.protocol.defaults import COMMAND_LINE_TIMEOUT_MS
-from rota.protocol.errors import RejectedRequest
+from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import check_group_id, check_topic
 from rota.protocol.messages import DeleteOffsets, FetchOffsets, GroupRequest, Reply, Request, TopicRequest
 from rota.wire.documents import parse_document
-from rota.wire.problems import decode_problem, detail_at
+from rota.wire.problems import Problem, decode_problem, detail_at
 from rota.wire.replies import MalformedReply, decode_reply
 from rota.wire.routes import PREFIX, ROUTES, encode_request, wait_ms_of
 
@@ -27,6 +28,14 @@ AnyReply = TypeVar("AnyReply", bound=Reply)
 
 _TIMEOUT_S = COMMAND_LINE_TIMEOUT_MS / 1000
 _IS_THIS_ROTA = "is this a Rota server, or a proxy in front of it?"
+
+
+class LinesArePruned(CommandFailed):
+    """Lines of the journal that the command asked for are pruned."""
+
+    def __init__(self, message: str, first_revision: int) -> None:
+        super().__init__(message, exit_for(ErrorCode.REVISION_OUT_OF_RANGE))
+        self.first_revision = first_revision
 
 
 class Server:
@@ -138,7 +147,15 @@ class Server:
             )
             raise CommandFailed(message, Exit.UNAVAILABLE)
         detail = detail_at(problem, response.status_code, self.url)
-        raise CommandFailed(f"{detail} ({problem.code})", exit_for(problem.code))
+        raise failure_in(replace(problem, detail=detail))
+
+
+def failure_in(problem: Problem) -> CommandFailed:
+    """An error that the server answered, as the end of a command."""
+    message = f"{problem.detail} ({problem.code})"
+    if problem.code is ErrorCode.REVISION_OUT_OF_RANGE:
+        return LinesArePruned(message, problem.first_revision)
+    return CommandFailed(message, exit_for(problem.code))
 
 
 def _check_names(request: Request) -> None:

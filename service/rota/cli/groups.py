@@ -99,7 +99,12 @@ def watch_group(
     context: typer.Context,
     group: Group,
     after: Annotated[
-        int | None, typer.Option("--after", min=0, help="Start behind this revision; 0: with the first event ever.")
+        str | None,
+        typer.Option(
+            "--after",
+            metavar="REVISION",
+            help="Start behind this revision; 0: with the first event ever; `earliest`: with the first not pruned.",
+        ),
     ] = None,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many events.")] = None,
     url: Url = None,
@@ -114,11 +119,22 @@ def watch_group(
     from rota.cli.calls import Server
     from rota.cli.watch import group_events
 
+    beginning = _beginning(after)
     options = shared(context, url, namespace, output)
     is_table = options.chosen is Output.TABLE if options.chosen else sys.stdout.isatty()
     with Server(options) as server:
-        for event in islice(group_events(server, group, after), count):
+        for event in islice(group_events(server, group, beginning), count):
             print(printable(timeline_line(event)) if is_table else as_line(event), flush=True)
+
+
+def _beginning(after: str | None) -> int | str | None:
+    from rota.cli.watch import EARLIEST
+
+    if after is None or after == EARLIEST:
+        return after
+    if not (after.isascii() and after.isdigit() and len(after) < 19):
+        raise typer.BadParameter("must be a revision (0 or more), or `earliest`", param_hint="--after")
+    return int(after)
 
 
 @app.command("delete")

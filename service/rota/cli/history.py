@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rota.cli.calls import Server
+from rota.cli.calls import LinesArePruned, Server
 from rota.cli.exits import CommandFailed, Exit
+from rota.cli.output import tell
 
 _LINES = 5_000
 _PAGE = 1_000
@@ -31,7 +32,12 @@ def _lines(server: Server, shard_id: int, revision: int) -> Iterator[dict[str, A
     after = max(0, revision - _LINES)
     while after < revision:
         query = (("shard", str(shard_id)), ("after", str(after)), ("limit", str(_PAGE)))
-        page = server.exchange("GET", "/v1/events", query)["events"]
+        try:
+            page = server.exchange("GET", "/v1/events", query)["events"]
+        except LinesArePruned as pruned:
+            tell(f"the journal begins at revision {pruned.first_revision}: what happened before is not considered")
+            after = pruned.first_revision - 1
+            continue
         if not page:
             return
         yield from page

@@ -7,19 +7,24 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from rota.cli.calls import Server
+from rota.cli.calls import LinesArePruned, Server, failure_in
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.output import tell
 from rota.protocol.defaults import RECONNECT_TIMEOUT_MS
+from rota.wire.problems import PRUNED_EVENT, decode_problem
 
 _PAUSE_S = 0.5
+EARLIEST = "earliest"
 
 
-def group_events(server: Server, group_id: str, after: int | None) -> Iterator[dict[str, Any]]:
-    """The group's events with a revision above `after`, or from now on, then live and without end.
+def group_events(server: Server, group_id: str, beginning: int | str | None) -> Iterator[dict[str, Any]]:
+    """The group's events with a revision above `beginning`, or from now on, then live and without end.
 
-    When the server goes away it is waited for, for half a minute; what happened meanwhile is not missed.
+    With `earliest` they begin with the first that is not pruned. When the server goes away it is waited for, for half a
+    minute; what happened meanwhile is not missed: if it is pruned by then, the command fails.
     """
+    takes_what_is_left = beginning == EARLIEST
+    after = 0 if isinstance(beginning, str) else beginning
     if after is None:
         after = int(server.exchange("GET", server.group_path(group_id, "coordinator"))["revision"])
     if not server.has_group(group_id):
@@ -29,8 +34,15 @@ def group_events(server: Server, group_id: str, after: int | None) -> Iterator[d
     while True:
         try:
             for event in _stream(server, group_id, after):
-                after, give_up_at = event["revision"], None
+                after, give_up_at, takes_what_is_left = event["revision"], None, False
                 yield event
+        except LinesArePruned as pruned:
+            first = pruned.first_revision
+            if not takes_what_is_left:
+                raise LinesArePruned(f"{pruned}; `--after {first - 1}` does that", first) from pruned
+            tell(f"the journal begins at revision {first}: older events are pruned")
+            after = first - 1
+            continue
         except CommandFailed as failed:
             if failed.exit_code is not Exit.UNAVAILABLE:
                 raise
@@ -50,6 +62,14 @@ def _stream(server: Server, group_id: str, after: int) -> Iterator[dict[str, Any
             if name:
                 frame[name] = value.removeprefix(" ")
             elif not line:
+                if frame.get("event") == PRUNED_EVENT:
+                    raise _failure_in(frame["data"])
                 if "id" in frame:
                     yield json.loads(frame["data"])
                 frame = {}
+
+
+def _failure_in(data: str) -> CommandFailed:
+    document = json.loads(data)
+    problem = decode_problem(document.get("status", 0), document)
+    return failure_in(problem) if problem else CommandFailed("the stream ended with an error that is none of Rota's")
