@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Protocol
 
+from rota.protocol.errors import LinesPruned
 from rota.replica.ports import JournalEvent, StoreUnavailable
 from rota.runtime.subscriptions import Listener
+
+logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.25
 """While a shard moves. Who is on a stream learns the same from its next heartbeat."""
@@ -29,7 +33,8 @@ class Followed(Protocol):
 class Follower:
     """Follows one group: on the spot while its shard is here, over the owner's watch while it is not.
 
-    Lines come in order and at most once. Some may be missing around a move, unless the owner's watch brings them.
+    Lines come in order and at most once. Some may be missing around a move, unless the owner's watch brings them; those
+    that are pruned by then are logged and skipped: members learn the same from their next heartbeats.
     """
 
     def __init__(self, coordinator: Followed, namespace: str, group_id: str, listener: Listener) -> None:
@@ -62,6 +67,9 @@ class Follower:
                     self._tell(event)
         except StoreUnavailable:
             return
+        except LinesPruned as pruned:
+            logger.warning("a follower of a group goes on behind pruned lines", extra={"first": pruned.first_revision})
+            self._last = pruned.first_revision - 1
 
     def _tell(self, event: JournalEvent) -> None:
         if self._last is None or event.seq > self._last:
