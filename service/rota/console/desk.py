@@ -18,7 +18,7 @@ from rota.access.tokens import TokenAct, TokenRecord
 from rota.api.ports import ServedCoordinator
 from rota.console.ports import ConsoleStore
 from rota.observability.generations import Event
-from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.errors import ErrorCode, LinesPruned, RejectedRequest
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import (
     Act,
@@ -56,6 +56,15 @@ class Listing:
 
     groups: tuple[ListedGroup, ...]
     whole: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A group's latest lines of the journal, the oldest first."""
+
+    events: list[Event]
+    first_revision: int = 0
+    """Where the shard's journal begins, if older lines than these were looked for and are pruned."""
 
 
 class Desk:
@@ -119,20 +128,31 @@ class Desk:
         found = await asyncio.gather(*(one(group_id) for group_id in group_ids))
         return {each.group.group_id: each for each in found if each is not None}
 
-    async def history(self, described: Described, lines: int) -> list[Event]:
+    async def history(self, described: Described, lines: int) -> History:
         """The group's latest lines of the journal, `lines` or more where there are so many, the oldest first.
 
         A shard's journal is read forward only, so ever larger pieces of its end are looked at, up to a bound.
         """
         namespace, group_id = described.namespace, described.group.group_id
         shard_id = shard_of(namespace, group_id, self.shard_count)
-        found: list[JournalEvent] = []
+        found, first_revision = list[JournalEvent](), 0
         for window in _WINDOWS:
             after = max(0, described.revision - window)
-            found = await self._store.read_events(shard_id, after, window, namespace=namespace, group_id=group_id)
-            if len(found) >= lines or not after:
+            names = {"namespace": namespace, "group_id": group_id}
+            found, first_revision = await self._lines_left(shard_id, after, window, **names)
+            if len(found) >= lines or not after or first_revision:
                 break
-        return [_as_json(event) for event in found]
+        return History([_as_json(event) for event in found], first_revision)
+
+    async def _lines_left(self, shard_id: int, after: int, limit: int, **names: str) -> tuple[list[JournalEvent], int]:
+        """The lines after `after` that are not pruned, and the journal's first revision if some of them are."""
+        first_revision = 0
+        while True:
+            try:
+                return await self._store.read_events(shard_id, after, limit, **names), first_revision
+            except LinesPruned as pruned:
+                first_revision = pruned.first_revision
+                after = first_revision - 1
 
     async def owners(self) -> Sequence[ShardOwner]:
         return await self._store.owners()

@@ -69,7 +69,7 @@ async def group_page(
     desk: Desk, namespace: str, group_id: str, base_url: str, *, everybody: bool = False
 ) -> dict[str, Any]:
     described = await desk.describe(namespace, group_id)
-    events = await desk.history(described, _LINES)
+    events = (await desk.history(described, _LINES)).events
     story = generations(events)
     now_ms = desk.now_ms()
     group = described.group
@@ -89,19 +89,21 @@ async def group_page(
 
 async def timeline_page(desk: Desk, namespace: str, group_id: str, base_url: str) -> dict[str, Any]:
     described = await desk.describe(namespace, group_id)
-    events = await desk.history(described, _ALL_LINES)
-    now_ms = desk.now_ms()
+    history = await desk.history(described, _ALL_LINES)
+    events, now_ms = history.events, desk.now_ms()
     return {
         **_common(desk, described, now_ms, base_url),
         "chapters": chapters(described.group.protocol_type, generations(events), now_ms),
         "events": list(reversed(events))[:_LINES],
+        "first_revision": history.first_revision,
     }
 
 
 async def leader_page(desk: Desk, namespace: str, group_id: str, base_url: str) -> dict[str, Any]:
     described = await desk.describe(namespace, group_id)
     group, now_ms = described.group, desk.now_ms()
-    told_of = reigns(generations(await desk.history(described, _ALL_LINES)))
+    history = await desk.history(described, _ALL_LINES)
+    told_of = reigns(generations(history.events))
     leader = next((member for member in group.members if member.member_id == group.leader_id), None)
     current = told_of[0] if told_of and leader and told_of[0].leader_id == leader.member_id else None
     return {
@@ -110,6 +112,7 @@ async def leader_page(desk: Desk, namespace: str, group_id: str, base_url: str) 
         "reign": current,
         "waiting": [member for member in group.members if member is not leader][:MOST_SEATS],
         "reigns": told_of,
+        "first_revision": history.first_revision,
     }
 
 
