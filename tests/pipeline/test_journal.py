@@ -116,6 +116,46 @@ def test_lines_that_were_pruned_before_they_were_read_are_named(sqlite_url: str)
         journal.heads().check(before)
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+@pytest.mark.parametrize("wanted", [Wanted(), Wanted(kinds=("group_emptied",)), Wanted(groups=(("default", "none"),))])
+def test_lines_that_are_pruned_while_they_are_read_are_named(
+    engine: str, wanted: Wanted, request: pytest.FixtureRequest
+) -> None:
+    """Also where few lines are wanted, so that a gap does not show in what is read."""
+    url = str(request.getfixturevalue(f"{engine}_url"))
+    journal = open_journal(url)
+    spans = spans_between(journal.heads().start, journal.heads().end)
+    keep_from(41, url, request)
+
+    with pytest.raises(LinesMissing, match=r"shard 1: .*lines 1 to 40 (were pruned|are not there)"):
+        list(journal.batches(spans, wanted))
+
+    rest = [Span(1, 41, span.last) for span in spans if span.shard_id == 1]
+    list(journal.batches(rest, wanted))
+
+
+def test_a_cut_of_lines_that_were_pruned_meanwhile_is_left_to_the_reading(sqlite_url: str) -> None:
+    journal = open_journal(sqlite_url)
+    heads = journal.heads()
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute("DELETE FROM group_events")
+
+    assert journal.up_to(heads.start, heads.end, 10) == heads.end
+
+
+def keep_from(first: int, url: str, request: pytest.FixtureRequest) -> None:
+    """Prune shard 1 up to the line before."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
+            connection.execute("UPDATE shards SET first_seq = ? WHERE shard_id = 1", (first,))
+            connection.execute("DELETE FROM group_events WHERE shard_id = 1 AND seq < ?", (first,))
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    database = url.rpartition("/")[2]
+    server.execute(f"DELETE FROM rota.group_events WHERE shard_id = 1 AND seq < {first}", database=database)
+    server.execute(f"UPDATE rota.shards SET first_seq = {first} WHERE shard_id = 1", database=database)
+
+
 def test_another_journal_and_one_that_went_back_are_refused(sqlite_url: str) -> None:
     heads = open_journal(sqlite_url).heads()
     ahead = {**heads.last_seq, 1: heads.last_seq[1] + 1}

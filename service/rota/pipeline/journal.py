@@ -44,7 +44,7 @@ class Journal(Protocol):
         """The migration that the store's schema stands at."""
 
     def batches(self, spans: Sequence[Span], wanted: Wanted) -> Iterator[pa.RecordBatch]:
-        """The lines of these spans, in no order. `LinesMissing` if one is not there."""
+        """The lines of these spans, in no order. `LinesMissing` if one is not there, at the end at the latest."""
 
     def up_to(self, start: Position, end: Position, lines: int) -> Position:
         """A position between `start` and `end`, about `lines` lines on, that is one moment in all shards."""

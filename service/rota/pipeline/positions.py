@@ -68,6 +68,19 @@ class Heads:
         for shard_id in sorted(position.shards.keys() | self.last_seq.keys()):
             self._check_shard(shard_id, position.shards.get(shard_id, 0))
 
+    def check_spans(self, spans: Sequence[Span]) -> None:
+        """Whether every line of these spans was there while they were read, if this is how the journal stands now.
+
+        For reads that take some lines only: there a line that is missing cannot be told from one that is not wanted.
+        """
+        for span in spans:
+            first = self.first_seq.get(span.shard_id, 1)
+            if span.first < first:
+                raise LinesMissing(
+                    f"shard {span.shard_id}: lines {span.first} to {min(first - 1, span.last)} were pruned before they "
+                    f"were read: {PRUNED_HINT}"
+                )
+
     def _check_shard(self, shard_id: int, read: int) -> None:
         last, first = self.last_seq.get(shard_id, 0), self.first_seq.get(shard_id, 1)
         if shard_id >= self.shard_count or read > last:

@@ -76,6 +76,8 @@ class PostgresJournal:
             for batch in cursor.fetch_record_batch():
                 yield check.seen(batch.cast(schema))
             check.finish()
+        if wanted.is_partial:
+            self.heads().check_spans(spans)
 
     def up_to(self, start: Position, end: Position, lines: int) -> Position:
         with self._cursor() as cursor:

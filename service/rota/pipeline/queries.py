@@ -116,7 +116,9 @@ def aligned(start: Position, end: Position, lines: int, ask: Any, style: str) ->
         at = at.replace("max(at)", "CAST(extract(epoch from max(at)) * 1000000 AS BIGINT)")
         found = found.replace("at <= {3}", "at <= 'epoch'::timestamptz + {3} * interval '1 microsecond'")
     moments = [ask(at, s, done + share) for s, (done, last) in behind.items() if last - done > share]
-    moment = min(each for each in moments if each is not None)
+    if None in moments:
+        return end  # pruned meanwhile: reading these lines says which are missing
+    moment = min(moments)
     cut = {
         shard_id: ask(found, shard_id, done, min(done + share, last), moment) or done
         for shard_id, (done, last) in behind.items()

@@ -62,6 +62,8 @@ class SqliteJournal:
                     ]
                     yield check.seen(pa.RecordBatch.from_arrays(arrays, schema=schema))
             check.finish()
+        if wanted.is_partial:
+            self.heads().check_spans(spans)
 
     def up_to(self, start: Position, end: Position, lines: int) -> Position:
         with self._reading() as connection:
