@@ -145,3 +145,33 @@ def assert_it_ended(heard: list[str]) -> None:
 
 def path_of(group_id: str) -> str:
     return f"/v1/namespaces/{NAMESPACE}/groups/{group_id}"
+
+
+@pytest.mark.parametrize("after", ["0", "earliest", "1000000"])
+async def test_who_may_not_watch_learns_nothing_of_where_the_journal_begins(service: Service, after: str) -> None:
+    stranger = bearer(service.secrets.a_token(f"stranger {after}", "viewer", "another"))
+    await a_pruned_group(service)
+
+    refused = await service.http.get(f"{path_of('old')}/events?after={after}", headers=stranger)
+
+    assert (refused.status_code, refused.json()["code"]) == (403, "GROUP_AUTHORIZATION_FAILED")
+    assert "first_revision" not in refused.json()
+
+
+async def test_who_may_watch_a_group_needs_no_other_right_to_learn_where_the_journal_begins(service: Service) -> None:
+    viewer = bearer(service.secrets.a_token("reader of old", "viewer"))
+    first = await a_pruned_group(service)
+
+    refused = await service.http.get(f"{path_of('old')}/events?after=0", headers=viewer)
+
+    assert (refused.status_code, refused.json()["first_revision"]) == (410, first)
+
+
+async def a_pruned_group(service: Service) -> int:
+    """The first revision that is left."""
+    owner = bearer(service.secrets.a_token("owner of old"))
+    await service.http.post(f"{path_of('old')}/join", json=a_join_body(), headers=owner)
+    store: Any = service.coordinator._store
+    place = service.coordinator.locate(NAMESPACE, "old")
+    store.tables.prune(place.shard_id, place.last_seq)
+    return place.last_seq + 1

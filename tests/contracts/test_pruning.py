@@ -229,6 +229,23 @@ async def test_verify_sees_no_hole_where_it_is_overtaken_by_a_truncate(
     assert (report.differences, report.pruned) == ((), True)
 
 
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+async def test_a_refused_reader_costs_no_connection(url: str, service: SqlStore) -> None:
+    await prune(url, keep_days=1)
+    connection = await asyncpg.connect(url)
+    others = "SELECT array_agg(pid ORDER BY pid) FROM pg_stat_activity WHERE application_name LIKE 'rota%'"
+    await service.ping()
+    before = await connection.fetchval(others)
+
+    for _ in range(5):
+        with pytest.raises(LinesPruned):
+            await service.read_events(0, 0, 10)
+
+    assert before == await connection.fetchval(others)
+    assert before
+    await connection.close()
+
+
 async def first_report(url: str) -> ShardReport:
     return await anext(verify(url))
 

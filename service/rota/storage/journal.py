@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Select, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.protocol.errors import check_not_pruned
 from rota.replica.ports import JournalEvent, ShardBatch
 from rota.storage.bulk import TableChange
 from rota.storage.schema import group_events, shards
@@ -39,8 +39,8 @@ async def read_events(
     *,
     namespace: str | None = None,
     group_id: str | None = None,
-) -> list[JournalEvent]:
-    """The lines of `ShardStore.read_events`.
+) -> tuple[int, list[JournalEvent]]:
+    """The first line that the shard's journal still has, and the lines of `ShardStore.read_events`.
 
     One statement, because Postgres empties a partition by TRUNCATE, which transactions with an older snapshot see at
     once. The connection's transaction must be READ COMMITTED, so that this statement's snapshot is taken after the
@@ -51,12 +51,11 @@ async def read_events(
         select(shards.c.first_seq, *lines.c)
         .select_from(shards.outerjoin(lines, true()))
         .where(shards.c.shard_id == shard_id)
-        .order_by(lines.c.seq)
     )
     rows = (await connection.execute(wanted)).all()
-    for first_seq, *_ in rows[:1]:
-        check_not_pruned(after_seq, first_seq)
-    return [JournalEvent(*line) for _, *line in rows if line[0] is not None]
+    events = [JournalEvent(*line) for _, *line in rows if line[0] is not None]
+    # A join promises no order. The lines come in theirs, so this costs next to nothing, unlike another sort in SQL.
+    return rows[0][0] if rows else 1, sorted(events, key=attrgetter("seq"))
 
 
 def _lines(

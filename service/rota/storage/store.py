@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rota.access.quotas import Stored
 from rota.access.tokens import TokenAct, TokenRecord
 from rota.group.rows import ShardImage, SideCommit
+from rota.protocol.errors import check_not_pruned
 from rota.protocol.messages import Act
 from rota.replica.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreRefused
 from rota.storage.batches import check_batches
@@ -153,7 +154,11 @@ class SqlStore:
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
     ) -> list[JournalEvent]:
         async with self._reading(isolated=False) as connection:
-            return await read_events(connection, shard_id, after_seq, limit, namespace=namespace, group_id=group_id)
+            names = {"namespace": namespace, "group_id": group_id}
+            first_seq, events = await read_events(connection, shard_id, after_seq, limit, **names)
+        # After the transaction, for an exception in it would cost its connection.
+        check_not_pruned(after_seq, first_seq)
+        return events
 
     # --- access ---------------------------------------------------------------------------------
 

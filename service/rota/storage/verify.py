@@ -181,7 +181,7 @@ async def _keep_lines(connection: AsyncConnection) -> None:
 
 async def _events(connection: AsyncConnection, shard_id: int, after: int) -> AsyncIterator[JournalEvent]:
     while True:
-        page = await read_events(connection, shard_id, after, _PAGE)
+        _, page = await read_events(connection, shard_id, after, _PAGE)
         for event in page:
             yield event
         if len(page) < _PAGE:

@@ -28,10 +28,9 @@ from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
 from rota.observability.metrics import Metrics
 from rota.observability.printable import printable
-from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat
-from rota.replica.ports import StoreUnavailable
 from rota.wire.routes import PREFIX, ROUTES, Carrier, Route
 
 Handler = Callable[[HttpRequest], Awaitable[ASGIApp]]
@@ -146,7 +145,7 @@ class HttpApi:
     async def _open_stream(self, http: HttpRequest) -> ASGIApp:
         try:
             return await self._streams.open(http)
-        except (RejectedRequest, StoreUnavailable) as error:
+        except Exception as error:
             rendered = render_failure(error, "groupsWatch")
             self.metrics.request_answered("groupsWatch", rendered.code)
             return rendered.as_response()
