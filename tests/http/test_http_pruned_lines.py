@@ -27,6 +27,7 @@ EVENTS = "/v1/namespaces/default/groups/indexers/events"
 PRUNED = 3
 """The last of the lines that are pruned. The first line is the shard's own."""
 LAST = 6
+SOON_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,8 @@ async def test_a_stream_behind_pruned_lines_is_refused_before_it_begins(
     pruned: Pruned, group: str, query: str, headers: dict[str, str]
 ) -> None:
     path = EVENTS.replace("indexers", group)
-    response = await pruned.client.get(f"{path}{query}", headers=headers)
+    async with asyncio.timeout(SOON_S):  # a stream would not end
+        response = await pruned.client.get(f"{path}{query}", headers=headers)
 
     assert (response.status_code, response.headers["content-type"]) == (410, "application/problem+json")
     assert is_about_pruned_lines(response.json())
@@ -114,7 +116,8 @@ async def test_a_stream_that_is_overtaken_ends_with_an_event_that_says_so(
         stream = frames(response)
         assert (await anext(stream))["id"] == "1"
         await scripted.prune(up_to=PRUNED)
-        (last,) = [frame async for frame in stream]
+        async with asyncio.timeout(SOON_S):
+            (last,) = [frame async for frame in stream]
 
     assert (last["event"], "id" in last) == ("revision-out-of-range", False)
     assert is_about_pruned_lines(json.loads(last["data"]))
@@ -131,7 +134,7 @@ async def test_a_stream_that_asks_for_nothing_past_is_not_refused(
 async def test_a_store_that_is_away_does_not_end_a_browsers_stream_for_good() -> None:
     """A browser does not connect again after a status that is not 200."""
     coordinator = StoreIsAway()
-    async with serving(create_app(coordinator)) as client, asyncio.timeout(30):
+    async with serving(create_app(coordinator)) as client, asyncio.timeout(SOON_S):
         async with client.stream("GET", f"{EVENTS}?after=0") as response:
             assert response.status_code == 200
         earliest = await client.get(f"{EVENTS}?after=earliest")

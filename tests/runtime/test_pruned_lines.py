@@ -16,7 +16,7 @@ from rota.runtime.watch import PAGE
 from rota.storage.memory import MemoryTables
 from tests.runtime.conftest import FaultyStore, a_join, until
 from tests.runtime.test_following import Listener
-from tests.runtime.test_routing import SHARDS, RunningReplica, a_group_of, fleet
+from tests.runtime.test_routing import SHARDS, SOON_S, RunningReplica, a_group_of, fleet
 
 __all__ = ["fleet"]
 
@@ -39,8 +39,9 @@ async def test_a_watch_that_is_overtaken_between_two_pages_is_stopped(
             if len(seen) == 1:
                 store.tables.prune_shard(shard_of("default", "g", 2), event.seq + PAGE + 4)
 
-    with pytest.raises(LinesPruned) as stopped:
-        await follow()
+    async with asyncio.timeout(SOON_S):
+        with pytest.raises(LinesPruned) as stopped:
+            await follow()
 
     assert [event.seq for event in seen] == list(range(seen[0].seq, seen[0].seq + PAGE))
     assert stopped.value.first_revision == seen[0].seq + PAGE + 5
@@ -69,8 +70,9 @@ async def test_a_watch_through_another_replica_is_stopped_too(
     await commit(there.local, group, 5)
     tables.prune_shard(shard_of("default", group, SHARDS), 4)
 
-    with pytest.raises(LinesPruned) as stopped:
-        await anext(here.routed.watch("default", group, 1))
+    async with asyncio.timeout(SOON_S):
+        with pytest.raises(LinesPruned) as stopped:
+            await anext(here.routed.watch("default", group, 1))
     with pytest.raises(LinesPruned) as checked:
         await here.routed.check_revision("default", group, 1)
 
