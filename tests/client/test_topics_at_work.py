@@ -15,7 +15,7 @@ from rota.api.grpc.server import GrpcServer
 from rota.api.http.app import create_app
 from rota.client import Client, Consumer, Member, TopicPartition
 from rota.protocol.limits import Limits
-from rota.runtime import assigning
+from rota.replica import assigning
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage import MemoryStore
@@ -31,7 +31,7 @@ LED_BY_MEMBERS, LED_BY_THE_SERVER = "", "server:"
 @pytest.fixture
 async def coordinator(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LocalCoordinator]:
     # Told, or never.
-    monkeypatch.setattr(assigning, "LOOK_AGAIN_S", 3_600.0)
+    monkeypatch.setattr(assigning, "REFRESH_MS", 3_600_000)
     clock = SystemClock()
     store = MemoryStore(clock.monotonic_ms)
     await store.open(4)

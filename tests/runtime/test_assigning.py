@@ -20,7 +20,7 @@ from rota.protocol.messages import (
     SyncReply,
 )
 from rota.protocol.messages import Protocol as Listed
-from rota.runtime import assigning
+from rota.replica import assigning
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.memory import MemoryTables
 from rota.types import Generation, ProtocolType, ServerSide, TopicFacts, registry
@@ -99,7 +99,7 @@ async def test_topics_of_all_replicas_are_assigned(tables: MemoryTables) -> None
 async def test_a_group_is_assigned_what_another_replica_has_registered_without_being_looked_at_again(
     tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assigning, "LOOK_AGAIN_S", 3_600.0)
+    monkeypatch.setattr(assigning, "REFRESH_MS", 3_600_000)
     async with a_replica(tables, "r1") as one, a_replica(tables, "r2") as two:
         await settled([one, two])
         group_id = a_group_of(one)

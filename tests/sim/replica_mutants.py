@@ -9,7 +9,7 @@ from rota.group import (
     shard,
 )
 from rota.protocol.errors import ErrorCode
-from rota.replica import forwarding, owned_shard
+from rota.replica import assigning, forwarding, owned_shard
 from rota.replica.group_commit import GroupCommit, Landed
 from rota.replica.leases import Leases
 from rota.replica.owned_shard import Now, OwnedShard, Ready
@@ -350,3 +350,54 @@ def old_updates_are_believed(patch: Patch) -> None:
 def members_that_are_gone_are_answered_for(patch: Patch) -> None:
     """L1: the store never forgets a member, so a replica answers for one that is gone."""
     patch(SharedLiveness, "forget", lambda self, shard_id, gone: None)
+
+
+# --- assigning by the server ----------------------------------------------------------------------------
+
+
+@mutant
+def a_topic_change_while_a_job_runs_is_forgotten(patch: Patch) -> None:
+    """L11: a topic grows while an assignment is computed, and its new partitions belong to no member."""
+    original = assigning._Namespace.refresh_soon
+
+    def refresh_soon(self: Any, now_ms: int) -> None:
+        if not any(group.is_computing for group in self._groups.values()):
+            original(self, now_ms)
+
+    patch(assigning._Namespace, "refresh_soon", refresh_soon)
+
+
+@mutant
+def topics_that_are_unknown_are_not_listed_again(patch: Patch) -> None:
+    """L11: the topics are unknown once, and the groups that wait for them are not assigned."""
+    original = assigning._Namespace.take_page
+
+    def take_page(self: Any, answer: Any, now_ms: int) -> None:
+        original(self, answer, now_ms)
+        if answer.reply.error is not ErrorCode.NONE:
+            self._waiting.clear()
+
+    patch(assigning._Namespace, "take_page", take_page)
+
+
+@mutant
+def a_group_that_has_moved_is_still_assigned(patch: Patch) -> None:
+    """L11: a replica goes on with the groups of a shard that it has dropped."""
+
+    def jobs(self: Any, group_ids: Any) -> Any:
+        found = ((self._groups[group_id].owned.shard, group_id) for group_id in group_ids)
+        return [job for shard, group_id in found if (job := shard.assignment_job(self._name, group_id)) is not None]
+
+    patch(assigning._Namespace, "_jobs", jobs)
+
+
+@mutant
+def a_generation_that_begins_while_a_job_runs_is_not_assigned(patch: Patch) -> None:
+    """L7: a job is overtaken by the next generation, which then waits for an assignment for ever."""
+    original = assigning._Namespace.settle
+
+    def settle(self: Any, do: Any, *, taken: bool) -> None:
+        original(self, do, taken=True)
+        self._waiting.pop(do.job.group_id, None)
+
+    patch(assigning._Namespace, "settle", settle)

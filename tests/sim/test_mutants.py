@@ -12,12 +12,15 @@ from tests.unit.group import test_static_members
 
 SEEDS = 500
 FOUND_BY = {
+    "a_generation_that_begins_while_a_job_runs_is_not_assigned": 38,
+    "a_group_that_has_moved_is_still_assigned": 78,
     "a_leader_that_was_asked_to_step_down_leads_again": 17,
     "a_lease_is_over_by_a_clock_that_was_set": 5,
     "a_lease_that_ran_out_is_renewed": 10,
     "a_new_owner_ignores_what_was_left_of_sessions": 993,
     "a_replica_that_drains_parks_calls_at_peers": 199,
     "a_sweep_deletes_groups_that_hold_progress": 25,
+    "a_topic_change_while_a_job_runs_is_forgotten": 38,
     "an_overdue_shard_is_kept": 2503,
     "candidate_is_named_as_leader": 31,
     "commit_while_the_assignment_is_awaited": 25,
@@ -47,6 +50,7 @@ FOUND_BY = {
     "the_answer_of_the_others_is_ignored": 968,
     "the_others_are_not_asked_before_an_expiry": 968,
     "tombstone_forgotten": 5,
+    "topics_that_are_unknown_are_not_listed_again": 28,
     "void_pending_id_does_not_end_the_join_phase": 6,
     "what_is_taken_in_is_written_again": 31,
 }

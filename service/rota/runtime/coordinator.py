@@ -82,8 +82,9 @@ class LocalCoordinator:
         self._telemetry = telemetry or Telemetry()
         self._timers = TimerTask(self._clock, self._telemetry.on_late_timer)
         # Without a liveness store, the memory of the shards' owners is all that is known of sessions.
-        self._sessions = SharedSessions(liveness, self._clock, self._telemetry, self._hosts_here) if liveness else None
-        self.assigning = ServerAssigner(self.call)
+        hosts: dict[int, ShardHost] = {}
+        self._sessions = SharedSessions(liveness, self._clock, self._telemetry, hosts.values) if liveness else None
+        self.assigning = ServerAssigner(self.call, self._clock, hosts)
         """Does what groups leave to the server. Whoever can ask peers, too, has it ask there."""
         self.when_draining: Callable[[], None] = lambda: None
         """Called as no new call is taken any more. Whoever asks peers, too, ends what waits there."""
@@ -96,6 +97,7 @@ class LocalCoordinator:
             self.limits,
             self._telemetry,
             self._timers,
+            hosts,
             replica=Replica(self.replica_id, address),
             shard_count=shard_count,
             lease_ms=lease_ms,
@@ -301,9 +303,10 @@ class LocalCoordinator:
 
     def hear_of_topics(self, namespaces: Iterable[str]) -> None:
         """Topics of these namespaces have changed, here or at a peer: who waits for that is told."""
-        for namespace in namespaces:
+        changed = set(namespaces)
+        self.assigning.topics_changed(changed)
+        for namespace in changed:
             self.topic_news.tell(namespace)
-            self.assigning.look_again(namespace)
 
     def groups(self) -> Iterator[Group]:
         """Every group in memory here, for who counts them."""
@@ -319,9 +322,6 @@ class LocalCoordinator:
         return sum(host.parked for host in self._ownership.hosts.values())
 
     # --- inside ------------------------------------------------------------------------------------
-
-    def _hosts_here(self) -> Sequence[ShardHost]:
-        return tuple(self._ownership.hosts.values())
 
     def _on_events(self, shard_id: int, events: list[JournalEvent]) -> None:
         self._telemetry.on_events(shard_id, events)

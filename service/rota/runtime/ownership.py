@@ -44,6 +44,7 @@ class Ownership:
         limits: Limits,
         telemetry: Telemetry,
         timers: TimerTask,
+        hosts: dict[int, ShardHost],
         *,
         replica: Replica,
         shard_count: int,
@@ -54,7 +55,8 @@ class Ownership:
         sessions: SharedSessions | None = None,
         assign: Callable[[ShardHost, Timer], None] | None = None,
     ) -> None:
-        self.hosts: dict[int, ShardHost] = {}
+        self.hosts = hosts
+        """The shards that are served here, by id."""
         self.directory = Directory(store, clock, replica.replica_id, shard_count)
         self.leases = Leases(replica, self.directory, lease_ms=lease_ms, steal=steal)
         self.committer = Committer(store, clock, telemetry, self.give_up)

@@ -1,25 +1,26 @@
-"""Groups that the server assigns: members that never assign, and a replica's stand-in for the runtime's assigner."""
+"""Groups that the server assigns: members that never assign, the topics of a world, and the shell that assigns."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import TYPE_CHECKING, cast
 
-from rota.group.assignment import AssignmentJob
 from rota.group.result import Timer
 from rota.membership import Assigned, State
-from rota.protocol.messages import Protocol
-from rota.replica.owned_shard import OwnedShard
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import ListTopicsReply, Protocol, TopicReply
+from rota.replica.assigning import AskAll, Assigning, Compute
+from rota.replica.owned_shard import OwnedShard, Ready
+from rota.replica.ports import Answer
 from rota.testing.member import TOPIC, Member
-from rota.types import TopicFacts
 from rota.types.consumer import PROTOCOL_TYPE
 from rota.types.plain import decode_plain_assignment
 
 if TYPE_CHECKING:
     from rota.testing.replica import Replica
-
-LOOK_AGAIN_MS = 2_000
+    from rota.testing.world import World
 
 
 class ServedMember(Member):
@@ -43,51 +44,118 @@ class ServedMember(Member):
         self._hold(event.generation_id, numbers)
 
 
+class SimulatedTopics:
+    """The topics of the world's namespace, as its replicas list them: late, or not at all.
+
+    It draws from its own stream, so that worlds without such groups do not depend on it.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.rng = Random(f"{world.seed}:topics")
+        self.refusals = 0
+        """So many listings fail, where the world is not troublesome."""
+
+    def changed(self) -> None:
+        """Notify each replica. A notification may be lost, as one of a peer may."""
+        for replica in self._world.replicas.values():
+            if self._world.troublesome and self.rng.random() < 0.3:
+                self._world.sometimes("notification of a topic change lost")
+            else:
+                assigner = cast("Replica", replica).assigner
+                self._world.scheduler.after(1 + int(self.rng.random() * 4), replica, assigner.topics_changed)
+
+    def list(self, replica: Replica, key: tuple[str, str], done: Callable[[Answer], None]) -> None:
+        """What the replica learns of the topic of a group: its partitions then, or that they are unknown."""
+        delay_ms = 1 + int(self.rng.random() * (400 if self._world.troublesome and self.rng.random() < 0.1 else 5))
+        self._world.scheduler.after(delay_ms, replica, lambda: done(Answer(self._reply(key))))
+
+    def _reply(self, key: tuple[str, str]) -> ListTopicsReply:
+        if self._is_refused():
+            self._world.sometimes("topics were unknown")
+            return ListTopicsReply(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return ListTopicsReply(topics=(TopicReply(topic=TOPIC, partitions=self._world.partitions[key]),))
+
+    def _is_refused(self) -> bool:
+        if self._world.troublesome:
+            return self.rng.random() < 0.1
+        self.refusals -= 1
+        return self.refusals >= 0
+
+
 class SimulatedAssigner:
-    """Does for a replica what `runtime.assigning` does, by the same rules; the world draws how long it takes."""
+    """The shell of production's `Assigning` in a simulated replica."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._looked_after: set[tuple[OwnedShard, tuple[str, str]]] = set()
+        self._assigning = Assigning()
+        self._wake_ms: int | None = None
+        """When it is woken next."""
 
     def want(self, owned: OwnedShard, timer: Timer) -> None:
         """A generation is for the server to assign."""
-        key = (timer.namespace, timer.group_id)
-        self._compute(owned, key)
-        if (owned, key) not in self._looked_after:
-            self._looked_after.add((owned, key))
-            self._later(LOOK_AGAIN_MS, owned, key)
+        self._assigning.want(owned, timer, self._now_ms)
+        self._go_on()
 
-    def _later(self, delay_ms: int, owned: OwnedShard, key: tuple[str, str]) -> None:
-        self._replica.world.scheduler.after(delay_ms, self._replica, self._look_again, owned, key)
+    def topics_changed(self) -> None:
+        """The topic has grown."""
+        for namespace, _ in self._replica.world.served:
+            self._assigning.topics_changed(namespace, self._now_ms)
+        self._go_on()
 
-    def _look_again(self, owned: OwnedShard, key: tuple[str, str]) -> None:
-        if not owned.is_dropped:
-            self._compute(owned, key)
-            self._later(LOOK_AGAIN_MS, owned, key)
+    @property
+    def _now_ms(self) -> int:
+        return self._replica.now().monotonic_ms
 
-    def _compute(self, owned: OwnedShard, key: tuple[str, str]) -> None:
-        """Decide on the topics of now; it is handed in when some time has passed, and may be out of date by then."""
-        world, job = self._replica.world, None if owned.is_dropped else owned.shard.assignment_job(*key)
-        if job is None:
-            return
+    def _go_on(self) -> None:
+        for do in self._assigning.next(self._now_ms):
+            match do:
+                case AskAll():
+                    self._list(do)
+                case Compute():
+                    self._compute(do)
+        wake_ms = self._assigning.wake_ms(self._now_ms)
+        if wake_ms is not None and wake_ms != self._wake_ms:
+            self._wake_ms = wake_ms
+            self._replica.world.scheduler.after(wake_ms - self._now_ms, self._replica, self._go_on)
+
+    def _list(self, do: AskAll) -> None:
+        def listed(answer: Answer) -> None:
+            self._assigning.listed(do, answer, self._now_ms)
+            self._go_on()
+
+        world = self._replica.world
+        # There is at most one such group in a world, so the topic has as many partitions as that group's.
+        world.topics.list(self._replica, next(iter(world.served)), listed)
+
+    def _compute(self, do: Compute) -> None:
+        """Decide on the topics that were listed; it is handed in when some time has passed."""
+        world, rng = self._replica.world, self._replica.world.topics.rng
+        if do.owned.is_dropped:
+            world.violation(f"L11 shard {do.owned.shard_id} was dropped, and {do.job.group_id} is assigned here")
         outcome: Mapping[str, bytes] | str
-        if world.troublesome and world.chance(0.03):
+        if world.troublesome and rng.random() < 0.03:
             outcome = "no idea"
         else:
-            outcome = job.side.assign(job.generation, {TOPIC: TopicFacts(world.partitions[key])})
-        delay_ms = int(world.rng.random() * (1_000 if world.chance(0.1) else 20))
-        world.scheduler.after(delay_ms, self._replica, self._hand_in, owned, job, outcome)
+            outcome = do.job.side.assign(do.job.generation, do.topics)
+        # Slow ones are frequent where nothing else happens, so that topics change meanwhile there, too.
+        delay_ms = int(rng.random() * (1_000 if rng.random() < (0.1 if world.troublesome else 0.5) else 20))
+        world.scheduler.after(delay_ms, self._replica, self._hand_in, do, outcome)
 
-    def _hand_in(self, owned: OwnedShard, job: AssignmentJob, outcome: Mapping[str, bytes] | str) -> None:
+    def _hand_in(self, do: Compute, outcome: Mapping[str, bytes] | str) -> None:
         replica = self._replica
-        ready = owned.finish_job(job, outcome, replica.now())
+        ready = do.owned.finish_job(do.job, outcome, replica.now())
+        self._note(do, ready)
+        if ready is not None:
+            replica.carry_out(do.owned, ready)
+        self._assigning.handed_in(do, taken=ready is not None)
+        self._go_on()
+
+    def _note(self, do: Compute, ready: Ready | None) -> None:
         records = ready.decided.records if ready is not None and ready.decided is not None else []
         for entry in records:
             if entry.record.kind == "assignment_synced":
-                is_resync = entry.generation_id != job.generation.generation_id
-                replica.world.sometimes("the server assigned anew" if is_resync else "the server assigned")
+                is_resync = entry.generation_id != do.job.generation.generation_id
+                self._replica.world.sometimes("the server assigned anew" if is_resync else "the server assigned")
         if not records:
-            replica.world.sometimes("an assignment came too late, or changed nothing")
-        if ready is not None:
-            replica.carry_out(owned, ready)
+            self._replica.world.sometimes("an assignment came too late, or changed nothing")

@@ -27,6 +27,7 @@ from rota.testing.profiles import Parts, Profile, parts_of, profile_of, with_par
 from rota.testing.replica import Replica
 from rota.testing.replicas import ReplicaProcess, ServedShard
 from rota.testing.scheduler import Scheduler
+from rota.testing.served import SimulatedTopics
 from rota.testing.situations import note_reply_situation, note_takeover
 from rota.testing.store import STORE_CLOCK_MS, SimulatedStore
 from rota.testing.without import NOTHING, Without
@@ -34,6 +35,9 @@ from rota.testing.without import NOTHING, Without
 NAMESPACE = "sim"
 LONGEST_ANSWER_MS = 5_500
 """How long a member's call may take beyond its own wait before the member gives it up."""
+
+GROWN_MS = 4_000
+"""By then members have what their topic has grown by: well before `REFRESH_MS`, which would hide a forgotten change."""
 
 
 class World:
@@ -86,6 +90,7 @@ class World:
         """Groups whose members hold on to their partitions while they join."""
         self.served = frozenset(self.groups[:1] if seed % 10 == 8 else ())
         """Groups that leave assigning to the server."""
+        self.topics = SimulatedTopics(self)
         self.is_unruly = seed // 8 % 4 == 3
         """In some worlds, of all profiles, a client acts under names that are not its own."""
         self.replica_ids = [f"r{number}" for number in range(self.profile.replicas)]
@@ -130,6 +135,7 @@ class World:
             self.scheduler.run_until(self.scheduler.now_ms + 250)
             if not any(self._unrest(group) for group in self.groups):
                 self._check_quiet()
+                self._check_growth()
                 return
         for group in self.groups:
             if unrest := self._unrest(group):
@@ -144,6 +150,19 @@ class World:
                 due_ms = since_ms + parks_for_ms(exchange.call.request) + LONGEST_ANSWER_MS
                 if self.scheduler.now_ms > due_ms and not member.dead:
                     self.violation(f"L6 {exchange.call.request} has waited since {since_ms}")
+
+    def _check_growth(self) -> None:
+        """L11: without faults the server soon assigns what a topic has grown by, even if topics are unknown at first
+        and the topic grows again while that is computed.
+        """
+        for group in self.served:
+            self.topics.refusals = self.topics.rng.randrange(3)
+            self.grow(group)
+            self.scheduler.run_until(self.scheduler.now_ms + self.topics.rng.randint(1, 400))
+            self.grow(group)
+            self.scheduler.run_until(self.scheduler.now_ms + GROWN_MS)
+            if unrest := self._unrest(group):
+                self.violation(f"L11 {group[1]} has not been assigned its new partitions: {unrest}")
 
     def _unrest(self, key: GroupKey) -> str:
         """Why a group is not at peace; empty where it is."""
@@ -213,6 +232,8 @@ class World:
     def grow(self, group: GroupKey) -> int:
         """The topic gets one more partition; returns its number."""
         self.partitions[group] += 1
+        if group in self.served:
+            self.topics.changed()
         return self.partitions[group] - 1
 
     # --- notes -----------------------------------------------------------------------------------

@@ -1,0 +1,519 @@
+"""Assigning by the server without a shell: when topics are listed, for which groups, and what an outcome means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from rota.group.result import Timer, TimerKind
+from rota.group.rows import ShardImage
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+from rota.protocol.messages import JoinGroup, LeaveGroup, LeavingMember, ListTopicsReply, Protocol, TopicReply
+from rota.replica.assigning import (
+    LINGER_MS,
+    PAUSE_MS,
+    REFRESH_MS,
+    RETRY_MS,
+    TOPICS_OF_A_PAGE,
+    AskAll,
+    Assigning,
+    Compute,
+    Step,
+)
+from rota.replica.owned_shard import Now, OwnedShard, Ready
+from rota.replica.ports import Answer, ShardClaim
+from rota.types import TopicFacts, leader
+
+NEVER_MS = 2**40
+
+
+class Replica:
+    """One replica with one shard. Its clocks stand still but for `later`; the test answers the steps."""
+
+    def __init__(self) -> None:
+        self.now_ms = 50_000
+        self.assigning = Assigning()
+        self.todo: list[Step] = []
+        """Steps without an answer."""
+        self._calls = 0
+        self.owned = self.load()
+
+    def load(self, lease_until_ms: int = NEVER_MS) -> OwnedShard:
+        claim, limits = ShardClaim(0, 1, 0), Limits(initial_rebalance_delay_ms=0)
+        owned, ready = OwnedShard.load(
+            claim, ShardImage(0), limits, self.now(), replica_id="r", lease_until_ms=lease_until_ms
+        )
+        self.owned = owned
+        self._carry_out(ready)
+        return owned
+
+    def now(self) -> Now:
+        return Now(1_000_000 + self.now_ms, self.now_ms)
+
+    def later(self, ms: int) -> None:
+        self.now_ms += ms
+        self.go_on()
+
+    def go_on(self) -> None:
+        self.todo += self.assigning.next(self.now_ms)
+
+    # --- the shard -----------------------------------------------------------------------------
+
+    def join(
+        self, group: str = "g", topic: str = "t", *, namespace: str = "default", member_id: str = "", instance: str = ""
+    ) -> str:
+        """A member joins, so that the group has a new generation to assign; the member's id."""
+        self._calls += 1
+        metadata = json.dumps({"topics": [topic]}).encode()
+        joined = JoinGroup(
+            namespace, group, "consumer", (Protocol("server:range", metadata),), 10_000, 60_000,
+            member_id=member_id, group_instance_id=instance or f"i{self._calls}", new_member_id=f"m{self._calls}",
+        )  # fmt: skip
+        self._carry_out(self.owned.submit(self._calls, joined, self.now()))
+        return member_id or joined.new_member_id
+
+    def leave(self, member_id: str, group: str = "g") -> None:
+        self._calls += 1
+        request = LeaveGroup("default", group, (LeavingMember(member_id),))
+        self._carry_out(self.owned.submit(self._calls, request, self.now()))
+
+    def _carry_out(self, ready: Ready) -> None:
+        """Whatever is decided is durable at once, and timers that are due fire."""
+        timers = list(ready.timers)
+        while self.owned.has_entries:
+            timers += self.owned.committed(self.owned.take_batch().last_seq, self.now()).timers
+        for timer in timers:
+            if timer.at_ms <= self.now().wall_ms:
+                fired = self.owned.on_timer(timer, self.now())
+                if fired.assigns is not None:
+                    self.assigning.want(self.owned, fired.assigns, self.now_ms)
+                self._carry_out(fired)
+        self.go_on()
+
+    def shares(self, group: str = "g") -> list[list[int]]:
+        """What each member has of the topic `t`."""
+        members = self.owned.shard.groups["default", group].members.values()
+        return [json.loads(member.assignment)["topics"].get("t", []) for member in members if member.assignment]
+
+    # --- the answers ---------------------------------------------------------------------------
+
+    def list(self, *topics: tuple[str, int], more: bool = False) -> None:
+        """Answer the one listing that is under way."""
+        replies = tuple(TopicReply(topic=name, partitions=partitions) for name, partitions in topics)
+        self.answer(ListTopicsReply(topics=replies, more=more))
+
+    def refuse_listing(self) -> None:
+        self.answer(ListTopicsReply(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+
+    def answer(self, reply: ListTopicsReply) -> None:
+        listing = self.listing()
+        assert listing is not None
+        self.todo.remove(listing)
+        self.assigning.listed(listing, Answer(reply), self.now_ms)
+        self.go_on()
+
+    def listing(self) -> AskAll | None:
+        listings = [do for do in self.todo if isinstance(do, AskAll)]
+        assert len(listings) <= 1
+        return listings[0] if listings else None
+
+    def jobs(self) -> Sequence[Compute]:
+        return [do for do in self.todo if isinstance(do, Compute)]
+
+    def compute(self) -> None:
+        """Compute all jobs, and hand the outcomes in."""
+        for do in self.jobs():
+            self.todo.remove(do)
+            self.hand_in(do)
+
+    def hand_in(self, do: Compute) -> None:
+        ready = do.owned.finish_job(do.job, do.job.side.assign(do.job.generation, do.topics), self.now())
+        if ready is not None:
+            self._carry_out(ready)
+        self.assigning.handed_in(do, taken=ready is not None)
+        self.go_on()
+
+    def assign(self, *topics: tuple[str, int]) -> None:
+        """From the listing to the hand-in."""
+        self.list(*topics)
+        self.compute()
+
+    def grow(self) -> None:
+        """A change of topics is notified."""
+        self.assigning.topics_changed("default", self.now_ms)
+        self.go_on()
+
+
+@pytest.fixture
+def replica() -> Replica:
+    return Replica()
+
+
+# --- a new generation --------------------------------------------------------------------------------
+
+
+def test_a_generation_is_assigned_as_soon_as_the_topics_are_listed(replica: Replica) -> None:
+    replica.join()
+    listing = replica.listing()
+    assert listing is not None
+    assert (listing.request.namespace, listing.request.limit) == ("default", TOPICS_OF_A_PAGE)
+
+    replica.list(("t", 2), ("u", 3))
+
+    (job,) = replica.jobs()
+    assert job.topics == {"t": TopicFacts(2)}
+    replica.compute()
+    assert replica.shares() == [[0, 1]]
+
+
+def test_a_list_has_as_many_pages_as_it_needs(replica: Replica) -> None:
+    replica.join()
+    replica.list(("a", 1), more=True)
+    listing = replica.listing()
+    assert listing is not None
+    assert listing.request.after == "a"
+
+    replica.list(("t", 2))
+    replica.compute()
+
+    assert replica.shares() == [[0, 1]]
+
+
+def test_groups_that_wait_at_one_time_share_a_listing(replica: Replica) -> None:
+    replica.join("g")
+    replica.join("h")
+    replica.join("i")
+    replica.assign(("t", 1))
+
+    replica.assign(("t", 1))
+
+    assert [replica.shares(group) for group in "ghi"] == [[[0]], [[0]], [[0]]]
+    assert replica.todo == []
+
+
+def test_a_group_that_begins_to_wait_during_a_listing_waits_for_the_next(replica: Replica) -> None:
+    replica.join()
+    replica.join("h")
+
+    replica.list()
+    assert [do.job.group_id for do in replica.jobs()] == ["g"]
+
+    replica.list(("t", 1))
+    replica.compute()
+    assert replica.shares("h") == [[0]]
+
+
+def test_a_generation_that_begins_during_the_listing_of_the_last_one_waits_for_the_next(replica: Replica) -> None:
+    """A topic that was put before a member joined must be in the list by which the member is assigned."""
+    member_id = replica.join(topic="u")
+    replica.join(topic="t", member_id=member_id, instance="i1")
+
+    replica.list(("u", 1))
+    assert replica.jobs() == []
+
+    replica.assign(("t", 1), ("u", 1))
+    assert replica.shares() == [[0]]
+
+
+def test_namespaces_are_listed_each_for_itself(replica: Replica) -> None:
+    replica.join()
+    replica.join(namespace="other")
+
+    assert [do.request.namespace for do in replica.todo if isinstance(do, AskAll)] == ["default", "other"]
+
+
+def test_a_type_that_needs_no_topics_is_assigned_without_a_listing(replica: Replica) -> None:
+    """The core assigns a generation of such a type, but one may be loaded that still waits for that."""
+    replica.join()
+    group = replica.owned.shard.groups["default", "g"]
+    group.protocol_type, group.protocol_name = leader.PROTOCOL_TYPE, sorted(leader.PROTOCOL_NAMES)[0]
+    replica.refuse_listing()
+    replica.later(RETRY_MS)
+
+    (job,) = replica.jobs()
+    assert job.topics == {}
+    assert replica.listing() is None
+
+
+# --- topics that are unknown -------------------------------------------------------------------------
+
+
+def test_topics_that_are_unknown_are_listed_again(replica: Replica) -> None:
+    replica.join()
+    replica.refuse_listing()
+    assert replica.todo == []
+    assert replica.assigning.wake_ms(replica.now_ms) == replica.now_ms + RETRY_MS
+    replica.later(RETRY_MS)
+
+    replica.assign(("t", 1))
+
+    assert replica.shares() == [[0]]
+
+
+def test_a_refresh_whose_topics_are_unknown_is_retried_as_soon_as_any_other(replica: Replica) -> None:
+    """Found here: it used to wait for the next refresh."""
+    replica.join()
+    replica.assign(("t", 1))
+    replica.later(REFRESH_MS)
+    replica.refuse_listing()
+    replica.later(RETRY_MS)
+
+    replica.assign(("t", 2))
+
+    assert replica.shares() == [[0, 1]]
+
+
+def test_unknown_topics_are_asked_for_once_for_all_groups(replica: Replica) -> None:
+    """Found here: each group asked by itself, one after the other, while topics of other namespaces waited."""
+    for group in "ghi":
+        replica.join(group)
+    replica.assign(("t", 1))
+    replica.assign(("t", 1))
+    replica.grow()
+    replica.later(PAUSE_MS)
+    replica.refuse_listing()
+
+    assert replica.todo == []
+
+
+def test_a_listing_that_fails_on_its_second_page_begins_anew(replica: Replica) -> None:
+    replica.join()
+    replica.list(("a", 1), more=True)
+    replica.refuse_listing()
+    replica.later(RETRY_MS)
+
+    listing = replica.listing()
+    assert listing is not None
+    assert listing.request.after == ""
+
+
+# --- changes of topics -------------------------------------------------------------------------------
+
+
+def test_a_change_is_assigned_after_a_moment_in_which_others_may_follow(replica: Replica) -> None:
+    replica.join()
+    replica.assign(("t", 1))
+    replica.grow()
+    replica.later(LINGER_MS - 1)
+    replica.grow()
+    assert replica.listing() is None
+    assert replica.assigning.wake_ms(replica.now_ms) == replica.now_ms + 1
+    replica.later(1)
+
+    replica.assign(("t", 2))
+
+    assert replica.shares() == [[0, 1]]
+    assert replica.todo == []
+
+
+def test_two_changes_are_a_pause_apart(replica: Replica) -> None:
+    replica.join()
+    replica.assign(("t", 1))
+    replica.grow()
+    replica.later(LINGER_MS)
+    replica.assign(("t", 2))
+    replica.grow()
+    replica.later(LINGER_MS)
+    assert replica.listing() is None
+
+    replica.later(PAUSE_MS - LINGER_MS)
+
+    assert replica.listing() is not None
+
+
+def test_a_new_generation_does_not_wait_for_the_pause(replica: Replica) -> None:
+    replica.join()
+    replica.assign(("t", 1))
+    replica.grow()
+    replica.later(LINGER_MS)
+    replica.assign(("t", 2))
+
+    replica.join("h")
+
+    assert replica.listing() is not None
+
+
+def test_a_change_during_a_listing_is_in_the_next(replica: Replica) -> None:
+    replica.join()
+    replica.grow()
+    replica.later(LINGER_MS)
+    replica.assign(("t", 1))
+
+    replica.assign(("t", 2))
+
+    assert replica.shares() == [[0, 1]]
+
+
+def test_a_change_while_a_job_runs_is_assigned_after_it(replica: Replica) -> None:
+    replica.join()
+    replica.list(("t", 1))
+    replica.grow()
+    replica.later(LINGER_MS)
+    assert replica.listing() is None, "one job of a group at a time"
+
+    replica.compute()
+    replica.assign(("t", 2))
+
+    assert replica.shares() == [[0, 1]]
+    assert replica.todo == []
+
+
+def test_a_group_whose_topics_are_the_same_is_left_alone(replica: Replica) -> None:
+    replica.join()
+    replica.assign(("t", 1))
+    replica.grow()
+    replica.later(LINGER_MS)
+
+    replica.list(("t", 1), ("u", 1))
+
+    assert replica.jobs() == []
+
+
+def test_a_change_in_a_namespace_without_groups_lists_nothing(replica: Replica) -> None:
+    replica.grow()
+    replica.later(REFRESH_MS)
+
+    assert replica.todo == []
+    assert replica.assigning.wake_ms(replica.now_ms) is None
+
+
+def test_a_change_of_which_the_notification_was_lost_is_found(replica: Replica) -> None:
+    replica.join()
+    replica.assign(("t", 1))
+    assert replica.assigning.wake_ms(replica.now_ms) == replica.now_ms + REFRESH_MS
+    replica.later(REFRESH_MS)
+
+    replica.assign(("t", 2))
+
+    assert replica.shares() == [[0, 1]]
+
+
+def test_a_namespace_is_refreshed_although_the_topics_of_another_change_all_the_time(replica: Replica) -> None:
+    """Found here: a refresh took place only where no topic had changed for `REFRESH_MS`, of any namespace."""
+    replica.join()
+    replica.join("h", namespace="busy")
+    replica.todo = [do for do in replica.todo if isinstance(do, AskAll) and do.request.namespace == "default"]
+    replica.assign(("t", 1))
+    for _ in range(REFRESH_MS // PAUSE_MS):
+        replica.assigning.topics_changed("busy", replica.now_ms)
+        replica.later(PAUSE_MS)
+
+    assert replica.listing() is not None
+
+
+# --- groups and owners that change meanwhile ---------------------------------------------------------
+
+
+def test_a_job_that_the_next_generation_has_overtaken_is_computed_again(replica: Replica) -> None:
+    member_id = replica.join(instance="first")
+    replica.list(("t", 2))
+    replica.join()
+    replica.join(member_id=member_id, instance="first")
+    assert replica.owned.shard.groups["default", "g"].generation_id == 2
+    assert len(replica.todo) == 1, "one job of a group at a time"
+
+    replica.compute()
+    replica.assign(("t", 2))
+
+    assert replica.shares() == [[0], [1]]
+    assert replica.todo == []
+
+
+def test_a_job_that_a_returning_static_member_has_overtaken_is_computed_again_at_once(replica: Replica) -> None:
+    """Found here: it was computed again only with the next change of topics, or refresh."""
+    replica.join(instance="static")
+    replica.assign(("t", 1))
+    replica.grow()
+    replica.later(LINGER_MS)
+    replica.list(("t", 2))
+    replica.join(instance="static")
+    group = replica.owned.shard.groups["default", "g"]
+    assert group.generation_id == 1, "the generation stays: nothing but the job says that it is out of date"
+
+    replica.compute()
+    replica.assign(("t", 2))
+
+    assert replica.shares() == [[0, 1]]
+
+
+def test_a_group_that_has_ended_is_forgotten(replica: Replica) -> None:
+    member_id = replica.join()
+    replica.assign(("t", 1))
+    replica.leave(member_id)
+    replica.later(REFRESH_MS)
+
+    assert replica.todo == []
+    assert replica.assigning.wake_ms(replica.now_ms) is None
+
+
+def test_a_group_that_has_moved_is_forgotten(replica: Replica) -> None:
+    replica.join()
+    replica.assign(("t", 1))
+    replica.owned.drop("moves")
+    replica.later(REFRESH_MS)
+
+    assert replica.todo == []
+    assert replica.assigning.wake_ms(replica.now_ms) is None
+
+
+def test_a_group_that_has_moved_is_not_waited_for_while_topics_are_unknown(replica: Replica) -> None:
+    replica.join()
+    replica.refuse_listing()
+    replica.owned.drop("moves")
+    replica.later(RETRY_MS)
+
+    assert replica.todo == []
+
+
+@pytest.mark.parametrize("end", ["drop", "close", "lease"])
+def test_a_group_whose_owner_has_changed_while_a_job_ran_is_forgotten(replica: Replica, end: str) -> None:
+    replica.join()
+    replica.list(("t", 1))
+    match end:
+        case "drop":
+            replica.owned.drop("moves")
+        case "close":
+            replica.owned.close("moves", replica.now())
+        case _:
+            replica.owned.lease_until_ms = replica.now_ms
+
+    replica.compute()
+
+    assert replica.todo == []
+    assert replica.assigning.wake_ms(replica.now_ms) is None
+
+
+def test_a_shard_that_is_loaded_again_has_its_groups_assigned_whatever_an_old_job_says(replica: Replica) -> None:
+    replica.join()
+    replica.list(("t", 1))
+    replica.owned.drop("a write has an unknown outcome")
+    replica.load()
+    replica.join()
+    late = replica.jobs()[0]
+    replica.assign(("t", 2))
+
+    assert late.owned is not replica.owned
+    assert replica.shares() == [[0, 1]]
+
+
+def test_an_outcome_for_a_namespace_without_groups_is_ignored(replica: Replica) -> None:
+    replica.join()
+    replica.list(("t", 1))
+    (job,) = replica.jobs()
+    replica.owned.drop("moves")
+    replica.hand_in(job)
+
+    replica.hand_in(job)
+
+    assert replica.assigning.wake_ms(replica.now_ms) is None
+
+
+def test_a_timer_for_a_group_without_a_job_is_ignored(replica: Replica) -> None:
+    timer = Timer(TimerKind.ASSIGN, "default", "deleted", "", 0)
+    replica.assigning.want(replica.owned, timer, replica.now_ms)
+    replica.go_on()
+
+    assert replica.todo == []
