@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from rota.access.actions import ROLES
 from rota.access.rules import Rule
 from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
-from rota.api.access.guard import Guard, GuardedCoordinator
+from rota.api.access.guard import Guard
 from rota.api.grpc.server import GrpcServer
 from rota.api.http.app import HttpApi, create_app
 from rota.protocol.limits import Limits
@@ -164,9 +164,8 @@ async def a_guarded_service(secrets: Secrets, more: str = "") -> AsyncIterator[S
         await store.open(2)
         async with LocalCoordinator(store, shard_count=2, limits=LIMITS, clock=clock) as coordinator:
             await coordinator.wait_until_ready()
-            guarded = GuardedCoordinator(coordinator, guard)
-            api = create_app(guarded, LIMITS, ping_seconds=0.05)
-            server, tls_server = GrpcServer(guarded, LIMITS), GrpcServer(guarded, LIMITS)
+            api = create_app(coordinator, LIMITS, ping_seconds=0.05, guard=guard)
+            server, tls_server = (GrpcServer(coordinator, LIMITS, guard=guard) for _ in range(2))
             certificate = secrets.authority.issue("rota")
             tls = ServerTls(TlsFiles(certificate.cert, certificate.key, secrets.authority.file))
             await server.start("127.0.0.1")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from rota.protocol.errors import ErrorCode, check_not_pruned
-from rota.protocol.messages import Heartbeat, HeartbeatReply, Reply, Request, refuse
+from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatReply, Reply, Request, refuse
 from rota.replica.ports import Answer, JournalEvent, ShardOwner
 
 REVISION, EPOCH = 42, 3
@@ -42,8 +42,13 @@ class ScriptedCoordinator:
         reply = self.reply(request) if callable(self.reply) else self.reply
         return await self._park(request) if reply is None else Answer(reply, REVISION, EPOCH, self.owner)
 
-    def try_heartbeat(self, request: Heartbeat) -> Answer | None:
-        if not self.heartbeats_at_once or request.wait_ms or not isinstance(self.reply, HeartbeatReply):
+    def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
+        if (
+            isinstance(request, HeartbeatMany)
+            or not self.heartbeats_at_once
+            or request.wait_ms
+            or not isinstance(self.reply, HeartbeatReply)
+        ):
             return None
         self.requests.append(request)
         return Answer(self.reply, REVISION, EPOCH)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from rota.protocol.messages import Heartbeat, Request
+from rota.protocol.messages import Heartbeat, HeartbeatMany, Request
 from rota.replica.ports import Answer, JournalEvent, ShardOwner
 
 
@@ -18,7 +18,7 @@ class ServedCoordinator(Protocol):
     async def call(self, request: Request) -> Answer:
         """Answer a request; cancelling the call un-parks it."""
 
-    def try_heartbeat(self, request: Heartbeat) -> Answer | None:
+    def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         """Answer at once, without awaiting, or return None for `call` to do it."""
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:

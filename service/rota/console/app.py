@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from rota.api.access.guard import guard_of
+from rota.api.access.guard import Guard, behind
 from rota.api.http.draining import Draining
 from rota.api.http.streams import PING_SECONDS, EventStream
 from rota.api.ports import ServedCoordinator
@@ -56,9 +56,11 @@ class Console:
         draining: Draining,
         openapi: Callable[[], Mapping[str, Any]],
         ping_seconds: float = PING_SECONDS,
+        *,
+        guard: Guard | None = None,
     ) -> None:
-        self._desk = Desk(coordinator, store)
-        self._entrance = Entrance(guard_of(coordinator))
+        self._desk = Desk(behind(guard, coordinator), store)
+        self._entrance = Entrance(guard)
         self._metrics = metrics
         self._draining = draining
         self._openapi = openapi

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from rota.api.access.guard import GuardedCoordinator
 from rota.api.http.app import HttpApi, create_app
 from rota.api.http.handlers import no_fence_keys
 from rota.console.app import Console
@@ -98,17 +97,16 @@ async def open_services(
                 open_guard(settings, store) as guard,
             ):
                 served = _routed(coordinator, peers, settings, metrics) if peers else coordinator
-                guarded = served if guard is None else GuardedCoordinator(served, guard)
                 metrics.serves(version("rota"), lambda: take_census(coordinator))
                 _tell_certificates(metrics, clients=tls, peers=peer_tls)
-                grpc = listen_over_grpc(guarded, settings, metrics, tls, own)
+                grpc = listen_over_grpc(served, guard, settings, metrics, tls, own)
                 _tell_ways(coordinator, grpc, settings, tls, own)
                 await coordinator.start()
                 try:
                     async with answering(grpc):
                         fence_keys = signer.jwks if signer else no_fence_keys
-                        api = create_app(guarded, settings.limits, metrics=metrics, fence_keys=fence_keys)
-                        console = Console(guarded, store, metrics, api.draining, api.openapi)
+                        api = create_app(served, settings.limits, metrics=metrics, fence_keys=fence_keys, guard=guard)
+                        console = Console(served, store, metrics, api.draining, api.openapi, guard=guard)
                         api.fastapi.router.routes.extend(console.routes())
                         yield Services(store, coordinator, api, grpc, metrics)
                 finally:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rota.access.proxies import Proxies
+from rota.api.access.guard import Guard
 from rota.api.grpc.ports import StreamedCoordinator
 from rota.observability.metrics import Metrics
 from rota.server.http_server import CannotListen
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
 
 
 def listen_over_grpc(
-    coordinator: StreamedCoordinator, settings: Settings, metrics: Metrics, tls: ServerTls | None, own: OwnPorts
+    coordinator: StreamedCoordinator,
+    guard: Guard | None,
+    settings: Settings,
+    metrics: Metrics,
+    tls: ServerTls | None,
+    own: OwnPorts,
 ) -> GrpcServer | None:
     """The gRPC API, listening but not answering yet, where it was asked for; raises `CannotListen`."""
     if settings.grpc is None:
@@ -34,6 +40,7 @@ def listen_over_grpc(
     server = GrpcServer(
         coordinator,
         settings.limits,
+        guard=guard,
         metrics=metrics,
         shares_port=settings.workers > 1,
         proxies=Proxies(settings.trusted_proxies),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from rota.access.binding import check_binding
 from rota.access.quotas import may_park
 from rota.api.access.identity import CURRENT, NOTE, ORIGIN, Authenticator, Credentials, Identity, nobody
 from rota.api.access.meters import Meters
-from rota.api.grpc.ports import StreamedCoordinator
+from rota.api.ports import ServedCoordinator
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
@@ -83,16 +83,15 @@ class Guard:
 
 
 class GuardedCoordinator:
-    """A coordinator that answers whoever may ask. Refusals are answers, as the coordinator's own are."""
+    """A coordinator that answers callers that the guard admits. Rejections are answers, as its own are."""
 
-    def __init__(self, inner: StreamedCoordinator, guard: Guard) -> None:
-        self.unguarded = inner
-        """For what the server does by itself."""
-        self.guard = guard
+    def __init__(self, inner: ServedCoordinator, guard: Guard) -> None:
+        self._inner = inner
+        self._guard = guard
 
     @property
     def shard_count(self) -> int:
-        return self.unguarded.shard_count
+        return self._inner.shard_count
 
     async def call(self, request: Request) -> Answer:
         refused = self._refused(request) or self._too_much(request)
@@ -108,74 +107,70 @@ class GuardedCoordinator:
         refused = self._refused(request)
         if refused is not None:
             return refused
-        answer = self.unguarded.try_heartbeat(request)
+        answer = self._inner.try_heartbeat(request)
         # Counted here only if it is answered here: otherwise `call` comes next, and counts.
         return answer and (self._too_much(request) or answer)
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:
         """Raises `RejectedRequest` before there is anything to follow, and ends when it would be refused anew."""
-        identity = self.guard.current()
+        identity = self._guard.current()
         identity.check(WATCH, namespace, group_id)
-        why = self.guard.meters.refusal_of_watch(namespace)
+        why = self._guard.meters.refusal_of_watch(namespace)
         if why:
             raise RejectedRequest(ErrorCode.THROTTLED, _of_quota(namespace, why))
-        events = self.unguarded.watch(namespace, group_id, after_revision)
+        events = self._inner.watch(namespace, group_id, after_revision)
         return self._while_allowed(identity, namespace, group_id, events)
 
     async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
-        self.guard.admit_to(WATCH, namespace, group_id)
-        await self.unguarded.check_revision(namespace, group_id, after_revision)
-
-    def subscribe(self, namespace: str, group_id: str, listener: Callable[[JournalEvent], None]) -> Callable[[], None]:
-        """Not a caller's: the server follows groups for members that it has let in."""
-        return self.unguarded.subscribe(namespace, group_id, listener)
+        self._guard.admit_to(WATCH, namespace, group_id)
+        await self._inner.check_revision(namespace, group_id, after_revision)
 
     async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:
-        self.guard.admit_to_server(READ_JOURNAL)
-        return await self.unguarded.events(shard_id, after_seq, limit)
+        self._guard.admit_to_server(READ_JOURNAL)
+        return await self._inner.events(shard_id, after_seq, limit)
 
     def locate(self, namespace: str, group_id: str) -> ShardOwner:
-        self.guard.admit_to(LOCATE, namespace, group_id)
-        return self.unguarded.locate(namespace, group_id)
+        self._guard.admit_to(LOCATE, namespace, group_id)
+        return self._inner.locate(namespace, group_id)
 
     def ready(self) -> tuple[bool, str]:
-        return self.unguarded.ready()
+        return self._inner.ready()
 
     async def drain(self) -> None:
-        await self.unguarded.drain()
+        await self._inner.drain()
 
     async def stop(self) -> None:
-        await self.unguarded.stop()
+        await self._inner.stop()
 
     # --- inside ------------------------------------------------------------------------------------
 
     def _refused(self, request: Request) -> Answer | None:
         try:
-            self.guard.admit(request)
+            self._guard.admit(request)
         except RejectedRequest as rejected:
             return Answer(refuse(request, rejected.code, rejected.detail))
         return None
 
     async def _ask(self, request: Request) -> Answer:
         if not may_park(request):
-            return await self.unguarded.call(request)
-        with self.guard.meters.parking(request.namespace):
-            return await self.unguarded.call(request)
+            return await self._inner.call(request)
+        with self._guard.meters.parking(request.namespace):
+            return await self._inner.call(request)
 
     def _signed(self, request: Any) -> Request:
         """With who does it, for the audit trail, which the owner of the shard writes wherever it is."""
-        signed: Request = replace(request, act=self.guard.act())
+        signed: Request = replace(request, act=self._guard.act())
         return signed
 
     def _too_much(self, request: Request) -> Answer | None:
-        why = self.guard.meters.refusal_of(request)
+        why = self._guard.meters.refusal_of(request)
         if not why:
             return None
         return Answer(refuse(request, ErrorCode.THROTTLED, _of_quota(request.namespace, why)))
 
     async def _list(self, request: ListGroups | ListTopics) -> Answer:
         """A list shows what the caller may look at, and its pages are full of that."""
-        identity, shown = self.guard.current(), list[Any]()
+        identity, shown = self._guard.current(), list[Any]()
         page: Any = request
         while True:
             answer = await self._ask(page)
@@ -196,7 +191,7 @@ class GuardedCoordinator:
     ) -> AsyncIterator[JournalEvent]:
         """Neither the caller's proof nor the rules need last as long as a watch."""
         try:
-            with self.guard.meters.parking(namespace):
+            with self._guard.meters.parking(namespace):
                 async for event in events:
                     if not _may_watch_on(identity, namespace, group_id):
                         return
@@ -205,6 +200,11 @@ class GuardedCoordinator:
             close = getattr(events, "aclose", None)
             if close is not None:
                 await close()
+
+
+def behind(guard: Guard | None, coordinator: ServedCoordinator) -> ServedCoordinator:
+    """The coordinator as callers reach it; without a guard every caller may do everything."""
+    return coordinator if guard is None else GuardedCoordinator(coordinator, guard)
 
 
 def _of_quota(namespace: str, why: str) -> str:
@@ -233,13 +233,3 @@ def _name(thing: ListedGroup | TopicReply) -> str:
 def _resource(namespace: str, thing: ListedGroup | TopicReply) -> Resource:
     kind = Kind.GROUP if isinstance(thing, ListedGroup) else Kind.TOPIC
     return Resource(kind, namespace, _name(thing))
-
-
-def guard_of(coordinator: object) -> Guard | None:
-    """The guard in front of a coordinator; None where everybody may do everything."""
-    return coordinator.guard if isinstance(coordinator, GuardedCoordinator) else None
-
-
-def unguarded(coordinator: StreamedCoordinator) -> StreamedCoordinator:
-    """The coordinator itself, for what the server does in nobody's name."""
-    return coordinator.unguarded if isinstance(coordinator, GuardedCoordinator) else coordinator

@@ -13,8 +13,8 @@ import grpc
 from rota.access.proxies import FORWARDED_FOR, Proxies
 from rota.api.grpc.deadlines import within_deadline
 from rota.api.grpc.failures import Failure, abort, checked, outcome_of
-from rota.api.grpc.ports import StreamedCoordinator
 from rota.api.heartbeats import answers_to
+from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode
@@ -40,7 +40,7 @@ Behaviour = Callable[[bytes, Context], Awaitable[bytes]]
 class Calls:
     """One behaviour for each unary rpc. They take and give bytes: what cannot be parsed is refused, by us."""
 
-    coordinator: StreamedCoordinator
+    coordinator: ServedCoordinator
     limits: Limits
     metrics: Metrics
     admit: Callable[[Request], None]

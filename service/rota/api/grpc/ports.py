@@ -6,15 +6,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from rota.api.ports import ServedCoordinator
-from rota.protocol.messages import Heartbeat, HeartbeatMany
-from rota.replica.ports import Answer, JournalEvent
+from rota.replica.ports import JournalEvent
 
 
 class StreamedCoordinator(ServedCoordinator, Protocol):
-    """A coordinator that also hears of many members at once, and pushes what their groups do."""
-
-    def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
-        """Answer at once, without awaiting, or return None for `call` to do it."""
+    """A coordinator that also publishes what groups do, for the server to push it to members."""
 
     def subscribe(self, namespace: str, group_id: str, listener: Callable[[JournalEvent], None]) -> Callable[[], None]:
         """Call `listener` for each journal line of the group, until the returned function is called."""

@@ -13,7 +13,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_reflection.v1alpha import reflection
 
 from rota.access.proxies import NO_PROXIES, Proxies
-from rota.api.access.guard import guard_of, unguarded
+from rota.api.access.guard import Guard, behind
 from rota.api.access.identity import ORIGIN
 from rota.api.grpc.calls import Calls, Context, client_of
 from rota.api.grpc.credentials import credentials_of
@@ -69,19 +69,22 @@ class GrpcServer:
         coordinator: StreamedCoordinator,
         limits: Limits | None = None,
         *,
+        guard: Guard | None = None,
         metrics: Metrics | None = None,
         shares_port: bool = False,
         proxies: Proxies = NO_PROXIES,
     ) -> None:
         limits = limits or Limits()
         self._coordinator = coordinator
-        self._guard = guard_of(coordinator)
-        admit = self._guard.admit if self._guard is not None else _admit_everybody
-        self._calls = Calls(coordinator, limits, metrics or Metrics(), admit, proxies)
-        self._roster = Roster(unguarded(coordinator))
+        self._guard = guard
+        guarded = behind(guard, coordinator)
+        admit = guard.admit if guard is not None else _admit_everybody
+        self._calls = Calls(guarded, limits, metrics or Metrics(), admit, proxies)
+        # Follows groups for members that were admitted.
+        self._roster = Roster(coordinator)
         self._sessions: set[Session] = set()
         self._drained = asyncio.Event()
-        self._watching = Watching(coordinator, limits, self._calls.metrics, self._drained)
+        self._watching = Watching(guarded, limits, self._calls.metrics, self._drained)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=server_options(limits, shares_port=shares_port))
         self._server.add_generic_rpc_handlers(tuple(self._handlers()))

@@ -13,7 +13,7 @@ from typing import Any
 from rota.api.beginning import EARLIEST, After, beginning_of_watch
 from rota.api.grpc.calls import Context, dump
 from rota.api.grpc.failures import Failure, abort, failure_of
-from rota.api.grpc.ports import StreamedCoordinator
+from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 class Watching:
     """The behaviour of `WatchGroup`."""
 
-    coordinator: StreamedCoordinator
+    coordinator: ServedCoordinator
     limits: Limits
     metrics: Metrics
     drained: asyncio.Event

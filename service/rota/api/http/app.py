@@ -14,7 +14,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rota.api.access.guard import guard_of
+from rota.api.access.guard import Guard, behind
 from rota.api.http.credentials import credentials_of
 from rota.api.http.draining import Draining
 from rota.api.http.handlers import FenceKeys, Handlers, no_fence_keys
@@ -54,9 +54,11 @@ class HttpApi:
         metrics: Metrics,
         ping_seconds: float,
         fence_keys: FenceKeys,
+        guard: Guard | None,
     ) -> None:
+        coordinator = behind(guard, coordinator)
         self.metrics = metrics
-        self._guard = guard = guard_of(coordinator)
+        self._guard = guard
         self.draining = Draining()
         self._heartbeats = HeartbeatEndpoint(coordinator, limits, metrics)
         self._handlers = Handlers(coordinator, limits, metrics, self.draining, self._heartbeats, fence_keys, guard)
@@ -158,14 +160,15 @@ def create_app(
     metrics: Metrics | None = None,
     ping_seconds: float = PING_SECONDS,
     fence_keys: FenceKeys = no_fence_keys,
+    guard: Guard | None = None,
 ) -> HttpApi:
     """The HTTP API of a coordinator, as an ASGI application without a lifespan of its own.
 
     Who runs it starts the coordinator first, and before stopping the server calls `begin_drain()` and the
-    coordinator's `drain()`, in this order (`rota.server.lifecycle` does). Behind a `GuardedCoordinator` its guard
-    also says who may do the rest; without one everybody may do everything.
+    coordinator's `drain()`, in this order (`rota.server.lifecycle` does). Without a `guard` every caller may do
+    everything.
     """
-    return HttpApi(coordinator, limits or Limits(), metrics or Metrics(), ping_seconds, fence_keys)
+    return HttpApi(coordinator, limits or Limits(), metrics or Metrics(), ping_seconds, fence_keys, guard)
 
 
 def _dispatch(by_method: dict[str, Handler]) -> Callable[[HttpRequest], Awaitable[Any]]:
