@@ -15,7 +15,7 @@ from rota.protocol.messages import ListTopics
 from rota.replica.ports import Replica
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.routing import PeerUnreachable
+from rota.runtime.forwarding import PeerUnreachable
 from rota.server.settings import Settings
 from rota.server.tls import ServerTls, TlsFiles
 from rota.storage import MemoryStore

@@ -158,6 +158,8 @@ async def two_replicas(*, forward: bool) -> AsyncIterator[RoutedCoordinator]:
                 replica_id=replica_id,
                 address=f"http://{replica_id}",
                 lease_ms=1_000,
+                peers=peers,
+                forward=forward,
             )
             server = PeerServer(local, "127.0.0.1", secrets=lambda: [PEER_SECRET])
             local.reached_at(peer_address=f"127.0.0.1:{server.port}")
@@ -165,7 +167,7 @@ async def two_replicas(*, forward: bool) -> AsyncIterator[RoutedCoordinator]:
             stack.push_async_callback(server.stop)
             await stack.enter_async_context(local)
             locals_.append(local)
-            routed.append(RoutedCoordinator(local, peers, forward=forward))
+            routed.append(RoutedCoordinator(local))
         await until(lambda: all(_has_its_share(local) for local in locals_))
         await locals_[0].directory.look()
         yield routed[0]

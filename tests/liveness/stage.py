@@ -21,7 +21,8 @@ from rota.protocol.messages import (
 )
 from rota.replica.ports import Answer, JournalEvent, Replica, ShardClaim, ShardOwner, StoreUnavailable
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.routing import PeerUnreachable, RoutedCoordinator
+from rota.runtime.forwarding import PeerUnreachable
+from rota.runtime.routing import RoutedCoordinator
 from rota.storage.memory import MemoryStore, MemoryTables
 from tests.client.virtual_time import LoopClock
 
@@ -55,12 +56,13 @@ class Fleet:
             clock=self.clock,
             replica_id=name,
             lease_ms=self.lease_ms,
+            peers=_Wires(self),
             liveness=self.liveness,
         )
         async with local:
             self.up[name] = local
             try:
-                yield RoutedCoordinator(local, _Wires(self))
+                yield RoutedCoordinator(local)
             finally:
                 self.up.pop(name, None)
 

@@ -12,7 +12,7 @@ from rota.observability.metrics import Metrics
 from rota.protocol.messages import JoinReply, LeaveGroup, LeavingMember, SyncGroup
 from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.routing import PeerUnreachable
+from rota.runtime.forwarding import PeerUnreachable
 from rota.server.counting import CountedPeers, take_census
 from rota.server.telemetry import ServerTelemetry
 from rota.storage.memory import MemoryTables

@@ -16,7 +16,7 @@ from rota.api.peer.server import PeerServer
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatReply, ListTopics, MemberHeartbeat
 from rota.replica.ports import Answer, Replica
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.routing import PeerUnreachable
+from rota.runtime.forwarding import PeerUnreachable
 from rota.server.settings import Settings
 from rota.storage.memory import MemoryTables
 from rota.wire.peer_heartbeats import pack_told, unpack_heartbeats

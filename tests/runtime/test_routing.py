@@ -68,7 +68,8 @@ async def a_replica(
         replica_id=name,
         address=f"http://{name}",
         lease_ms=lease_ms,
-        notify=peers.tell_released,
+        peers=peers,
+        forward=forward,
         liveness=liveness,
     )
     server = PeerServer(local, "127.0.0.1")
@@ -76,7 +77,7 @@ async def a_replica(
     await server.start()
     try:
         async with local:
-            yield RunningReplica(local, RoutedCoordinator(local, peers, forward=forward))
+            yield RunningReplica(local, RoutedCoordinator(local))
     finally:
         await server.stop()
         await peers.close()

@@ -40,9 +40,8 @@ from rota.group.rows import RowChanges, ShardImage, SideCommit
 from rota.group.sessions import MemberName
 from rota.group.shard import Shard
 from rota.protocol.errors import ErrorCode
-from rota.protocol.limits import Limits
-from rota.protocol.messages import Heartbeat, HeartbeatMany, Reply, Request, refuse
-from rota.replica.parking import wait_ms
+from rota.protocol.limits import MAX_WAIT_MS, Limits
+from rota.protocol.messages import Heartbeat, HeartbeatMany, JoinGroup, Reply, Request, SyncGroup, refuse
 from rota.replica.ports import Answer, Heard, ShardClaim
 
 NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -51,6 +50,8 @@ GONE = (MemberLeft, MemberExpired, MemberRemoved, MemberFenced)
 LEASE_IS_OVER = "this replica's lease on the shard is over"
 GRACE_MS = 1_000
 """What a member gets at a take-over beside what it had left: its next heartbeat has to find the new owner."""
+DEFAULT_WAIT_MS = 30_000
+"""How long a join or a sync may stay parked that does not say."""
 
 
 class Now(NamedTuple):
@@ -366,3 +367,21 @@ def _share_sessions(shard: Shard, heard: Heard, now: Now) -> list[Timer]:
     if heard.told_ms_ago is None:
         return shard.share_sessions({}, 0, now.wall_ms).timers
     return shard.share_sessions(heard.heard_ms_ago, heard.told_ms_ago + GRACE_MS, now.wall_ms).timers
+
+
+def wait_ms(request: Request, shard: Shard) -> int:
+    """How long this request may stay parked: what it asks for, within the server's bounds.
+
+    A parked heartbeat counts as life only when it arrives and when it is answered, so it is answered
+    within a third of its member's session.
+    """
+    match request:
+        case JoinGroup() | SyncGroup():
+            return min(DEFAULT_WAIT_MS if request.wait_ms is None else request.wait_ms, MAX_WAIT_MS)
+        case Heartbeat():
+            group = shard.groups.get((request.namespace, request.group_id))
+            member = group.members.get(request.member_id) if group is not None else None
+            third = member.image.session_timeout_ms // 3 if member is not None else 0
+            return min(request.wait_ms or 0, MAX_WAIT_MS, third)
+        case _:
+            return MAX_WAIT_MS

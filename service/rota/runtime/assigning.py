@@ -28,7 +28,7 @@ class ServerAssigner:
     def __init__(
         self, ask: Callable[[Request], Awaitable[Answer]], clock: Clock, hosts: Mapping[int, ShardHost]
     ) -> None:
-        self.ask = ask
+        self._ask = ask
         self._clock = clock
         self._hosts = hosts
         self._assigning = Assigning()
@@ -65,7 +65,7 @@ class ServerAssigner:
     async def _do(self, do: Step) -> None:
         match do:
             case AskAll(request):
-                answer = await self.ask(request)
+                answer = await self._ask(request)
                 self._assigning.listed(do, answer, self._clock.monotonic_ms())
             case Compute():
                 self._assigning.handed_in(do, taken=self._hand_in(do, await _outcome(do)))

@@ -6,14 +6,13 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from rota.group.records import TopicChanged
 from rota.group.state import Group
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
-from rota.protocol.limits import MAX_WAIT_MS, Limits
+from rota.protocol.limits import Limits
 from rota.protocol.messages import (
     FenceReply,
     GetLeader,
@@ -35,15 +34,16 @@ from rota.replica.side_door import needs_side_commits
 from rota.runtime.assigning import ServerAssigner
 from rota.runtime.clock import Clock, SystemClock
 from rota.runtime.directory import Directory
+from rota.runtime.forwarding import Forwarder, Peers
 from rota.runtime.host import ShardHost
-from rota.runtime.ownership import Notify, Ownership
+from rota.runtime.ownership import Ownership
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.subscriptions import Listener, Subscriptions
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.timer_task import TimerTask
-from rota.runtime.topic_news import TopicNews
+from rota.runtime.topic_news import TopicNews, TopicNotifications
 from rota.runtime.upkeep import Upkeep
-from rota.runtime.waiting import ask_until, is_news, leads
+from rota.runtime.waiting import ask_until_changed
 from rota.runtime.watch import watch_group
 
 Sign = Callable[[VerifyFence, FenceReply], FenceReply]
@@ -68,29 +68,39 @@ class LocalCoordinator:
         address: str = "",
         lease_ms: int = 5_000,
         steal: bool = False,
-        notify: Notify | None = None,
+        peers: Peers | None = None,
+        forward: bool = True,
         liveness: Liveness | None = None,
         sign: Sign | None = None,
     ) -> None:
+        """`peers`: the other replicas, where the store may have some. `forward`: calls are forwarded to them."""
         self.shard_count = shard_count
         self.limits = limits or Limits()
         self.replica_id = replica_id or f"replica-{uuid.uuid4()}"
-        self._address = address
         self._sign = sign
         self._store = store
         self._clock = clock or SystemClock()
         self._telemetry = telemetry or Telemetry()
         self._timers = TimerTask(self._clock, self._telemetry.on_late_timer)
-        # Without a liveness store, the memory of the shards' owners is all that is known of sessions.
+        self._subscriptions = Subscriptions()
+        self._tasks: list[asyncio.Task[None]] = []
         hosts: dict[int, ShardHost] = {}
+        # Without a liveness store, the memory of the shards' owners is all that is known of sessions.
         self._sessions = SharedSessions(liveness, self._clock, self._telemetry, hosts.values) if liveness else None
-        self.assigning = ServerAssigner(self.call, self._clock, hosts)
-        """Does what groups leave to the server. Whoever can ask peers, too, has it ask there."""
-        self.when_draining: Callable[[], None] = lambda: None
-        """Called as no new call is taken any more. Whoever asks peers, too, ends what waits there."""
+        self.directory = Directory(store, self._clock, self.replica_id, shard_count)
+        """The other replicas that are up, and the owners of shards."""
+        self.forwarding = Forwarding(self.directory, hosts, forwards=forward and peers is not None)
+        """Which calls are answered here."""
+        self.forwarder: Forwarder | None = None
+        """Answers clients' calls wherever their shards are, where there may be other replicas."""
+        self._notifications: TopicNotifications | None = None
+        if peers is not None:
+            self.forwarder = Forwarder(
+                self.forwarding, self.directory, peers, answer=self.call, record=self.record_heartbeat
+            )
+            self._notifications = TopicNotifications(peers.tell_topics_changed, self.directory)
         self.topic_news = TopicNews()
-        self.when_topics_change: Callable[[set[str]], None] = lambda _: None
-        """Called with the namespaces of which this replica has changed topics. Whoever knows peers tells them."""
+        self._assigner = ServerAssigner(self.forwarder.call if self.forwarder else self.call, self._clock, hosts)
         self._ownership = Ownership(
             store,
             self._clock,
@@ -98,19 +108,15 @@ class LocalCoordinator:
             self._telemetry,
             self._timers,
             hosts,
+            self.directory,
             replica=Replica(self.replica_id, address),
-            shard_count=shard_count,
             lease_ms=lease_ms,
             steal=steal,
             on_events=self._on_events,
-            notify=notify,
+            notify=peers.tell_released if peers is not None else None,
             sessions=self._sessions,
-            assign=self.assigning.want,
+            assign=self._assigner.want,
         )
-        self.forwarding = Forwarding(self.directory, self._ownership.hosts, forwards=False)
-        """Which calls are answered here. A `RoutedCoordinator` has it forward the others."""
-        self._subscriptions = Subscriptions()
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> LocalCoordinator:
         await self.start()
@@ -123,7 +129,7 @@ class LocalCoordinator:
         """Start serving. Shards answer as they are loaded; `ready()` says when all are."""
         upkeep = Upkeep(self._ownership, self._clock, has_side_door=self._store.has_side_door)
         runners = [self._ownership.run(), self._ownership.committer.run(), self._timers.run(), upkeep.run()]
-        runners.append(self.assigning.run())
+        runners.append(self._assigner.run())
         if self._sessions:
             runners.append(self._sessions.run())
         self._tasks = [asyncio.create_task(runner) for runner in runners]
@@ -147,7 +153,8 @@ class LocalCoordinator:
         """
         await self._ownership.stop_rounds()
         self.forwarding.is_draining = True
-        self.when_draining()
+        if self.forwarder is not None:
+            self.forwarder.drain()
         self.topic_news.end_waits()
         # At once, and not when the last connection has ended: until then nobody else may answer for these groups.
         await self._ownership.release_all(DRAINING)
@@ -162,6 +169,8 @@ class LocalCoordinator:
         await _end([renewing, *others])
         await self._ownership.flush()
         await _end([committing])
+        if self._notifications is not None:
+            await self._notifications.flush()
 
     async def crash(self) -> None:
         """End the tasks and release nothing, as a killed process would. For tests of those who remain."""
@@ -187,10 +196,9 @@ class LocalCoordinator:
         match request:
             case JoinGroup():
                 return await self._submit(self._with_new_member_id(request))
-            case GetLeader():
-                return await self._get_leader(request)
-            case GetTopic() if request.wait_ms:
-                return await self._wait_for_topic(request)
+            case GetLeader() | GetTopic() if request.wait_ms:
+                host = self._host(request.namespace, request.key)
+                return await ask_until_changed(request, self._submit, host, self._clock)
             case VerifyFence(sign=True):
                 return await self._verify_and_sign(request)
             case ListTopics() if request.wait_ms:
@@ -238,29 +246,12 @@ class LocalCoordinator:
         return await self._store.read_events(shard_id, after_seq, limit)
 
     def locate(self, namespace: str, group_id: str) -> ShardOwner:
-        """Who owns the group's shard, as far as this replica knows; an empty replica_id where nobody does."""
-        shard_id = shard_of(namespace, group_id, self.shard_count)
-        host = self._ownership.hosts.get(shard_id)
-        if host is None:
-            peer, known = self.directory.peer_of(shard_id), self.directory.owners.get(shard_id)
-            if peer is None or known is None:
-                return ShardOwner(shard_id, "", "", 0, 0, told_by=self.replica_id)
-            return self._told(known, peer)
-        left_ms = host.lease_until_ms - self._clock.monotonic_ms()
-        mine = (shard_id, self.replica_id, self._address, host.claim.epoch, left_ms, host.durable_seq)
-        return self._told(ShardOwner(*mine), self._ownership.leases.replica)
-
-    def _told(self, owner: ShardOwner, replica: Replica) -> ShardOwner:
-        """With the ways to it that only the registry knows."""
-        told = replace(owner, told_by=self.replica_id, grpc_address=replica.grpc_address)
-        if replica.address != self._address:
-            return told
-        return replace(told, own_http_port=replica.own_http_port, own_grpc_port=replica.own_grpc_port)
+        """See `Ownership.owner_of`."""
+        return self._ownership.owner_of(shard_of(namespace, group_id, self.shard_count))
 
     def reached_at(self, **ways: Any) -> None:
-        """Ways to this replica, as `Replica` names them; before `start`, as a port is known only once it is bound."""
-        leases = self._ownership.leases
-        leases.replica = replace(leases.replica, **ways)
+        """See `Ownership.reached_at`."""
+        self._ownership.reached_at(**ways)
 
     @property
     def draining(self) -> bool:
@@ -277,34 +268,18 @@ class LocalCoordinator:
         if host is not None:
             await host.gone.wait()
 
-    @property
-    def directory(self) -> Directory:
-        """Who else is up, and who holds what."""
-        return self._ownership.directory
-
     def nudge(self) -> None:
         """A peer says that shards have become free."""
         self._ownership.nudge()
 
     def owners(self) -> Sequence[ShardOwner]:
         """Every shard that this replica serves."""
-        now_ms = self._clock.monotonic_ms()
-        return [
-            ShardOwner(
-                shard_id,
-                self.replica_id,
-                self._address,
-                host.claim.epoch,
-                host.lease_until_ms - now_ms,
-                host.durable_seq,
-            )
-            for shard_id, host in sorted(self._ownership.hosts.items())
-        ]
+        return self._ownership.owned()
 
     def hear_of_topics(self, namespaces: Iterable[str]) -> None:
         """Topics of these namespaces have changed, here or at a peer: who waits for that is told."""
         changed = set(namespaces)
-        self.assigning.topics_changed(changed)
+        self._assigner.topics_changed(changed)
         for namespace in changed:
             self.topic_news.tell(namespace)
 
@@ -329,7 +304,8 @@ class LocalCoordinator:
         changed = {event.namespace for event in events if event.kind == TopicChanged.kind}
         if changed:
             self.hear_of_topics(changed)
-            self.when_topics_change(changed)
+            if self._notifications is not None:
+                self._notifications.send(changed)
 
     async def _submit(self, request: Request) -> Answer:
         shard_id = shard_of_request(request, self.shard_count)
@@ -355,23 +331,6 @@ class LocalCoordinator:
         prefix = request.group_instance_id or request.client_id
         member_id = f"{prefix}-{uuid.uuid4()}" if prefix else str(uuid.uuid4())
         return replace(request, new_member_id=member_id)
-
-    async def _get_leader(self, request: GetLeader) -> Answer:
-        """Wait until a generation above `after_generation` has a leader, or the wait is over."""
-        key = (request.namespace, request.group_id)
-        ask, until_ms = partial(self._submit, request), self._waits_until_ms(request)
-        return await ask_until(ask, partial(leads, request), self._host(*key), key, until_ms, self._clock)
-
-    async def _wait_for_topic(self, request: GetTopic) -> Answer:
-        """Wait until the topic is not the one that the caller knows, or the wait is over."""
-        host = self._host(request.namespace, request.topic)
-        # Journal lines of topics name no group.
-        key = (request.namespace, "")
-        ask, until_ms = partial(self._submit, request), self._waits_until_ms(request)
-        return await ask_until(ask, partial(is_news, request), host, key, until_ms, self._clock)
-
-    def _waits_until_ms(self, request: GetLeader | GetTopic) -> int:
-        return self._clock.monotonic_ms() + min(request.wait_ms or 0, MAX_WAIT_MS)
 
     async def _verify_and_sign(self, request: VerifyFence) -> Answer:
         """Only who has just been found to be in the generation gets a token."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from rota.group.assignment import AssignmentJob
 from rota.group.journal import encode_entry
 from rota.group.records import MemberExpired
-from rota.group.result import Timer
+from rota.group.result import Result, Timer
 from rota.group.rows import ShardImage, SideCommit
 from rota.group.sessions import MemberName
 from rota.group.shard import Shard
@@ -24,14 +25,30 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import GroupRequest, Heartbeat, HeartbeatMany, Request, refuse
 from rota.replica.owned_shard import NOT_AVAILABLE, NOTHING, Batch, Now, OwnedShard, Ready
 from rota.replica.ports import Answer, Heard, JournalEvent, ShardBatch, ShardClaim
-from rota.runtime.calls import Call
 from rota.runtime.clock import Clock
-from rota.runtime.decisions import described
 
 logger = logging.getLogger(__name__)
 
 MOST_LINKS = 100
 """As many spans as a commit names; a batch may hold thousands of calls."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One request that waits for its reply, by the number under which the shard knows it.
+
+    `timer` ends its parking; the future is done exactly once.
+    """
+
+    number: int
+    future: asyncio.Future[Answer]
+    timer: asyncio.TimerHandle | None = None
+
+    def finish(self, answer: Answer) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        if not self.future.done():
+            self.future.set_result(answer)
 
 
 class ShardHost:
@@ -242,7 +259,7 @@ class ShardHost:
             span.note("rota.namespace", request.namespace)
             span.note("rota.group_id", request.group_id if isinstance(request, GroupRequest) else "")
             if ready is not None and ready.decided is not None:
-                for name, value in described(ready.decided).items():
+                for name, value in _described(ready.decided).items():
                     span.note(name, value)
                 here = spans.here() if ready.appends else None
                 if here is not None and len(self._links) < MOST_LINKS:
@@ -294,3 +311,21 @@ def encode_batch(batch: Batch) -> ShardBatch:
         for seq, entry in enumerate(batch.entries, batch.first_seq)
     )
     return ShardBatch(batch.shard_id, batch.epoch, batch.first_seq, events, batch.rows)
+
+
+def _described(result: Result) -> dict[str, str | int | bool]:
+    """What a span may carry of a decision: the generation, the reason, the kinds of the journal's lines, and the error
+    where the call was refused; never a member's metadata or its assignment.
+    """
+    told: dict[str, str | int | bool] = {"rota.reason": result.reason} if result.reason else {}
+    if result.records:
+        told["rota.generation_id"] = result.records[-1].generation_id
+        told["rota.records"] = " ".join(entry.record.kind for entry in result.records)
+    for _, reply in result.replies:
+        told["rota.code"] = reply.error.name
+        generation_id = getattr(reply, "generation_id", None)
+        if generation_id is not None:
+            told["rota.generation_id"] = generation_id
+    if not result.replies:
+        told["rota.parked"] = True
+    return told

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rota.group.result import Timer
@@ -14,7 +15,7 @@ from rota.protocol.limits import Limits
 from rota.replica import steps as step
 from rota.replica.leases import Leases
 from rota.replica.owned_shard import Now, OwnedShard
-from rota.replica.ports import JournalEvent, Replica, ShardClaim, ShardStore, StoreUnavailable
+from rota.replica.ports import JournalEvent, Replica, ShardClaim, ShardOwner, ShardStore, StoreUnavailable
 from rota.replica.steps import Do, Steps
 from rota.runtime.clock import Clock
 from rota.runtime.committer import Committer
@@ -45,9 +46,9 @@ class Ownership:
         telemetry: Telemetry,
         timers: TimerTask,
         hosts: dict[int, ShardHost],
+        directory: Directory,
         *,
         replica: Replica,
-        shard_count: int,
         lease_ms: int,
         steal: bool,
         on_events: Callable[[int, list[JournalEvent]], None],
@@ -57,8 +58,8 @@ class Ownership:
     ) -> None:
         self.hosts = hosts
         """The shards that are served here, by id."""
-        self.directory = Directory(store, clock, replica.replica_id, shard_count)
-        self.leases = Leases(replica, self.directory, lease_ms=lease_ms, steal=steal)
+        self.directory = directory
+        self.leases = Leases(replica, directory, lease_ms=lease_ms, steal=steal)
         self.committer = Committer(store, clock, telemetry, self.give_up)
         self.complete = asyncio.Event()
         """Set while every shard that is due to this replica is in memory here."""
@@ -129,6 +130,38 @@ class Ownership:
     async def flush(self) -> None:
         """Let what is decided become durable; a store that hangs is not waited for."""
         await _at_most(FLUSH_S, self.committer.flush())
+
+    # --- who owns what -----------------------------------------------------------------------------
+
+    def reached_at(self, **ways: Any) -> None:
+        """Ways to this replica, as `Replica` names them; before `run`, as a port is known only once it is bound."""
+        self.leases.replica = replace(self.leases.replica, **ways)
+
+    def owner_of(self, shard_id: int) -> ShardOwner:
+        """The shard's owner, as far as this replica knows; an empty replica_id where the shard has none."""
+        host = self.hosts.get(shard_id)
+        if host is not None:
+            return self._with_ways(self._owned(host), self.leases.replica)
+        peer, known = self.directory.peer_of(shard_id), self.directory.owners.get(shard_id)
+        if peer is None or known is None:
+            return ShardOwner(shard_id, "", "", 0, 0, told_by=self.leases.replica.replica_id)
+        return self._with_ways(known, peer)
+
+    def owned(self) -> list[ShardOwner]:
+        """Every shard that this replica serves."""
+        return [self._owned(host) for _, host in sorted(self.hosts.items())]
+
+    def _owned(self, host: ShardHost) -> ShardOwner:
+        here, left_ms = self.leases.replica, host.lease_until_ms - self._clock.monotonic_ms()
+        return ShardOwner(host.shard_id, here.replica_id, here.address, host.claim.epoch, left_ms, host.durable_seq)
+
+    def _with_ways(self, owner: ShardOwner, replica: Replica) -> ShardOwner:
+        """With the ways to it that only the registry knows."""
+        here = self.leases.replica
+        told = replace(owner, told_by=here.replica_id, grpc_address=replica.grpc_address)
+        if replica.address != here.address:
+            return told
+        return replace(told, own_http_port=replica.own_http_port, own_grpc_port=replica.own_grpc_port)
 
     # --- steps -------------------------------------------------------------------------------------
 

@@ -1,14 +1,18 @@
-"""Waiting for the topics of a namespace to change, wherever their shards live."""
+"""Changes of topics: waking callers that wait for one, and notifying the other replicas."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_WAIT_MS
 from rota.protocol.messages import ListTopics, ListTopicsReply
-from rota.replica.ports import Answer
+from rota.replica.known_owners import KnownOwners
+from rota.replica.ports import Answer, Replica
+
+NotifyTopics = Callable[[Sequence[Replica], Sequence[str]], Awaitable[None]]
+"""Notifies these replicas that topics of namespaces have changed. Best effort."""
 
 
 class TopicNews:
@@ -50,6 +54,33 @@ class TopicNews:
             waiting.discard(woken)
             if not waiting:
                 self._waiting.pop(request.namespace, None)
+
+
+class TopicNotifications:
+    """What the other replicas have to be notified of: one message at a time; what changes meanwhile is in the next."""
+
+    def __init__(self, notify: NotifyTopics, known: KnownOwners) -> None:
+        self._notify = notify
+        self._known = known
+        self._changed: set[str] = set()
+        """Namespaces of which no message has been sent yet."""
+        self._task: asyncio.Task[None] | None = None
+
+    def send(self, namespaces: Iterable[str]) -> None:
+        """Topics of these namespaces have changed here."""
+        self._changed.update(namespaces)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._send())
+
+    async def flush(self) -> None:
+        """Return once nothing is under way."""
+        if self._task is not None:
+            await self._task
+
+    async def _send(self) -> None:
+        while self._changed and (peers := self._known.peers):
+            namespaces, self._changed = self._changed, set()
+            await self._notify(peers, sorted(namespaces))
 
 
 def _is_news(answer: Answer, request: ListTopics) -> bool:

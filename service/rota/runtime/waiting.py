@@ -1,4 +1,4 @@
-"""Questions that wait for their answer to change: who leads, and what a topic is."""
+"""Questions that wait for their answer to change: which member leads, and what a topic is."""
 
 from __future__ import annotations
 
@@ -6,29 +6,31 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import GetLeader, GetTopic, LeaderReply, TopicReply
+from rota.protocol.limits import MAX_WAIT_MS
+from rota.protocol.messages import GetLeader, GetTopic, LeaderReply, Request, TopicReply
 from rota.replica.ports import Answer, JournalEvent
 from rota.runtime.clock import Clock
 from rota.runtime.host import ShardHost
 
 
-async def ask_until(
-    ask: Callable[[], Awaitable[Answer]],
-    enough: Callable[[Answer], bool],
+async def ask_until_changed(
+    request: GetLeader | GetTopic,
+    ask: Callable[[Request], Awaitable[Answer]],
     host: ShardHost | None,
-    key: tuple[str, str],
-    until_ms: int,
     clock: Clock,
 ) -> Answer:
-    """Ask again after each of the journal's lines about `key`, until the answer is enough or the time is over."""
+    """Ask again after each of the journal's lines that may matter, until the answer is news or the wait is over."""
+    # Journal lines of topics name no group.
+    key = (request.namespace, request.group_id if isinstance(request, GetLeader) else "")
+    until_ms = clock.monotonic_ms() + min(request.wait_ms or 0, MAX_WAIT_MS)
     changes: asyncio.Queue[JournalEvent | None] = asyncio.Queue()
     if host is not None:
         host.watchers.setdefault(key, set()).add(changes)
     try:
         while True:
-            answer = await ask()
+            answer = await ask(request)
             left_ms = until_ms - clock.monotonic_ms()
-            if enough(answer) or left_ms <= 0 or not await _next_change(changes, left_ms):
+            if _is_news(request, answer) or left_ms <= 0 or not await _next_change(changes, left_ms):
                 return answer
     finally:
         if host is not None:
@@ -38,20 +40,17 @@ async def ask_until(
                 host.watchers.pop(key, None)
 
 
-def leads(request: GetLeader, answer: Answer) -> bool:
-    """Somebody leads a later generation, or there is no use in waiting for that."""
-    reply = answer.reply
-    assert isinstance(reply, LeaderReply)
-    unusable = reply.error not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND)
-    return unusable or (bool(reply.leader_id) and reply.generation_id > request.after_generation)
-
-
-def is_news(request: GetTopic, answer: Answer) -> bool:
-    """The topic is not the one that the caller knows, or there is no use in waiting for that."""
-    reply = answer.reply
-    assert isinstance(reply, TopicReply)
-    unusable = reply.error not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC)
-    return unusable or reply.version != request.version
+def _is_news(request: GetLeader | GetTopic, answer: Answer) -> bool:
+    """A later generation has a leader, or the topic is not the one that the caller knows; or waiting is of no use."""
+    match request, answer.reply:
+        case GetLeader(), LeaderReply() as reply:
+            if reply.error not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+                return True
+            return bool(reply.leader_id) and reply.generation_id > request.after_generation
+        case GetTopic(), TopicReply() as reply:
+            return reply.error not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC) or reply.version != request.version
+        case _:
+            raise AssertionError(f"{answer.reply} does not answer {request}")
 
 
 async def _next_change(changes: asyncio.Queue[JournalEvent | None], wait_ms: int) -> bool:

@@ -88,7 +88,8 @@ async def open_services(
                 lease_ms=settings.lease_ms,
                 # The file lock that the open store holds proves that no former owner is left.
                 steal=embedded,
-                notify=peers.tell_released if peers else None,
+                peers=CountedPeers(peers, metrics) if peers else None,
+                forward=settings.forward,
                 liveness=liveness,
                 sign=signer,
             )
@@ -96,7 +97,7 @@ async def open_services(
                 _peer_server(coordinator, settings, secrets, peer_tls, embedded=embedded),
                 open_guard(settings, store) as guard,
             ):
-                served = _routed(coordinator, peers, settings, metrics) if peers else coordinator
+                served = RoutedCoordinator(coordinator) if peers else coordinator
                 metrics.serves(version("rota"), lambda: take_census(coordinator))
                 _tell_certificates(metrics, clients=tls, peers=peer_tls)
                 grpc = listen_over_grpc(served, guard, settings, metrics, tls, own)
@@ -113,10 +114,6 @@ async def open_services(
                     await _stop(served)
     finally:
         await store.close()
-
-
-def _routed(coordinator: LocalCoordinator, peers: GrpcPeers, settings: Settings, metrics: Metrics) -> RoutedCoordinator:
-    return RoutedCoordinator(coordinator, CountedPeers(peers, metrics), forward=settings.forward)
 
 
 def _tell_certificates(metrics: Metrics, **shown: ServerTls | None) -> None:

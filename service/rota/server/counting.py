@@ -12,7 +12,7 @@ from rota.protocol.messages import Request
 from rota.replica.ports import Answer, JournalEvent, Replica
 from rota.runtime.clock import Clock, SystemClock
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.routing import Peers, PeerUnreachable
+from rota.runtime.forwarding import Peers, PeerUnreachable
 
 REBALANCING = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
 UNREACHABLE = "UNREACHABLE"

@@ -27,7 +27,7 @@ from rota.observability import tracing
 from rota.protocol.messages import Request
 from rota.replica.forwarding import HEARTBEAT_MS, answer_timeout_ms
 from rota.replica.ports import Answer, JournalEvent, Replica
-from rota.runtime.routing import PeerUnreachable
+from rota.runtime.forwarding import PeerUnreachable
 from rota.wire.envelopes import pack, unpack
 from rota.wire.peer_heartbeats import AnyHeartbeat
 

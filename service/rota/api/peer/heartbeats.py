@@ -12,7 +12,7 @@ import grpc
 from rota.observability import tracing
 from rota.protocol.messages import Heartbeat, HeartbeatMany, Request
 from rota.replica.ports import Answer
-from rota.runtime.routing import PeerUnreachable
+from rota.runtime.forwarding import PeerUnreachable
 from rota.wire.envelopes import MalformedEnvelope
 from rota.wire.peer_heartbeats import AnyHeartbeat, Told, pack_heartbeats, unpack_told
 

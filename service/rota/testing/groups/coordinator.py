@@ -18,7 +18,7 @@ from rota.group.state import Group
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_WAIT_MS, Limits
 from rota.protocol.messages import DeleteTopic, JoinGroup, ListTopics, ListTopicsReply, PutTopic, Reply, Request, refuse
-from rota.replica.parking import wait_ms
+from rota.replica.owned_shard import wait_ms
 from rota.types import TopicFacts
 
 NAMESPACE = "groups"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rota.protocol.messages import Request
 from rota.replica import forwarding
 from rota.replica.ports import Answer, JournalEvent, Replica
-from rota.runtime.routing import PeerUnreachable
+from rota.runtime.forwarding import PeerUnreachable
 
 if TYPE_CHECKING:
     from rota.testing.runtimes.replica import RuntimeReplica
@@ -65,7 +65,7 @@ class PeersOfReplica:
         self.replica = replica
 
     async def call(self, peer: Replica, request: Request) -> Answer:
-        """Ask a peer; see `rota.runtime.routing.Peers`."""
+        """Ask a peer; see `rota.runtime.forwarding.Peers`."""
         forwarded = Forwarded(self, peer)
         self._world.sometimes("request forwarded to a peer")
         self.carry(self.replica.replica_id, peer.address, forwarded.arrive, request, to=peer)

@@ -147,12 +147,13 @@ class RuntimeReplica(ReplicaProcess):
             address=replica_id,
             lease_ms=world.profile.lease_ms,
             steal=world.steals,
-            notify=self.peers.tell_released,
+            peers=self.peers,
+            forward=world.forwards,
             liveness=liveness,
         )
         self.local.process = self
         self._upkeep = Upkeep(self.local._ownership, clock, has_side_door=self.store.has_side_door)
-        self.routed = RoutedCoordinator(self.local, self.peers, forward=world.forwards)
+        self.routed = RoutedCoordinator(self.local)
         self.is_stopping = False
         self.deaf_to_store_until_ms = 0
         """Statements that are sent before then are carried out, and their answers are lost."""

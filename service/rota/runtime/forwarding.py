@@ -1,0 +1,128 @@
+"""The shell of `rota.replica.forwarding`: asks this replica's shards and its peers, and waits where a call waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Protocol
+
+from rota.protocol.messages import Heartbeat, HeartbeatMany, ListGroups, ListTopics, Request
+from rota.replica import forwarding as step
+from rota.replica.forwarding import DRAINING, Forwarding, NoAnswer, Step, Steps
+from rota.replica.ports import Answer, JournalEvent, Replica
+from rota.runtime.directory import Directory
+
+
+class PeerUnreachable(Exception):
+    """The peer did not answer. Whether it acted on the request is not known."""
+
+
+class Peers(Protocol):
+    """The other replicas, over one connection each."""
+
+    async def call(self, peer: Replica, request: Request) -> Answer:
+        """Ask a peer about a shard of its own; raises `PeerUnreachable`."""
+
+    def watch(
+        self, peer: Replica, namespace: str, group_id: str, after_revision: int | None
+    ) -> AsyncIterator[JournalEvent]:
+        """Follow a group at its owner; ends when the peer or the shard goes."""
+
+    async def tell_released(self, peers: Sequence[Replica]) -> None:
+        """Let these know that shards have become free. Best effort: leases run out anyway."""
+
+    async def tell_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
+        """Let these know that topics of namespaces have changed. Best effort: who needs to know looks now and then."""
+
+    async def close(self) -> None: ...
+
+
+class Forwarder:
+    """Answers a client's call wherever its shard is.
+
+    `answer` and `record` ask this replica: for an answer of its own shards, and for `RecordHeartbeat`.
+    """
+
+    def __init__(
+        self,
+        forwarding: Forwarding,
+        directory: Directory,
+        peers: Peers,
+        *,
+        answer: Callable[[Request], Awaitable[Answer]],
+        record: Callable[[Heartbeat | HeartbeatMany], Awaitable[Answer | None]],
+    ) -> None:
+        self.peers = peers
+        self._forwarding = forwarding
+        self._directory = directory
+        self._answer = answer
+        self._record = record
+        self._waiting: dict[asyncio.Timeout, None] = {}
+
+    async def call(self, request: Request) -> Answer:
+        """See `Forwarding.call`."""
+        forwarding, asked_ms = self._forwarding, _now_ms()
+        if isinstance(request, ListGroups | ListTopics):
+            return await self._carry_out(forwarding.call(request, asked_ms))
+        match forwarding.route(request):
+            case Answer() as answer:
+                return answer
+            case step.AskHere():
+                answer = await self._answer(request)
+            case step.AskPeer() as do:
+                answer = forwarding.answer_of(do, await self._ask_peer(do))
+        if forwarding.is_final(answer):
+            return answer
+        return await self._carry_out(forwarding.go_on(request, answer, asked_ms, _now_ms()))
+
+    def drain(self) -> None:
+        """End calls that this replica's clients have parked at peers."""
+        for waiting in self._waiting:
+            waiting.reschedule(asyncio.get_running_loop().time())
+
+    # --- steps -------------------------------------------------------------------------------------
+
+    async def _carry_out(self, steps: Steps[Answer]) -> Answer:
+        try:
+            do = next(steps)
+            while True:
+                answer = await self._do(do)
+                do = steps.send((answer, _now_ms()))
+        except StopIteration as end:
+            answered: Answer = end.value
+            return answered
+
+    async def _do(self, do: Step) -> Answer | NoAnswer | None:
+        match do:
+            case step.AskHere(request):
+                return await self._answer(request)
+            case step.AskPeer():
+                return await self._ask_peer(do)
+            case step.ReadOwners(until_ms):
+                await self._directory.read_for_waiting(until_ms)
+            case step.AwaitArrival(until_ms):
+                await self._directory.await_arrival(until_ms)
+            case step.Pause(until_ms):
+                await asyncio.sleep(max(0, until_ms - _now_ms()) / 1000)
+            case step.RecordHeartbeat(request):
+                return await self._record(request)
+        return None
+
+    async def _ask_peer(self, do: step.AskPeer) -> Answer | NoAnswer:
+        try:
+            if not do.parks:
+                return await self.peers.call(do.peer, do.request)
+            async with asyncio.timeout(None) as waiting:
+                self._waiting[waiting] = None
+                try:
+                    return await self.peers.call(do.peer, do.request)
+                finally:
+                    del self._waiting[waiting]
+        except PeerUnreachable as error:
+            return NoAnswer(str(error))
+        except TimeoutError:
+            return NoAnswer(DRAINING)
+
+
+def _now_ms() -> int:
+    return round(asyncio.get_running_loop().time() * 1000)
