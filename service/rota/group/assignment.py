@@ -29,16 +29,20 @@ def begin_assigning(result: Result, group: Group) -> None:
     if side is not None and side.wants_topic is None:
         _await_no_syncs(group)
         record_assignment(result, group, side.assign(generation_of(group), {}), resync=False)
-    else:
-        ask_for_assignment(result, group)
+    elif side is not None:
+        _ask_for_assignment(result, group)
 
 
 def ask_for_assignment(result: Result, group: Group) -> None:
-    """Have the runtime assign a generation that waits for it, also one that was loaded from the store."""
+    """Have the replica assign a generation that was loaded from the store, if it is for the server to assign."""
     side = server_side_of(group)
     if side is not None and (group.state is COMPLETING_REBALANCE or side.wants_topic is not None):
-        _await_no_syncs(group)
-        result.set_timer(TimerKind.ASSIGN, group, "", result.now_ms)
+        _ask_for_assignment(result, group)
+
+
+def _ask_for_assignment(result: Result, group: Group) -> None:
+    _await_no_syncs(group)
+    result.set_timer(TimerKind.ASSIGN, group, "", result.now_ms)
 
 
 def record_assignment(result: Result, group: Group, assignments: Mapping[str, bytes], *, resync: bool) -> None:

@@ -40,7 +40,7 @@ from rota.runtime.ownership import Ownership
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.subscriptions import Listener, Subscriptions
 from rota.runtime.telemetry import Telemetry
-from rota.runtime.timer_task import TimerTask
+from rota.runtime.timers import TimerTask
 from rota.runtime.topic_news import TopicNews, TopicNotifications
 from rota.runtime.upkeep import Upkeep
 from rota.runtime.waiting import ask_until_changed

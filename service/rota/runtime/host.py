@@ -306,11 +306,11 @@ class ShardHost:
 
 def encode_batch(batch: Batch) -> ShardBatch:
     """A batch as the store takes it, its entries as journal lines."""
-    events = tuple(
+    events = [
         JournalEvent(seq=seq, epoch=batch.epoch, **encode_entry(entry))
         for seq, entry in enumerate(batch.entries, batch.first_seq)
-    )
-    return ShardBatch(batch.shard_id, batch.epoch, batch.first_seq, events, batch.rows)
+    ]
+    return ShardBatch(batch.shard_id, batch.epoch, batch.first_seq, tuple(events), batch.rows)
 
 
 def _described(result: Result) -> dict[str, str | int | bool]:

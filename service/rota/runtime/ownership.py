@@ -23,7 +23,7 @@ from rota.runtime.directory import Directory
 from rota.runtime.host import ShardHost
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.telemetry import Telemetry
-from rota.runtime.timer_task import TimerTask
+from rota.runtime.timers import TimerTask
 
 logger = logging.getLogger(__name__)
 

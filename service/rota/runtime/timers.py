@@ -1,7 +1,11 @@
-"""Timers of all shards in one heap: setting one costs a push, and only what is due costs more."""
+"""Timers of all shards in one heap, and the task that fires them.
+
+Setting one costs a push, and only what is due costs more.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections.abc import Callable
 from itertools import count
@@ -14,6 +18,7 @@ STALL_MS = 100
 MAX_HOLD_MS = 10_000
 BATCH = 500
 """How many timers ring before the event loop gets its turn again."""
+LONGEST_SLEEP_S = 3_600.0
 
 
 class TimerQueue:
@@ -64,3 +69,34 @@ class TimerQueue:
             self._held_until_ms = now_ms + min(lateness_ms, MAX_HOLD_MS)
             self._on_late(lateness_ms)
         return now_ms < self._held_until_ms
+
+
+class TimerTask:
+    """Sleeps until the next timer and fires it: run `run()` as a task that its creator awaits."""
+
+    def __init__(self, clock: Clock, on_late: Callable[[int], None]) -> None:
+        self._clock = clock
+        self._queue = TimerQueue(clock, on_late)
+        self._wake = asyncio.Event()
+
+    def set(self, timer: Timer, ring: Callable[[Timer], None]) -> None:
+        if self._queue.set(timer, ring):
+            self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            self._wake.clear()
+            await self._sleep()
+            self._queue.ring_due()
+            await asyncio.sleep(0)
+
+    async def _sleep(self) -> None:
+        at_ms = self._queue.next_at_ms()
+        delay_s = LONGEST_SLEEP_S if at_ms is None else (at_ms - self._clock.now_ms()) / 1000
+        if delay_s <= 0:
+            return
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -21,17 +22,26 @@ from rota.api.http.handlers import FenceKeys, Handlers, no_fence_keys
 from rota.api.http.heartbeats import HeartbeatEndpoint
 from rota.api.http.openapi import build_openapi
 from rota.api.http.operations import OPERATIONS, Operation
-from rota.api.http.outcomes import outcome_of, render_failure
-from rota.api.http.rendered import HttpRefusal, Rendered, render_document, render_rejection
+from rota.api.http.rendered import (
+    CallerGone,
+    HttpRefusal,
+    Rendered,
+    render_document,
+    render_problem,
+    render_rejection,
+)
 from rota.api.http.streams import PING_SECONDS, EventStreams
 from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
 from rota.observability.metrics import Metrics
 from rota.observability.printable import printable
-from rota.protocol.errors import ErrorCode
+from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat
+from rota.replica.ports import StoreUnavailable
 from rota.wire.routes import PREFIX, ROUTES, Carrier, Route
+
+_log = logging.getLogger(__name__)
 
 Handler = Callable[[HttpRequest], Awaitable[ASGIApp]]
 ShortRoad = Callable[[Scope, Receive, dict[str, str]], Awaitable[Rendered]]
@@ -42,6 +52,8 @@ DOCUMENT_PATH = "/openapi.json"
 _GROUP = PREFIX + "/groups/{group_id}"
 _MOST_QUOTED = 200
 """Characters of an unknown path that its rejection repeats."""
+_NOBODY_THERE = Rendered(499, (), b"")
+"""No client sees it: the connection is gone."""
 
 
 class HttpApi:
@@ -79,7 +91,7 @@ class HttpApi:
             if matched is not None and matched[3] in self._short_roads:
                 operation, answer = self._short_roads[matched[3]]
                 work = answer(scope, receive, {"namespace": matched[1], "group_id": matched[2]})
-                rendered = await outcome_of(work, operation, self.metrics)
+                rendered = await _outcome_of(work, operation, self.metrics)
                 await rendered.send(send)
                 return
         await self.fastapi(scope, receive, send)
@@ -134,7 +146,7 @@ class HttpApi:
 
     def _answering(self, handle: Callable[[HttpRequest], Awaitable[Rendered]], operation: str) -> Handler:
         async def answer(http: HttpRequest) -> Response:
-            return (await outcome_of(handle(http), operation, self.metrics)).as_response()
+            return (await _outcome_of(handle(http), operation, self.metrics)).as_response()
 
         return answer
 
@@ -148,7 +160,7 @@ class HttpApi:
         try:
             return await self._streams.open(http)
         except Exception as error:
-            rendered = render_failure(error, "groupsWatch")
+            rendered = _render_failure(error, "groupsWatch")
             self.metrics.request_answered("groupsWatch", rendered.code)
             return rendered.as_response()
 
@@ -205,3 +217,46 @@ async def _on_http_exception(http: HttpRequest, error: Exception) -> Response:
     detail = {404: no_route, 405: "this route has other methods; see Allow"}.get(error.status_code, "refused")
     refusal = HttpRefusal(error.status_code, detail, ErrorCode.INVALID_REQUEST, headers)
     return render_rejection(refusal).as_response()
+
+
+# --- every request has an answer, also one that fails ------------------------------------------------
+
+
+async def _outcome_of(work: Awaitable[Rendered], operation: str, metrics: Metrics) -> Rendered:
+    """Await the answer, or make one of what was raised instead. Counts it."""
+    rendered = await (_rendered(work, operation) if tracing.spans is None else _traced(tracing.spans, work, operation))
+    metrics.request_answered(operation, "GONE" if rendered is _NOBODY_THERE else rendered.code)
+    return rendered
+
+
+async def _rendered(work: Awaitable[Rendered], operation: str) -> Rendered:
+    try:
+        return await work
+    except Exception as error:
+        return _render_failure(error, operation)
+
+
+async def _traced(spans: tracing.Spans, work: Awaitable[Rendered], operation: str) -> Rendered:
+    with spans.within(operation, tracing.Kind.SERVER) as span:
+        rendered = await _rendered(work, operation)
+        span.note("http.response.status_code", rendered.status)
+        span.note("rota.code", rendered.code.name)
+        if rendered.status >= 500:
+            span.failed(rendered.code.name)
+        return rendered
+
+
+def _render_failure(error: Exception, operation: str) -> Rendered:
+    match error:
+        case RejectedRequest():
+            return render_rejection(error)
+        case CallerGone():
+            return _NOBODY_THERE
+        case StoreUnavailable():
+            return render_problem(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store cannot be reached")
+        case _:
+            # A bug of ours. What came of the request is unknown, which is what this code means to a client.
+            _log.error("a request failed", exc_info=error, extra={"operation": operation})
+            return render_problem(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "an internal error; see the log", http_status=500
+            )
