@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, cast
 
 from rota.group.result import Timer
+from rota.group.state import Group
 from rota.membership import Assigned, State
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import ListTopicsReply, Protocol, TopicReply
@@ -42,6 +43,12 @@ class ServedMember(Member):
     def _take_up(self, event: Assigned) -> None:
         numbers = tuple(number for _, number in decode_plain_assignment(event.assignment))
         self._hold(event.generation_id, numbers)
+
+
+def all_shares(group: Group) -> list[int]:
+    """The partitions that members of a group have been assigned."""
+    shares = (decode_plain_assignment(member.assignment) for member in group.members.values() if member.assignment)
+    return sorted(number for share in shares for _, number in share)
 
 
 class SimulatedTopics:
