@@ -333,14 +333,14 @@ def the_answer_of_the_others_is_ignored(patch: Patch) -> None:
 @mutant
 def a_new_owner_ignores_what_was_left_of_sessions(patch: Patch) -> None:
     """L2: after each change of the owner, a silent member has a full session again."""
-    patch(owned_shard, "_share_sessions", lambda shard, _heard, now: shard.share_sessions({}, 0, now.wall_ms).timers)
+    patch(owned_shard, "_share_sessions", lambda shard, _heard, now, _: shard.share_sessions({}, 0, now.wall_ms).timers)
 
 
 @mutant
 def old_updates_are_believed(patch: Patch) -> None:
     """L1: what the store has not received for long, because it was away, is held against members."""
 
-    def share_sessions(shard: Any, heard: Any, now: Any) -> Any:
+    def share_sessions(shard: Any, heard: Any, now: Any, _: int) -> Any:
         return shard.share_sessions(heard.heard_ms_ago, owned_shard.GRACE_MS, now.wall_ms).timers
 
     patch(owned_shard, "_share_sessions", share_sessions)

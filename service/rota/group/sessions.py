@@ -94,14 +94,24 @@ def member_to_expire(result: Result, group: Group, timer: Timer) -> Member | Non
 
 
 def shorten_sessions(
-    result: Result, groups: Iterable[Group], seen_ms_ago: Mapping[MemberName, int], grace_ms: int
+    result: Result,
+    groups: Iterable[Group],
+    seen_ms_ago: Mapping[MemberName, int],
+    grace_ms: int,
+    unknown_ms_ago: int | None,
 ) -> None:
-    """Members in `seen_ms_ago` keep the rest of their sessions and `grace_ms`; the others keep their deadlines."""
+    """Members in `seen_ms_ago` keep the rest of their sessions and `grace_ms`; the others keep their deadlines.
+
+    With `unknown_ms_ago` each of them may have been seen once more, so long ago: no session is shorter than from there.
+    """
     for group in groups:
         for member in group.members.values():
             ago_ms = seen_ms_ago.get((group.namespace, group.group_id, member.member_id))
             if ago_ms is not None and member.session_deadline_ms is not None:
-                left_ms = max(0, member.image.session_timeout_ms - ago_ms) + grace_ms
+                session_ms = member.image.session_timeout_ms
+                left_ms = max(0, session_ms - ago_ms) + grace_ms
+                if unknown_ms_ago is not None:
+                    left_ms = max(left_ms, session_ms - unknown_ms_ago)
                 deadline_ms = min(member.session_deadline_ms, result.now_ms + left_ms)
                 set_session_deadline(result, group, member, deadline_ms)
 

@@ -211,15 +211,13 @@ class Shard(ShardState):
 
     # --- what replicas tell each other of their members -----------------------------------------
 
-    def share_sessions(self, heard_ms_ago: Mapping[MemberName, int], grace_ms: int, now_ms: int) -> Result:
-        """Note from here on who was heard.
-
-        Members that `heard_ms_ago` names keep what was left of their sessions and `grace_ms`; the others keep what
-        they have.
-        """
+    def share_sessions(
+        self, heard_ms_ago: Mapping[MemberName, int], grace_ms: int, now_ms: int, unknown_ms_ago: int | None = None
+    ) -> Result:
+        """Note from here on which members send heartbeats. See `shorten_sessions`."""
         self.heard = {}
         result = Result(now_ms)
-        shorten_sessions(result, self.groups.values(), heard_ms_ago, grace_ms)
+        shorten_sessions(result, self.groups.values(), heard_ms_ago, grace_ms, unknown_ms_ago)
         return result
 
     def session_is_over(self, timer: Timer, now_ms: int) -> bool:

@@ -50,6 +50,10 @@ GONE = (MemberLeft, MemberExpired, MemberRemoved, MemberFenced)
 LEASE_IS_OVER = "this replica's lease on the shard is over"
 GRACE_MS = 1_000
 """What a member gets at a take-over beside what it had left: its next heartbeat has to find the new owner."""
+PUBLISH_MS = 75
+"""How often an owner publishes the heartbeats that it has received, where sessions are shared."""
+STILL_HERE_MS = 500
+"""How often it publishes a shard in which nothing happens, so that the next owner knows until when it was held."""
 DEFAULT_WAIT_MS = 30_000
 """How long a join or a sync may stay parked that does not say."""
 
@@ -155,7 +159,7 @@ class OwnedShard:
         owned = cls(claim, shard, image.last_seq, replica_id=replica_id, lease_until_ms=lease_until_ms)
         if heard is not None:
             owned.asks_others = True
-            loaded.timers += _share_sessions(shard, heard, now)
+            loaded.timers += _share_sessions(shard, heard, now, lease_until_ms)
         loaded.records.append(Entry("", "", 0, loaded.now_ms, ShardAcquired(replica_id, claim.epoch, reason)))
         return owned, owned._take(loaded, now)
 
@@ -363,10 +367,18 @@ def _gone(records: Sequence[Entry]) -> list[MemberName]:
     ]
 
 
-def _share_sessions(shard: Shard, heard: Heard, now: Now) -> list[Timer]:
-    if heard.told_ms_ago is None:
+def _share_sessions(shard: Shard, heard: Heard, now: Now, lease_until_ms: int) -> list[Timer]:
+    """Shorten the sessions to what the former owner's published heartbeats leave of them.
+
+    A member may have sent one more heartbeat, and got its answer, after the last publication. An owner publishes for as
+    long as it answers, which is until its lease is over: what is older than that shows that the store has lost the
+    rest, and says nothing about the members.
+    """
+    told_ms_ago = heard.told_ms_ago
+    if told_ms_ago is None or told_ms_ago > lease_until_ms - now.monotonic_ms + STILL_HERE_MS + GRACE_MS:
         return shard.share_sessions({}, 0, now.wall_ms).timers
-    return shard.share_sessions(heard.heard_ms_ago, heard.told_ms_ago + GRACE_MS, now.wall_ms).timers
+    unknown_ms_ago = max(0, told_ms_ago - 2 * PUBLISH_MS)
+    return shard.share_sessions(heard.heard_ms_ago, told_ms_ago + GRACE_MS, now.wall_ms, unknown_ms_ago).timers
 
 
 def wait_ms(request: Request, shard: Shard) -> int:

@@ -7,7 +7,8 @@ publishes when it last received a heartbeat of each member; a replica that canno
 
 The store only ever adds life: a member that it does not know, or of which it knows less than the owner, keeps the
 session that the owner has counted. A store that is away costs no more than that help: no member is expired because of
-it, and the next owner gives every member a full session.
+it, and the next owner gives every member a full session. The same goes for a store whose last publication is older than
+the former owner's lease: it was away, or was set back to an earlier state.
 
 The store may forget, so the owner publishes a shard as a whole: at first, after the shard was loaded, and again if an
 update may have been lost or the store says that earlier ones are.
@@ -25,15 +26,11 @@ from rota.group.result import Timer
 from rota.group.sessions import MemberName
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatError, HeartbeatMany, HeartbeatManyReply, HeartbeatReply, Reply
-from rota.replica.owned_shard import Now, OwnedShard
+from rota.replica.owned_shard import STILL_HERE_MS, Now, OwnedShard
 from rota.replica.ports import Answer, Heard, ShardNews
 
-PUBLISH_MS = 75
-"""How often an owner publishes."""
 AWAY_MS = 1_000
 """For how long a replica does not ask a store that has failed."""
-STILL_HERE_MS = 500
-"""How often a shard is published in which nothing happens, so that the next owner knows until when it was held."""
 UNAVAILABLE = object()
 """The store did not answer: it may have stored the update."""
 

@@ -11,9 +11,9 @@ from rota.group.result import Timer
 from rota.group.sessions import MemberName
 from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica import shared_liveness as step
-from rota.replica.owned_shard import Now
+from rota.replica.owned_shard import PUBLISH_MS, Now
 from rota.replica.ports import Answer, Heard, Liveness, LivenessUnavailable
-from rota.replica.shared_liveness import PUBLISH_MS, UNAVAILABLE, Found, SharedLiveness, Step, Steps
+from rota.replica.shared_liveness import UNAVAILABLE, Found, SharedLiveness, Step, Steps
 from rota.runtime.clock import Clock
 from rota.runtime.host import ShardHost
 from rota.runtime.telemetry import Telemetry

@@ -12,9 +12,9 @@ from rota.group.sessions import MemberName
 from rota.liveness.memory import MemoryLiveness
 from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica import shared_liveness as step
-from rota.replica.owned_shard import OwnedShard
+from rota.replica.owned_shard import PUBLISH_MS, OwnedShard
 from rota.replica.ports import Answer, Heard
-from rota.replica.shared_liveness import PUBLISH_MS, UNAVAILABLE, Asked, Found, SharedLiveness, Step, Steps
+from rota.replica.shared_liveness import UNAVAILABLE, Asked, Found, SharedLiveness, Step, Steps
 from rota.testing.scheduler import Process
 
 if TYPE_CHECKING:

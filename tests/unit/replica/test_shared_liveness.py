@@ -24,11 +24,18 @@ from rota.protocol.messages import (
     Protocol,
     SyncGroup,
 )
-from rota.replica.owned_shard import Now, OwnedShard, Ready
+from rota.replica.owned_shard import (
+    GRACE_MS,
+    PUBLISH_MS,
+    STILL_HERE_MS,
+    Now,
+    OwnedShard,
+    Ready,
+    _share_sessions,
+)
 from rota.replica.ports import Heard, ShardClaim, ShardNews
 from rota.replica.shared_liveness import (
     AWAY_MS,
-    STILL_HERE_MS,
     UNAVAILABLE,
     Asked,
     LastSeen,
@@ -234,6 +241,27 @@ def test_a_new_owner_knows_nothing_from_a_store_that_is_away_and_does_not_ask_it
     assert replica.run(replica.shared.read(0, replica.now())) == Heard({}, None)
     assert replica.run(replica.shared.read(1, replica.now())) == Heard({}, None)
     assert replica.steps == []
+
+
+@pytest.mark.parametrize(
+    ("seen_ms_ago", "published_ms_ago", "left_ms"),
+    [
+        (4_000, 3_000, SESSION_MS - 4_000 + 3_000 + GRACE_MS),  # It was silent for a second; the grace covers that.
+        (9_000, 3_000, SESSION_MS - 3_000 + 2 * PUBLISH_MS),  # It may have sent a heartbeat after the publication.
+        (9_000, 6_501, SESSION_MS),  # The store has lost what the owner published while it held the lease.
+        (9_000, None, SESSION_MS),
+        (None, 3_000, SESSION_MS),
+    ],
+)
+def test_a_new_owner_leaves_no_member_less_than_its_last_heartbeat_may_have_promised(
+    replica: Replica, seen_ms_ago: int | None, published_ms_ago: int | None, left_ms: int
+) -> None:
+    now, seen = replica.now(), {} if seen_ms_ago is None else {replica.member: seen_ms_ago}
+
+    _share_sessions(replica.owned.shard, Heard(seen, published_ms_ago), now, now.monotonic_ms + 5_000)
+
+    member = replica.owned.shard.groups[GROUP].members[replica.member[2]]
+    assert member.session_deadline_ms == now.wall_ms + min(SESSION_MS, left_ms)
 
 
 # --- expiring ---------------------------------------------------------------------------------------------
