@@ -1,0 +1,77 @@
+"""Shards to test a replica's rules with: the real core in memory, without a store, a clock or a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rota.group.rows import ShardImage
+from rota.protocol.limits import Limits
+from rota.protocol.messages import Request
+from rota.replica.owned_shard import Now, OwnedShard, Ready
+from rota.replica.ports import Heard, ShardClaim
+from tests.unit.group.driver import a_commit, a_join, a_sync
+
+LEASE_MS = 9_000
+LIMITS = Limits(initial_rebalance_delay_ms=100)
+EPOCH = 3
+AN_OFFSET = a_commit("", -1)
+"""A commit from outside of any group: decided at once, with one entry."""
+
+
+def at(ms: int) -> Now:
+    """A moment so many milliseconds after the shard was loaded, different on the two clocks."""
+    return Now(1_000_000 + ms, 500 + ms)
+
+
+LEASE_ENDS = at(LEASE_MS)
+
+
+def a_loading_shard(
+    shard_id: int = 0, *, heard: Heard | None = None, image: ShardImage | None = None
+) -> tuple[OwnedShard, Ready]:
+    """A shard whose first entry, that it was acquired, is not durable yet."""
+    return OwnedShard.load(
+        ShardClaim(shard_id, EPOCH, 0),
+        image or ShardImage(shard_id),
+        LIMITS,
+        at(0),
+        replica_id="r",
+        lease_until_ms=LEASE_ENDS.monotonic_ms,
+        heard=heard,
+        reason="it was free",
+    )
+
+
+def a_shard(shard_id: int = 0, *, heard: Heard | None = None) -> OwnedShard:
+    """A shard all of which is durable."""
+    owned, _ = a_loading_shard(shard_id, heard=heard)
+    commit(owned)
+    return owned
+
+
+def commit(owned: OwnedShard, ms: int = 0) -> Ready:
+    """The store takes what the shard has decided."""
+    return owned.committed(owned.take_batch().last_seq, at(ms))
+
+
+def a_shard_with_a_member(*, heard: Heard | None = None) -> OwnedShard:
+    """Its group is Stable, with the member `m` in generation 1."""
+    owned = a_shard(heard=heard)
+    decide(owned, 1, a_join(new="m", instance="i"))
+    ready = commit(owned)
+    for timer in ready.timers:
+        owned.on_timer(timer, at(200))
+    decide(owned, 2, a_sync("m", 1, "i", m=b"share"), 200)
+    commit(owned, 200)
+    assert owned.waiting == 0
+    return owned
+
+
+def decide(owned: OwnedShard, number: int, request: Request, ms: int = 0) -> Ready:
+    """The shard receives a request."""
+    return owned.submit(number, request, at(ms))
+
+
+def reply_to(ready: Ready, number: int) -> Any:
+    """The reply that leaves in this step."""
+    return dict(ready.replies)[number].reply

@@ -1,0 +1,434 @@
+"""Rounds of leases without a store: in which order a replica asks, and what it makes of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rota.group.rows import ShardImage
+from rota.protocol.errors import ErrorCode
+from rota.replica import steps
+from rota.replica.known_owners import KnownOwners
+from rota.replica.leases import HANDING_OVER_AT_ONCE, LOADING_AT_ONCE, MOVES, SLACK_MS, STORE_RETRY_MS, Leases
+from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard
+from rota.replica.placement import shards_of
+from rota.replica.ports import Replica, ShardClaim, ShardOwner, StoreUnavailable
+from rota.replica.steps import Do
+from tests.unit.replica.shards import AN_OFFSET, LEASE_MS, LIMITS, a_shard, at, decide
+
+ME, PEER = Replica("r0", "http://r0"), Replica("r1", "http://r1")
+SHARDS = 4
+
+
+class Shell:
+    """Carries the rounds out: a store that grants what it is asked for, unless a test says otherwise."""
+
+    def __init__(self, *, shards: int = SHARDS, steal: bool = False) -> None:
+        self.known = KnownOwners(ME.replica_id, shards)
+        self.leases = Leases(ME, self.known, lease_ms=LEASE_MS, steal=steal)
+        self.registered = [ME]
+        self.owners: list[ShardOwner] = []
+        self.taken: set[int] = set()
+        """Shards that the store gives to another replica meanwhile: claims and renewals of these fail."""
+        self.hanging: set[int] = set()
+        """Shards of which the store does not answer the last append."""
+        self.takes_ms: dict[type[Do], int] = {}
+        self.fails: set[type[Do]] = set()
+        self.before: dict[type[Do], Callable[[], None]] = {}
+        """What happens while such a step is under way."""
+        self.now_ms = 0
+        self.steps: list[Do] = []
+
+    def now(self) -> Now:
+        return at(self.now_ms)
+
+    def round(self) -> list[str]:
+        """One round; returns the names of its steps, in order."""
+        return self.run(self.leases.round(self.now()))
+
+    def run(self, round_: steps.Steps) -> list[str]:
+        self.steps = []
+        try:
+            do = next(round_)
+            while True:
+                self.steps.append(do)
+                self.now_ms += self.takes_ms.get(type(do), 0)
+                self.before.get(type(do), lambda: None)()
+                if type(do) in self.fails:
+                    do = round_.throw(StoreUnavailable("the store is away"))
+                else:
+                    do = round_.send((self._answer(do), self.now()))
+        except StopIteration:
+            return self.names()
+
+    def names(self) -> list[str]:
+        return [type(do).__name__ for do in self.steps]
+
+    def did(self, kind: type[Do]) -> list[Any]:
+        return [do for do in self.steps if isinstance(do, kind)]
+
+    def _answer(self, do: Do) -> Any:
+        match do:
+            case steps.ReadOwners():
+                self.known.update(self.owners, self.now().monotonic_ms)
+            case steps.Register():
+                return self.registered
+            case steps.Claim(shard_ids):
+                return [ShardClaim(shard_id, 1, 0) for shard_id in shard_ids if shard_id not in self.taken]
+            case steps.Load(claims):
+                return [ShardImage(claim.shard_id) for claim in claims]
+            case steps.Serve(claims, images, lease_until_ms):
+                self._serve(claims, images, lease_until_ms)
+            case steps.Renew(claims):
+                return [claim.shard_id for claim in claims if claim.shard_id not in self.taken]
+            case steps.GiveUp(owned) | steps.DropClosed(owned):
+                owned.drop("")
+                self.leases.remove(owned)
+            case steps.Close(shards, reason):
+                for owned in shards:
+                    owned.close(reason, self.now())
+                    if owned.shard_id not in self.hanging:
+                        owned.committed(owned.take_batch().last_seq, self.now())
+        return None
+
+    def _serve(self, claims: Any, images: Any, lease_until_ms: int) -> None:
+        for claim, image in zip(claims, images, strict=True):
+            owned, _ = OwnedShard.load(
+                claim, image, LIMITS, self.now(), replica_id=ME.replica_id, lease_until_ms=lease_until_ms
+            )
+            owned.committed(owned.take_batch().last_seq, self.now())
+            self.leases.install(owned)
+
+
+def a_replica_with_all(shards: int = SHARDS) -> Shell:
+    """Alone, with all shards, after its first round."""
+    shell = Shell(shards=shards)
+    shell.round()
+    assert shell.leases.is_complete
+    return shell
+
+
+def a_replica_beside_another(shards: int = SHARDS) -> Shell:
+    """It had all shards; another replica has just registered."""
+    shell = a_replica_with_all(shards)
+    shell.registered = [ME, PEER]
+    return shell
+
+
+def held_by(replica: Replica, left_ms: int, *shard_ids: int) -> list[ShardOwner]:
+    return [ShardOwner(shard_id, replica.replica_id, replica.address, 1, left_ms) for shard_id in shard_ids]
+
+
+# --- starting ------------------------------------------------------------------------------------------
+
+
+def test_a_replica_is_not_complete_before_it_knows_what_is_due_to_it() -> None:
+    shell = Shell()
+
+    assert not shell.leases.is_complete
+    assert not shell.leases.is_all(range(SHARDS))
+
+
+def test_the_first_round_registers_then_claims_loads_and_renews() -> None:
+    shell = Shell()
+
+    assert shell.round() == ["ReadOwners", "Register", "NotifyPeers", "Claim", "Load", "Serve", "Renew"]
+    assert shell.did(steps.Claim)[0].shard_ids == list(range(SHARDS))
+    assert sorted(shell.leases.owned) == shell.leases.due == list(range(SHARDS))
+
+
+def test_a_replica_is_complete_with_all_that_is_due_to_it() -> None:
+    leases = a_replica_with_all().leases
+    assert leases.is_all([0, 1, 2, 3])
+    assert not leases.is_all([0, 1, 2])
+
+    leases.remove(leases.owned[1])
+
+    assert not leases.is_complete
+
+
+def test_a_later_round_only_registers_and_renews() -> None:
+    shell = a_replica_with_all()
+
+    assert shell.round() == ["ReadOwners", "Register", "Renew"]
+
+
+def test_only_what_is_due_to_it_is_claimed() -> None:
+    shell = Shell(shards=16)
+    shell.registered = [PEER, ME]
+    shell.round()
+
+    due = shards_of("r0", ["r0", "r1"], 16)
+    assert shell.did(steps.Claim)[0].shard_ids == due
+    assert shell.known.peers == [PEER]
+
+
+def test_what_another_replica_still_holds_is_not_claimed() -> None:
+    shell = Shell()
+    shell.owners = held_by(PEER, 1, 0, 1)
+    shell.round()
+
+    assert shell.did(steps.Claim)[0].shard_ids == [2, 3]
+    assert not shell.leases.is_complete
+
+
+def test_a_store_of_this_process_alone_is_taken_whatever_it_says() -> None:
+    shell = Shell(steal=True)
+    shell.owners = held_by(PEER, 5_000, 0, 1)
+    shell.registered = [ME, PEER]
+    shell.round()
+
+    assert shell.did(steps.Claim)[0].shard_ids == [0, 1, 2, 3]
+    assert shell.known.peers == []
+
+
+def test_shards_that_became_free_are_claimed_before_the_replica_registers_again() -> None:
+    shell = Shell()
+    shell.owners = held_by(PEER, 1, *range(SHARDS))
+    shell.round()
+    shell.owners = []
+
+    assert shell.round() == ["ReadOwners", "Claim", "Load", "Serve", "Register", "Renew"]
+
+
+def test_shards_are_claimed_in_portions() -> None:
+    shell = Shell(shards=LOADING_AT_ONCE + 3)
+    shell.round()
+
+    assert [len(claim.shard_ids) for claim in shell.did(steps.Claim)] == [LOADING_AT_ONCE, 3]
+    assert shell.did(steps.Claim)[1].shard_ids == [16, 17, 18]
+
+
+def test_leases_are_renewed_while_loading_takes_long() -> None:
+    shell = Shell(shards=3 * LOADING_AT_ONCE)
+    shell.takes_ms = {steps.Load: LEASE_MS // 3}
+    shell.round()
+
+    assert shell.names()[3:] == ["Claim", "Load", "Serve", "Renew"] * 3 + ["Renew"]
+
+
+def test_leases_are_not_renewed_between_portions_that_load_quickly() -> None:
+    shell = Shell(shards=3 * LOADING_AT_ONCE)
+    shell.now_ms = LEASE_MS
+    shell.leases._renewed_ms = shell.now().monotonic_ms
+    shell.takes_ms = {steps.Load: LEASE_MS // 9 - 1}
+    shell.round()
+
+    assert shell.names()[3:] == ["Claim", "Load", "Serve"] * 3 + ["Renew"]
+
+
+def test_a_claim_that_the_store_refuses_loads_nothing() -> None:
+    shell = Shell()
+    shell.taken = {0, 1, 2, 3}
+
+    assert shell.round() == ["ReadOwners", "Register", "NotifyPeers", "Claim"]
+
+
+def test_rows_that_cannot_be_read_are_not_served_and_the_round_goes_on() -> None:
+    shell = a_replica_with_all()
+    shell.leases.remove(shell.leases.owned[1])
+    shell.fails = {steps.Load}
+
+    assert shell.round() == ["ReadOwners", "Claim", "Load", "Register", "Claim", "Load", "Renew"]
+    assert 1 not in shell.leases.owned
+
+
+def test_a_replica_that_leaves_claims_nothing() -> None:
+    shell = Shell()
+    shell.leases.is_leaving = True
+
+    assert shell.round() == ["ReadOwners", "Register", "NotifyPeers"]
+
+
+# --- how long a lease lasts ---------------------------------------------------------------------------------
+
+
+def test_a_claimed_lease_counts_from_before_the_claim_was_sent() -> None:
+    shell = Shell()
+    shell.takes_ms = {steps.Claim: 40, steps.Load: 200}
+    shell.before[steps.Renew] = lambda: shell.taken.update(range(SHARDS))
+    shell.round()
+
+    until = at(LEASE_MS).monotonic_ms
+    assert shell.did(steps.Load)[0].lease_until_ms == until
+    assert shell.did(steps.Serve)[0].lease_until_ms == until
+    assert {do.owned.lease_until_ms for do in shell.did(steps.GiveUp)} == {until}
+
+
+def test_a_renewed_lease_counts_from_before_the_renewal_was_sent() -> None:
+    shell = a_replica_with_all()
+    shell.now_ms = 3_000
+    shell.takes_ms = {steps.Renew: 500}
+    shell.round()
+
+    assert {owned.lease_until_ms for owned in shell.leases.owned.values()} == {at(3_000 + LEASE_MS).monotonic_ms}
+
+
+def test_a_shard_whose_lease_another_replica_took_is_given_up() -> None:
+    shell = a_replica_with_all()
+    lost = shell.leases.owned[2]
+    shell.taken = {2}
+    shell.round()
+
+    assert shell.did(steps.GiveUp) == [steps.GiveUp(lost, "the lease went to another replica")]
+    assert sorted(shell.leases.owned) == [0, 1, 3]
+
+
+def test_a_lease_that_ran_out_before_it_was_renewed_is_given_up_although_it_is_renewed() -> None:
+    shell = a_replica_with_all()
+    owned = shell.leases.owned[0]
+    shell.now_ms = LEASE_MS - 1
+    shell.takes_ms = {steps.Renew: 1}
+    shell.round()
+
+    given_up = shell.did(steps.GiveUp)
+    assert [do.reason for do in given_up] == ["the lease had run out before it was renewed"] * SHARDS
+    assert given_up[0].owned is owned
+
+
+def test_a_shard_that_was_dropped_during_its_renewal_stays_dropped() -> None:
+    shell = a_replica_with_all()
+    dropped = shell.leases.owned[1]
+    until = dropped.lease_until_ms
+
+    def drop() -> None:
+        dropped.drop("a write has an unknown outcome")
+        shell.leases.remove(dropped)
+
+    shell.before[steps.Renew] = drop
+    shell.now_ms = 3_000
+    shell.round()
+
+    assert (dropped.is_dropped, dropped.lease_until_ms) == (True, until)
+    assert sorted(shell.leases.owned) == [0, 2, 3]
+
+
+def test_leases_that_are_over_are_given_up_before_the_store_is_asked() -> None:
+    shell = a_replica_with_all()
+    shell.now_ms = LEASE_MS
+    shell.fails = {steps.ReadOwners}
+
+    with pytest.raises(StoreUnavailable):
+        shell.round()
+
+    assert [do.reason for do in shell.did(steps.GiveUp)] == ["the lease is over"] * SHARDS
+    assert shell.leases.owned == {}
+
+
+def test_a_replica_without_shards_renews_nothing() -> None:
+    shell = Shell()
+    shell.owners = held_by(PEER, 5_000, *range(SHARDS))
+
+    assert shell.round() == ["ReadOwners", "Register", "NotifyPeers"]
+
+
+def test_only_the_shard_that_is_served_is_removed() -> None:
+    leases = a_replica_with_all().leases
+    served = leases.owned[0]
+
+    assert not leases.remove(a_shard())
+    assert not leases.remove(a_shard(9))
+    assert leases.remove(served)
+    assert 0 not in leases.owned
+
+
+# --- handing over ------------------------------------------------------------------------------------------
+
+
+def test_what_is_due_to_another_replica_is_closed_dropped_and_released_in_this_order() -> None:
+    shell = a_replica_beside_another()
+    moving = [shell.leases.owned[shard_id] for shard_id in shards_of("r1", ["r0"], SHARDS)]
+
+    assert shell.round()[2:] == ["Renew", "Close", "DropClosed", "DropClosed", "Release", "NotifyPeers"]
+    assert shell.did(steps.Close) == [steps.Close(moving, MOVES)]
+    assert shell.did(steps.DropClosed) == [
+        steps.DropClosed(owned, MOVES, ErrorCode.NOT_COORDINATOR, undecided=True) for owned in moving
+    ]
+    assert shell.did(steps.Release) == [steps.Release([owned.claim for owned in moving])]
+    assert sorted(shell.leases.owned) == shell.leases.due
+
+
+def test_calls_whose_decision_did_not_become_durable_are_not_sent_elsewhere() -> None:
+    shell = a_replica_beside_another()
+    moving = shards_of("r1", ["r0"], SHARDS)[0]
+    hanging = shell.leases.owned[moving]
+    decide(hanging, 1, AN_OFFSET)
+    shell.hanging = {moving}
+    shell.round()
+
+    (dropped,) = [do for do in shell.did(steps.DropClosed) if do.owned is hanging]
+    assert (dropped.code, dropped.undecided) == (NOT_AVAILABLE, False)
+
+
+def test_shards_are_handed_over_in_portions_one_round_after_the_other() -> None:
+    shell = a_replica_beside_another(shards=4 * HANDING_OVER_AT_ONCE)
+    shell.round()
+
+    assert len(shell.did(steps.DropClosed)) == HANDING_OVER_AT_ONCE
+    assert shell.leases.next_round_ms(0, shell.now(), has_failed=False) == shell.now().monotonic_ms
+
+
+def test_a_replica_that_leaves_hands_nothing_over_by_rounds() -> None:
+    shell = a_replica_beside_another()
+    shell.leases.is_leaving = True
+
+    assert shell.round() == ["ReadOwners", "Register", "Renew"]
+
+
+def test_a_replica_that_stops_releases_all_at_once_and_its_registration() -> None:
+    shell = a_replica_with_all()
+    shards = list(shell.leases.owned.values())
+
+    assert shell.run(shell.leases.release_all("stopping")) == ["Close", *["DropClosed"] * 4, "Release", "NotifyPeers"]
+    assert shell.did(steps.Close) == [steps.Close(shards, "the replica stops")]
+    assert {(do.reason, do.code, do.undecided) for do in shell.did(steps.DropClosed)} == {
+        ("stopping", NOT_AVAILABLE, True)
+    }
+    assert shell.did(steps.Release) == [steps.Release([owned.claim for owned in shards], deregisters=True)]
+
+
+def test_a_replica_stops_although_the_store_is_away() -> None:
+    shell = a_replica_with_all()
+    shell.fails = {steps.Release}
+
+    assert shell.run(shell.leases.release_all("stopping"))[-1] == "NotifyPeers"
+
+
+# --- when the next round is due ------------------------------------------------------------------------------
+
+
+def test_rounds_are_a_third_of_a_lease_apart_from_begin_to_begin() -> None:
+    shell = a_replica_with_all()
+
+    assert shell.leases.next_round_ms(1_000, at(2_000), has_failed=False) == 1_000 + LEASE_MS // 3
+
+
+def test_a_round_that_failed_is_repeated_soon_but_not_later_than_the_next() -> None:
+    leases = a_replica_with_all().leases
+    soon, late = at(100), at(LEASE_MS)
+
+    assert leases.next_round_ms(1_000, soon, has_failed=True) == soon.monotonic_ms + STORE_RETRY_MS
+    assert leases.next_round_ms(1_000, late, has_failed=True) == 1_000 + LEASE_MS // 3
+
+
+def test_a_round_is_due_when_a_lease_elsewhere_ends() -> None:
+    shell = Shell()
+    shell.owners = held_by(PEER, 700, *range(SHARDS))
+    shell.round()
+
+    assert shell.leases.next_round_ms(500, shell.now(), has_failed=False) == shell.now().monotonic_ms + 700 + SLACK_MS
+    assert shell.leases.next_round_ms(-3_000, shell.now(), has_failed=False) == -3_000 + LEASE_MS // 3
+
+
+def test_after_a_hand_over_that_was_all_the_next_round_is_at_once_and_then_regular() -> None:
+    shell = a_replica_beside_another()
+    shell.round()
+    assert shell.leases.next_round_ms(0, shell.now(), has_failed=False) == shell.now().monotonic_ms
+    shell.owners = held_by(
+        PEER, LEASE_MS, *[shard_id for shard_id in range(SHARDS) if shard_id not in shell.leases.due]
+    )
+    shell.round()
+
+    assert shell.leases.next_round_ms(0, shell.now(), has_failed=False) == LEASE_MS // 3

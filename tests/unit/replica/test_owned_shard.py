@@ -1,0 +1,462 @@
+"""One owned shard: nothing is answered before it is durable, or after the lease is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from rota.group.records import ShardAcquired, ShardReleased
+from rota.group.result import Timer, TimerKind
+from rota.group.rows import OffsetRow, SideCommit
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import HeartbeatMany, JoinGroup, MemberHeartbeat, Request
+from rota.replica.owned_shard import GRACE_MS, LEASE_IS_OVER, NOTHING, OwnedShard, Ready
+from rota.replica.ports import Answer, Heard
+from tests.unit.group.driver import (
+    GROUP_ID,
+    NAMESPACE,
+    SESSION_MS,
+    a_commit,
+    a_fetch,
+    a_heartbeat,
+    a_join,
+    a_leave,
+    a_sync,
+)
+from tests.unit.replica.shards import (
+    AN_OFFSET,
+    EPOCH,
+    LEASE_ENDS,
+    LEASE_MS,
+    a_loading_shard,
+    a_shard,
+    a_shard_with_a_member,
+    at,
+    commit,
+    decide,
+    reply_to,
+)
+
+KEY = (NAMESPACE, GROUP_ID)
+UNAVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
+BEAT = a_heartbeat("m", 1, instance="i")
+
+
+def session_timer(ms: int = SESSION_MS + 200) -> Timer:
+    return Timer(TimerKind.SESSION, *KEY, "m", at(ms).wall_ms)
+
+
+def kinds(owned: OwnedShard) -> list[str]:
+    """What the next batch tells the journal."""
+    return [entry.record.kind for entry in owned.take_batch().entries]
+
+
+# --- loading -------------------------------------------------------------------------------------------
+
+
+def test_a_loaded_shard_first_writes_that_it_is_acquired() -> None:
+    owned, ready = a_loading_shard()
+    batch = owned.take_batch()
+
+    assert ready.appends
+    assert (batch.shard_id, batch.epoch, batch.first_seq, batch.last_seq) == (0, EPOCH, 1, 1)
+    (entry,) = batch.entries
+    assert (entry.at_ms, entry.generation_id) == (at(0).wall_ms, 0)
+    assert entry.record == ShardAcquired("r", EPOCH, "it was free")
+
+
+def test_a_shard_without_a_liveness_store_asks_no_other_replica() -> None:
+    assert not a_shard().asks_others
+    assert a_shard(heard=Heard({}, None)).asks_others
+
+
+# --- the commit order ------------------------------------------------------------------------------------
+
+
+def test_a_reply_waits_until_what_it_decided_is_durable() -> None:
+    owned = a_shard()
+    decided = decide(owned, 1, AN_OFFSET)
+    assert (decided.appends, decided.replies, owned.is_durable, owned.waiting) == (True, (), False, 1)
+
+    ready = commit(owned, 5)
+
+    assert ready.replies == [(1, Answer(reply_to(ready, 1), revision=2, epoch=EPOCH))]
+    assert (owned.is_durable, owned.waiting, owned.durable_seq) == (True, 0, 2)
+
+
+def test_a_read_waits_for_the_entries_that_it_shows() -> None:
+    owned = a_shard()
+    decide(owned, 1, AN_OFFSET)
+    read = decide(owned, 2, a_fetch())
+    assert (read.appends, read.replies) == (False, ())
+
+    assert [number for number, _ in commit(owned).replies] == [1, 2]
+
+
+def test_a_read_of_what_is_durable_is_answered_at_once() -> None:
+    owned = a_shard()
+    ready = decide(owned, 1, a_fetch())
+
+    assert ready.replies == [(1, Answer(reply_to(ready, 1), revision=1, epoch=EPOCH))]
+    assert owned.waiting == 0
+
+
+def test_replies_of_a_later_batch_wait_for_that() -> None:
+    owned = a_shard()
+    decide(owned, 1, AN_OFFSET)
+    first = owned.take_batch()
+    decide(owned, 2, AN_OFFSET)
+    assert owned.has_entries
+
+    assert [number for number, _ in owned.committed(first.last_seq, at(1)).replies] == [1]
+    assert (owned.durable_seq, owned.seq, owned.is_durable) == (2, 3, False)
+    assert [number for number, _ in commit(owned).replies] == [2]
+
+
+def test_batches_number_the_entries_without_a_gap() -> None:
+    owned = a_shard()
+    decide(owned, 1, AN_OFFSET)
+    decide(owned, 2, AN_OFFSET)
+    first = owned.take_batch()
+    decide(owned, 3, AN_OFFSET)
+    second = owned.take_batch()
+
+    assert [(batch.first_seq, batch.last_seq) for batch in (first, second)] == [(2, 3), (4, 4)]
+    assert not owned.has_entries
+
+
+def test_each_reply_says_up_to_where_it_knows_the_journal() -> None:
+    owned = a_shard()
+    decide(owned, 1, AN_OFFSET)
+    decide(owned, 2, AN_OFFSET)
+
+    assert [answer.revision for _, answer in commit(owned).replies] == [2, 3]
+
+
+def test_timers_are_set_once_what_set_them_is_durable() -> None:
+    owned = a_shard_with_a_member()
+    second = decide(owned, 3, a_join(new="n", instance="j"), 300)
+    assert second.timers == ()
+
+    assert [timer.kind for timer in commit(owned).timers] == [TimerKind.JOIN]
+
+
+def test_the_members_that_are_gone_are_named_once_that_is_durable() -> None:
+    owned = a_shard_with_a_member(heard=Heard({}, None))
+    left = decide(owned, 3, a_leave("m"), 300)
+    assert left.gone == ()
+
+    assert commit(owned).gone == [(*KEY, "m")]
+
+
+def test_without_shared_sessions_no_replica_is_to_forget_a_member() -> None:
+    owned = a_shard_with_a_member()
+    decide(owned, 3, a_leave("m"), 300)
+
+    assert commit(owned).gone == []
+
+
+# --- parked calls ---------------------------------------------------------------------------------------
+
+
+def test_a_call_without_a_reply_is_parked_for_as_long_as_it_asks() -> None:
+    owned = a_shard()
+
+    assert decide(owned, 1, a_join(new="m", instance="i")).parks_ms == 30_000
+    assert decide(a_shard(), 1, AN_OFFSET).parks_ms is None
+    assert owned.is_waiting(1)
+
+
+@pytest.mark.parametrize(("wait_ms", "parks_ms"), [(500, 500), (60_000, SESSION_MS // 3)])
+def test_a_parked_heartbeat_is_answered_within_a_third_of_the_session(wait_ms: int, parks_ms: int) -> None:
+    owned = a_shard_with_a_member()
+
+    assert decide(owned, 3, a_heartbeat("m", 1, wait_ms=wait_ms, instance="i"), 300).parks_ms == parks_ms
+
+
+def test_a_parked_call_is_answered_when_its_time_is_over() -> None:
+    owned = a_shard_with_a_member()
+    decide(owned, 3, a_heartbeat("m", 1, wait_ms=500, instance="i"), 300)
+
+    ready = owned.unpark(3, at(800))
+
+    assert reply_to(ready, 3).error is ErrorCode.NONE
+    assert not owned.is_waiting(3)
+    assert owned.unpark(3, at(900)) is NOTHING
+
+
+def test_a_client_that_is_gone_gets_no_reply() -> None:
+    owned = a_shard_with_a_member()
+    decide(owned, 3, a_heartbeat("m", 1, wait_ms=500, instance="i"), 300)
+
+    ready = owned.hang_up(3, at(800))
+
+    assert (list(ready.replies), owned.waiting) == ([], 0)
+    assert owned.hang_up(3, at(800)) is NOTHING
+    assert decide(owned, 4, a_leave("m"), 900).appends
+
+
+def test_a_call_whose_client_is_gone_is_not_answered_when_it_is_durable() -> None:
+    owned = a_shard()
+    decide(owned, 1, AN_OFFSET)
+    owned.hang_up(1, at(1))
+
+    assert commit(owned, 2).replies == []
+
+
+# --- heartbeats that do not wait ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beat", [BEAT, HeartbeatMany(*KEY, (MemberHeartbeat("m", 1, "i"),))])
+def test_a_heartbeat_is_answered_at_once_where_all_is_durable(beat: Request) -> None:
+    owned = a_shard_with_a_member()
+
+    answer = owned.try_heartbeat(3, beat, at(300))  # type: ignore[arg-type]
+
+    assert isinstance(answer, Answer)
+    assert (answer.reply.error, answer.revision, answer.epoch) == (ErrorCode.NONE, owned.seq, EPOCH)
+    assert owned.waiting == 0
+    member = owned.shard.groups[KEY].members["m"]
+    assert member.session_deadline_ms == at(300).wall_ms + SESSION_MS
+
+
+def test_a_heartbeat_is_left_to_submit_while_anything_is_not_durable() -> None:
+    owned = a_shard_with_a_member()
+    decide(owned, 3, a_commit("m", 1), 300)
+    assert owned.try_heartbeat(4, BEAT, at(300)) is None
+
+    commit(owned, 300)
+
+    assert isinstance(owned.try_heartbeat(4, BEAT, at(300)), Answer)
+
+
+def test_a_heartbeat_is_left_to_submit_when_the_lease_is_over_or_the_shard_is_closed() -> None:
+    owned = a_shard_with_a_member()
+    assert owned.try_heartbeat(3, BEAT, LEASE_ENDS) is None
+    owned.close("it moves", at(300))
+    commit(owned, 300)
+
+    assert owned.try_heartbeat(4, BEAT, at(300)) is None
+
+
+def test_a_heartbeat_that_parks_waits_for_its_reply() -> None:
+    owned = a_shard_with_a_member()
+
+    ready = owned.try_heartbeat(3, a_heartbeat("m", 1, wait_ms=500, instance="i"), at(300))
+
+    assert isinstance(ready, Ready)
+    assert (list(ready.replies), owned.is_waiting(3)) == ([], True)
+
+
+# --- timers ----------------------------------------------------------------------------------------------
+
+
+def test_a_session_that_is_over_expires_its_member() -> None:
+    owned = a_shard_with_a_member()
+    owned.lease_until_ms = 2**40
+
+    assert owned.on_timer(session_timer(), at(SESSION_MS + 200)).appends
+    assert "member_expired" in kinds(owned)
+
+
+def test_with_shared_sessions_the_other_replicas_are_asked_before_a_member_expires() -> None:
+    owned = a_shard_with_a_member(heard=Heard({}, None))
+    owned.lease_until_ms = 2**40
+
+    assert owned.on_timer(session_timer(), at(SESSION_MS + 200)) == Ready(asks=session_timer())
+    assert owned.on_timer(session_timer(), at(SESSION_MS - 200)).asks is None, "its session is not over"
+
+
+def test_a_member_that_no_other_replica_has_seen_expires() -> None:
+    owned = a_shard_with_a_member(heard=Heard({}, None))
+    owned.lease_until_ms = 2**40
+
+    assert owned.others_answered(session_timer(), None, at(SESSION_MS + 200)).appends
+    assert "member_expired" in kinds(owned)
+
+
+def test_a_member_that_another_replica_has_seen_in_time_lives_on() -> None:
+    owned = a_shard_with_a_member(heard=Heard({}, None))
+    owned.lease_until_ms = 2**40
+    now = at(SESSION_MS + 200)
+
+    ready = owned.others_answered(session_timer(), 400, now)
+
+    assert not ready.appends
+    assert [timer.at_ms for timer in ready.timers] == [now.wall_ms - 400 + SESSION_MS]
+
+
+def test_a_member_that_another_replica_saw_too_long_ago_expires() -> None:
+    owned = a_shard_with_a_member(heard=Heard({}, None))
+    owned.lease_until_ms = 2**40
+
+    assert owned.others_answered(session_timer(), SESSION_MS, at(SESSION_MS + 200)).appends
+
+
+def test_a_generation_that_the_server_assigns_is_left_to_the_shell() -> None:
+    timer = Timer(TimerKind.ASSIGN, *KEY, "", at(0).wall_ms)
+
+    assert a_shard().on_timer(timer, at(0)) == Ready(assigns=timer)
+
+
+# --- taking over ------------------------------------------------------------------------------------------
+
+
+def taken_over(heard: Heard) -> OwnedShard:
+    """The next owner of a shard with a member, which the liveness store knows as `heard` says."""
+    image = a_shard_with_a_member().shard.image()
+    owned, _ = a_loading_shard(heard=heard, image=image)
+    return owned
+
+
+def session_left_ms(owned: OwnedShard) -> int:
+    deadline_ms = owned.shard.groups[KEY].members["m"].session_deadline_ms
+    assert deadline_ms is not None
+    return deadline_ms - at(0).wall_ms
+
+
+def test_a_member_keeps_what_was_left_of_its_session_and_a_moment_to_find_the_new_owner() -> None:
+    owned = taken_over(Heard({(*KEY, "m"): 4_000}, 300))
+
+    assert session_left_ms(owned) == SESSION_MS - 4_000 + 300 + GRACE_MS
+
+
+@pytest.mark.parametrize(
+    "heard",
+    [
+        pytest.param(Heard({(*KEY, "m"): 4_000}, None), id="the store does not know when the last owner wrote"),
+        pytest.param(Heard({}, 300), id="the store does not know the member"),
+    ],
+)
+def test_a_member_of_which_the_store_does_not_know_enough_has_a_full_session(heard: Heard) -> None:
+    assert session_left_ms(taken_over(heard)) == SESSION_MS
+
+
+def test_the_timer_of_a_shortened_session_is_set() -> None:
+    image = a_shard_with_a_member().shard.image()
+    owned, _ = a_loading_shard(heard=Heard({(*KEY, "m"): 4_000}, 300), image=image)
+    ends_ms = at(SESSION_MS - 4_000 + 300 + GRACE_MS).wall_ms
+
+    assert ends_ms in [timer.at_ms for timer in commit(owned).timers]
+
+
+# --- sweeping, side commits ---------------------------------------------------------------------------------
+
+
+def test_a_group_that_holds_nothing_is_deleted_by_a_sweep() -> None:
+    owned = a_shard_with_a_member()
+    decide(owned, 3, a_leave("m"), 300)
+    commit(owned, 300)
+    assert not owned.sweep(at(400), at(299).wall_ms).appends, "it has been empty for too short a time"
+
+    assert owned.sweep(at(400), at(300).wall_ms).appends
+    assert kinds(owned) == ["group_deleted"]
+
+
+def test_what_a_users_transaction_has_committed_is_taken_in() -> None:
+    owned = a_shard_with_a_member()
+    row = OffsetRow(*KEY, "t", 0, 42, None, "", at(0).wall_ms)
+
+    ready = owned.take_in([SideCommit(0, 7, *KEY, "t", 0, "m", row)], at(300))
+
+    assert ready.appends
+    assert owned.shard.groups[KEY].offsets[("t", 0)].offset == 42
+
+
+# --- the end of a lease, closing and dropping -----------------------------------------------------------------
+
+
+def test_nothing_is_decided_once_the_lease_is_over() -> None:
+    owned = a_shard_with_a_member()
+    last = at(LEASE_MS - 1)
+    assert owned.may_answer(last)
+    assert not owned.may_answer(LEASE_ENDS)
+    seq = owned.seq
+
+    refused = reply_to(owned.submit(3, AN_OFFSET, LEASE_ENDS), 3)
+
+    assert (refused.error, refused.detail) == (UNAVAILABLE, LEASE_IS_OVER)
+    assert owned.on_timer(session_timer(), LEASE_ENDS) is NOTHING
+    assert owned.others_answered(session_timer(), None, LEASE_ENDS) is NOTHING
+    assert owned.sweep(LEASE_ENDS) is NOTHING
+    assert owned.take_in([], LEASE_ENDS) is NOTHING
+    assert owned.close("it moves", LEASE_ENDS) is NOTHING
+    assert (owned.seq, owned.waiting, owned.is_closed) == (seq, 0, True)
+
+
+def test_what_was_decided_in_time_is_refused_once_the_lease_is_over() -> None:
+    owned = a_shard()
+    decide(owned, 1, AN_OFFSET)
+
+    refused = reply_to(commit(owned, LEASE_MS), 1)
+
+    assert (refused.error, refused.detail) == (UNAVAILABLE, LEASE_IS_OVER)
+
+
+def test_a_closed_shard_sends_calls_to_the_next_owner_and_answers_what_it_has_decided() -> None:
+    owned = a_shard()
+    decide(owned, 1, AN_OFFSET)
+    assert owned.close("it moves", at(1)).appends
+
+    refused = reply_to(decide(owned, 2, AN_OFFSET), 2)
+
+    assert (refused.error, refused.detail) == (ErrorCode.NOT_COORDINATOR, "the shard moves to another replica")
+    assert owned.on_timer(session_timer(), at(1)) is NOTHING
+    assert owned.take_in([], at(1)) is NOTHING
+    batch = owned.take_batch()
+    assert reply_to(owned.committed(batch.last_seq, at(2)), 1).error is ErrorCode.NONE
+    released = batch.entries[-1]
+    assert (released.at_ms, released.generation_id) == (at(1).wall_ms, 0)
+    assert released.record == ShardReleased("r", EPOCH, "it moves")
+
+
+@pytest.mark.parametrize("undecided", [False, True])
+def test_a_dropped_shard_refuses_each_waiting_call_once(undecided: bool) -> None:
+    owned = a_shard()
+    decide(owned, 1, AN_OFFSET)
+    decide(owned, 2, a_join(new="m", instance="i"))
+
+    ready = owned.drop("the store is away", undecided=undecided)
+
+    assert [(number, a.reply.error, a.reply.detail, a.undecided) for number, a in ready.replies] == [
+        (1, UNAVAILABLE, "the store is away", undecided),
+        (2, UNAVAILABLE, "the store is away", undecided),
+    ]
+    assert owned.drop("again") is NOTHING
+    assert (owned.waiting, owned.has_entries) == (0, False)
+
+
+def test_a_dropped_shard_answers_with_the_code_that_is_given() -> None:
+    owned = a_shard()
+    decide(owned, 1, a_join(new="m", instance="i"))
+
+    ready = owned.drop("it moves", ErrorCode.NOT_COORDINATOR, undecided=True)
+
+    assert reply_to(ready, 1).error is ErrorCode.NOT_COORDINATOR
+
+
+def test_a_dropped_shard_does_nothing_more() -> None:
+    owned = a_shard()
+    decide(owned, 1, AN_OFFSET)
+    parked: JoinGroup = a_join(new="m", instance="i")
+    decide(owned, 2, parked)
+    batch = owned.take_batch()
+    owned.drop("lost")
+
+    assert owned.committed(batch.last_seq, at(1)) is NOTHING
+    assert owned.unpark(2, at(1)) is NOTHING
+    assert owned.hang_up(2, at(1)) is NOTHING
+    assert not owned.may_answer(at(1))
+    assert reply_to(decide(owned, 3, AN_OFFSET), 3).error is UNAVAILABLE
+    assert owned.try_heartbeat(4, BEAT, at(1)) is None
+
+
+def test_what_a_step_has_decided_is_shown_to_observers_before_it_is_durable() -> None:
+    owned = a_shard()
+
+    decided = decide(owned, 1, AN_OFFSET).decided
+
+    assert decided is not None
+    assert [entry.record.kind for entry in decided.records] == ["offsets_committed"]
+    read = decide(a_shard(), 1, a_sync("nobody", 1)).decided
+    assert read is not None
+    assert read.records == []
