@@ -296,7 +296,7 @@ def generation_completes_without_waiting(patch: Patch) -> None:
 
 @mutant
 def pending_id_ignored(patch: Patch) -> None:
-    """The join phase ends without those who have just been given their id."""
+    """S3: the join phase ends without the members that have just been given their id."""
     patch(state.Group, "all_joined", lambda self: self.joined_count == len(self.members))
 
 

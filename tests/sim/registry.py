@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 Mutant = Callable[[], AbstractContextManager[None]]
 MUTANTS: dict[str, Mutant] = {}
+_DOCUMENTED = re.compile(r"(?P<rules>[A-Z]\d+[a-z]?(, [A-Z]\d+[a-z]?)*)( \([^)]*\))?: (?P<what>.+\.)")
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a planted bug's docstring says: the rules that it breaks, and how."""
+
+    rules: str
+    what: str
+
+
+ABOUT: dict[str, About] = {}
 
 
 def mutant(plant: Callable[[Callable[[Any, str, Any], None]], None]) -> None:
@@ -27,6 +41,9 @@ def mutant(plant: Callable[[Callable[[Any, str, Any], None]], None]) -> None:
             yield
 
     MUTANTS[plant.__name__] = planted
+    documented = _DOCUMENTED.fullmatch(" ".join((plant.__doc__ or "").split()))
+    assert documented is not None, f"the docstring of {plant.__name__} is not `RULE: what is broken.`"
+    ABOUT[plant.__name__] = About(documented["rules"], documented["what"])
 
 
 Patch = Callable[[Any, str, Any], None]

@@ -64,6 +64,21 @@ def answered_from_memory(patch: Patch) -> None:
 
 
 @mutant
+def a_heartbeat_is_answered_from_memory(patch: Patch) -> None:
+    """D1: a heartbeat that does not wait is answered at once, from memory that is not durable."""
+    original = OwnedShard.try_heartbeat
+
+    def try_heartbeat(self: Any, number: int, request: Any, now: Any) -> Any:
+        durable_seq, self.durable_seq = self.durable_seq, self.seq
+        try:
+            return original(self, number, request, now)
+        finally:
+            self.durable_seq = durable_seq
+
+    patch(OwnedShard, "try_heartbeat", try_heartbeat)
+
+
+@mutant
 def unknown_outcome_is_failure(patch: Patch) -> None:
     """D3: a write without an answer is taken to have failed; the owner goes on with its epoch."""
     too_late = Now(0, 2**62)

@@ -74,4 +74,6 @@ def decide(owned: OwnedShard, number: int, request: Request, ms: int = 0) -> Rea
 
 def reply_to(ready: Ready, number: int) -> Any:
     """The reply that leaves in this step."""
-    return dict(ready.replies)[number].reply
+    replies = dict(ready.replies)
+    assert number in replies, f"call {number} has no reply yet"
+    return replies[number].reply

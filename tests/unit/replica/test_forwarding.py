@@ -109,10 +109,10 @@ class Shell:
     def _do(self, do: Step) -> Any:
         match do:
             case AskHere():
-                return next(self._answers)
+                return self._next_answer()
             case AskPeer():
                 self.now_ms += self.peer_takes_ms
-                return next(self._answers)
+                return self._next_answer()
             case RecordHeartbeat():
                 return self._recorded
             case ReadOwners():
@@ -120,6 +120,11 @@ class Shell:
             case AwaitArrival(until_ms) | Pause(until_ms):
                 self.now_ms = max(self.now_ms, until_ms)
         return None
+
+    def _next_answer(self) -> Answer | NoAnswer:
+        answer = next(self._answers, None)
+        assert answer is not None, "one replica more than expected is asked"
+        return answer
 
     def asked(self) -> list[str]:
         """The replicas that were asked, in order; "" is this one."""

@@ -9,6 +9,7 @@ from rota.group.result import Timer, TimerKind
 from rota.group.rows import OffsetRow, SideCommit
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import HeartbeatMany, JoinGroup, MemberHeartbeat, Request
+from rota.replica.leases import MOVES
 from rota.replica.owned_shard import GRACE_MS, LEASE_IS_OVER, NOTHING, OwnedShard, Ready
 from rota.replica.ports import Answer, Heard
 from tests.unit.group.driver import (
@@ -320,6 +321,13 @@ def test_a_member_keeps_what_was_left_of_its_session_and_a_moment_to_find_the_ne
     assert session_left_ms(owned) == SESSION_MS - 4_000 + 300 + GRACE_MS
 
 
+def test_a_member_keeps_what_the_last_owner_was_silent_for() -> None:
+    """For so long the store did not receive heartbeats, whether or not the member sent them."""
+    long_silent = taken_over(Heard({(*KEY, "m"): 4_000}, 2_500))
+
+    assert session_left_ms(long_silent) == SESSION_MS - 4_000 + 2_500 + GRACE_MS
+
+
 @pytest.mark.parametrize(
     "heard",
     [
@@ -432,6 +440,15 @@ def test_a_dropped_shard_answers_with_the_code_that_is_given() -> None:
     ready = owned.drop("it moves", ErrorCode.NOT_COORDINATOR, undecided=True)
 
     assert reply_to(ready, 1).error is ErrorCode.NOT_COORDINATOR
+
+
+def test_a_decided_call_is_not_sent_to_the_replica_that_the_shard_moves_to() -> None:
+    owned = a_shard()
+    decide(owned, 1, AN_OFFSET)
+
+    (dropped,) = owned.drop(MOVES).replies
+
+    assert (dropped[1].reply.error, dropped[1].undecided) == (UNAVAILABLE, False)
 
 
 def test_a_dropped_shard_does_nothing_more() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -176,6 +177,27 @@ def test_a_replica_whose_lease_may_be_over_publishes_nothing(replica: Replica) -
     assert replica.publish() is None
 
 
+def test_a_heartbeat_of_this_very_moment_is_published(replica: Replica) -> None:
+    replica.publish()
+    replica.heartbeat()
+
+    assert replica.publish() == ShardNews(0, {replica.member: 0}, [])
+
+
+def test_a_shard_that_was_published_keeps_its_time_while_others_are(replica: Replica) -> None:
+    busy, silent = replica, Replica()
+    silent.owned.claim = replace(silent.owned.claim, shard_id=1)
+    both = [busy.owned, silent.owned]
+    busy.run(busy.shared.publish(both, busy.now()))
+    busy.later(STILL_HERE_MS - 1)
+    busy.heartbeat()
+    busy.run(busy.shared.publish(both, busy.now()))
+    busy.later(1)
+    busy.run(busy.shared.publish(both, busy.now()))
+
+    assert busy.steps == [Publish([ShardNews(1, {}, [])])]
+
+
 def test_what_the_store_has_lost_is_published_as_a_whole(replica: Replica) -> None:
     replica.publish()
     replica.heartbeat()
@@ -214,6 +236,9 @@ def test_a_store_that_failed_is_left_alone_then_asked_then_told_everything(repli
 
     assert replica.publish() == ShardNews(0, {replica.member: 2 * AWAY_MS}, [])
     assert [type(do) for do in replica.steps] == [Ping, Publish]
+    replica.heartbeat()
+    replica.publish()
+    assert [type(do) for do in replica.steps] == [Publish], "it is not asked again whether it is back"
 
 
 def test_heartbeats_while_it_is_away_are_not_kept(replica: Replica) -> None:
@@ -262,6 +287,17 @@ def test_a_new_owner_leaves_no_member_less_than_its_last_heartbeat_may_have_prom
 
     member = replica.owned.shard.groups[GROUP].members[replica.member[2]]
     assert member.session_deadline_ms == now.wall_ms + min(SESSION_MS, left_ms)
+
+
+def test_a_store_that_was_away_is_read_again_once_that_time_is_over(replica: Replica) -> None:
+    replica.goes_away()
+    replica.publish()
+    replica.answers = lambda _do: Heard({replica.member: 5}, 7)
+    replica.later(AWAY_MS - 1)
+    assert replica.run(replica.shared.read(0, replica.now())) == Heard({}, None)
+    replica.later(1)
+
+    assert replica.run(replica.shared.read(0, replica.now())) == Heard({replica.member: 5}, 7)
 
 
 # --- expiring ---------------------------------------------------------------------------------------------

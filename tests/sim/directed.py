@@ -1,0 +1,95 @@
+"""Planted bugs that few seeds find, or none, and tests of the same rule that find them whatever a seed draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rota.runtime.coordinator import LocalCoordinator
+from rota.storage.memory import MemoryStore
+from tests.client.virtual_time import LoopClock, in_virtual_time
+from tests.runtime import test_waiting
+from tests.runtime.conftest import NOW
+from tests.unit.group import test_static_members
+from tests.unit.replica import test_forwarding, test_group_commit, test_leases, test_owned_shard, test_shared_liveness
+
+
+@dataclass(frozen=True, slots=True)
+class Directed:
+    """A test, and how to run it where it takes arguments."""
+
+    test: Callable[..., object]
+    run_with: Callable[[], object] | None = None
+
+    @property
+    def node(self) -> str:
+        return f"{self.test.__module__.replace('.', '/')}.py::{self.test.__name__}"
+
+    def run(self) -> None:
+        (self.run_with or self.test)()
+
+
+def _leave() -> None:
+    test_shared_liveness.test_a_member_that_has_left_is_forgotten_once_that_is_durable(test_shared_liveness.Replica())
+
+
+def _lose_an_answer() -> None:
+    lost = test_forwarding.NoAnswer("connection reset")
+    test_forwarding.test_a_call_of_unknown_outcome_is_not_sent_again(lost)
+
+
+@in_virtual_time
+async def _hang_up() -> None:
+    clock = LoopClock()
+    store = MemoryStore(clock.monotonic_ms)
+    await store.open(1)
+    async with LocalCoordinator(store, shard_count=1, limits=NOW, clock=clock) as coordinator:
+        await coordinator.wait_until_ready()
+        await test_waiting.test_a_client_that_hangs_up_is_unparked_and_its_member_keeps_its_session(coordinator)
+
+
+DIRECTED: dict[str, Directed] = {
+    "a_call_of_unknown_outcome_is_sent_again": Directed(
+        test_forwarding.test_a_call_of_unknown_outcome_is_not_sent_again, _lose_an_answer
+    ),
+    "a_cancelled_call_stays_parked": Directed(
+        test_waiting.test_a_client_that_hangs_up_is_unparked_and_its_member_keeps_its_session, _hang_up
+    ),
+    "a_closed_shard_still_decides": Directed(
+        test_owned_shard.test_a_closed_shard_sends_calls_to_the_next_owner_and_answers_what_it_has_decided
+    ),
+    "a_heartbeat_is_answered_from_memory": Directed(
+        test_owned_shard.test_a_heartbeat_is_left_to_submit_while_anything_is_not_durable
+    ),
+    "a_lease_that_ran_out_is_renewed": Directed(
+        test_leases.test_a_lease_that_ran_out_before_it_was_renewed_is_given_up_although_it_is_renewed
+    ),
+    "a_new_owner_ignores_what_was_left_of_sessions": Directed(
+        test_owned_shard.test_a_member_keeps_what_was_left_of_its_session_and_a_moment_to_find_the_new_owner
+    ),
+    "a_replica_that_drains_parks_calls_at_peers": Directed(
+        test_forwarding.test_a_replica_that_drains_parks_no_call_at_a_peer
+    ),
+    "an_overdue_shard_is_kept": Directed(test_leases.test_leases_that_are_over_are_given_up_before_the_store_is_asked),
+    "claimed_lease_counts_from_the_answer": Directed(
+        test_leases.test_a_claimed_lease_counts_from_before_the_claim_was_sent
+    ),
+    "decided_calls_are_told_to_go_elsewhere": Directed(
+        test_owned_shard.test_a_decided_call_is_not_sent_to_the_replica_that_the_shard_moves_to
+    ),
+    "lease_counts_from_the_answer": Directed(test_leases.test_a_renewed_lease_counts_from_before_the_renewal_was_sent),
+    "members_that_are_gone_are_answered_for": Directed(
+        test_shared_liveness.test_a_member_that_has_left_is_forgotten_once_that_is_durable, _leave
+    ),
+    "old_updates_are_believed": Directed(test_owned_shard.test_a_member_keeps_what_the_last_owner_was_silent_for),
+    "only_one_shard_is_given_up": Directed(test_group_commit.test_an_append_of_unknown_outcome_loses_every_shard_in_it),
+    "skipped_assignment_counts": Directed(test_static_members.test_returning_leader_is_told_to_skip_assigning),
+    "stale_renewal_reinstalls": Directed(test_leases.test_a_shard_that_was_dropped_during_its_renewal_stays_dropped),
+    "the_answer_of_the_others_is_ignored": Directed(
+        test_owned_shard.test_a_member_that_another_replica_has_seen_in_time_lives_on
+    ),
+    "the_others_are_not_asked_before_an_expiry": Directed(
+        test_owned_shard.test_with_shared_sessions_the_other_replicas_are_asked_before_a_member_expires
+    ),
+}
+"""By the name of the planted bug, of `tests/sim/mutants.py` or `tests/runtimes/plants.py`."""
