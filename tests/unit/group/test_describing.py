@@ -1,0 +1,228 @@
+"""Reading a group: describe, list, the leader and the fence (protocol.md §3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rota.group import describe
+from rota.protocol import messages as m
+from rota.protocol.errors import ErrorCode
+from rota.types.consumer import Assignment, Subscription, encode_assignment, encode_subscription
+from tests.unit.group.driver import (
+    GROUP_ID,
+    NAMESPACE,
+    REBALANCE_MS,
+    SESSION_MS,
+    Core,
+    a_group_awaiting_its_assignment,
+    a_group_in_a_join_phase,
+    a_group_in_its_initial_delay,
+    a_heartbeat,
+    a_join,
+    a_leave,
+    a_stable_group,
+    a_sync,
+    an_empty_group,
+    an_empty_shard,
+)
+
+KEY = (NAMESPACE, GROUP_ID)
+DESCRIBE = m.DescribeGroup(*KEY)
+
+
+def a_consumer_group(members: int = 1) -> Core:
+    """Members that read the topic `t`; each has a partition of it."""
+    core = an_empty_shard()
+    metadata = encode_subscription(Subscription(topics=("t",)))
+    for number in range(members):
+        join = a_join(new=f"m{number}", instance=f"i{number}", protocols=(("range", metadata),))
+        core.send(replace(join, protocol_type="consumer", client_id="app", host="10.0.0.7"))
+    core.let_the_join_phase_end()
+    shares = tuple((f"m{n}", encode_assignment(Assignment((("t", n),)))) for n in range(members))
+    core.send(replace(a_sync("m0", 1, "i0"), assignments=shares))
+    return core
+
+
+# --- describe ------------------------------------------------------------------------------------------
+
+
+def test_a_stable_group_is_described_with_its_members() -> None:
+    core = a_consumer_group()
+    core.advance(200)
+    core.ask(a_heartbeat("m0", 1, instance="i0"))
+    described = core.ask(DESCRIBE)
+    (member,) = described.members
+    share = Assignment((("t", 0),))
+
+    assert described == m.DescribeReply(
+        group_id=GROUP_ID,
+        state="Stable",
+        generation_id=1,
+        protocol_type="consumer",
+        protocol_name="range",
+        leader_id="m0",
+        members=(member,),
+        rebalance_reason=core.group.rebalance_reason,
+        rebalance_by="m0",
+        state_since_ms=core.now_ms - 200,
+    )
+    assert member.metadata_decoded is not None
+    assert member.metadata_decoded["topics"] == ["t"]
+    assert member.assignment_decoded is not None
+    assert replace(member, metadata_decoded=None, assignment_decoded=None) == m.DescribedMember(
+        member_id="m0",
+        group_instance_id="i0",
+        client_id="app",
+        host="10.0.0.7",
+        metadata=encode_subscription(Subscription(topics=("t",))),
+        assignment=encode_assignment(share),
+        session_timeout_ms=SESSION_MS,
+        rebalance_timeout_ms=REBALANCE_MS,
+        session_deadline_ms=core.now_ms + SESSION_MS,
+        joined=False,
+    )
+
+
+def test_a_join_phase_shows_for_which_members_and_until_when_it_waits() -> None:
+    core = a_group_in_a_join_phase(members=2)
+    core.ask(a_join(new="late"))
+    described = core.ask(DESCRIBE)
+
+    assert (described.state, described.protocol_name, described.pending_members) == ("PreparingRebalance", "", 1)
+    assert described.phase_deadline_ms == core.now_ms + REBALANCE_MS
+    assert [(each.member_id, each.joined, each.awaited) for each in described.members] == [
+        ("m0", False, True),
+        ("m1", True, False),
+    ]
+    assert {(each.metadata, each.assignment, each.metadata_decoded) for each in described.members} == {(b"", b"", None)}
+
+
+def test_a_group_that_awaits_its_assignment_shows_which_members_have_not_synced() -> None:
+    core = a_group_awaiting_its_assignment()
+    core.send(a_sync("m1", 1))
+    described = core.ask(DESCRIBE)
+
+    assert [(each.member_id, each.awaited) for each in described.members] == [("m0", True), ("m1", False)]
+    assert described.phase_deadline_ms == core.group.sync_deadline_ms
+    assert described.leader_id == "m0"
+
+
+def test_a_group_before_its_first_generation_has_no_leader_and_no_protocol() -> None:
+    described = a_group_in_its_initial_delay().ask(DESCRIBE)
+
+    assert (described.leader_id, described.protocol_name, described.generation_id) == ("", "", 0)
+
+
+def test_an_empty_group_has_no_phase() -> None:
+    described = an_empty_group().ask(DESCRIBE)
+
+    assert (described.state, described.members, described.phase_deadline_ms) == ("Empty", (), None)
+
+
+def test_a_group_of_a_type_that_cannot_be_read_is_not_decoded() -> None:
+    (member, _) = a_stable_group().ask(DESCRIBE).members
+
+    assert (member.assignment, member.metadata_decoded, member.assignment_decoded) == (b"m0", None, None)
+
+
+def test_only_the_first_members_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(describe, "MAX_DECODED_MEMBERS", 2)
+    members = a_consumer_group(members=3).ask(DESCRIBE).members
+
+    assert [each.metadata_decoded is not None for each in members] == [True, True, False]
+    assert [each.assignment_decoded is not None for each in members] == [True, True, False]
+
+
+def test_an_unknown_group_is_not_found() -> None:
+    reply = an_empty_shard().ask(m.DescribeGroup(NAMESPACE, "other"))
+
+    assert reply == m.DescribeReply(ErrorCode.GROUP_ID_NOT_FOUND, group_id="other")
+
+
+# --- list ----------------------------------------------------------------------------------------------
+
+
+def test_a_listed_group_is_summed_up() -> None:
+    listed = a_stable_group().ask(m.ListGroups(NAMESPACE))
+
+    assert listed == m.ListReply(groups=(m.ListedGroup(GROUP_ID, "Stable", "worker", 1, 2, "classic"),))
+
+
+@pytest.mark.parametrize(
+    ("request_", "is_listed"),
+    [
+        (m.ListGroups("other"), False),
+        (m.ListGroups(NAMESPACE, states=(" stable",)), True),
+        (m.ListGroups(NAMESPACE, states=("Empty",)), False),
+        (m.ListGroups(NAMESPACE, group_types=("CLASSIC",)), True),
+        (m.ListGroups(NAMESPACE, group_types=("consumer",)), False),
+        (m.ListGroups(NAMESPACE, protocol_types=("worker",)), True),
+        (m.ListGroups(NAMESPACE, protocol_types=("consumer", "")), False),
+        (m.ListGroups(NAMESPACE, after="f"), True),
+        (m.ListGroups(NAMESPACE, after=GROUP_ID), False),
+    ],
+)
+def test_a_listing_has_what_it_is_asked_for(request_: m.ListGroups, is_listed: bool) -> None:
+    assert bool(a_stable_group().ask(request_).groups) is is_listed
+
+
+def test_a_group_that_only_holds_progress_is_listed_without_a_type() -> None:
+    core = an_empty_shard()
+    core.ask(m.CommitOffsets(*KEY, -1, (m.OffsetToCommit("t", 0, 1),)))
+
+    (group,) = core.ask(m.ListGroups(NAMESPACE, protocol_types=("",))).groups
+    assert (group.protocol_type, group.members) == ("", 0)
+
+
+@pytest.mark.parametrize(("limit", "more"), [(1, True), (2, False), (3, False)])
+def test_a_page_ends_at_the_limit(limit: int, more: bool) -> None:
+    core = a_stable_group()
+    core.ask(m.CommitOffsets(NAMESPACE, "a", -1, (m.OffsetToCommit("t", 0, 1),)))
+    reply = core.ask(m.ListGroups(NAMESPACE, limit=limit))
+
+    assert ([group.group_id for group in reply.groups], reply.more) == (["a", GROUP_ID][:limit], more)
+
+
+# --- the leader and the fence ----------------------------------------------------------------------------
+
+
+def test_the_leader_is_named_with_what_it_said_of_itself() -> None:
+    core = a_consumer_group()
+
+    assert core.ask(m.GetLeader(*KEY)) == m.LeaderReply(
+        generation_id=1, leader_id="m0", group_instance_id="i0", client_id="app", state="Stable"
+    )
+
+
+def test_a_group_whose_leader_has_gone_has_none() -> None:
+    core = a_stable_group()
+    core.ask(a_leave("m0"))
+
+    assert core.ask(m.GetLeader(*KEY)) == m.LeaderReply(generation_id=1, state="PreparingRebalance")
+    assert an_empty_shard().ask(m.GetLeader(*KEY)).error is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("member_id", "generation_id", "reply"),
+    [
+        pytest.param("m0", 1, m.FenceReply(generation_id=1, is_leader=True, is_member=True), id="leader"),
+        pytest.param("m1", 1, m.FenceReply(generation_id=1, is_member=True), id="member"),
+        pytest.param("", 1, m.FenceReply(generation_id=1), id="no member"),
+        pytest.param("m0", 2, m.FenceReply(ErrorCode.ILLEGAL_GENERATION, generation_id=1), id="later generation"),
+        pytest.param("m0", 0, m.FenceReply(ErrorCode.ILLEGAL_GENERATION, generation_id=1), id="earlier generation"),
+        pytest.param("x", 1, m.FenceReply(ErrorCode.UNKNOWN_MEMBER_ID, generation_id=1), id="stranger"),
+    ],
+)
+def test_the_fence_says_whether_a_generation_is_current_and_the_member_in_it(
+    member_id: str, generation_id: int, reply: m.FenceReply
+) -> None:
+    assert a_stable_group().ask(m.VerifyFence(*KEY, generation_id, member_id)) == reply
+
+
+def test_an_empty_group_passes_no_fence() -> None:
+    core = an_empty_group()
+
+    assert core.ask(m.VerifyFence(*KEY, core.generation_id)).error is ErrorCode.ILLEGAL_GENERATION
+    assert an_empty_shard().ask(m.VerifyFence(*KEY, 0)).error is ErrorCode.GROUP_ID_NOT_FOUND

@@ -1,0 +1,120 @@
+"""Every record as a line of the journal and back: the form that the pipeline and users read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rota.group import records as r
+from rota.group.journal import RECORD_KINDS, decode_entry, encode_entry
+from rota.group.rows import MemberImage
+from rota.protocol.messages import Protocol
+
+IMAGE = MemberImage("m", "i", "app", "10.0.0.7", 10_000, 30_000, (Protocol("range", b"\x00\xff"), Protocol("b")))
+IMAGE_LINE = {
+    "member_id": "m",
+    "group_instance_id": "i",
+    "client_id": "app",
+    "host": "10.0.0.7",
+    "session_timeout_ms": 10_000,
+    "rebalance_timeout_ms": 30_000,
+    "protocols": [["range", "AP8="], ["b", ""]],
+}
+LINES: dict[r.Record, dict[str, Any]] = {
+    r.RebalanceStarted("a member joined", "m", "Stable"): {"by": "m", "from_state": "Stable"},
+    r.MemberJoined(IMAGE, "worker", "new"): {"member": IMAGE_LINE, "protocol_type": "worker"},
+    r.MemberUpdated(IMAGE, True, "other metadata"): {"member": IMAGE_LINE, "settle": True},
+    r.MemberLeft("m", None, "done"): {"member_id": "m", "group_instance_id": None},
+    r.MemberExpired("m", "i", "silent"): {"member_id": "m", "group_instance_id": "i"},
+    r.MemberRemoved("m", "i", "full"): {"member_id": "m", "group_instance_id": "i"},
+    r.MemberFenced("m", "n", "i", "came back"): {
+        "member_id": "m",
+        "new_member_id": "n",
+        "group_instance_id": "i",
+    },
+    r.GenerationCompleted(2, "worker", "range", "m", ("m", "n"), 7, "joined", "n"): {
+        "generation_id": 2,
+        "protocol_type": "worker",
+        "protocol_name": "range",
+        "leader_id": "m",
+        "member_ids": ["m", "n"],
+        "started_at_ms": 7,
+        "by": "n",
+    },
+    r.LeaderChanged("m", "n", "it left"): {"former_leader_id": "m", "leader_id": "n"},
+    r.AssignmentSynced(2, "m", (("m", b"\x01"), ("n", b"")), False, ""): {
+        "generation_id": 2,
+        "leader_id": "m",
+        "assignments": [["m", "AQ=="], ["n", ""]],
+        "resync": False,
+    },
+    r.AssignmentFailed(2, "m", "no topic"): {"generation_id": 2, "leader_id": "m"},
+    r.OffsetsCommitted("m", (r.CommittedOffset("t", 0, 7, 3, "x"), r.CommittedOffset("t", 1, 8, None, "", 99))): {
+        "member_id": "m",
+        "offsets": [["t", 0, 7, 3, "x"], ["t", 1, 8, None, "", 99]],
+    },
+    r.OffsetsDeleted((("t", 0), ("t", 1)), "expired"): {"partitions": [["t", 0], ["t", 1]]},
+    r.RequestFenced("m", "i", "commit", "FENCED_INSTANCE_ID", 1): {
+        "member_id": "m",
+        "group_instance_id": "i",
+        "operation": "commit",
+        "error": "FENCED_INSTANCE_ID",
+        "request_generation_id": 1,
+    },
+    r.SessionStats((("m", "app", 10_000, 5, 900, ((3, 1), (40, 2))),)): {
+        "members": [["m", "app", 10_000, 5, 900, [[3, 1], [40, 2]]]]
+    },
+    r.GroupEmptied(3, "the last left"): {"generation_id": 3},
+    r.GroupDeleted(3, "nothing is left in it"): {"generation_id": 3},
+    r.TopicChanged("t", 3, (("owner", "a"),), "", 2): {
+        "topic": "t",
+        "partitions": 3,
+        "attributes": [["owner", "a"]],
+        "revision": 2,
+    },
+    r.Administered("PutTopic", "alice", "t", "ticket 7", "10.0.0.7"): {
+        "operation": "PutTopic",
+        "actor": "alice",
+        "target": "t",
+        "origin": "10.0.0.7",
+    },
+    r.ShardAcquired("r1", 4, "it was free"): {"replica_id": "r1", "epoch": 4},
+    r.ShardReleased("r1", 4, "it moves"): {"replica_id": "r1", "epoch": 4},
+}
+"""A record of each kind, and its payload."""
+
+
+def test_every_kind_has_a_row() -> None:
+    assert {type(record) for record in LINES} == set(RECORD_KINDS.values())
+    assert all(kind == record.kind for kind, record in RECORD_KINDS.items())
+
+
+@pytest.mark.parametrize("record", LINES, ids=lambda record: record.kind)
+def test_a_line_says_all_that_its_record_says(record: r.Record) -> None:
+    line = encode_entry(r.Entry("default", "g", 5, 1_234, record))
+
+    assert line == {
+        "at_ms": 1_234,
+        "namespace": "default",
+        "group_id": "g",
+        "generation_id": 5,
+        "kind": record.kind,
+        "reason": getattr(record, "reason", ""),
+        "payload": LINES[record],
+    }
+
+
+@pytest.mark.parametrize("record", LINES, ids=lambda record: record.kind)
+def test_a_line_is_read_back_as_its_record(record: r.Record) -> None:
+    entry = r.Entry("default", "g", 5, 1_234, record)
+
+    assert decode_entry(json.loads(json.dumps(encode_entry(entry)))) == entry
+
+
+def test_a_kind_of_a_later_release_is_not_read() -> None:
+    line = encode_entry(r.Entry("default", "g", 5, 1_234, r.GroupEmptied(3, "")))
+
+    with pytest.raises(KeyError):
+        decode_entry({**line, "kind": "member_promoted"})
