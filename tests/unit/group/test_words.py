@@ -1,0 +1,423 @@
+"""What replies and journal lines say, word for word: readers of the journal and of logs act on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rota.group.records import (
+    AssignmentFailed,
+    AssignmentSynced,
+    LeaderChanged,
+    MemberExpired,
+    MemberLeft,
+    MemberRemoved,
+    RebalanceStarted,
+)
+from rota.protocol import messages as m
+from rota.protocol.errors import ErrorCode
+from tests.unit.group.driver import (
+    GROUP_ID,
+    LIMITS,
+    NAMESPACE,
+    SESSION_MS,
+    a_fetch,
+    a_group_awaiting_its_assignment,
+    a_group_in_a_join_phase,
+    a_heartbeat,
+    a_join,
+    a_leave,
+    a_stable_group,
+    a_sync,
+    an_empty_group,
+    an_empty_shard,
+)
+
+KEY = (NAMESPACE, GROUP_ID)
+REBALANCING = ErrorCode.REBALANCE_IN_PROGRESS
+
+
+# --- members that go -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("by_admin", "line"), [(False, MemberLeft), (True, MemberRemoved)])
+def test_a_leave_and_a_removal_have_lines_of_their_own(by_admin: bool, line: type[MemberLeft | MemberRemoved]) -> None:
+    core = a_stable_group(static=1)
+    leaving = m.LeavingMember("", "i0", "done")
+    reply = core.ask(m.LeaveGroup(*KEY, (leaving,), by_admin))
+
+    assert core.last(line.kind) == line("m0", "i0", "done")
+    assert reply == m.LeaveReply(members=(m.LeftMember("", "i0", ErrorCode.NONE),))
+    assert core.group.rebalance_reason == ("i0 was removed" if by_admin else "i0 left")
+    assert core.group.rebalance_by == "i0"
+
+
+def test_several_that_leave_are_named_up_to_three() -> None:
+    core = a_stable_group(members=5)
+    core.ask(a_leave("m0", "m1", "m2", "m3"))
+
+    assert (core.group.rebalance_reason, core.group.rebalance_by) == ("m0, m1, m2 and others left", "")
+
+
+def test_two_that_leave_have_no_single_cause() -> None:
+    core = a_stable_group(members=3)
+    core.ask(a_leave("m0", "m1"))
+
+    assert (core.group.rebalance_reason, core.group.rebalance_by) == ("m0, m1 left", "")
+
+
+def test_a_pending_id_may_be_given_back() -> None:
+    core = a_stable_group()
+    core.ask(a_join(new="late"))
+    reply = core.ask(a_leave("late"))
+
+    assert reply.members == (m.LeftMember("late", None, ErrorCode.NONE),)
+    assert core.group.state == "Stable"
+
+
+def test_a_leave_of_strangers_does_not_end_the_join_phase() -> None:
+    core = a_group_in_a_join_phase(members=2)
+    core.ask(a_leave("stranger"))
+
+    assert core.group.state == "PreparingRebalance"
+
+
+def test_a_silent_member_is_expired_with_its_timeout() -> None:
+    core = a_stable_group(static=1)
+    core.send(a_heartbeat("m1", 1, wait_ms=1))
+    core.advance(SESSION_MS // 2)
+    core.ask(a_heartbeat("m1", 1))
+    core.advance(SESSION_MS // 2)
+
+    why = f"no heartbeat within its session timeout of {SESSION_MS} ms"
+    assert core.last("member_expired") == MemberExpired("m0", "i0", why)
+    assert (core.group.rebalance_reason, core.group.rebalance_by) == (f"member m0 expired: {why}", "m0")
+
+
+@pytest.mark.parametrize(("late", "by"), [(1, "m0"), (2, "")])
+def test_members_that_do_not_sync_in_time_are_expired(late: int, by: str) -> None:
+    core = a_group_awaiting_its_assignment(members=3, static=1)
+    for number in range(late, 3):
+        core.send(a_sync(f"m{number}", 1))
+    while core.group.state == "CompletingRebalance":
+        for member_id in core.group.pending_sync:
+            core.ask(a_heartbeat(member_id, 1))
+        core.advance(1_000)
+
+    why = "did not sync within the rebalance timeout"
+    gone = [MemberExpired("m0", "i0", why), MemberExpired("m1", None, why)][:late]
+    assert [e.record for e in core.journal if isinstance(e.record, MemberExpired)] == gone
+    assert core.group.rebalance_reason == f"{late} of the members did not sync within the rebalance timeout"
+    assert core.group.rebalance_by == by
+
+
+def test_a_static_member_that_finds_no_room_is_removed_by_its_instance_id() -> None:
+    core = a_stable_group(members=2, static=1, limits=replace(LIMITS, group_max_size=2))
+    core.send(a_join("m1", protocols=(("range", b"changed"),)))
+    core.ask(a_join(new="third"))
+    core.send(a_join("third"))
+
+    reply = core.ask(a_join("m0", instance="i0"))
+
+    assert (reply.error, reply.detail) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "the group has 2 members")
+    assert core.last("member_removed") == MemberRemoved("m0", "i0", "the group is full")
+
+
+# --- joins ------------------------------------------------------------------------------------------------
+
+
+def test_a_newcomer_is_asked_to_join_again_with_its_id() -> None:
+    reply = an_empty_shard().ask(a_join(new="m0"))
+
+    assert reply == m.JoinReply(ErrorCode.MEMBER_ID_REQUIRED, "join again with this id", member_id="m0")
+
+
+def test_a_pending_join_names_member_and_generation() -> None:
+    core = a_group_in_a_join_phase(members=3)
+    call = core.send(a_join("m0"))
+    core.wait_is_over(call)
+
+    assert core.answer(call) == m.JoinReply(pending=True, member_id="m0", generation_id=1)
+
+
+def test_a_later_join_of_a_member_takes_the_place_of_the_first() -> None:
+    core = a_group_in_a_join_phase(members=3)
+    first = core.send(a_join("m0"))
+    core.send(a_join("m0"))
+
+    assert core.answer(first) == m.JoinReply(REBALANCING, "a later join took its place")
+
+
+def test_the_leader_gets_the_members_with_their_instance_ids() -> None:
+    core = an_empty_shard()
+    calls = [core.send(a_join(new=f"m{number}", instance=f"i{number}")) for number in range(2)]
+    core.let_the_join_phase_end()
+
+    assert core.answer(calls[0]) == m.JoinReply(
+        member_id="m0",
+        generation_id=1,
+        protocol_type="worker",
+        protocol_name="range",
+        leader_id="m0",
+        members=(m.JoinedMember("m0", "i0", b""), m.JoinedMember("m1", "i1", b"")),
+    )
+    assert core.answer(calls[1]).members == ()
+
+
+@pytest.mark.parametrize(
+    ("join", "reason"),
+    [
+        (a_join("m0"), "leader m0 joined again"),
+        (a_join("m1", protocols=(("range", b"x"),)), "member m1 changed its metadata"),
+        (replace(a_join("m0"), reason="new topics"), "leader m0 joined again; client reason: new topics"),
+    ],
+)
+def test_a_join_that_starts_a_rebalance_says_why(join: m.JoinGroup, reason: str) -> None:
+    core = a_stable_group()
+    core.send(join)
+
+    assert core.last("rebalance_started") == RebalanceStarted(reason, join.member_id, "Stable")
+
+
+def test_new_metadata_in_a_join_phase_counts_with_the_next_generation_only() -> None:
+    core = a_stable_group(members=3)
+    core.send(a_join("m1", protocols=(("range", b"x"),)))
+
+    assert core.last("member_updated").settle is False
+    core.restart()
+    assert core.group.members["m1"].image.metadata_for("range") == b"", "the join phase is forgotten"
+
+
+def test_metadata_that_changes_while_the_assignment_is_awaited_is_the_reason() -> None:
+    core = a_group_awaiting_its_assignment()
+    core.send(a_join("m1", protocols=(("range", b"x"),)))
+
+    assert core.group.rebalance_reason == "member m1 changed its metadata while the assignment was awaited"
+
+
+def test_a_static_member_that_comes_back_to_a_waiting_group_is_the_reason() -> None:
+    core = a_group_awaiting_its_assignment(static=1)
+    core.send(a_join(new="fresh", instance="i0"))
+
+    assert (core.group.rebalance_reason, core.group.rebalance_by) == ("static member i0 came back as fresh", "fresh")
+
+
+def test_a_rejoin_without_the_instance_id_does_not_make_a_static_member_dynamic() -> None:
+    core = a_stable_group(static=1)
+    core.send(a_join("m0", protocols=(("range", b"x"),)))
+
+    assert core.group.members["m0"].image.group_instance_id == "i0"
+    assert core.group.static_members == {"i0": "m0"}
+
+
+def test_the_new_leader_says_which_one_it_follows() -> None:
+    core = a_stable_group()
+    core.ask(a_leave("m0"))
+    core.send(a_join("m1"))
+
+    assert core.last("leader_changed") == LeaderChanged("", "m1", "m0 left")
+
+
+# --- syncs ------------------------------------------------------------------------------------------------
+
+
+def test_a_pending_sync_names_the_generation() -> None:
+    core = a_group_awaiting_its_assignment()
+    call = core.send(a_sync("m1", 1))
+    core.wait_is_over(call)
+
+    assert core.answer(call) == m.SyncReply(pending=True, generation_id=1)
+
+
+def test_a_later_sync_of_a_member_takes_the_place_of_the_first() -> None:
+    core = a_group_awaiting_its_assignment()
+    first = core.send(a_sync("m1", 1))
+    core.send(a_sync("m1", 1))
+
+    assert core.answer(first) == m.SyncReply(REBALANCING, "a later sync took its place")
+
+
+def test_the_leaders_assignment_is_one_line_without_strangers() -> None:
+    core = a_group_awaiting_its_assignment()
+    core.send(a_sync("m0", 1, m0=b"a", stranger=b"b"))
+
+    assert core.last("assignment_synced") == AssignmentSynced(1, "m0", (("m0", b"a"),), False, "")
+    assert core.ask(a_sync("m1", 1)) == m.SyncReply(generation_id=1, protocol_type="worker", protocol_name="range")
+
+
+def test_a_resync_is_a_line_with_its_own_generation() -> None:
+    core = a_stable_group()
+    core.ask(a_sync("m0", 1, m0=b"m1", m1=b"m0"))
+
+    line = AssignmentSynced(2, "m0", (("m0", b"m1"), ("m1", b"m0")), True, "the leader assigned anew")
+    assert core.last("assignment_synced") == line
+
+
+def test_a_repeated_resync_that_leaves_a_member_out_changes_nothing() -> None:
+    core = a_stable_group()
+    core.ask(a_sync("m0", 1, m0=b"all"))
+    assert core.generation_id == 2
+    assert core.group.members["m1"].assignment == b""
+
+    reply = core.ask(a_sync("m0", 2, m0=b"all"))
+
+    assert (reply.error, reply.assignment, core.generation_id) == (ErrorCode.NONE, b"all", 2)
+
+
+def test_a_resync_for_a_member_that_is_gone_is_refused_with_its_name() -> None:
+    core = a_stable_group(static=2)
+    core.send(a_join(new="fresh", instance="i1"))
+    reply = core.ask(a_sync("m0", 1, "i0", m0=b"x", m1=b"y"))
+
+    why = "leader m0 assigned to m1, which is no member any more"
+    assert reply == m.SyncReply(REBALANCING, why)
+    assert (core.group.rebalance_reason, core.group.rebalance_by) == (why, "m0")
+
+
+def test_a_leader_that_cannot_assign_says_so_to_all() -> None:
+    core = a_group_awaiting_its_assignment()
+    waiting = core.send(a_sync("m1", 1))
+    reply = core.ask(replace(a_sync("m0", 1), leader_error="no topic"))
+
+    assert reply == core.answer(waiting) == m.SyncReply(ErrorCode.ASSIGNMENT_FAILED, "no topic")
+    assert core.last("assignment_failed") == AssignmentFailed(1, "m0", "no topic")
+    assert (core.group.rebalance_reason, core.group.rebalance_by) == ("leader m0 could not assign: no topic", "m0")
+
+
+def test_a_sync_in_a_join_phase_is_refused_with_the_reason() -> None:
+    core = a_group_in_a_join_phase(members=2)
+
+    assert core.ask(a_sync("m0", 1)) == m.SyncReply(REBALANCING, core.group.rebalance_reason)
+
+
+# --- heartbeats -------------------------------------------------------------------------------------------------
+
+
+def test_each_heartbeat_names_generation_and_state() -> None:
+    stable, moving = a_stable_group(), a_group_in_a_join_phase(members=2)
+    reason = moving.group.rebalance_reason
+
+    assert stable.ask(a_heartbeat("m0", 1)) == m.HeartbeatReply(generation_id=1, state="Stable")
+    assert stable.ask(a_heartbeat("m0", 0)) == m.HeartbeatReply(ErrorCode.ILLEGAL_GENERATION, "", 1, "Stable")
+    assert moving.ask(a_heartbeat("m0", 1)) == m.HeartbeatReply(REBALANCING, reason, 1, "PreparingRebalance")
+
+
+def test_a_parked_heartbeat_is_released_with_the_reason() -> None:
+    core = a_stable_group()
+    call = core.send(a_heartbeat("m1", 1, wait_ms=1_000))
+    core.ask(a_leave("m0"))
+
+    assert core.answer(call) == m.HeartbeatReply(REBALANCING, "m0 left", 1, "PreparingRebalance")
+
+
+# --- administrators, and names that are not there -----------------------------------------------------------------
+
+
+def test_a_group_that_cannot_be_rebalanced_says_why() -> None:
+    no_members = an_empty_group().ask(m.RebalanceGroup(*KEY))
+    fresh = an_empty_shard()
+    fresh.send(a_join(new="m0", instance="i0"))
+    no_leader = fresh.ask(m.RebalanceGroup(*KEY, step_down=True))
+
+    assert no_members == m.RebalanceReply(ErrorCode.INVALID_REQUEST, "the group has no members")
+    assert no_leader == m.RebalanceReply(ErrorCode.INVALID_REQUEST, "the group has no leader")
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (m.RebalanceGroup(*KEY), "a rebalance was asked for"),
+        (m.RebalanceGroup(*KEY, "uneven"), "a rebalance was asked for: uneven"),
+        (m.RebalanceGroup(*KEY, step_down=True), "leader m0 was asked to step down"),
+    ],
+)
+def test_a_rebalance_that_an_administrator_asked_for_says_so(request_: m.RebalanceGroup, reason: str) -> None:
+    core = a_stable_group()
+    reply = core.ask(request_)
+
+    assert reply == m.RebalanceReply(generation_id=1)
+    assert core.last("rebalance_started") == RebalanceStarted(reason, "", "Stable")
+
+
+NO_GROUP = (NAMESPACE, "")
+NOT_FOUND, INVALID, UNKNOWN = ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INVALID_GROUP_ID, ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize(
+    ("request_", "unknown", "unnamed"),
+    [
+        (a_heartbeat("m0", 1), UNKNOWN, INVALID),
+        (a_sync("m0", 1), UNKNOWN, INVALID),
+        (m.DeleteGroup(*KEY), NOT_FOUND, INVALID),
+        (m.RebalanceGroup(*KEY), NOT_FOUND, INVALID),
+        (m.DeleteOffsets(*KEY, ()), NOT_FOUND, INVALID),
+        (m.CommitOffsets(*KEY, 1, ()), NOT_FOUND, INVALID),
+        (a_join("m0"), UNKNOWN, INVALID),
+    ],
+)
+def test_a_group_that_is_not_there_is_told_from_a_request_without_a_name(
+    request_: m.GroupRequest, unknown: ErrorCode, unnamed: ErrorCode
+) -> None:
+    assert an_empty_shard().ask(request_).error is unknown  # type: ignore[arg-type]
+    assert an_empty_shard().ask(replace(request_, group_id="")).error is unnamed  # type: ignore[arg-type]
+
+
+def test_heartbeats_of_many_are_refused_one_by_one() -> None:
+    beats = (m.MemberHeartbeat("m0", 1), m.MemberHeartbeat("m1", 1))
+    for key, error in ((KEY, UNKNOWN), (NO_GROUP, INVALID)):
+        reply = an_empty_shard().ask(m.HeartbeatMany(*key, beats))
+
+        assert reply.state == "Dead"
+        assert reply.errors == (m.HeartbeatError("m0", error), m.HeartbeatError("m1", error))
+
+
+def test_members_that_leave_no_group_are_unknown() -> None:
+    leaving = (m.LeavingMember("m0"), m.LeavingMember("", "i1"))
+
+    assert an_empty_shard().ask(m.LeaveGroup(*KEY, leaving)) == m.LeaveReply(
+        members=(m.LeftMember("m0", None, UNKNOWN), m.LeftMember("", "i1", UNKNOWN))
+    )
+    assert an_empty_shard().ask(m.LeaveGroup(*NO_GROUP, leaving)) == m.LeaveReply(INVALID)
+
+
+# --- progress ------------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_read_back_with_all_that_was_committed() -> None:
+    core = a_stable_group(static=1)
+    item = m.OffsetToCommit("t", 3, 41, leader_epoch=5, metadata="here")
+    core.ask(m.CommitOffsets(*KEY, 1, (item,), "m0", "i0"))
+
+    assert core.ask(a_fetch()).offsets == (m.FetchedOffset("t", 3, 41, 5, "here", core.now_ms),)
+    core.restart()
+    assert core.ask(a_fetch()).offsets == (m.FetchedOffset("t", 3, 41, 5, "here", core.now_ms),)
+
+
+@pytest.mark.parametrize(
+    ("member_id", "instance_id", "generation_id", "error"),
+    [
+        ("m0", "i0", 1, ErrorCode.NONE),
+        ("m0", "other", 1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("m1", "i0", 1, ErrorCode.FENCED_INSTANCE_ID),
+        ("m0", "i0", 0, ErrorCode.ILLEGAL_GENERATION),
+        ("", None, -1, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("", "i0", -1, ErrorCode.FENCED_INSTANCE_ID),
+        ("", None, 0, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_a_commit_names_a_member_of_the_generation(
+    member_id: str, instance_id: str | None, generation_id: int, error: ErrorCode
+) -> None:
+    core = a_stable_group(static=1)
+    items = (m.OffsetToCommit("t", 0, 1),)
+
+    assert core.ask(m.CommitOffsets(*KEY, generation_id, items, member_id, instance_id)).error is error
+
+
+def test_an_empty_group_takes_the_commit_of_an_administrator_only() -> None:
+    core = an_empty_group()
+    items = (m.OffsetToCommit("t", 0, 1),)
+
+    assert core.ask(m.CommitOffsets(*KEY, 0, items)).error is ErrorCode.UNKNOWN_MEMBER_ID
+    assert core.ask(m.CommitOffsets(*KEY, -1, items)).error is ErrorCode.NONE
