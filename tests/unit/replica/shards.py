@@ -11,7 +11,7 @@ from rota.replica.owned_shard import Now, OwnedShard, Ready
 from rota.replica.ports import Heard, ShardClaim
 from tests.unit.group.driver import a_commit, a_join, a_sync
 
-LEASE_MS = 9_000
+LEASE_MS = 9_001
 LIMITS = Limits(initial_rebalance_delay_ms=100)
 EPOCH = 3
 AN_OFFSET = a_commit("", -1)

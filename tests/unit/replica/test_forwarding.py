@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -267,6 +268,14 @@ def test_a_call_that_parks_says_so() -> None:
     assert [do.parks for do in shell.steps if isinstance(do, AskPeer)] == [True, False]
 
 
+@pytest.mark.parametrize(("wait_ms", "parks"), [(0, False), (1, True), (None, True)])
+def test_a_call_parks_unless_it_may_not_wait(wait_ms: int | None, parks: bool) -> None:
+    shell = Shell(OK).owned_by(ONE)
+    shell.call(replace(JOIN, wait_ms=wait_ms))
+
+    assert [do.parks for do in shell.steps if isinstance(do, AskPeer)] == [parks]
+
+
 def test_a_parked_call_of_a_replica_that_begins_to_drain_ends_at_once() -> None:
     shell = Shell(NoAnswer(DRAINING)).owned_by(ONE, TWO)
 
@@ -368,6 +377,7 @@ def test_a_listing_has_the_shards_of_all_replicas() -> None:
     assert isinstance(reply, ListReply)
     assert [group.group_id for group in reply.groups] == ["a", "b"]
     assert shell.asked() == ["", "r1", "r2"]
+    assert {do.parks for do in shell.steps if isinstance(do, AskPeer)} == {False}
 
 
 @pytest.mark.parametrize("second", [page(), page(0)])

@@ -27,7 +27,7 @@ class Shell:
 
     def __init__(self, *, shards: int = SHARDS, steal: bool = False) -> None:
         self.known = KnownOwners(ME.replica_id, shards)
-        self.leases = Leases(ME, self.known, lease_ms=LEASE_MS, steal=steal)
+        self.leases = Leases(ME, self.known, lease_ms=LEASE_MS, **({"steal": True} if steal else {}))
         self.registered = [ME]
         self.owners: list[ShardOwner] = []
         self.taken: set[int] = set()

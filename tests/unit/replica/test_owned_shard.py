@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from rota.group.records import ShardAcquired, ShardReleased
+from rota.group.assignment import AssignmentJob
+from rota.group.records import Entry, ShardAcquired, ShardReleased
 from rota.group.result import Timer, TimerKind
 from rota.group.rows import OffsetRow, SideCommit
 from rota.protocol.errors import ErrorCode
@@ -12,6 +15,7 @@ from rota.protocol.messages import HeartbeatMany, JoinGroup, MemberHeartbeat, Re
 from rota.replica.leases import MOVES
 from rota.replica.owned_shard import GRACE_MS, LEASE_IS_OVER, NOTHING, OwnedShard, Ready
 from rota.replica.ports import Answer, Heard
+from rota.types.consumer import Subscription, encode_subscription
 from tests.unit.group.driver import (
     GROUP_ID,
     NAMESPACE,
@@ -60,9 +64,7 @@ def test_a_loaded_shard_first_writes_that_it_is_acquired() -> None:
 
     assert ready.appends
     assert (batch.shard_id, batch.epoch, batch.first_seq, batch.last_seq) == (0, EPOCH, 1, 1)
-    (entry,) = batch.entries
-    assert (entry.at_ms, entry.generation_id) == (at(0).wall_ms, 0)
-    assert entry.record == ShardAcquired("r", EPOCH, "it was free")
+    assert batch.entries == (Entry("", "", 0, at(0).wall_ms, ShardAcquired("r", EPOCH, "it was free")),)
 
 
 def test_a_shard_without_a_liveness_store_asks_no_other_replica() -> None:
@@ -154,6 +156,14 @@ def test_without_shared_sessions_no_replica_is_to_forget_a_member() -> None:
     decide(owned, 3, a_leave("m"), 300)
 
     assert commit(owned).gone == []
+
+
+def test_timers_of_all_that_has_become_durable_are_set() -> None:
+    owned = a_shard()
+    for number, group_id in enumerate(("g", "h")):
+        decide(owned, number, replace(a_join(new="m", instance="i"), group_id=group_id))
+
+    assert [timer.group_id for timer in commit(owned).timers if timer.kind is TimerKind.JOIN] == ["g", "h"]
 
 
 # --- parked calls ---------------------------------------------------------------------------------------
@@ -339,6 +349,13 @@ def test_a_member_of_which_the_store_does_not_know_enough_has_a_full_session(hea
     assert session_left_ms(taken_over(heard)) == SESSION_MS
 
 
+def test_the_timers_of_full_sessions_are_set_beside_those_of_shortened_ones() -> None:
+    image = a_shard_with_a_member().shard.image()
+    owned, _ = a_loading_shard(heard=Heard({(*KEY, "m"): 4_000}, 300), image=image)
+
+    assert at(SESSION_MS).wall_ms in [timer.at_ms for timer in commit(owned).timers]
+
+
 def test_the_timer_of_a_shortened_session_is_set() -> None:
     image = a_shard_with_a_member().shard.image()
     owned, _ = a_loading_shard(heard=Heard({(*KEY, "m"): 4_000}, 300), image=image)
@@ -412,9 +429,7 @@ def test_a_closed_shard_sends_calls_to_the_next_owner_and_answers_what_it_has_de
     assert owned.take_in([], at(1)) is NOTHING
     batch = owned.take_batch()
     assert reply_to(owned.committed(batch.last_seq, at(2)), 1).error is ErrorCode.NONE
-    released = batch.entries[-1]
-    assert (released.at_ms, released.generation_id) == (at(1).wall_ms, 0)
-    assert released.record == ShardReleased("r", EPOCH, "it moves")
+    assert batch.entries[-1] == Entry("", "", 0, at(1).wall_ms, ShardReleased("r", EPOCH, "it moves"))
 
 
 @pytest.mark.parametrize("undecided", [False, True])
@@ -477,3 +492,62 @@ def test_what_a_step_has_decided_is_shown_to_observers_before_it_is_durable() ->
     read = decide(a_shard(), 1, a_sync("nobody", 1)).decided
     assert read is not None
     assert read.records == []
+
+
+# --- assigning for the members ----------------------------------------------------------------------------
+
+
+def reads(topic: str) -> JoinGroup:
+    """A join of a consumer whose partitions the server assigns."""
+    listed = (("server:range", encode_subscription(Subscription(topics=(topic,)))),)
+    return a_join(instance="i", protocols=listed, protocol_type="consumer")
+
+
+def a_shard_that_assigns() -> tuple[OwnedShard, AssignmentJob]:
+    """A generation of one member, whose partitions of the topic `t` the server assigns."""
+    owned = a_shard()
+    decide(owned, 1, replace(reads("t"), new_member_id="m"))
+    for timer in commit(owned).timers:
+        owned.on_timer(timer, at(200))
+    commit(owned, 200)
+    job = owned.shard.assignment_job(*KEY)
+    assert job is not None
+    return owned, job
+
+
+SHARES = {"m": b"share"}
+
+
+def test_what_the_server_has_assigned_answers_the_syncs_once_it_is_durable() -> None:
+    owned, job = a_shard_that_assigns()
+    decide(owned, 3, a_sync("m", 1, "i"), 300)
+
+    ready = owned.finish_job(job, SHARES, at(300))
+
+    assert ready is not None
+    assert (ready.appends, list(ready.replies)) == (True, [])
+    assert owned.shard.groups[KEY].state_since_ms == at(300).wall_ms
+    assert reply_to(commit(owned, 300), 3).assignment == b"share"
+
+
+def test_what_the_server_could_not_assign_fails_the_generation() -> None:
+    owned, job = a_shard_that_assigns()
+
+    assert owned.finish_job(job, "no such topic", at(300)) is not None
+    assert "assignment_failed" in kinds(owned)
+
+
+def test_an_assignment_for_a_group_that_has_moved_on_is_not_taken() -> None:
+    owned, job = a_shard_that_assigns()
+    decide(owned, 3, replace(reads("u"), member_id="m"), 300)
+
+    assert owned.shard.groups[KEY].generation_id == 2
+    assert owned.finish_job(job, SHARES, at(300)) is None
+
+
+def test_an_assignment_is_not_taken_once_the_lease_is_over_or_the_shard_is_closed() -> None:
+    owned, job = a_shard_that_assigns()
+    assert owned.finish_job(job, SHARES, LEASE_ENDS) is None
+    owned.close("it moves", at(300))
+
+    assert owned.finish_job(job, SHARES, at(300)) is None

@@ -136,6 +136,7 @@ def test_a_shard_is_published_as_a_whole_once_it_is_loaded(replica: Replica) -> 
     replica.later(700)
 
     assert replica.publish() == ShardNews(0, {replica.member: 700}, [])
+    assert [type(do) for do in replica.steps] == [Publish]
 
 
 def test_after_that_only_members_are_published_that_sent_a_heartbeat(replica: Replica) -> None:
