@@ -402,6 +402,14 @@ def test_a_listing_that_stays_incomplete_is_refused(code: ErrorCode) -> None:
     assert MOVE_MS <= shell.now_ms - 1_000 <= MOVE_MS + 2 * POLL_MS
 
 
+def test_a_listing_is_not_retried_once_its_time_is_over() -> None:
+    shell = Shell(*[page(), page(), page(1)] * 100).owned_by(ONE)
+    shell.peer_takes_ms = 0
+    shell.call(ListGroups("default"))
+
+    assert shell.now_ms == 1_000 + MOVE_MS
+
+
 def test_a_listing_that_a_shard_refuses_is_refused() -> None:
     shell = Shell(page(), refusal(ErrorCode.INVALID_REQUEST, ListGroups("default")), page(1)).owned_by(ONE)
 
