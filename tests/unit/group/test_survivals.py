@@ -1,0 +1,302 @@
+"""What outlives a restart, a deletion or a call: deadlines, generations, parked calls, the age of progress."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rota.group.result import TimerKind
+from rota.group.rows import GroupRow, OffsetRow, SideCommit
+from rota.protocol import messages as m
+from rota.protocol.errors import ErrorCode
+from rota.types import TopicFacts
+from rota.types.consumer import Subscription, encode_subscription
+from tests.unit.group.driver import (
+    GROUP_ID,
+    LIMITS,
+    NAMESPACE,
+    REBALANCE_MS,
+    SESSION_MS,
+    Core,
+    a_commit,
+    a_group_awaiting_its_assignment,
+    a_group_in_a_join_phase,
+    a_heartbeat,
+    a_join,
+    a_leave,
+    a_stable_group,
+    an_empty_group,
+    an_empty_shard,
+)
+from tests.unit.group.test_assigning_by_server import TOPICS, a_group, candidates, finish, the_job
+
+KEY = (NAMESPACE, GROUP_ID)
+ITEM = m.OffsetToCommit("t", 0, 1)
+
+
+# --- a restart ----------------------------------------------------------------------------------------
+
+
+def test_a_generation_without_an_assignment_has_its_whole_time_after_a_restart() -> None:
+    core = a_group_awaiting_its_assignment()
+    core.advance(5_000)
+    core.restart()
+
+    assert core.group.sync_deadline_ms == core.now_ms + REBALANCE_MS
+    assert list(core.group.pending_sync) == ["m0", "m1"]
+
+
+def test_a_join_phase_that_is_settled_has_its_whole_time_after_a_restart() -> None:
+    core = a_stable_group()
+    core.ask(a_leave("m0"))
+    core.advance(5_000)
+    core.restart()
+
+    assert core.group.state == "PreparingRebalance"
+    assert core.group.join_deadline_ms == core.now_ms + REBALANCE_MS
+    assert core.group.rebalance_started_ms == core.now_ms
+
+
+def test_the_topics_of_a_stable_group_are_looked_at_after_a_restart() -> None:
+    core = a_group()
+    finish(core)
+    core.restart()
+
+    assert TimerKind.ASSIGN in [timer.kind for *_, timer in core._timers]
+
+
+# --- assigning by the server --------------------------------------------------------------------------
+
+
+def test_a_job_is_current_until_the_group_moves_on() -> None:
+    core = a_group()
+    job = the_job(core)
+    assert core.shard.is_current(job)
+    core.ask(a_leave("m1"))
+    core.send(a_join("m0", protocols=(("server:sticky", b'{"topics": ["documents"]}'),), protocol_type="consumer"))
+
+    assert not core.shard.is_current(job)
+    assert not an_empty_shard().shard.is_current(job)
+
+
+def test_a_job_names_members_with_their_instance_ids() -> None:
+    core = an_empty_shard()
+    listed = (("server:sticky", b'{"topics": ["documents"]}'),)
+    core.send(a_join(new="m0", instance="i0", protocols=listed, protocol_type="consumer"))
+    core.let_the_join_phase_end()
+
+    (member,) = the_job(core).generation.members
+    assert (member.member_id, member.group_instance_id) == ("m0", "i0")
+
+
+def test_an_election_leaves_nothing_to_assign() -> None:
+    core = candidates()
+
+    assert core.group.state == "Stable"
+    assert core.shard.assignment_job(*KEY) is None
+
+
+def test_a_failure_to_assign_and_changed_topics_are_caused_by_no_member() -> None:
+    failed, changed = a_group(), a_group()
+    failed._take(failed.shard.finish_job(the_job(failed), "no such topic", failed.now_ms))
+    finish(changed)
+    finish(changed, topics={"documents": TopicFacts(1)})
+
+    assert (failed.group.rebalance_reason, failed.group.rebalance_by) == (
+        "the server could not assign: no such topic",
+        "",
+    )
+    assert (changed.group.rebalance_reason, changed.group.rebalance_by) == ("the topics changed", "")
+
+
+def test_the_same_assignment_again_is_no_new_generation_also_if_it_leaves_a_member_out() -> None:
+    core = a_group()
+    shares = {"m0": the_job(core).side.assign(the_job(core).generation, TOPICS)["m0"]}
+    for _ in range(2):
+        core._take(core.shard.finish_job(the_job(core), shares, core.now_ms))
+
+    assert (core.generation_id, core.group.members["m1"].assignment) == (1, b"")
+
+
+def test_sessions_that_begin_again_with_an_assignment_are_shared() -> None:
+    core = a_group()
+    call = core.send(m.SyncGroup(*KEY, "m0", 1))
+    core.shard.share_sessions({}, 0, core.now_ms)
+    core.advance(100)
+    finish(core)
+
+    assert core.answer(call).error is ErrorCode.NONE
+    assert core.shard.take_heard() == {(*KEY, "m0"): core.now_ms}
+
+
+# --- calls that change --------------------------------------------------------------------------------
+
+
+def test_a_session_that_begins_again_when_a_call_is_unparked_is_shared() -> None:
+    core = a_group_in_a_join_phase(members=3)
+    call = core.send(a_join("m0"))
+    core.shard.share_sessions({}, 0, core.now_ms)
+    core.advance(700)
+    core.wait_is_over(call)
+
+    assert core.shard.take_heard() == {(*KEY, "m0"): core.now_ms}
+
+
+def test_a_call_that_is_answered_does_not_unpark_another_of_its_member() -> None:
+    core = a_stable_group()
+    answered = core.send(a_heartbeat("m0", 1))
+    parked = core.send(a_heartbeat("m0", 1, wait_ms=1_000))
+    result = core.shard.unpark(core.requests[answered], answered, core.now_ms, answer=True)
+
+    assert result.replies == []
+    assert core.group.members["m0"].heartbeat_call == parked
+
+
+def test_a_pending_id_that_is_void_moves_no_group_that_is_at_rest() -> None:
+    core = an_empty_group()
+    generation_id = core.generation_id
+    core.ask(a_join(new="late"))
+    core.advance(SESSION_MS)
+
+    assert (core.group.pending, core.generation_id, core.group.state) == ({}, generation_id, "Empty")
+
+
+# --- generations outlive groups -----------------------------------------------------------------------
+
+
+def test_the_generation_of_a_deleted_group_goes_on() -> None:
+    core = an_empty_group()
+    generation_id = core.generation_id
+    core.ask(m.DeleteGroup(*KEY))
+    core.ask(a_commit("", -1))
+
+    assert core.ask(m.DescribeGroup(*KEY)).generation_id == generation_id
+
+
+def test_a_deleted_group_leaves_a_row_with_its_generation_only() -> None:
+    core = an_empty_group()
+    generation_id = core.generation_id
+    core.ask(m.DeleteGroup(*KEY))
+
+    row = GroupRow(*KEY, "Dead", generation_id, generation_id, None, None, None, 0, "", "")
+    assert core.image().groups == (row,)
+
+
+def test_only_an_administrator_makes_a_group_by_committing() -> None:
+    core = an_empty_shard()
+
+    assert core.ask(m.CommitOffsets(*KEY, 0, (ITEM,))).error is ErrorCode.GROUP_ID_NOT_FOUND
+    assert core.shard.groups == {}
+
+
+# --- the age of progress ------------------------------------------------------------------------------
+
+
+def a_reader(*topics: str) -> Core:
+    """A consumer group of one member in its initial delay; progress was committed before."""
+    core = an_empty_shard()
+    core.ask(m.CommitOffsets(*KEY, -1, (ITEM, replace(ITEM, topic="u"))))
+    metadata = encode_subscription(Subscription(topics=topics))
+    core.send(a_join(new="m0", instance="i", protocols=(("range", metadata),), protocol_type="consumer"))
+    return core
+
+
+def test_progress_of_a_topic_that_is_not_read_expires_by_its_own_age() -> None:
+    core = a_reader("t")
+    committed_ms = core.now_ms
+    core.let_the_join_phase_end()
+    core.ask(m.SyncGroup(*KEY, "m0", 1, "i", assignments=(("m0", b""),)))
+    until_ms = committed_ms + LIMITS.offsets_retention_ms
+    while core.now_ms < until_ms - 1:
+        core.ask(a_heartbeat("m0", 1, instance="i"))
+        core.advance(min(5_000, until_ms - 1 - core.now_ms))
+    assert core.sweep() == 0
+    core.advance(1)
+
+    assert core.sweep() == 1
+    assert (core.last("offsets_deleted").partitions, core.last("offsets_deleted").reason) == ((("u", 0),), "expired")
+
+
+def test_a_sweep_counts_all_that_has_gone() -> None:
+    core = an_empty_shard()
+    for group_id, count in (("a", 2), ("b", 3)):
+        items = tuple(replace(ITEM, partition=number) for number in range(count))
+        core.ask(m.CommitOffsets(NAMESPACE, group_id, -1, items))
+    core.advance(LIMITS.offsets_retention_ms)
+
+    assert core.sweep() == 2 + 3 + 2, "progress, and the groups that held it"
+
+
+def deleted(core: Core) -> ErrorCode:
+    (partition,) = core.ask(m.DeleteOffsets(*KEY, (m.TopicPartitions("t", (0,)),))).partitions
+    error: ErrorCode = partition.error
+    return error
+
+
+def test_while_it_is_not_known_what_a_consumer_group_reads_it_may_read_all() -> None:
+    assert deleted(a_reader("u")) is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+
+
+def test_an_empty_consumer_group_reads_nothing() -> None:
+    core = a_reader("t")
+    core.ask(a_leave("m0"))
+    core.advance(1_000)
+    assert core.group.state == "Empty"
+
+    assert deleted(core) is ErrorCode.NONE
+
+
+def test_a_group_without_members_reads_nothing_whatever_its_type() -> None:
+    core = an_empty_group()
+
+    assert deleted(core) is ErrorCode.NONE
+
+
+def test_users_commits_are_taken_in_with_all_that_they_say() -> None:
+    core = a_stable_group(members=1)
+    row = OffsetRow(*KEY, "t", 0, 42, 5, "x", 900)
+    gone = SideCommit(0, 1, NAMESPACE, "gone", "t", 0, "m0", replace(row, group_id="gone"))
+    core.checking = False  # The store has the row already, this driver's store has not.
+    core._take(core.shard.take_in([gone, SideCommit(0, 2, *KEY, "t", 0, "m0", row)], core.now_ms))
+
+    line = core.last("offsets_committed")
+    assert (line.member_id, line.reason) == ("m0", "in a transaction of the user's")
+    assert core.group.offsets[("t", 0)] == row
+
+
+# --- texts of a mismatch ------------------------------------------------------------------------------
+
+
+HAS = "group 'g' has the protocol type 'worker' (Connect workers)"
+LIST = f"{HAS}, and all its members list the protocol 'range'; this member offers the protocols"
+FIVE = tuple((f"p{number}", b"") for number in range(5))
+LONG = (("p" * 80, b""), ("q" * 81, b""))
+
+
+@pytest.mark.parametrize(
+    ("join", "details"),
+    [
+        (a_join(new="x", protocol_type=""), ["a join needs a protocol type and at least one protocol"]),
+        (
+            a_join(new="x", protocol_type="mine"),
+            [
+                f"{HAS} and the protocol 'range'",
+                "this member offers the protocol 'range' of the protocol type 'mine'",
+                "use another group name",
+            ],
+        ),
+        (
+            a_join(new="x", protocols=FIVE),
+            [*f"{LIST} 'p0', 'p1', 'p2', 'p3', 'p4'".split("; "), "list a protocol that all members list"],
+        ),
+        (
+            a_join(new="x", protocols=LONG),
+            [*f"{LIST} '{'p' * 80}', '{'q' * 80}…'".split("; "), "list a protocol that all members list"],
+        ),
+    ],
+)
+def test_a_join_that_does_not_fit_says_what_group_and_member_have(join: m.JoinGroup, details: list[str]) -> None:
+    reply = a_stable_group().ask(join)
+
+    assert (reply.error, reply.detail.split("; ")) == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, details)
