@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rota.replica.forwarding import NoAnswer
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
@@ -34,7 +35,7 @@ def _leave() -> None:
 
 
 def _lose_an_answer() -> None:
-    lost = test_forwarding.NoAnswer("connection reset")
+    lost = NoAnswer("connection reset")
     test_forwarding.test_a_call_of_unknown_outcome_is_not_sent_again(lost)
 
 

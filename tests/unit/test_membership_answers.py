@@ -18,6 +18,7 @@ from rota.protocol.messages import (
     PartitionResult,
     Protocol,
     Reply,
+    SyncGroup,
     parks_for_ms,
 )
 from tests.unit.membership_bench import (
@@ -83,7 +84,7 @@ def test_generations_may_begin_with_0() -> None:
 def test_only_the_answer_that_names_a_generation_is_checked_for_its_protocol() -> None:
     bench = a_newcomer()
     bench.answered(JoinReply(pending=True, member_id="m-1", protocol_type="other"))
-    assert bench.membership.state is State.JOINING
+    assert bench.membership.member_id == "m-1"
     bench.answered(JoinReply(ErrorCode.GROUP_AUTHORIZATION_FAILED, protocol_type="other"))
 
     assert bench.membership.state is State.FAILED
@@ -92,7 +93,8 @@ def test_only_the_answer_that_names_a_generation_is_checked_for_its_protocol() -
 def test_a_sync_of_another_generation_is_ignored() -> None:
     bench = a_joined_follower()
     request = bench.sends()
-    late = replace(request, generation_id=0)  # type: ignore[call-arg]
+    assert isinstance(request, SyncGroup)
+    late = replace(request, generation_id=0)
 
     assert bench.membership.on_reply(late, synced(), bench.now_ms, bench.now_ms, 1.0) == []
     assert bench.membership.state is State.SYNCING

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from rota.assignors.model import TopicPartition
 from rota.group import describe
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
@@ -40,7 +41,7 @@ def a_consumer_group(members: int = 1) -> Core:
         join = a_join(new=f"m{number}", instance=f"i{number}", protocols=(("range", metadata),))
         core.send(replace(join, protocol_type="consumer", client_id="app", host="10.0.0.7"))
     core.let_the_join_phase_end()
-    shares = tuple((f"m{n}", encode_assignment(Assignment((("t", n),)))) for n in range(members))
+    shares = tuple((f"m{n}", encode_assignment(Assignment((TopicPartition("t", n),)))) for n in range(members))
     core.send(replace(a_sync("m0", 1, "i0"), assignments=shares))
     return core
 
@@ -54,7 +55,7 @@ def test_a_stable_group_is_described_with_its_members() -> None:
     core.ask(a_heartbeat("m0", 1, instance="i0"))
     described = core.ask(DESCRIBE)
     (member,) = described.members
-    share = Assignment((("t", 0),))
+    share = Assignment((TopicPartition("t", 0),))
 
     assert described == m.DescribeReply(
         group_id=GROUP_ID,

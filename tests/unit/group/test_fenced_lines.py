@@ -19,7 +19,7 @@ from tests.unit.group.driver import (
 KEY = (NAMESPACE, GROUP_ID)
 ITEMS = (m.OffsetToCommit("t", 0, 1),)
 ZOMBIE = ("m0", "i0")
-REQUESTS = {
+REQUESTS: dict[str, m.Request] = {
     "heartbeat": a_heartbeat("m0", 1, instance="i0"),
     "heartbeat of many": m.HeartbeatMany(*KEY, (m.MemberHeartbeat("m0", 1, "i0"),)),
     "sync": a_sync("m0", 1, "i0"),

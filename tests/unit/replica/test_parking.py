@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rota.protocol.limits import MAX_WAIT_MS
-from rota.protocol.messages import Request
+from rota.protocol.messages import JoinGroup, SyncGroup
 from rota.replica.parking import DEFAULT_WAIT_MS, wait_ms
 from tests.unit.group.driver import SESSION_MS, a_commit, a_heartbeat, a_join, a_stable_group, a_sync
 
@@ -19,11 +19,11 @@ A_THIRD_MS = SESSION_MS // 3
     ("asked_ms", "parked_ms"), [(None, DEFAULT_WAIT_MS), (0, 0), (700, 700), (MAX_WAIT_MS + 1, MAX_WAIT_MS)]
 )
 def test_a_join_and_a_sync_wait_for_as_long_as_they_ask(
-    request_: Request, asked_ms: int | None, parked_ms: int
+    request_: JoinGroup | SyncGroup, asked_ms: int | None, parked_ms: int
 ) -> None:
     shard = a_stable_group().shard
 
-    assert wait_ms(replace(request_, wait_ms=asked_ms), shard) == parked_ms  # type: ignore[call-arg]
+    assert wait_ms(replace(request_, wait_ms=asked_ms), shard) == parked_ms
 
 
 @pytest.mark.parametrize(
