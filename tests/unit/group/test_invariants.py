@@ -10,6 +10,7 @@ import pytest
 from rota.group.invariants import check_group, check_shard
 from rota.group.state import EMPTY, PREPARING_REBALANCE, STABLE, Group
 from tests.unit.group.driver import (
+    a_commit,
     a_group_awaiting_its_assignment,
     a_group_in_a_join_phase,
     a_join,
@@ -62,6 +63,7 @@ def _settle_another_leader(group: Group) -> None:
         (_forget_support, "support is"),
         (_forget_static, "static members are {}"),
         (_swap_positions, "do not follow the order of joining"),
+        (_set("member.position", 0), "do not follow the order of joining"),
         (_set("next_position", 1), "next_position 1 is taken"),
         (_set("leader_id", "x"), "leader 'x' of members"),
         (_set("generation_leader_id", "m1"), "but the generation was given to 'm1'"),
@@ -138,3 +140,18 @@ def test_driver_notices_a_row_that_is_not_written() -> None:
         core.send(a_join("m0"))
 
     assert core.group.state is not STABLE
+
+
+def test_a_protocol_that_nobody_lists_is_reported_also_for_one_member() -> None:
+    group = a_stable_group(members=1).group
+    group.protocol_name = "x"
+
+    assert any("is not listed by all members" in each for each in check_group(group))
+
+
+def test_a_group_that_the_store_does_not_know_has_neither_offsets_nor_settled_members() -> None:
+    core = a_stable_group(members=1)
+    core.ask(a_commit("m0", 1))
+    core.group.settled = core.group.members["m0"].settled = None
+
+    assert any("knows its members or offsets" in each for each in check_group(core.group))

@@ -66,6 +66,55 @@ def test_the_topics_of_a_stable_group_are_looked_at_after_a_restart() -> None:
     assert TimerKind.ASSIGN in [timer.kind for *_, timer in core._timers]
 
 
+# --- the next generation -------------------------------------------------------------------------------
+
+
+def rejoin(core: Core, metadata: bytes) -> None:
+    for member_id in list(core.group.members):
+        core.send(a_join(member_id, protocols=(("range", metadata),)))
+
+
+def test_a_leader_that_rejoins_stays_also_where_an_earlier_member_is_there() -> None:
+    core = a_stable_group(members=3)
+    core.ask(m.RebalanceGroup(*KEY, step_down=True))
+    rejoin(core, b"second")
+    assert (core.generation_id, core.leader_id) == (2, "m1")
+    rejoin(core, b"third")
+
+    assert (core.generation_id, core.leader_id) == (3, "m1")
+
+
+@pytest.mark.parametrize(
+    ("preferred", "chosen"),
+    [("abb", "b"), ("baa", "a"), ("ba", "b"), ("ab", "a"), ("bbaaa", "a")],
+)
+def test_the_protocol_that_most_members_prefer_is_chosen_and_of_a_tie_the_earliest(preferred: str, chosen: str) -> None:
+    core = an_empty_shard()
+    for number, first in enumerate(preferred):
+        listed = ((first, b""), ("b" if first == "a" else "a", b""))
+        core.send(a_join(new=f"m{number}", instance=f"i{number}", protocols=listed))
+    core.let_the_join_phase_end()
+
+    assert core.group.protocol_name == chosen
+
+
+def test_a_newcomer_that_commits_is_no_zombie() -> None:
+    core = a_stable_group()
+    core.ask(a_join(new="late"))
+    core.send(a_join("late"))
+    assert core.ask(a_commit("late", 1)).error is ErrorCode.ILLEGAL_GENERATION
+
+    assert "request_fenced" not in core.kinds()
+
+
+def test_progress_alone_writes_no_row_of_the_group() -> None:
+    core = a_stable_group(members=1)
+    core.shard.handle(a_commit("m0", 1), 99, core.now_ms)
+    changes = core.shard.rows()
+
+    assert (changes.groups, changes.members, len(changes.offsets)) == ([], [], 1)
+
+
 # --- assigning by the server --------------------------------------------------------------------------
 
 
