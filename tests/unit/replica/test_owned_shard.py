@@ -9,12 +9,12 @@ import pytest
 from rota.group.assignment import AssignmentJob
 from rota.group.records import Entry, ShardAcquired, ShardReleased
 from rota.group.result import Timer, TimerKind
-from rota.group.rows import OffsetRow, SideCommit
+from rota.group.rows import OffsetRow, ShardImage, SideCommit
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import HeartbeatMany, JoinGroup, MemberHeartbeat, Request
 from rota.replica.leases import MOVES
 from rota.replica.owned_shard import GRACE_MS, LEASE_IS_OVER, NOTHING, OwnedShard, Ready
-from rota.replica.ports import Answer, Heard
+from rota.replica.ports import Answer, Heard, ShardClaim
 from rota.types.consumer import Subscription, encode_subscription
 from tests.unit.group.driver import (
     GROUP_ID,
@@ -32,6 +32,7 @@ from tests.unit.replica.shards import (
     EPOCH,
     LEASE_ENDS,
     LEASE_MS,
+    LIMITS,
     a_loading_shard,
     a_shard,
     a_shard_with_a_member,
@@ -65,6 +66,14 @@ def test_a_loaded_shard_first_writes_that_it_is_acquired() -> None:
     assert ready.appends
     assert (batch.shard_id, batch.epoch, batch.first_seq, batch.last_seq) == (0, EPOCH, 1, 1)
     assert batch.entries == (Entry("", "", 0, at(0).wall_ms, ShardAcquired("r", EPOCH, "it was free")),)
+
+
+def test_a_shard_that_is_loaded_without_a_reason_writes_none() -> None:
+    owned, _ = OwnedShard.load(
+        ShardClaim(0, EPOCH, 0), ShardImage(0), LIMITS, at(0), replica_id="r", lease_until_ms=LEASE_MS
+    )
+
+    assert owned.take_batch().entries[0].record == ShardAcquired("r", EPOCH, "")
 
 
 def test_a_shard_without_a_liveness_store_asks_no_other_replica() -> None:
