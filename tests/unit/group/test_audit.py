@@ -47,6 +47,13 @@ SILENT = m.Act("alice", origin="10.0.0.7")
             id="several members",
         ),
         pytest.param(
+            a_stable_group,
+            m.LeaveGroup(*KEY, (m.LeavingMember("m1"), m.LeavingMember()), True, SILENT),
+            Administered("LeaveGroup", "alice", "m1, ", "", "10.0.0.7"),
+            1,
+            id="a member, and one without a name",
+        ),
+        pytest.param(
             lambda: a_stable_group(static=1),
             m.LeaveGroup(*KEY, (m.LeavingMember("", "i0"),), True, SILENT),
             Administered("LeaveGroup", "alice", "i0", "", "10.0.0.7"),

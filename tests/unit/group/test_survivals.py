@@ -232,6 +232,19 @@ def test_a_deleted_group_leaves_a_row_with_its_generation_only() -> None:
     assert core.image().groups == (row,)
 
 
+def test_an_empty_group_has_no_protocol_in_its_row() -> None:
+    (row,) = an_empty_group().image().groups
+
+    assert (row.state, row.protocol_name, row.leader_id) == ("Empty", None, None)
+
+
+def test_a_group_that_only_holds_progress_has_a_row_without_a_generation() -> None:
+    core = an_empty_shard()
+    core.ask(a_commit("", -1))
+
+    assert core.image().groups == (GroupRow(*KEY, "Empty", 0, 0, None, None, None, core.now_ms, "", ""),)
+
+
 def test_only_an_administrator_makes_a_group_by_committing() -> None:
     core = an_empty_shard()
 

@@ -140,6 +140,10 @@ def test_the_version_of_a_namespace_is_of_all_its_topics_whatever_the_page() -> 
     assert len({empty, both, listed(core).version}) == 3, "it does not come back when all are deleted"
 
 
+def test_the_version_of_no_topics_is_the_same_everywhere() -> None:
+    assert listed(an_empty_shard()).version == "9d37e282dff85f7c"
+
+
 def test_shards_without_topics_have_different_versions() -> None:
     one, two = an_empty_shard(), an_empty_shard()
     two.shard.shard_id = 1
