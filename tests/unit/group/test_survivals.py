@@ -232,6 +232,13 @@ def test_a_deleted_group_leaves_a_row_with_its_generation_only() -> None:
     assert core.image().groups == (row,)
 
 
+def test_a_deleted_group_is_named_once_in_its_transaction() -> None:
+    core = an_empty_group()
+    core.shard.handle(m.DeleteGroup(*KEY), 99, core.now_ms)
+
+    assert [row.state for row in core.shard.rows().groups] == ["Dead"]
+
+
 def test_an_empty_group_has_no_protocol_in_its_row() -> None:
     (row,) = an_empty_group().image().groups
 
