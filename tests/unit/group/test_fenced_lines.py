@@ -24,6 +24,7 @@ REQUESTS: dict[str, m.Request] = {
     "heartbeat of many": m.HeartbeatMany(*KEY, (m.MemberHeartbeat("m0", 1, "i0"),)),
     "sync": a_sync("m0", 1, "i0"),
     "commit": m.CommitOffsets(*KEY, 1, ITEMS, "m0", "i0"),
+    "join": a_join("m0", instance="i0"),
     "leave": m.LeaveGroup(*KEY, (m.LeavingMember("m0", "i0"),)),
 }
 
@@ -39,14 +40,14 @@ def a_group_with_a_zombie() -> Core:
 def test_a_fenced_instance_is_written_with_all_that_it_said(operation: str) -> None:
     core = a_group_with_a_zombie()
     core.ask(REQUESTS[operation])
-    generation_id = -1 if operation == "leave" else 1
+    generation_id = -1 if operation in ("join", "leave") else 1
 
     assert core.last("request_fenced") == RequestFenced(
         *ZOMBIE, operation.partition(" ")[0], "FENCED_INSTANCE_ID", generation_id
     )
 
 
-@pytest.mark.parametrize("operation", ["heartbeat", "heartbeat of many", "sync", "commit"])
+@pytest.mark.parametrize("operation", ["join", "heartbeat", "heartbeat of many", "sync", "commit"])
 def test_a_fenced_request_is_written_once_for_a_member_and_operation(operation: str) -> None:
     core = a_group_with_a_zombie()
     core.ask(REQUESTS[operation])

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from rota.group.result import TimerKind
+from rota.group.result import Timer, TimerKind
 from rota.group.rows import GroupRow, OffsetRow, SideCommit
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from rota.types import TopicFacts
 from rota.types.consumer import Subscription, encode_subscription
 from tests.unit.group.driver import (
+    DELAY_MS,
     GROUP_ID,
     LIMITS,
     NAMESPACE,
@@ -22,6 +23,7 @@ from tests.unit.group.driver import (
     a_commit,
     a_group_awaiting_its_assignment,
     a_group_in_a_join_phase,
+    a_group_in_its_initial_delay,
     a_heartbeat,
     a_join,
     a_leave,
@@ -115,6 +117,28 @@ def test_progress_alone_writes_no_row_of_the_group() -> None:
     assert (changes.groups, changes.members, len(changes.offsets)) == ([], [], 1)
 
 
+def test_a_timer_of_an_earlier_join_phase_ends_none() -> None:
+    core = a_group_in_a_join_phase(members=2)
+    deadline_ms = core.group.join_deadline_ms
+    assert deadline_ms is not None
+    stale = Timer(TimerKind.JOIN, *KEY, "", deadline_ms - 1)
+
+    assert core.shard.on_timer(stale, core.now_ms).records == []
+    assert a_stable_group().shard.on_timer(stale, core.now_ms).records == []
+
+
+def test_the_initial_delay_is_extended_also_by_the_last_millisecond() -> None:
+    core = an_empty_shard()
+    core.send(a_join(new="m0", instance="i0", rebalance_ms=DELAY_MS + 1))
+    core.advance(DELAY_MS - 1)
+    core.send(a_join(new="m1", instance="i1", rebalance_ms=DELAY_MS + 1))
+    core.advance(1)
+    assert core.group.state == "PreparingRebalance"
+    core.advance(1)
+
+    assert core.group.state == "CompletingRebalance"
+
+
 # --- assigning by the server --------------------------------------------------------------------------
 
 
@@ -141,6 +165,9 @@ def test_a_job_names_members_with_their_instance_ids() -> None:
 
 def test_an_election_leaves_nothing_to_assign() -> None:
     core = candidates()
+    core.restart()
+
+    assert TimerKind.ASSIGN not in [timer.kind for *_, timer in core._timers]
 
     assert core.group.state == "Stable"
     assert core.shard.assignment_job(*KEY) is None
@@ -177,6 +204,14 @@ def test_sessions_that_begin_again_with_an_assignment_are_shared() -> None:
 
     assert core.answer(call).error is ErrorCode.NONE
     assert core.shard.take_heard() == {(*KEY, "m0"): core.now_ms}
+
+
+def test_sessions_that_begin_again_at_the_end_of_a_join_phase_are_shared() -> None:
+    core = a_group_in_its_initial_delay()
+    core.shard.share_sessions({}, 0, core.now_ms)
+    core.let_the_join_phase_end()
+
+    assert core.shard.take_heard() == dict.fromkeys([(*KEY, "m0"), (*KEY, "m1")], core.now_ms)
 
 
 # --- calls that change --------------------------------------------------------------------------------

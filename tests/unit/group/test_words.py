@@ -133,6 +133,17 @@ def test_a_newcomer_is_asked_to_join_again_with_its_id() -> None:
     assert reply == m.JoinReply(ErrorCode.MEMBER_ID_REQUIRED, "join again with this id", member_id="m0")
 
 
+def test_a_pending_id_is_of_a_dynamic_member() -> None:
+    core = a_stable_group()
+    core.ask(a_join(new="late"))
+
+    assert core.ask(a_join("late", instance="i9")) == m.JoinReply(
+        ErrorCode.INVALID_REQUEST,
+        "a pending member_id belongs to a dynamic member, it cannot bring a group_instance_id",
+        member_id="late",
+    )
+
+
 def test_a_pending_join_names_member_and_generation() -> None:
     core = a_group_in_a_join_phase(members=3)
     call = core.send(a_join("m0"))
@@ -238,6 +249,22 @@ def test_a_later_sync_of_a_member_takes_the_place_of_the_first() -> None:
     assert core.answer(first) == m.SyncReply(REBALANCING, "a later sync took its place")
 
 
+def test_a_sync_that_waits_is_answered_with_the_reason_of_the_rebalance() -> None:
+    core = a_group_awaiting_its_assignment()
+    waiting = core.send(a_sync("m1", 1))
+    core.ask(a_leave("m0"))
+
+    assert core.answer(waiting) == m.SyncReply(REBALANCING, "m0 left")
+
+
+def test_a_leader_may_assign_anew_at_once() -> None:
+    core = a_group_awaiting_its_assignment(members=1)
+    core.ask(a_sync("m0", 1, m0=b"first"))
+    core.ask(a_sync("m0", 1, m0=b"second"))
+
+    assert (core.generation_id, core.group.members["m0"].assignment) == (2, b"second")
+
+
 def test_the_leaders_assignment_is_one_line_without_strangers() -> None:
     core = a_group_awaiting_its_assignment()
     core.send(a_sync("m0", 1, m0=b"a", stranger=b"b"))
@@ -309,6 +336,14 @@ def test_a_parked_heartbeat_is_released_with_the_reason() -> None:
     core.ask(a_leave("m0"))
 
     assert core.answer(call) == m.HeartbeatReply(REBALANCING, "m0 left", 1, "PreparingRebalance")
+
+
+def test_a_heartbeat_that_a_resync_releases_names_the_new_generation() -> None:
+    core = a_stable_group()
+    call = core.send(a_heartbeat("m1", 1, wait_ms=1_000))
+    core.ask(a_sync("m0", 1, m0=b"m1", m1=b"m0"))
+
+    assert core.answer(call) == m.HeartbeatReply(generation_id=2, state="Stable")
 
 
 # --- administrators, and names that are not there -----------------------------------------------------------------
