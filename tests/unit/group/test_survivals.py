@@ -163,7 +163,7 @@ def test_a_job_names_members_with_their_instance_ids() -> None:
     assert (member.member_id, member.group_instance_id) == ("m0", "i0")
 
 
-def test_an_election_leaves_nothing_to_assign() -> None:
+def test_an_election_leaves_nothing_to_assign_also_after_a_restart() -> None:
     core = candidates()
     core.restart()
 

@@ -144,6 +144,22 @@ def test_a_pending_id_is_of_a_dynamic_member() -> None:
     )
 
 
+def test_a_join_whose_metadata_the_server_cannot_read_names_the_member() -> None:
+    core = an_empty_shard()
+    core.ask(a_join(new="m0", protocol_type="consumer"))
+    reply = core.ask(a_join("m0", protocols=(("server:range", b"no subscription"),), protocol_type="consumer"))
+
+    assert (reply.error, reply.member_id) == (ErrorCode.INVALID_REQUEST, "m0")
+    assert reply.detail
+
+
+def test_a_join_with_an_id_that_no_group_has_makes_no_group() -> None:
+    core = an_empty_shard()
+
+    assert core.ask(a_join("m0")) == m.JoinReply(UNKNOWN, member_id="m0")
+    assert core.shard.groups == {}
+
+
 def test_a_pending_join_names_member_and_generation() -> None:
     core = a_group_in_a_join_phase(members=3)
     call = core.send(a_join("m0"))
