@@ -136,6 +136,15 @@ def test_only_the_first_members_are_decoded(monkeypatch: pytest.MonkeyPatch) -> 
     assert [each.assignment_decoded is not None for each in members] == [True, True, False]
 
 
+def test_a_group_that_only_holds_progress_is_described_as_empty() -> None:
+    core = an_empty_shard()
+    core.ask(m.CommitOffsets(*KEY, -1, (m.OffsetToCommit("t", 0, 1),)))
+
+    assert core.ask(DESCRIBE) == m.DescribeReply(
+        group_id=GROUP_ID, state="Empty", generation_id=0, state_since_ms=core.now_ms
+    )
+
+
 def test_an_unknown_group_is_not_found() -> None:
     reply = an_empty_shard().ask(m.DescribeGroup(NAMESPACE, "other"))
 

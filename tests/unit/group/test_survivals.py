@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rota.group.result import Timer, TimerKind
-from rota.group.rows import GroupRow, OffsetRow, SideCommit
+from rota.group.rows import GroupRow, OffsetRow, SideCommit, TopicsRevisionRow
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from rota.types import TopicFacts
@@ -265,6 +265,24 @@ def test_a_deleted_group_leaves_a_row_with_its_generation_only() -> None:
 
     row = GroupRow(*KEY, "Dead", generation_id, generation_id, None, None, None, 0, "", "")
     assert core.image().groups == (row,)
+
+
+def test_a_loaded_group_is_not_written_again_with_progress() -> None:
+    core = a_stable_group(members=1)
+    core.restart()
+    core.shard.handle(a_commit("m0", 1), 99, core.now_ms)
+
+    assert core.shard.rows().groups == []
+
+
+def test_an_image_holds_all_rows_as_of_an_entry() -> None:
+    core = a_stable_group(members=1)
+    core.ask(m.PutTopic(NAMESPACE, "u", 3))
+    image = core.shard.image(7)
+
+    assert (image.last_seq, core.shard.image().last_seq) == (7, 0)
+    assert [(row.topic, row.revision) for row in image.topics] == [("u", 1)]
+    assert image.topics_revisions == (TopicsRevisionRow(NAMESPACE, 1),)
 
 
 def test_a_deleted_group_is_named_once_in_its_transaction() -> None:

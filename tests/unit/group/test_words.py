@@ -133,6 +133,32 @@ def test_a_newcomer_is_asked_to_join_again_with_its_id() -> None:
     assert reply == m.JoinReply(ErrorCode.MEMBER_ID_REQUIRED, "join again with this id", member_id="m0")
 
 
+@pytest.mark.parametrize("session_ms", [LIMITS.min_session_timeout_ms, LIMITS.max_session_timeout_ms])
+def test_the_bounds_of_a_session_timeout_are_allowed(session_ms: int) -> None:
+    assert an_empty_shard().ask(a_join(new="m", session_ms=session_ms)).error is ErrorCode.MEMBER_ID_REQUIRED
+
+
+@pytest.mark.parametrize("session_ms", [LIMITS.min_session_timeout_ms - 1, LIMITS.max_session_timeout_ms + 1])
+def test_a_session_timeout_out_of_bounds_is_refused_with_the_bounds(session_ms: int) -> None:
+    bounds = f"session_timeout_ms must be {LIMITS.min_session_timeout_ms} to {LIMITS.max_session_timeout_ms}"
+    reply = an_empty_shard().ask(a_join("m", session_ms=session_ms))
+
+    assert reply == m.JoinReply(ErrorCode.INVALID_SESSION_TIMEOUT, bounds, member_id="m")
+
+
+def test_a_join_without_a_group_names_the_member() -> None:
+    reply = an_empty_shard().ask(replace(a_join("m"), group_id=""))
+
+    assert reply == m.JoinReply(ErrorCode.INVALID_GROUP_ID, member_id="m")
+
+
+def test_what_happens_has_a_reason_and_a_question_has_none() -> None:
+    core = a_stable_group()
+
+    assert core.shard.handle(a_leave("m0"), 98, core.now_ms).reason == "m0 left"
+    assert core.shard.handle(a_fetch(), 99, core.now_ms).reason == ""
+
+
 def test_a_pending_id_is_of_a_dynamic_member() -> None:
     core = a_stable_group()
     core.ask(a_join(new="late"))
