@@ -21,7 +21,7 @@ TORTURE = ROTA_MINUTES=$(MINUTES) $(BIN)/python -m pytest -p tests.support.tortu
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all coverage sim model torture bench lint docs images proto clean
+.PHONY: help run test test-all coverage sim model mutants torture bench lint docs images proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,9 @@ sim: .venv/dev.stamp ## Simulate SEEDS=10000 faulty worlds, RUNTIMES=5000 of the
 
 model: .venv/dev.stamp .venv/tla.stamp ## Check the rules in docs/model with TLC, within larger bounds than make test-all
 	$(BIN)/python -m tests.model.check $(ARGS)
+
+mutants: .venv/mutants.stamp ## Play each small change of membership/, replica/ and group/ against their quick tests, half an hour; one room: ARGS=replica
+	$(BIN)/python -m tests.mutation $(ARGS)
 
 torture: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operating.stamp ## Faults and kills, then load, for about MINUTES=10 each, and a table of what came out
 	rm -f build/torture/rows.jsonl
@@ -87,6 +90,11 @@ $(BIN)/python:
 .venv/dev.stamp: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ .venv/base.stamp
+
+# What changes the cores for `make mutants`.
+.venv/mutants.stamp: pyproject.toml | .venv/dev.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[mutants]'
+	@touch $@
 
 # What the tests need beyond wheels.
 .venv/pgbouncer.stamp: tests/support/debian_package.py | .venv/dev.stamp

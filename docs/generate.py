@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from docs import mutants_reference
 from docs.api_reference import example_of, grpc_rows, http_rows
 from docs.sdk_reference import sdk_parts
 from docs.sync_stub import STUB, sync_stub
@@ -275,6 +276,35 @@ def sdk() -> str:
     return page("The Python SDK", *sdk_parts())
 
 
+# --- planted bugs ----------------------------------------------------------------------------------
+
+
+def mutants() -> str:
+    """Every planted bug with what finds it, and what became of the mutants that a tool made."""
+    rows = mutants_reference
+    return page(
+        "Mutants",
+        "Each row is a bug that a test plants in the product's code, to show that the checks would notice it. "
+        "`make test` plants all of them, so a row that were not true any more would fail. There are no seconds: "
+        "a seed or a test takes well below one, whatever the machine.",
+        "## The server",
+        "`simulator` is `rota.testing` (replay: `make sim SEED=8 ARGS='--mutant NAME'`; without a number, one of the "
+        "first 500 seeds finds it), `runtime` is `rota.testing.runtimes`, which plays the production runtime; "
+        "otherwise a test is named. The rules are those of the [model](../model/README.md).",
+        table(rows.SERVER_HEADINGS, rows.server_rows()),
+        "## The SDK",
+        "`groups` is `rota.testing.groups`, which plays groups of SDK objects.",
+        table(rows.CLIENT_HEADINGS, rows.client_rows()),
+        "## Made by a tool",
+        "`make mutants` has mutmut make every small change of `membership/`, `replica/` and `group/` that it knows, "
+        "and plays the rooms' quick tests against each. mypy rejects most of them; a change of a text for people is "
+        "not counted. This is what was measured last.",
+        table(rows.TOOL_HEADINGS, rows.tool_rows()),
+        "Those that may survive, each with its reason:",
+        table(rows.SURVIVOR_HEADINGS, rows.survivor_rows()),
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli,
     "defaults.md": defaults,
@@ -287,6 +317,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "http.md": http,
     "grpc.md": grpc,
     "sdk.md": sdk,
+    "mutants.md": mutants,
 }
 
 

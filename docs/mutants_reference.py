@@ -1,0 +1,111 @@
+"""The rows of docs/reference/mutants.md: bugs that are planted on purpose, and what finds each."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+from tests.groups import plants as group_plants
+from tests.groups.named import ROWS
+from tests.mutation.measured import MEASURED, percent_found
+from tests.mutation.survivors import read_survivors
+from tests.runtimes import plants as runtime_plants
+from tests.sim import group_mutants, replica_mutants
+from tests.sim.directed import DIRECTED
+from tests.sim.findings import FINDINGS, findings_of
+from tests.sim.mutants import MUTANTS
+from tests.sim.registry import ABOUT
+from tests.sim.test_mutants import FOUND_BY, NOT_BY_SEEDS
+
+SERVER_HEADINGS = ("planted bug", "rule", "what is broken", "where", "finding", "found by")
+CLIENT_HEADINGS = ("planted bug", "finding", "found by")
+TOOL_HEADINGS = ("room", "made", "rejected by mypy", "texts", "left to the tests", "found", "survive")
+SURVIVOR_HEADINGS = ("function", "mutation", "why it may survive")
+
+_RUNTIME = runtime_plants.PLANTS | runtime_plants.OPEN_PLANTS
+
+
+def server_rows() -> Iterator[tuple[str, ...]]:
+    """Bugs of the server's rules and its runtime, each planted in production code."""
+    places = {**_places(group_mutants), **_places(replica_mutants), **_places(runtime_plants)}
+    for name in sorted(MUTANTS.keys() | _RUNTIME.keys()):
+        about = ABOUT.get(name)
+        rules = about.rules if about is not None else ", ".join(_RUNTIME[name].rules)
+        findings = findings_of(name)
+        what = about.what if about is not None else _sentence(FINDINGS[findings[0]].text if findings else name)
+        yield f"`{name}`", rules, what, places.get(name, "see there"), ", ".join(findings), "; ".join(_found_by(name))
+
+
+def _found_by(name: str) -> Iterator[str]:
+    if name in FOUND_BY:
+        yield f"simulator, seed {FOUND_BY[name]}"
+    elif name in MUTANTS and name not in NOT_BY_SEEDS:
+        yield "simulator"
+    if name in _RUNTIME and _RUNTIME[name].seeds:
+        yield f"runtime, seeds {', '.join(map(str, _RUNTIME[name].seeds))}"
+    if name in DIRECTED:
+        yield _test(DIRECTED[name].node)
+
+
+def client_rows() -> Iterator[tuple[str, ...]]:
+    """Bugs of the SDK and of programs around it."""
+    for name, plant in group_plants.PLANTS.items():
+        yield f"`{name}`", plant.finding, f"groups, seeds {', '.join(map(str, plant.seeds))}"
+    for name, row in ROWS.items():
+        yield f"`{name}`", row.finding, _test(row.test)
+
+
+def tool_rows() -> Iterator[tuple[object, ...]]:
+    """What `make mutants` measured last, by room."""
+    for room, counts in json.loads(MEASURED.read_text()).items():
+        left = counts["tests"] + counts["survived"]
+        made = left + counts["types"] + counts["text"]
+        found = f"{percent_found(counts):.1f} %"
+        yield room, made, counts["types"], counts["text"], left, found, counts["survived"]
+
+
+def survivor_rows() -> Iterator[tuple[str, ...]]:
+    """The mutants that may survive, and why."""
+    for survivor in read_survivors():
+        removed, added = (_code(lines) for lines in (survivor.removed, survivor.added))
+        yield f"`{survivor.function.removeprefix('rota.')}`", f"{removed} → {added}", survivor.why
+
+
+def _code(lines: Sequence[str]) -> str:
+    return f"`{' '.join(lines)}`" if lines else "nothing"
+
+
+def _test(node: str) -> str:
+    path, _, test = node.partition("::")
+    return f"`{path.removeprefix('tests/')}` {test.partition('[')[0].removeprefix('test_').replace('_', ' ')}"
+
+
+def _sentence(name: str) -> str:
+    return f"{name.replace('_', ' ')}."
+
+
+def _places(module: ModuleType) -> dict[str, str]:
+    """By the name of a planted bug, the functions that it replaces."""
+    functions = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.FunctionDef)]
+    found = {function.name: list(dict.fromkeys(_patched(function, vars(module)))) for function in functions}
+    return {name: ", ".join(places) for name, places in found.items() if places}
+
+
+def _patched(function: ast.FunctionDef, names: dict[str, Any]) -> Iterator[str]:
+    for node in ast.walk(function):
+        match node:
+            case ast.Call(func=ast.Name(id="patch"), args=[target, ast.Constant(value=str(attribute)), _]):
+                yield _place(eval(ast.unparse(target), names), attribute)
+
+
+def _place(target: Any, attribute: str) -> str:
+    home = getattr(getattr(target, attribute), "__module__", None) or ""
+    is_module = inspect.ismodule(target)
+    if not home.startswith("rota."):  # A constant does not know where it is defined.
+        home = target.__name__ if is_module else target.__module__
+    shown = attribute if is_module else f"{target.__name__}.{attribute}"
+    return f"{home.removeprefix('rota.').replace('.', '/')}.py `{shown}`"
