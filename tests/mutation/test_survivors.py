@@ -123,5 +123,5 @@ def _lines_of(function: str) -> set[str]:
     for name in names:
         body = getattr(node, "body", [])
         node = next(each for each in body if getattr(each, "name", "") == name)
-    assert isinstance(node, ast.FunctionDef)
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     return {line.strip() for line in source.splitlines()[node.lineno - 1 : node.end_lineno]}

@@ -8,7 +8,7 @@ import pytest
 
 from rota.protocol.limits import MAX_WAIT_MS
 from rota.protocol.messages import JoinGroup, SyncGroup
-from rota.replica.parking import DEFAULT_WAIT_MS, wait_ms
+from rota.replica.owned_shard import DEFAULT_WAIT_MS, wait_ms
 from tests.unit.group.driver import SESSION_MS, a_commit, a_heartbeat, a_join, a_stable_group, a_sync
 
 A_THIRD_MS = SESSION_MS // 3
