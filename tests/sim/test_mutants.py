@@ -39,7 +39,6 @@ FOUND_BY = {
     "only_one_shard_is_given_up": 84,
     "progress_of_a_topic_that_no_member_reads_expires_at_once": 387,
     "pruning_takes_a_day_too_many": 17,
-    "repeated_resync_opens_a_generation": 40,
     "resync_drops_a_static_return": 56,
     "retries_do_not_end": 6,
     "room_for_one_member_too_many": 37,

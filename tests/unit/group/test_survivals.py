@@ -340,6 +340,20 @@ def test_progress_of_a_topic_that_is_not_read_expires_by_its_own_age() -> None:
     assert (core.last("offsets_deleted").partitions, core.last("offsets_deleted").reason) == ((("u", 0),), "expired")
 
 
+def test_progress_of_a_group_that_had_members_counts_from_when_it_became_empty() -> None:
+    core = a_stable_group(members=1)
+    core.ask(a_commit("m0", 1))
+    committed_ms = core.now_ms
+    while core.now_ms < committed_ms + LIMITS.offsets_retention_ms:
+        core.ask(a_heartbeat("m0", 1))
+        core.advance(5_000)
+    core.ask(a_leave("m0"))
+    assert core.sweep() == 0
+    core.advance(LIMITS.offsets_retention_ms)
+
+    assert core.sweep() == 2, "the offset, and the group"
+
+
 def test_a_sweep_counts_all_that_has_gone() -> None:
     core = an_empty_shard()
     for group_id, count in (("a", 2), ("b", 3)):
