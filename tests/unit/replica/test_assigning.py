@@ -290,6 +290,25 @@ def test_a_listing_that_fails_on_its_second_page_begins_anew(replica: Replica) -
     assert listing.request.after == ""
 
 
+def test_a_group_that_begins_to_wait_during_a_listing_that_fails_is_in_the_next(replica: Replica) -> None:
+    replica.join("g")
+    replica.join("h")
+    replica.refuse_listing()
+    replica.later(RETRY_MS)
+    replica.assign(("t", 1))
+
+    assert [replica.shares(group) for group in "gh"] == [[[0]], [[0]]]
+
+
+def test_topics_are_handed_on_with_their_attributes(replica: Replica) -> None:
+    replica.join()
+    topic = TopicReply(topic="t", partitions=2, attributes=(("owner", "billing"),))
+    replica.answer(ListTopicsReply(topics=(topic,)))
+
+    (job,) = replica.jobs()
+    assert job.topics == {"t": TopicFacts(2, {"owner": "billing"})}
+
+
 # --- changes of topics -------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rota.replica.known_owners import KnownOwners
+from rota.replica.known_owners import SLACK_MS, Ahead, KnownOwners
 from rota.replica.leases import Leases
 from rota.replica.owned_shard import Now
 from rota.replica.ports import Replica, ShardOwner
@@ -67,6 +67,41 @@ def test_a_slow_read_shows_no_step_and_leaves_doubt() -> None:
     assert reader.known.clock_set_ms is None
     assert not reader.read(at_ms=950, takes_ms=2)
     assert reader.known.clock_set_ms == 952
+
+
+def test_what_is_known_of_a_clock_is_less_sure_with_time() -> None:
+    assert Ahead(100, 110, 1_000).seen_later(3_000) == Ahead(98, 112, 3_000)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_clock_was_set_where_it_differs_by_more_than_two_clocks_do(sign: int) -> None:
+    reader = Reader()
+    reader.read(at_ms=9_000, takes_ms=0)
+    reader.ahead_ms += sign * SLACK_MS
+    reader.read(at_ms=9_100, takes_ms=0)
+    assert reader.known.clock_set_ms is None
+
+    reader.ahead_ms += sign * (2 * SLACK_MS + 1)
+    reader.read(at_ms=9_200, takes_ms=0)
+
+    assert reader.known.clock_set_ms == 9_200
+
+
+def test_a_shard_may_become_free_later_by_what_a_slow_read_leaves_in_doubt() -> None:
+    reader = Reader()
+    reader.read(at_ms=0, takes_ms=400)
+
+    left_ms, doubt_ms = LEASE_MS - 200, 400 - SLACK_MS
+    assert reader.known.next_free_ms(()) == left_ms + doubt_ms
+
+
+def test_once_the_clock_was_set_a_lease_may_go_on_for_the_length_of_one() -> None:
+    reader = Reader()
+    reader.known.clock_set_ms = 500
+    reader.known.update([ShardOwner(0, "another", "", 1, 0)], 500)
+
+    assert not reader.leases._is_free(0, Now(0, 500 + LEASE_MS - 1))
+    assert reader.leases._is_free(0, Now(0, 500 + LEASE_MS))
 
 
 def test_quick_reads_make_up_for_slow_ones() -> None:
