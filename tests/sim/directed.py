@@ -66,7 +66,7 @@ DIRECTED: dict[str, Directed] = {
         test_leases.test_a_lease_that_ran_out_before_it_was_renewed_is_given_up_although_it_is_renewed
     ),
     "a_new_owner_ignores_what_was_left_of_sessions": Directed(
-        test_owned_shard.test_a_member_keeps_what_was_left_of_its_session_and_a_moment_to_find_the_new_owner
+        test_owned_shard.test_a_member_has_a_session_from_the_last_publication
     ),
     "a_replica_that_drains_parks_calls_at_peers": Directed(
         test_forwarding.test_a_replica_that_drains_parks_no_call_at_a_peer

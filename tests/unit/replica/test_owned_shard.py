@@ -13,7 +13,7 @@ from rota.group.rows import OffsetRow, ShardImage, SideCommit
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import HeartbeatMany, JoinGroup, MemberHeartbeat, Request
 from rota.replica.leases import MOVES
-from rota.replica.owned_shard import GRACE_MS, LEASE_IS_OVER, NOTHING, OwnedShard, Ready
+from rota.replica.owned_shard import GRACE_MS, LEASE_IS_OVER, NOTHING, PUBLISH_MS, OwnedShard, Ready
 from rota.replica.ports import Answer, Heard, ShardClaim
 from rota.types.consumer import Subscription, encode_subscription
 from tests.unit.group.driver import (
@@ -334,10 +334,11 @@ def session_left_ms(owned: OwnedShard) -> int:
     return deadline_ms - at(0).wall_ms
 
 
-def test_a_member_keeps_what_was_left_of_its_session_and_a_moment_to_find_the_new_owner() -> None:
-    owned = taken_over(Heard({(*KEY, "m"): 4_000}, 300))
+def test_a_member_has_a_session_from_the_last_publication() -> None:
+    """Up to a round after it, the former owner may have answered one more heartbeat."""
+    owned = taken_over(Heard({(*KEY, "m"): 9_000}, 3_000))
 
-    assert session_left_ms(owned) == SESSION_MS - 4_000 + 300 + GRACE_MS
+    assert session_left_ms(owned) == SESSION_MS - 3_000 + 2 * PUBLISH_MS
 
 
 def test_a_member_keeps_what_the_last_owner_was_silent_for() -> None:
@@ -367,10 +368,9 @@ def test_the_timers_of_full_sessions_are_set_beside_those_of_shortened_ones() ->
 
 def test_the_timer_of_a_shortened_session_is_set() -> None:
     image = a_shard_with_a_member().shard.image()
-    owned, _ = a_loading_shard(heard=Heard({(*KEY, "m"): 4_000}, 300), image=image)
-    ends_ms = at(SESSION_MS - 4_000 + 300 + GRACE_MS).wall_ms
+    owned, _ = a_loading_shard(heard=Heard({(*KEY, "m"): 9_000}, 3_000), image=image)
 
-    assert ends_ms in [timer.at_ms for timer in commit(owned).timers]
+    assert at(SESSION_MS - 3_000 + 2 * PUBLISH_MS).wall_ms in [timer.at_ms for timer in commit(owned).timers]
 
 
 # --- sweeping, side commits ---------------------------------------------------------------------------------
