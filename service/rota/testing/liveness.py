@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
 from copy import deepcopy
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,7 +14,7 @@ from rota.liveness.memory import MemoryLiveness
 from rota.protocol.messages import Heartbeat, HeartbeatMany
 from rota.replica import shared_liveness as step
 from rota.replica.owned_shard import PUBLISH_MS, OwnedShard
-from rota.replica.ports import Answer, Heard
+from rota.replica.ports import Answer, Heard, ShardNews
 from rota.replica.shared_liveness import UNAVAILABLE, Asked, Found, SharedLiveness, Step, Steps
 from rota.testing.scheduler import Process
 
@@ -37,6 +38,8 @@ class LivenessServer(MemoryLiveness):
         self.away_until_ms = 0
         self.faults_ms: list[tuple[int, int]] = []
         """Spans of time in which it was not to be relied on."""
+        self.published_ms: dict[int, list[int]] = defaultdict(list)
+        """When the owner of each shard published."""
         self._copy = self._contents()
 
     def submit(
@@ -66,6 +69,11 @@ class LivenessServer(MemoryLiveness):
 
         world.scheduler.after(there_ms, None, run)
         world.scheduler.after(TIMEOUT_MS, process, settle, None)
+
+    async def tell(self, news: Sequence[ShardNews]) -> list[int]:
+        for each in news:
+            self.published_ms[each.shard_id].append(self._world.scheduler.now_ms)
+        return await super().tell(news)
 
     def has_failed(self, from_ms: int, to_ms: int) -> bool:
         """Was there a moment in this span of time at which it was not to be relied on?"""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rota.group import records as r
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import Heartbeat
-from rota.replica.owned_shard import GONE, GRACE_MS
+from rota.replica.owned_shard import GONE, GRACE_MS, STILL_HERE_MS
 from rota.testing.history import Departure, History
 from rota.testing.liveness import LivenessServer
 
@@ -74,7 +74,9 @@ def _answered_for_gone(world: World, liveness: LivenessServer) -> Iterator[str]:
 
 
 def _departed(world: World, liveness: LivenessServer, departure: Departure, sessions: dict[str, int]) -> Iterator[str]:
-    """L2: a new owner lets the session of a silent member end when it would have ended, and a grace later."""
+    """L2: a new owner lets the session of a silent member end when it would have ended, and a grace later; or a session
+    after the former owner's last publication, where that is later.
+    """
     gone = next((ms for member_id, ms in _gone(world.history) if member_id == departure.member_id), None)
     session_ms = sessions.get(departure.member_id)
     if gone is None or session_ms is None or liveness.has_failed(departure.at_ms - session_ms, gone):
@@ -85,21 +87,29 @@ def _departed(world: World, liveness: LivenessServer, departure: Departure, sess
         if line.entry.group_id == departure.group[1] and line.landed_ms <= gone
     ]
     began_ms = max([departure.at_ms, *completed])
-    graces = _graces(world, shard_of(*departure.group, world.profile.shards), began_ms, gone)
-    bound_ms = session_ms + LATE_MS + sum(graces)
-    if graces and gone - began_ms > bound_ms:
+    shard_id = shard_of(*departure.group, world.profile.shards)
+    bound_ms = began_ms + session_ms
+    takeovers = list(_takeovers(world, liveness.published_ms[shard_id], shard_id, began_ms, gone))
+    for grace_ms, published_ms in takeovers:
+        bound_ms = max(bound_ms + grace_ms, published_ms + session_ms)
+    if takeovers and gone > bound_ms + LATE_MS:
         yield f"L2 {departure.member_id} was last heard at {began_ms} and removed only at {gone}, bound {bound_ms}"
 
 
-def _graces(world: World, shard_id: int, from_ms: int, to_ms: int) -> list[int]:
-    """What each new owner adds: a grace, and the time for which no owner can have shared what it had heard."""
-    graces, heard_ms = [], 0
+def _takeovers(
+    world: World, published: Sequence[int], shard_id: int, from_ms: int, to_ms: int
+) -> Iterator[tuple[int, int]]:
+    """What each new owner adds, a grace and the time for which no owner can have shared what it had heard; and when the
+    former owner published last, or the new one began where that says nothing.
+    """
+    heard_ms, lease_ms = 0, world.profile.lease_ms
     for moved, epoch, _, at_ms in world.history.epochs:
         if moved == shard_id:
             if from_ms < at_ms <= to_ms:
-                graces.append(GRACE_MS + world.profile.lease_ms + at_ms - heard_ms)
+                last_ms = max((ms for ms in published if ms < at_ms), default=at_ms)
+                is_old = at_ms - last_ms > lease_ms + STILL_HERE_MS
+                yield GRACE_MS + lease_ms + at_ms - heard_ms, at_ms if is_old else last_ms
             heard_ms = max(at_ms, world.history.releases.get((shard_id, epoch), 0))
-    return graces
 
 
 def _gone(history: History) -> Iterator[tuple[str, int]]:
