@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from rota.group.records import IN_USERS_TRANSACTION
 from rota.pipeline.events import Line
 from rota.pipeline.invariants import findings_of
 from tests.pipeline.journals import ordered, simulated
@@ -19,6 +22,22 @@ def test_an_epoch_that_is_raised_on_a_groups_last_line_is_found_where_the_shard_
     goes_on = [line for line in last_of_groups if any(follows(other, line) for other in journal)]
     assert named == goes_on != []
     assert list(findings_of(ordered(journal))) == []
+
+
+def test_a_users_transaction_may_be_journaled_after_its_member_has_left_but_not_of_a_stranger() -> None:
+    journal = simulated(2)
+    users = [line for line in journal if line.reason == IN_USERS_TRANSACTION]
+
+    def checks_with(strange: Line, users_own: Line) -> set[str]:
+        changed = [strange if line is users_own else line for line in journal]
+        return {finding.check for finding in findings_of(ordered(changed))}
+
+    def of_a_stranger(line: Line) -> Line:
+        return line._replace(payload=json.dumps({**json.loads(line.payload), "member_id": "stranger"}))
+
+    assert users != []
+    assert list(findings_of(ordered(journal))) == []
+    assert [checks_with(of_a_stranger(line), line) for line in users] == [{"S9"}] * len(users)
 
 
 def raised_is_named(line: Line, journal: tuple[Line, ...]) -> bool:

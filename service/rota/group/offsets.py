@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rota.group.apply import record
 from rota.group.membership_checks import check_generation, is_in_generation, report_fenced
-from rota.group.records import CommittedOffset, OffsetsCommitted, OffsetsDeleted
+from rota.group.records import IN_USERS_TRANSACTION, CommittedOffset, OffsetsCommitted, OffsetsDeleted
 from rota.group.result import Result
 from rota.group.rows import OffsetRow, SideCommit
 from rota.group.sessions import renew_session
@@ -178,7 +178,7 @@ def _record_taken_in(result: Result, group: Group, member_id: str, rows: list[Of
         CommittedOffset(row.topic, row.partition, row.offset, row.leader_epoch, row.metadata, row.committed_at_ms)
         for row in rows
     )
-    record(result, group, OffsetsCommitted(member_id, offsets, "in a transaction of the user's"))
+    record(result, group, OffsetsCommitted(member_id, offsets, IN_USERS_TRANSACTION))
     for row in rows:
         # The store has it already, and may have a later one by now, which must not be overwritten.
         del group.dirty_offsets[(row.topic, row.partition)]

@@ -144,6 +144,10 @@ class CommittedOffset:
     """Where that was not when the record was written: the store's clock, of what a user's transaction committed."""
 
 
+IN_USERS_TRANSACTION = "in a transaction of the user's"
+"""The reason of a commit that the owner takes in after it was made: its member may have left meanwhile."""
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetsCommitted:
     kind: ClassVar[str] = "offsets_committed"

@@ -50,6 +50,8 @@ class GroupAudit:
         self._generation_id: int | None = 0 if whole else None
         self._epoch = 0
         self._broken = False
+        self._settled: set[str] = set()
+        """All members that were in a generation."""
 
     def add(self, line: Line) -> Iterator[tuple[str, str]]:
         """The checks that fail at this line, with what is wrong; none after a line that cannot be replayed."""
@@ -81,6 +83,11 @@ class GroupAudit:
                 if self._generation_id is not None and record.generation_id != self._generation_id + 1:
                     yield "S1", f"generation {record.generation_id} follows generation {self._generation_id}"
                 self._generation_id = max(self._generation_id or 0, record.generation_id)
+        match record:
+            case r.GenerationCompleted():
+                self._settled.update(record.member_ids)
+            case r.MemberFenced():
+                self._settled.add(record.new_member_id)
 
     def _before(self, entry: r.Entry) -> Iterator[tuple[str, str]]:
         record = entry.record
@@ -95,6 +102,10 @@ class GroupAudit:
                     yield "S6", f"assigned by {record.leader_id}, but {group.generation_leader_id} leads"
                 if strangers := [member for member, _ in record.assignments if member not in group.members]:
                     yield "S6", f"assigned to {strangers[0]}, which is no member"
+            case r.OffsetsCommitted(reason=r.IN_USERS_TRANSACTION):
+                # The fence in the store checked it, before this line: its member may have left since then.
+                if record.member_id and record.member_id not in self._settled:
+                    yield "S9", f"a user's transaction of {record.member_id}, which was in no generation, was accepted"
             case r.OffsetsCommitted() if (
                 record.member_id and group is not None and not is_in_generation(group, record.member_id)
             ):
