@@ -19,7 +19,7 @@ from tests.processes.server import Server
 from tests.support.browser import open_browser
 from tests.support.processes import Processes
 
-pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.thorough, pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 
 # A busy machine is slow, and not wrong.
 expect.set_options(timeout=20_000)

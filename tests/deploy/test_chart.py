@@ -40,6 +40,8 @@ from tests.deploy.kubernetes import (
     run_helm,
 )
 
+pytestmark = pytest.mark.thorough
+
 VERSIONS = list(dict.fromkeys(kubernetes_validate.utils.all_versions()))
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 STORE = {"store": {"existingSecret": "rota"}, "peer": {"existingSecret": "rota"}, "access": {"allowAnonymous": True}}

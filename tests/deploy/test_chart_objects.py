@@ -29,6 +29,8 @@ from tests.deploy.kubernetes import (
     render,
 )
 
+pytestmark = pytest.mark.thorough
+
 
 def test_one_says_where_postgres_is_and_has_three_servers_that_are_replaced_one_by_one() -> None:
     manifests = render(MINIMAL)

@@ -11,7 +11,7 @@ from tests.examples.conftest import ROOT
 from tests.processes.server import Server
 from tests.support.processes import Process, Processes
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.thorough]
 
 LESS_THAN_THE_CALL_S = 10.0
 

@@ -15,7 +15,7 @@ from tests.processes.server import Server
 from tests.support.ports import free_port
 from tests.support.processes import Process, Processes
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.thorough]
 
 DEADLINE_S = 60.0
 LONG_SESSION_MS = 120_000

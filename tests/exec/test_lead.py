@@ -54,6 +54,7 @@ while True:
 """
 
 
+@pytest.mark.thorough
 def test_it_ends_with_the_exit_code_of_its_command(wrappers: Wrappers) -> None:
     missing, folder = str(wrappers.folder / "missing"), str(wrappers.folder)
     commands = (["sh", "-c", "exit 7"], ["sh", "-c", "kill -9 $$"], [missing], [folder])

@@ -39,6 +39,7 @@ def rows_of(lines: list[Line], table: str) -> list[dict[str, Any]]:
     return [dict(zip(columns, row.values, strict=True)) for row in found if row.table == table]
 
 
+@pytest.mark.thorough
 def test_a_generated_history_keeps_the_promises_and_has_troubles_of_many_kinds() -> None:
     lines = generated()
 

@@ -33,7 +33,7 @@ def seed() -> int:
     return int(os.environ.get("ROTA_SEED") or random.SystemRandom().randrange(2**32))
 
 
-@pytest.mark.parametrize("kills", [2, TORTURE])
+@pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.thorough), TORTURE])
 async def test_nothing_acknowledged_is_lost_when_the_server_is_killed_on_sqlite(
     processes: Processes, tmp_path: Path, kills: int | None
 ) -> None:
