@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import os
 import signal
 import sys
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from rota.client import LeadershipLost, sync
+from rota.client.twin import _Block, _Thread
 
 PATIENCE_S = 60.0
 
@@ -107,3 +110,42 @@ def test_a_signal_ends_the_run_of_a_sync_pool_in_order(url: str) -> None:
         client.worker_pool("stops", {"work": 1}, work, session_timeout_ms=60_000).run()
         assert client.describe_group("stops").members == ()
     assert drained == [0]
+
+
+class _EndsAtOnce:
+    """A member that is rejected as soon as its block was entered, as by a group of another kind."""
+
+    def __init__(self, *, before_it_is_entered: bool = False) -> None:
+        self._before_it_is_entered = before_it_is_entered
+
+    async def __aenter__(self) -> None:
+        if self._before_it_is_entered:
+            raise ConnectionRefusedError
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    async def __aexit__(self, *_: object) -> None:
+        raise ConnectionRefusedError
+
+
+@pytest.mark.parametrize("before_it_is_entered", [False, True])
+def test_a_member_that_is_rejected_at_once_has_an_entered_block_or_an_error(before_it_is_entered: bool) -> None:
+    """However long the caller's thread takes to look."""
+
+    class SlowLook(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            super().wait(timeout)
+            concurrent.futures.wait([block._holding])
+            return True
+
+    thread = _Thread()
+    thread.start()
+    block = _Block(_EndsAtOnce(before_it_is_entered=before_it_is_entered), thread)
+    block._entered = SlowLook()
+
+    if not before_it_is_entered:
+        block.enter()
+    with pytest.raises(ConnectionRefusedError):
+        block.enter() if before_it_is_entered else block.leave(None)
+    thread.stop()

@@ -284,8 +284,9 @@ class _Block:
         self._original = original
         self._thread = thread
         self._entered = threading.Event()
+        """The block was entered, or will not be."""
+        self._is_entered = False
         self._leave = asyncio.Event()
-        self._error: BaseException | None = None
         self._holding: Any = None
         self._in_term = ExitStack()
 
@@ -296,11 +297,11 @@ class _Block:
             return
         self._holding = self._thread.submit(contained(self._hold()))
         self._entered.wait()
-        if self._holding.done():
+        if not self._is_entered:
             self._holding.result().result()
 
     def leave(self, error: BaseException | None) -> None:
-        """What ended the block meanwhile is raised, unless the body raised something itself."""
+        """What ended the block after it was entered is raised here, unless the body raised something itself."""
         if isinstance(self._original, sdk.Term):
             with suppress(ValueError):  # Left by another thread than it was entered by.
                 self._in_term.close()
@@ -318,6 +319,7 @@ class _Block:
     async def _hold(self) -> None:
         try:
             async with self._original:
+                self._is_entered = True
                 self._entered.set()
                 await self._leave.wait()
         finally:
