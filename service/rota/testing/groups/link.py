@@ -149,7 +149,7 @@ class Link:
 
     def _land(self, flight: _Flight) -> None:
         if self.is_cut or self._misleads(flight):
-            flight.is_broken = True
+            self._is_found_broken(flight)
             return
         if (refusal := _rejection(flight.request)) is not None:
             self._fly_back(flight, refusal)
@@ -181,7 +181,7 @@ class Link:
     def _arrive(self, flight: _Flight, reply: Reply) -> None:
         outcome = flight.outcome
         if outcome is None or outcome.done() or self.is_cut:
-            flight.is_broken = True
+            self._is_found_broken(flight)
             return
         self._trace.note(self.name, "receives", reply)
         if isinstance(reply, SyncReply) and reply.assignment:
@@ -191,9 +191,15 @@ class Link:
 
     def _break(self, flight: _Flight) -> None:
         """The connection is reset soon, or silent until its caller gives up."""
-        flight.is_broken = True
+        self._is_found_broken(flight)
         if self._rng.random() < 0.5:
             self._loop.call_later(0.002 + 0.05 * self._rng.random(), self._reset, flight)
+
+    def _is_found_broken(self, flight: _Flight) -> None:
+        """At once where the weather has become calm meanwhile, and else in `mend`."""
+        flight.is_broken = True
+        if self.weather is CALM:
+            self._loop.call_later(0.002, self._reset, flight)
 
     def _reset(self, flight: _Flight) -> None:
         if flight.outcome is not None and not flight.outcome.done():

@@ -216,8 +216,8 @@ class World:
         return ConnectLife if self.plan.kind == CONNECT else MemberLife
 
     def _start(self, seat: Seat) -> None:
-        if not seat.wanted or (seat.life is not None and seat.life.is_live):
-            return
+        if not seat.wanted or (seat.life is not None and not seat.life.task.done()):
+            return  # Its successor begins when it has ended.
         name = f"{seat.name}.{len(seat.lives)}"
         life = seat.life = seat.kind(self, name, seat.instance_id, seat.stage)
         seat.lives.append(life)
