@@ -7,7 +7,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from rota.client import Consumer, CoordinatorError, InvalidRequest, OffsetMetadataTooLarge, OffsetToCommit
+from rota.assignors import TopicPartition
+from rota.client import (
+    Consumer,
+    CoordinatorError,
+    IllegalGeneration,
+    InvalidRequest,
+    OffsetMetadataTooLarge,
+    OffsetToCommit,
+)
 from rota.membership import State
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, LeaveGroup, Request, refuse
@@ -19,13 +27,14 @@ PLACE = ("work", 0)
 
 
 class Busy(Cable):
-    """A coordinator that is not available for the next commits."""
+    """A coordinator that is not available for the next commits, or calls of another kind."""
 
+    kind: type[Request] = CommitOffsets
     refusals = 0
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
-        if isinstance(request, CommitOffsets) and self.refusals > 0:
+        if isinstance(request, self.kind) and self.refusals > 0:
             self.refusals -= 1
             self.requests.append(request)
             return Received(refuse(request, self.code, "busy"))
@@ -187,3 +196,54 @@ async def test_on_revoked_may_wait_for_a_commit_that_has_to_be_repeated_while_th
             assert took[0] < 1
             assert await committed(worker) == {0: 3, 1: 3}
             await third.close()
+
+
+@in_virtual_time
+async def test_a_commit_that_fails_after_a_revocation_stores_nothing() -> None:
+    """What was stored before it would be committed later, behind the progress of another member."""
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with a_consumer(worker) as consumer:
+            await consumer.wait_assigned()
+            consumer.store(*PLACE, 14)
+            worker.cable.pull()
+            commit = asyncio.create_task(consumer.commit([OffsetToCommit(*PLACE, 15)]))
+            await asyncio.sleep(0)
+            consumer._forget((TopicPartition(*PLACE),))  # As once `on_revoked` has returned.
+            consumer._commits.drop()
+            with pytest.raises(CoordinatorError):
+                await commit
+            worker.cable.plug_in()
+            await consumer.commit()
+            assert await committed(worker) == {}
+
+
+@in_virtual_time
+async def test_a_last_commit_of_a_former_generation_is_not_repeated() -> None:
+    async with a_coordinator() as coordinator:
+        worker, errors = a_busy_worker(coordinator), list[type[CoordinatorError]]()
+        worker.cable.code, worker.cable.refusals = ErrorCode.ILLEGAL_GENERATION, 1  # type: ignore[attr-defined]
+
+        async def on_revoked(removed: object) -> None:
+            try:
+                await consumer.commit([OffsetToCommit(*PLACE, 7)])
+            except CoordinatorError as error:
+                errors.append(type(error))
+
+        consumer = a_consumer(worker, strategy="range", on_revoked=on_revoked)
+        async with asyncio.timeout(10), consumer:
+            await consumer.wait_assigned()
+            consumer.rejoin("its share is revoked")
+            await until(lambda: bool(errors))
+            assert errors == [IllegalGeneration]
+
+
+@in_virtual_time
+async def test_a_busy_coordinator_is_asked_again_to_let_a_member_leave() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_busy_worker(coordinator)
+        worker.cable.kind, worker.cable.refusals = LeaveGroup, 5  # type: ignore[attr-defined]
+        async with a_consumer(worker) as consumer:
+            await consumer.wait_assigned()
+        leaves = sum(isinstance(request, LeaveGroup) for request in worker.cable.requests)
+        assert (leaves, worker.cable.refusals) == (6, 0)  # type: ignore[attr-defined]

@@ -386,3 +386,18 @@ async def test_a_rolling_restart_of_twenty_static_members_is_no_rebalance() -> N
         await asyncio.sleep(2 * SESSION_MS / 1000)
         assert {each.generation_id for each in members} == {generation_id}
         assert [each.assignment for each in members] == shares
+
+
+@in_virtual_time
+async def test_a_member_comes_back_with_a_subscription_changed_since() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator, drain_s=1.0)
+        async with worker.member() as consumer:
+            await consumer.wait_assigned()
+            stepping = asyncio.create_task(consumer.step_aside("for a while"))
+            await asyncio.sleep(0.5)
+            await consumer.subscribe({"rest": 1})
+            await stepping
+            consumer.come_back()
+            await consumer.wait_assigned()
+            assert consumer.assignment == (("rest", 0),)

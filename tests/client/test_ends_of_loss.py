@@ -101,6 +101,29 @@ async def test_the_block_of_a_fenced_member_waits_for_on_lost() -> None:
 
 
 @in_virtual_time
+async def test_a_failed_member_leaves_though_its_session_is_over() -> None:
+    """It would join again, and hold a share that no program works on."""
+    async with a_coordinator() as coordinator:
+        worker, other = a_worker(coordinator), a_worker(coordinator)
+
+        async def on_lost(removed: Partitions) -> None:
+            await asyncio.sleep(2 * SESSION_MS / 1000)
+
+        member = worker.client.consumer(GROUP, {"work": 1}, session_timeout_ms=SESSION_MS, on_lost=on_lost)
+        await member.start()
+        await member.wait_assigned()
+        member.fail(ZeroDivisionError())
+        await lose_by_silence(worker)
+        async with asyncio.timeout(60):
+            await until(lambda: member.is_over)
+        with pytest.raises(ZeroDivisionError):
+            await member.close()
+        async with other.client.consumer(GROUP, {"work": 1}, session_timeout_ms=SESSION_MS) as next_one:
+            async with asyncio.timeout(1):
+                await next_one.wait_assigned()
+
+
+@in_virtual_time
 async def test_two_interruptions_leave_both_last_callbacks_their_time_and_order() -> None:
     notes: list[str] = []
     queue = CallbackQueue(1, lambda error: notes.append(repr(error)))

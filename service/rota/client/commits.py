@@ -209,7 +209,9 @@ class Commits(Generic[Share]):
                 _fail_all([entry for entry in entries if not self._still_holds(entry)], error)
             elif isinstance(error, IllegalGeneration) or self._is_overtaken(request, error):
                 await self._wait_until_stable(request.generation_id)
-                _fail_all([entry for entry in entries if not self._still_holds(entry)], error)
+                # In the same generation it would be rejected again, at once.
+                is_last = self._machine.generation_id <= request.generation_id
+                _fail_all([entry for entry in entries if is_last or not self._still_holds(entry)], error)
             elif isinstance(error, Refused) and len(entries) > 1:
                 # One of them spoils the request for all: each goes by itself, in order.
                 for entry in entries:

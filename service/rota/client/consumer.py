@@ -317,8 +317,10 @@ class Consumer(Member[Partitions]):
         await notify_lost(self._user, removed, self._holding.unnotified(removed), deadline=deadline)
 
     def _forget(self, partitions: Partitions) -> None:
+        """Nothing of these is committed any more, nor stored again by a commit that fails: others go on from there."""
         for partition in partitions:
             self._stored.pop(partition, None)
+            self._latest.pop(partition, None)
 
     async def _watch_progress(self) -> None:
         """Give the share up when nothing gets done, though heartbeats go on: somebody else may be able to."""

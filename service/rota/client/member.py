@@ -124,6 +124,7 @@ class Member(Running, Generic[Share]):
         self._close_by: CloseBy | None = None
         self._leading = Leading(self._machine, role, self._driver, self._tasks, settings.group_id)
         self._stepping: asyncio.Task[None] | None = None
+        self._leaving_broken: asyncio.Task[None] | None = None
         self._comes_back = False
         self._over = asyncio.Event()
         self._reminder = Reminder(f"group {self.group_id}", self._holding.at_work)
@@ -532,6 +533,8 @@ class Member(Running, Generic[Share]):
         if self._machine.is_away and self._closing is None:
             self._holding.is_leaving = False
             self._reminder.stop()
+            # What it asks for may have changed since it stepped aside.
+            self._machine.say(self._role.protocols(None, -1))
             self._machine.come_back(self._now_ms())
             self._wake.set()
 
@@ -581,7 +584,10 @@ class Member(Running, Generic[Share]):
         self._failure = self._failure or error
         self._holding.is_leaving = True
         self._holding.lose(f"{type(error).__name__}: {error}")
-        self._callbacks.add(self._leave_broken)
+        if self._leaving_broken is None:
+            self._leaving_broken = self._tasks.create(self._leave_broken())
 
     async def _leave_broken(self) -> None:
-        self._leave("its callback raised")
+        """Once work has ended. A callback would be cancelled where the share is lost for another reason meanwhile."""
+        has_stopped = await self._callbacks.drain(CloseBy(CLOSE_TIMEOUT_S))
+        self._leave("its callback raised", tells=has_stopped)

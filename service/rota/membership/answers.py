@@ -8,6 +8,7 @@ from rota.membership.events import Assigned, Event, JoinedAsLeader
 from rota.membership.requests import MembershipRequest
 from rota.membership.standing import Standing
 from rota.membership.states import LATER, STRAY_FOR_JOIN, UNKNOWN, State
+from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,
@@ -50,7 +51,7 @@ def take_answer(
         case Heartbeat(), HeartbeatReply():
             return _take_heartbeat(standing, request, reply, at)
         case LeaveGroup(), _:
-            return _take_leave(standing, at, again=reply.error in LATER)
+            return _take_leave(standing, at, again=reply.error in LATER, is_answered=True)
         case CommitOffsets(), CommitReply():
             return _take_commit(standing, reply, at)
     return []
@@ -83,7 +84,7 @@ def take_silence(standing: Standing, request: MembershipRequest | CommitOffsets,
             standing.phase.unanswered(at.sent_at_ms)
             standing.pause(at.now_ms, at.jitter)
         case LeaveGroup():
-            return _take_leave(standing, at, again=True)
+            return _take_leave(standing, at, again=True, is_answered=False)
         case SyncGroup() | Heartbeat():
             standing.pause(at.now_ms, at.jitter)
         case CommitOffsets():
@@ -245,9 +246,13 @@ def _take_commit(standing: Standing, reply: CommitReply, at: Moment) -> list[Eve
     return []
 
 
-def _take_leave(standing: Standing, at: Moment, *, again: bool) -> list[Event]:
+def _take_leave(standing: Standing, at: Moment, *, again: bool, is_answered: bool) -> list[Event]:
+    """A coordinator that answers, and cannot do it now, is asked for as long as one answer may take: until the group
+    is left, or the session is over, no other member gets this one's share.
+    """
     standing.leave_tries += 1
-    if again and standing.leave_tries < _LEAVE_TRIES:
+    is_in_time = is_answered and at.now_ms < standing.leave_began_ms + REQUEST_TIMEOUT_MS
+    if again and (is_in_time or standing.leave_tries < _LEAVE_TRIES):
         standing.pause(at.now_ms, at.jitter)
         return []
     if standing.comes_back or standing.joins_after_leaving:

@@ -214,6 +214,7 @@ class Membership:
         if not standing.member_id:
             return standing.depart()
         standing.state = State.LEAVING
+        standing.leave_began_ms = now_ms
         standing.reason = reason
         standing.pace.reset()  # Whoever closes waits for this: a long outage before must not make it slow.
         standing.pace.at_once(now_ms)

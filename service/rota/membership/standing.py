@@ -55,6 +55,7 @@ class Standing:
         self.comes_back = False
         self.joins_after_leaving = False
         self.leave_tries = 0
+        self.leave_began_ms = 0
 
     @property
     def is_leader(self) -> bool:
