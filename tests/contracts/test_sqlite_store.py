@@ -15,6 +15,7 @@ from sqlalchemy import text
 from rota.group.rows import RowChanges
 from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
 from rota.storage import SqlStore, check, default_store_url, upgrade
+from rota.storage.file_lock import FileLock
 from rota.storage.urls import PostgresLocation, SqliteLocation, parse_store_url
 from tests.contracts.builders import a_batch, a_group, an_event, an_offset, image_of
 from tests.contracts.conftest import SHARD_COUNT
@@ -275,6 +276,21 @@ async def test_a_lock_that_a_cleaner_deleted_is_made_again(
     assert (lock.read_text(), "was deleted or replaced" in caplog.text) == (note, True)
     with pytest.raises(StoreRefused, match="another service is using this store"):
         await SqlStore(sqlite_url).open(SHARD_COUNT)
+
+
+async def test_a_lock_that_another_process_held_meanwhile_still_names_the_store(
+    store: SqlStore, sqlite_url: str
+) -> None:
+    path = path_of(sqlite_url)
+    lock = path.with_name("rota.db.lock")
+    note = lock.read_text()
+    lock.unlink()
+
+    with FileLock(path), pytest.raises(StoreUnavailable, match="another service is using this store"):
+        await claim_one(store)
+    await claim_one(store)
+
+    assert lock.read_text() == note
 
 
 async def test_of_two_services_that_a_deleted_lock_let_in_one_goes_on(store: SqlStore, sqlite_url: str) -> None:

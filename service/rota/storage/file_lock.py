@@ -50,10 +50,10 @@ class FileLock:
             raise StoreRefused(f"another service is using this store (it holds the lock {self.path})") from error
         self._descriptor = descriptor
 
-    def confirm(self) -> None:
+    def confirm(self, note: str) -> None:
         """Make sure that the lock is the one of that name: a cleaner of old files may have deleted it.
 
-        It is taken again then. `StoreRefused` where another service was quicker.
+        It is taken again then, with this note. `StoreRefused` where another service was quicker: call again later.
         """
         if self._descriptor is not None:
             try:
@@ -61,23 +61,20 @@ class FileLock:
                     return
             except FileNotFoundError:
                 pass
-            note = self.note
             _log.warning("the lock %s was deleted or replaced: another service may have opened the store", self.path)
             self.release()
-            self.acquire()
-            self.write_note(note)
-        else:
-            self.acquire()
+        self.acquire()
+        self.write_note(note)
 
     @property
     def note(self) -> str:
-        """What was written into the lock's file, by this process or an earlier one."""
+        """The text that this process or an earlier one wrote into the lock's file."""
         assert self._descriptor is not None, "the lock is not held"
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         return os.read(self._descriptor, _MOST_BYTES).decode(errors="replace").strip()
 
     def write_note(self, text: str) -> None:
-        """Take the place of what was written there."""
+        """Replace the note."""
         assert self._descriptor is not None, "the lock is not held"
         os.ftruncate(self._descriptor, 0)
         os.lseek(self._descriptor, 0, os.SEEK_SET)

@@ -14,14 +14,15 @@ _OWNER_ONLY = 0o600
 class StoreFile:
     """A SQLite file and its lock, from `open` to `close`.
 
-    SQLite goes on writing into a file that was deleted or replaced by another: nothing of that is there after a
-    restart. So what was written counts only after a `check`.
+    SQLite goes on writing into a file that was deleted or replaced by another: these writes are lost at the next
+    restart. So a write counts only after a `check`.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = FileLock(path)
         self._opened: os.stat_result | None = None
+        self._incarnation = ""
 
     def open(self, hint: str) -> None:
         """Take the lock. `StoreRefused` where there is no such file, or another service may use it."""
@@ -38,6 +39,7 @@ class StoreFile:
 
     def note(self, incarnation: str) -> None:
         """Leave a note of which store was here, so that it is missed where its file is deleted."""
+        self._incarnation = incarnation
         if self._lock.note != incarnation:
             self._lock.write_note(incarnation)
 
@@ -54,7 +56,7 @@ class StoreFile:
                 "more. Put the right file there, and restart this service"
             )
         try:
-            self._lock.confirm()
+            self._lock.confirm(self._incarnation)
         except StoreRefused as error:
             raise StoreUnavailable(str(error)) from error
 
