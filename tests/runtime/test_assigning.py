@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -51,14 +52,18 @@ async def synced(replica: LocalCoordinator | RunningReplica, group_id: str, join
     return reply
 
 
-@pytest.fixture
-def breaking() -> Iterator[None]:
-    """A type of somebody else's whose strategy raises."""
+@pytest.fixture(params=["assign", "wants_topic", "topic"])
+def breaking(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A plug-in's type that raises: while it assigns, names the topics that it wants, or judges one topic."""
 
-    def fail(generation: Generation, topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
+    def fail(*_: object) -> Any:
         raise RuntimeError("out of luck")
 
-    side = ServerSide(assigns=lambda name: name == "server:luck", assign=fail, wants_topic=lambda _: lambda _: True)
+    side = ServerSide(
+        assigns=lambda name: name == "server:luck",
+        assign=fail,
+        wants_topic={"assign": lambda _: lambda _: True, "wants_topic": fail, "topic": lambda _: fail}[request.param],
+    )
     registry.register(ProtocolType("gamble", lambda _: {}, lambda _: {}, server=side))
     yield
     del registry._TYPES["gamble"]
@@ -125,11 +130,11 @@ async def test_a_group_is_assigned_what_another_replica_has_registered_without_b
 async def test_a_strategy_that_breaks_fails_its_own_group_only(store: FaultyStore, breaking: None) -> None:
     async with LocalCoordinator(store, shard_count=2, limits=NOW) as coordinator:
         await coordinator.wait_until_ready()
+        await coordinator.call(PutTopic("default", "t", 3, ()))
         join = a_thin_join("unlucky", b"", "gamble", "server:luck")
         unlucky = (await coordinator.call(join)).reply
         assert isinstance(unlucky, JoinReply)
         failed = await synced(coordinator, "unlucky", unlucky)
-        await coordinator.call(PutTopic("default", "t", 3, ()))
         joined = (await coordinator.call(a_thin_join("lucky", b'{"topics": ["t"]}'))).reply
         assert isinstance(joined, JoinReply)
         reply = await synced(coordinator, "lucky", joined)

@@ -8,8 +8,8 @@ the outcome in. Topics, group and owner may all change between two of them:
   during a listing waits for the next one: a topic that was put before its member joined must be in the list.
 - A change of topics lists them again, for all groups of the namespace. It counts from `topics_changed` on, so a change
   that a listing under way may have missed is in the next one.
-- Each group has one job at a time: two might be handed in in the wrong order. What the group waits for meanwhile, a new
-  generation or a change of topics, is looked after once the job has been handed in.
+- Each group has one job at a time: two might be handed in in the wrong order. A new generation
+  or a change of topics meanwhile waits until the job has been handed in.
 - The group may change before its job is handed in: a member joins, or a static member returns under another id in the
   same generation. Then the job has no effect, and the group is assigned again, by topics that are listed again.
 - The shard may move. A group is forgotten once its shard is not served here any more: the next owner assigns it.
@@ -59,13 +59,21 @@ class AskAll:
 
 @dataclass(slots=True)
 class Compute:
-    """Have the job's strategy assign these topics (`job.side.assign`), hand the assignments or the strategy's error in
-    (`OwnedShard.finish_job`), then call `handed_in`. A strategy may take a second, and may raise.
+    """Have the job's strategy assign these topics (`assign`), hand the assignments or the strategy's error in
+    (`OwnedShard.finish_job`), then call `handed_in`.
     """
 
     owned: OwnedShard
     job: AssignmentJob
     topics: Mapping[str, TopicFacts]
+    failure: Exception | None = None
+    """The exception that the strategy's `wants_topic` raised."""
+
+    def assign(self) -> Mapping[str, bytes]:
+        """Run the strategy. It may take a second, and a plug-in's may raise any exception."""
+        if self.failure is not None:
+            raise self.failure
+        return self.job.side.assign(self.job.generation, self.topics)
 
 
 Step: TypeAlias = AskAll | Compute
@@ -100,7 +108,7 @@ class Assigning:
             self._namespaces[do.job.namespace].settle(do, taken=taken)
 
     def next(self, now_ms: int) -> list[Step]:
-        """What to do now, in any order: after each input, and at `wake_ms`."""
+        """The steps to take now, in any order. To be called after each input, and at `wake_ms`."""
         steps = [step for namespace in self._namespaces.values() for step in namespace.next(now_ms)]
         for name in [name for name, namespace in self._namespaces.items() if namespace.is_empty]:
             del self._namespaces[name]
@@ -115,7 +123,7 @@ class Assigning:
 class _Group:
     owned: OwnedShard
     topics: Mapping[str, TopicFacts] | None = None
-    """Those by which it was assigned last; None: whatever the topics are, it is to be assigned."""
+    """The topics by which it was assigned last; None: the next listing leads to a job, whatever the topics are."""
     is_computing: bool = False
 
 
@@ -128,7 +136,7 @@ class _Listing:
 
 
 class _Namespace:
-    """The groups of one namespace, and what is known of its topics."""
+    """The groups of one namespace, and the listing of its topics."""
 
     def __init__(self, name: str, refresh_ms: int) -> None:
         self._name = name
@@ -208,15 +216,19 @@ class _Namespace:
 
     def _assign(self, listing: _Listing) -> None:
         for job in self._jobs(listing.group_ids):
-            topics = _wanted(job, listing.topics)
+            try:
+                topics = _wanted(job, listing.topics)
+            except Exception as error:  # A plug-in may raise. Only its own group fails.
+                self._compute(job, {}, error)
+                continue
             if topics != self._groups[job.group_id].topics:
                 self._compute(job, topics)
 
     # --- jobs ------------------------------------------------------------------------------------
 
     def _jobs(self, group_ids: Iterable[str]) -> list[AssignmentJob]:
-        """What there is to assign. Forgets groups that have moved, and those that join anew: their next generation is
-        wanted again.
+        """The jobs of these groups. Forgets those that have moved, and those that join anew: `want` is called for their
+        next generation.
         """
         jobs = []
         for group_id in group_ids:
@@ -228,10 +240,10 @@ class _Namespace:
                 self._forget(group_id)
         return jobs
 
-    def _compute(self, job: AssignmentJob, topics: Mapping[str, TopicFacts]) -> None:
+    def _compute(self, job: AssignmentJob, topics: Mapping[str, TopicFacts], failure: Exception | None = None) -> None:
         group = self._groups[job.group_id]
         group.is_computing = True
-        self._steps.append(Compute(group.owned, job, topics))
+        self._steps.append(Compute(group.owned, job, topics, failure))
 
     def settle(self, do: Compute, *, taken: bool) -> None:
         group_id = do.job.group_id
@@ -240,9 +252,9 @@ class _Namespace:
             return
         group.is_computing = False
         if taken:
-            group.topics = do.topics
+            group.topics = do.topics if do.failure is None else None
         elif group.owned.is_dropped or group.owned.shard.is_current(do.job):
-            # Not the group has changed, but its owner: this replica decides nothing more for it.
+            # The group has not changed, so its owner has: this replica decides nothing more for it.
             self._forget(group_id)
         else:
             group.topics = None
@@ -254,7 +266,7 @@ class _Namespace:
 
 
 def _wanted(job: AssignmentJob, topics: Mapping[str, TopicFacts]) -> dict[str, TopicFacts]:
-    """The topics that the group is about."""
+    """The topics that the group's strategy wants."""
     wants_topic = job.side.wants_topic
     if wants_topic is None:
         return {}

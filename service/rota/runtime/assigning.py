@@ -78,12 +78,10 @@ class ServerAssigner:
 
 async def _outcome(do: Compute) -> Mapping[str, bytes] | str:
     """The assignments, or why there are none: a strategy that breaks must not end the task of all groups."""
-    job, topics = do.job, do.topics
-    size = sum(facts.partitions for facts in topics.values()) + len(job.generation.members)
+    job = do.job
+    size = sum(facts.partitions for facts in do.topics.values()) + len(job.generation.members)
     try:
-        if size <= INLINE_SIZE:
-            return job.side.assign(job.generation, topics)
-        return await asyncio.to_thread(job.side.assign, job.generation, topics)
+        return do.assign() if size <= INLINE_SIZE else await asyncio.to_thread(do.assign)
     except Exception as error:
         logger.exception("a strategy broke", extra={"group_id": job.group_id, "namespace": job.namespace})
         return f"{type(error).__name__}: {error}"

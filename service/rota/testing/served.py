@@ -73,7 +73,7 @@ class SimulatedTopics:
                 self._world.scheduler.after(1 + int(self.rng.random() * 4), replica, assigner.topics_changed)
 
     def list(self, replica: Replica, key: tuple[str, str], done: Callable[[Answer], None]) -> None:
-        """What the replica learns of the topic of a group: its partitions then, or that they are unknown."""
+        """Answer some time later: with the partitions that the group's topic has then, or that they are unknown."""
         delay_ms = 1 + int(self.rng.random() * (400 if self._world.troublesome and self.rng.random() < 0.1 else 5))
         self._world.scheduler.after(delay_ms, replica, lambda: done(Answer(self._reply(key))))
 
@@ -144,7 +144,7 @@ class SimulatedAssigner:
         if world.troublesome and rng.random() < 0.03:
             outcome = "no idea"
         else:
-            outcome = do.job.side.assign(do.job.generation, do.topics)
+            outcome = do.assign()
         # Slow ones are frequent where nothing else happens, so that topics change meanwhile there, too.
         delay_ms = int(rng.random() * (1_000 if rng.random() < (0.1 if world.troublesome else 0.5) else 20))
         world.scheduler.after(delay_ms, self._replica, self._hand_in, do, outcome)

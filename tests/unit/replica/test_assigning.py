@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,7 @@ from rota.replica.assigning import (
 )
 from rota.replica.owned_shard import Now, OwnedShard, Ready
 from rota.replica.ports import Answer, ShardClaim
-from rota.types import TopicFacts, leader
+from rota.types import Generation, TopicFacts, consumer_server, leader, registry
 
 NEVER_MS = 2**40
 
@@ -130,7 +132,12 @@ class Replica:
             self.hand_in(do)
 
     def hand_in(self, do: Compute) -> None:
-        ready = do.owned.finish_job(do.job, do.job.side.assign(do.job.generation, do.topics), self.now())
+        outcome: Mapping[str, bytes] | str
+        try:
+            outcome = do.assign()
+        except ZeroDivisionError as error:
+            outcome = str(error)
+        ready = do.owned.finish_job(do.job, outcome, self.now())
         if ready is not None:
             self._carry_out(ready)
         self.assigning.handed_in(do, taken=ready is not None)
@@ -421,6 +428,67 @@ def test_a_namespace_is_refreshed_although_the_topics_of_another_change_all_the_
         replica.later(PAUSE_MS)
 
     assert replica.listing() is not None
+
+
+# --- strategies of plug-ins that raise ---------------------------------------------------------------
+
+
+class Strategy:
+    """The `wants_topic` of a plug-in: it raises where `raises_for` says so."""
+
+    raises_for = ""
+
+    def wants_topic(self, generation: Generation) -> Callable[[str], bool]:
+        if self.raises_for == "generation":
+            self._fail("")
+        return self._fail if self.raises_for == "topic" else consumer_server.wants_topic(generation)
+
+    def _fail(self, topic: str) -> Any:
+        raise ZeroDivisionError(topic)
+
+
+@pytest.fixture
+def strategy(monkeypatch: pytest.MonkeyPatch) -> Strategy:
+    """The strategy of all groups of the test."""
+    strategy, known = Strategy(), consumer_server.CONSUMER
+    assert known.server is not None
+    side = dataclasses.replace(known.server, wants_topic=strategy.wants_topic)
+    monkeypatch.setitem(registry._TYPES, known.name, dataclasses.replace(known, server=side))
+    return strategy
+
+
+@pytest.mark.parametrize("raises_for", ["generation", "topic"])
+def test_a_strategy_that_cannot_name_its_topics_fails_its_group(
+    replica: Replica, strategy: Strategy, raises_for: str
+) -> None:
+    strategy.raises_for = raises_for
+    replica.join()
+
+    replica.assign(("t", 1))
+
+    assert replica.owned.shard.groups["default", "g"].state == "PreparingRebalance"
+    strategy.raises_for = ""
+    replica.join("h")
+    replica.assign(("t", 1))
+    assert replica.shares("h") == [[0]]
+
+
+def test_a_stable_group_is_assigned_again_once_its_strategy_names_its_topics(
+    replica: Replica, strategy: Strategy
+) -> None:
+    """Even if it wants none by then."""
+    replica.join()
+    replica.assign(("t", 2))
+    strategy.raises_for = "generation"
+    replica.later(REFRESH_MS)
+    replica.assign(("t", 3))
+    assert replica.shares() == [[0, 1]]
+
+    strategy.raises_for = ""
+    replica.later(REFRESH_MS)
+    replica.list()
+
+    assert [do.topics for do in replica.jobs()] == [{}]
 
 
 # --- groups and owners that change meanwhile ---------------------------------------------------------
