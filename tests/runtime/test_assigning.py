@@ -52,18 +52,15 @@ async def synced(replica: LocalCoordinator | RunningReplica, group_id: str, join
     return reply
 
 
-@pytest.fixture(params=["assign", "wants_topic", "topic"])
+@pytest.fixture(params=["assign", "assign at once", "wants_topic", "topic"])
 def breaking(request: pytest.FixtureRequest) -> Iterator[None]:
     """A plug-in's type that raises: while it assigns, names the topics that it wants, or judges one topic."""
 
     def fail(*_: object) -> Any:
         raise RuntimeError("out of luck")
 
-    side = ServerSide(
-        assigns=lambda name: name == "server:luck",
-        assign=fail,
-        wants_topic={"assign": lambda _: lambda _: True, "wants_topic": fail, "topic": lambda _: fail}[request.param],
-    )
+    wants = {"assign": lambda _: lambda _: True, "wants_topic": fail, "topic": lambda _: fail}
+    side = ServerSide(assigns=lambda name: name == "server:luck", assign=fail, wants_topic=wants.get(request.param))
     registry.register(ProtocolType("gamble", lambda _: {}, lambda _: {}, server=side))
     yield
     del registry._TYPES["gamble"]

@@ -24,13 +24,29 @@ def server_side_of(group: Group) -> ServerSide | None:
 
 
 def begin_assigning(result: Result, group: Group) -> None:
-    """A generation is complete: assign, if that is for the server to do. Nobody owes a sync then."""
+    """A generation is complete: assign it, if the server does that for its protocol. No member owes a sync then.
+
+    A plug-in's strategy may raise. The replica runs it again then, and hands its error in.
+    """
     side = server_side_of(group)
-    if side is not None and side.wants_topic is None:
-        _await_no_syncs(group)
-        record_assignment(result, group, side.assign(generation_of(group), {}), resync=False)
-    elif side is not None:
+    if side is None:
+        return
+    assignments = _assign_at_once(side, group)
+    if assignments is None:
         _ask_for_assignment(result, group)
+    else:
+        _await_no_syncs(group)
+        record_assignment(result, group, assignments, resync=False)
+
+
+def _assign_at_once(side: ServerSide, group: Group) -> Mapping[str, bytes] | None:
+    """None where the strategy needs topics, or raises."""
+    if side.wants_topic is not None:
+        return None
+    try:
+        return side.assign(generation_of(group), {})
+    except Exception:
+        return None
 
 
 def ask_for_assignment(result: Result, group: Group) -> None:

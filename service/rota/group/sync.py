@@ -179,11 +179,19 @@ def finish_job(
         case GroupState.COMPLETING_REBALANCE, Mapping():
             record_assignment(result, group, outcome, resync=False)
             answer_syncs(result, group)
-        case GroupState.STABLE, Mapping() if job.side.takes_away(_shares(group), outcome):
+        case GroupState.STABLE, Mapping() if _takes_away(group, job, outcome):
             start_rebalance(result, group, limits, "the topics changed", "")
         case GroupState.STABLE, Mapping() if _differs(group, outcome):
             record_assignment(result, group, outcome, resync=True)
             release_heartbeats(result, group)
+
+
+def _takes_away(group: Group, job: AssignmentJob, assignments: Mapping[str, bytes]) -> bool:
+    """Whether a member would lose something. True where a plug-in's function raises: a rebalance is always safe."""
+    try:
+        return job.side.takes_away(_shares(group), assignments)
+    except Exception:
+        return True
 
 
 def _shares(group: Group) -> dict[str, bytes]:

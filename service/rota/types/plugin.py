@@ -39,10 +39,10 @@ def _any_share_changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) 
 
 @dataclass(frozen=True, slots=True)
 class ServerSide:
-    """How the coordinator does phase two itself. All of it pure.
+    """How the coordinator does phase two itself. All of it pure. A function that raises fails its own group alone.
 
-    `assigns` says for which protocol names; a name that begins with `server:` and is none of them is refused when
-    somebody joins with it. `check` raises `MalformedMetadata` for metadata that `assign` could not read.
+    `assigns` says for which protocol names; a join with a name that begins with `server:` and is none of them is
+    rejected. `check` raises `MalformedMetadata` for metadata that `assign` could not read.
     `wants_topic` tells which topics `assign` needs; None where it needs none, and is quick.
     `takes_away` says, of the shares by member id before and after a change of topics, whether a member would lose
     something. Then the group rebalances, for another member may be given that now or in the next change; otherwise the

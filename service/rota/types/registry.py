@@ -54,9 +54,11 @@ def protocol_types() -> list[str]:
 def server_side(protocol_type: str, protocol_name: str) -> ServerSide | None:
     """How the coordinator assigns for this protocol, None where members do it."""
     known = _TYPES.get(protocol_type)
-    if known is None or known.server is None or not known.server.assigns(protocol_name):
+    side = None if known is None else known.server
+    try:
+        return side if side is not None and side.assigns(protocol_name) else None
+    except Exception:  # A plug-in may raise for a name that a client has made up.
         return None
-    return known.server
 
 
 def why_not_assigned(protocol_type: str, protocol_name: str, metadata: bytes) -> str:
@@ -69,22 +71,25 @@ def why_not_assigned(protocol_type: str, protocol_name: str, metadata: bytes) ->
         side.check(metadata)
     except MalformedMetadata as error:
         return f"metadata of {protocol_name!r}: {error}"
+    except Exception as error:  # A plug-in may raise for bytes that its author did not expect.
+        return f"metadata of {protocol_name!r}: {error!r}"
     return ""
 
 
 def subscribed_topics(protocol_type: str, metadata: bytes) -> frozenset[str] | None:
     """The topics that a member with this metadata subscribes to: their offsets must neither expire nor be deleted.
 
-    None where that cannot be said: the type has no notion of topics, or the bytes are malformed.
+    None where that cannot be said: the type has no notion of topics, or the bytes are malformed (a plug-in may raise
+    any exception for these).
     """
     known = _TYPES.get(protocol_type)
     if known is None or known.topics_of is None:
         return None
     try:
         topics = known.topics_of(metadata)
-    except MalformedMetadata:
+        return None if topics is None else frozenset(topics)
+    except Exception:
         return None
-    return None if topics is None else frozenset(topics)
 
 
 def readable_metadata(protocol_type: str, metadata: bytes) -> Readable | None:

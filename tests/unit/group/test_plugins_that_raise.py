@@ -1,0 +1,95 @@
+"""The functions of a plug-in's protocol type run in the core. One that raises must cost its own group alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rota.protocol.errors import ErrorCode
+from rota.types import ProtocolType, ServerSide, TopicFacts, registry, subscribed_topics
+from tests.unit.group.driver import GROUP_ID, NAMESPACE, Core, a_join, a_sync, an_empty_shard
+
+NAME = "server:luck"
+
+
+def fail(*_: object) -> Any:
+    raise KeyError("luck")
+
+
+def by_topics(topics: dict[str, TopicFacts]) -> dict[str, bytes]:
+    return {"m": b"".join(b"%d" % facts.partitions for facts in topics.values())}
+
+
+@pytest.fixture
+def plug_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Install a type with these functions in place of harmless ones."""
+
+    def install(**functions: Any) -> None:
+        harmless = {"assigns": NAME.__eq__, "assign": lambda _, topics: by_topics(topics)}
+        side = ServerSide(**(harmless | functions))
+        monkeypatch.setitem(registry._TYPES, "gamble", ProtocolType("gamble", fail, fail, fail, side))
+
+    return install
+
+
+def a_group() -> Core:
+    """The join phase of the one member is over."""
+    core = an_empty_shard()
+    core.ask(a_join(new="m", protocol_type="gamble", protocols=((NAME, b""),)))
+    core.send(a_join("m", protocol_type="gamble", protocols=((NAME, b""),)))
+    while core.group.state == "PreparingRebalance":
+        core.advance(100)
+    return core
+
+
+def test_a_strategy_that_raises_at_once_is_run_again_by_the_replica(plug_in: Callable[..., None]) -> None:
+    """It reports the error: the core logs nothing."""
+    plug_in(assign=fail)
+    core = a_group()
+    call = core.send(a_sync("m", 1))
+    assert core.is_parked(call)
+
+    job = core.shard.assignment_job(NAMESPACE, GROUP_ID)
+    assert job is not None
+    core._take(core.shard.finish_job(job, "out of luck", core.now_ms))
+
+    assert (core.answer(call).error, core.answer(call).detail) == (ErrorCode.ASSIGNMENT_FAILED, "out of luck")
+
+
+def test_a_change_of_topics_that_cannot_be_compared_rebalances(plug_in: Callable[..., None]) -> None:
+    plug_in(wants_topic=lambda _: lambda _: True, takes_away=fail)
+    core = a_group()
+    for partitions in (1, 2):
+        job = core.shard.assignment_job(NAMESPACE, GROUP_ID)
+        assert job is not None
+        assignments = job.side.assign(job.generation, {"t": TopicFacts(partitions)})
+        core._take(core.shard.finish_job(job, assignments, core.now_ms))
+
+    assert core.group.state == "PreparingRebalance"
+    assert core.group.members["m"].assignment == b"1"
+
+
+@pytest.mark.parametrize(
+    ("name", "functions", "why"),
+    [
+        (NAME, {"check": fail}, "metadata of 'server:luck': KeyError('luck')"),
+        ("server:luck(x", {"assigns": fail}, "the server cannot assign groups of type 'gamble' by 'server:luck(x'"),
+    ],
+    ids=["metadata", "name"],
+)
+def test_a_join_that_a_plug_in_cannot_check_is_rejected(
+    plug_in: Callable[..., None], name: str, functions: dict[str, Any], why: str
+) -> None:
+    plug_in(**functions)
+
+    answer = an_empty_shard().ask(a_join(new="m", protocol_type="gamble", protocols=((name, b""),)))
+
+    assert (answer.error, answer.detail) == (ErrorCode.INVALID_REQUEST, why)
+
+
+def test_a_subscription_that_a_plug_in_cannot_read_is_unknown(plug_in: Callable[..., None]) -> None:
+    plug_in()
+
+    assert subscribed_topics("gamble", b"") is None
