@@ -17,12 +17,11 @@ EARLIEST: Literal["earliest"] = "earliest"
 After: TypeAlias = int | Literal["earliest"]
 
 
-async def from_earliest(read: Callable[[int], Awaitable[Found]]) -> Found:
-    """Call `read` with the revision before the first line of the journal.
+async def from_earliest(read: Callable[[int], Awaitable[Found]], after: int = 0) -> Found:
+    """Call `read` with `after`, or with the revision before the first line of the journal where that is higher.
 
-    A journal that is pruned between two attempts says so again, with a higher revision.
+    A journal that is pruned between two attempts raises again, with a higher revision.
     """
-    after = 0
     while True:
         try:
             return await read(after)

@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass, replace
 
 from rota.access.quotas import Stored
 from rota.access.tokens import TokenAct, TokenRecord
+from rota.api.beginning import from_earliest
 from rota.api.ports import ServedCoordinator
 from rota.console.ports import ConsoleStore
 from rota.observability.generations import Event
-from rota.protocol.errors import ErrorCode, LinesPruned, RejectedRequest
+from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import (
     Act,
@@ -64,7 +65,7 @@ class History:
 
     events: list[Event]
     first_revision: int = 0
-    """Where the shard's journal begins, if older lines than these were looked for and are pruned."""
+    """Where the shard's journal begins, if older lines were requested, too, and are pruned."""
 
 
 class Desk:
@@ -146,13 +147,12 @@ class Desk:
 
     async def _lines_left(self, shard_id: int, after: int, limit: int, **names: str) -> tuple[list[JournalEvent], int]:
         """The lines after `after` that are not pruned, and the journal's first revision if some of them are."""
-        first_revision = 0
-        while True:
-            try:
-                return await self._store.read_events(shard_id, after, limit, **names), first_revision
-            except LinesPruned as pruned:
-                first_revision = pruned.first_revision
-                after = first_revision - 1
+
+        async def read(after_revision: int) -> tuple[list[JournalEvent], int]:
+            return await self._store.read_events(shard_id, after_revision, limit, **names), after_revision
+
+        events, began_after = await from_earliest(read, after)
+        return events, began_after + 1 if began_after > after else 0
 
     async def owners(self) -> Sequence[ShardOwner]:
         return await self._store.owners()
