@@ -89,6 +89,14 @@ class ClockStep(NamedTuple):
     by_ms: int
 
 
+class NemesisAct(NamedTuple):
+    """One thing that the nemesis did, or that its world leaves out (`without.py`)."""
+
+    at_ms: int
+    kind: str
+    is_left_out: bool
+
+
 class Departure(NamedTuple):
     """A client died without a word; its member must go within its session."""
 
@@ -107,8 +115,8 @@ class History:
     effects: list[Effect] = field(default_factory=list)
     departures: list[Departure] = field(default_factory=list)
     user_commits: list[UserCommit] = field(default_factory=list)
-    acts: list[tuple[int, str]] = field(default_factory=list)
-    """Everything that the nemesis did, with its time: the number of an act is its place here."""
+    acts: list[NemesisAct] = field(default_factory=list)
+    """The number of an act is its place here."""
     on_the_way: frozenset[tuple[GroupKey, int, int]] = frozenset()
     """Group, partition and offset of user commits that no owner had taken in when the run ended."""
     clock_steps: list[ClockStep] = field(default_factory=list)

@@ -25,7 +25,7 @@ from rota.protocol.messages import (
 )
 from rota.testing.beside import Beside, ClockSteps
 from rota.testing.cooperative import CooperativeMember
-from rota.testing.history import GroupKey
+from rota.testing.history import GroupKey, NemesisAct
 from rota.testing.impostor import ACTS_EVERY_MS, Impostor
 from rota.testing.journal_readers import Pruning
 from rota.testing.member import TOPIC, Member
@@ -190,7 +190,7 @@ class Nemesis:
         """Number and note an act that is due; False where this world leaves it out."""
         without, acts = self.world.without, self.world.history.acts
         is_left_out = kind in without.names or len(acts) in without.acts
-        acts.append((self.world.scheduler.now_ms, f"({kind})" if is_left_out else kind))
+        acts.append(NemesisAct(self.world.scheduler.now_ms, kind, is_left_out))
         return not is_left_out
 
     # --- members ---------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """From a world that violates a rule to a small one that violates the same rule: delta debugging.
 
-What is left out changes what the seed draws from then on, so each smaller world is another one, and is played. It is
-kept if it violates the rule with a shorter trace.
+To leave something out changes all later draws of the seed, so each smaller world is another one, and is played. It
+is kept if it violates the rule with a shorter trace.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from rota.testing.nemesis import place_name
 from rota.testing.without import PROBABILITIES, Without
 
 if TYPE_CHECKING:
@@ -34,12 +35,12 @@ def size_of(world: World) -> int:
 
 def faults_of(world: World) -> int:
     """How many acts of the nemesis there were."""
-    return sum(not name.startswith("(") for _, name in world.history.acts)
+    return sum(not act.is_left_out for act in world.history.acts)
 
 
 @dataclass(slots=True)
 class Shrunk:
-    """The smallest world that was found, and what it was made of."""
+    """The smallest world that was found, and the world that it was made of."""
 
     first: World
     world: World
@@ -67,7 +68,7 @@ class _Shrinking:
         self._best = Shrunk(world, world, rule_of(found[0]), found)
 
     def run(self) -> Shrunk:
-        """Kinds and places before single acts, which are numbered by what is left of those; twice, as each helps."""
+        """Kinds and places before single acts, which are numbered in the world without those; again while it helps."""
         size = 0
         while size != (size := size_of(self._best.world)) and self._may_play():
             self._end_sooner()
@@ -111,12 +112,11 @@ class _Shrinking:
             length //= 2
 
     def _names(self) -> list[str]:
-        """What could be left out, and is not yet."""
+        """Kinds, places and probabilities that are not left out yet."""
         world = self._best.world
-        kinds = {name for _, name in world.history.acts if not name.startswith("(")}
-        places = (f"{group[1]}.{slot}" for group, slot in world.nemesis.slots)
+        kinds = {act.kind for act in world.history.acts if not act.is_left_out}
+        places = (place_name(group, slot) for group, slot in world.nemesis.slots)
         return sorted({*kinds, *places, *PROBABILITIES} - world.without.names)
 
     def _acts(self) -> list[int]:
-        acts = self._best.world.history.acts
-        return [number for number, (_, name) in enumerate(acts) if not name.startswith("(")]
+        return [number for number, act in enumerate(self._best.world.history.acts) if not act.is_left_out]

@@ -1,4 +1,4 @@
-"""A world's history as text, in the order of time: what the nemesis did, calls, answers, and lines of the journal."""
+"""A world's history as text, in the order of time: acts of the nemesis, calls, answers, and lines of the journal."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def trace(history: History) -> list[str]:
 
 
 def _acts(history: History) -> Iterator[tuple[int, str]]:
-    for number, (at_ms, name) in enumerate(history.acts):
-        if not name.startswith("("):
-            yield at_ms, f"#{number} {name}"
+    for number, act in enumerate(history.acts):
+        if not act.is_left_out:
+            yield act.at_ms, f"#{number} {act.kind}"
 
 
 def _calls(history: History) -> Iterator[tuple[int, str]]:
