@@ -71,7 +71,7 @@ def test_why_goes_on_with_what_is_left_and_says_so(old: Rota) -> None:
 
     assert done.exit_code == Exit.OK
     assert "stable" in done.out.lower()
-    assert "what happened before is not considered" in done.err
+    assert "older lines are not considered" in done.err
 
 
 def test_verify_says_of_how_many_shards_the_first_lines_are_pruned(old: Rota) -> None:

@@ -35,7 +35,7 @@ def _lines(server: Server, shard_id: int, revision: int) -> Iterator[dict[str, A
         try:
             page = server.exchange("GET", "/v1/events", query)["events"]
         except LinesArePruned as pruned:
-            tell(f"the journal begins at revision {pruned.first_revision}: what happened before is not considered")
+            tell(f"the journal begins at revision {pruned.first_revision}: older lines are not considered")
             after = pruned.first_revision - 1
             continue
         if not page:

@@ -21,9 +21,9 @@ def group_events(server: Server, group_id: str, beginning: int | str | None) -> 
     """The group's events with a revision above `beginning`, or from now on, then live and without end.
 
     With `earliest` they begin with the first that is not pruned. When the server goes away it is waited for, for half a
-    minute; what happened meanwhile is not missed: if it is pruned by then, the command fails.
+    minute, and no event is skipped: where the next ones are pruned by then, the command fails.
     """
-    takes_what_is_left = beginning == EARLIEST
+    skips_pruned = beginning == EARLIEST
     after = 0 if isinstance(beginning, str) else beginning
     if after is None:
         after = int(server.exchange("GET", server.group_path(group_id, "coordinator"))["revision"])
@@ -34,11 +34,11 @@ def group_events(server: Server, group_id: str, beginning: int | str | None) -> 
     while True:
         try:
             for event in _stream(server, group_id, after):
-                after, give_up_at, takes_what_is_left = event["revision"], None, False
+                after, give_up_at, skips_pruned = event["revision"], None, False
                 yield event
         except LinesArePruned as pruned:
             first = pruned.first_revision
-            if not takes_what_is_left:
+            if not skips_pruned:
                 raise LinesArePruned(f"{pruned}; `--after {first - 1}` does that", first) from pruned
             tell(f"the journal begins at revision {first}: older events are pruned")
             after = first - 1

@@ -150,12 +150,11 @@ class Console:
     async def _journal(self, http: Request) -> Response:
         namespace, group_id = _named(http)
         shown = await timeline_page(self._desk, namespace, group_id, _base_url(http))
-        told: dict[str, Any] = {"namespace": namespace, "group_id": group_id, "events": as_lines(shown["events"])}
+        document: dict[str, Any] = {"namespace": namespace, "group_id": group_id, "events": as_lines(shown["events"])}
         if shown["first_revision"]:
-            told["first_revision"] = shown["first_revision"]
-        document = dump_document(told)
+            document["first_revision"] = shown["first_revision"]
         named = {"content-disposition": f'attachment; filename="{group_id.replace(":", "_")}.json"'}
-        return Response(document, media_type="application/json", headers={**PAGE_HEADERS, **named})
+        return Response(dump_document(document), media_type="application/json", headers={**PAGE_HEADERS, **named})
 
     async def _live(self, http: Request) -> ASGIApp:
         """Who may not look at the group is refused before the stream begins."""

@@ -10,7 +10,7 @@ from rota.replica.ports import JournalEvent
 
 
 class StreamedCoordinator(ServedCoordinator, Protocol):
-    """A coordinator that also publishes what groups do, for the server to push it to members."""
+    """A coordinator that also publishes the journal lines of groups, for the server to push to members."""
 
     def subscribe(self, namespace: str, group_id: str, listener: Callable[[JournalEvent], None]) -> Callable[[], None]:
         """Call `listener` for each journal line of the group, until the returned function is called."""

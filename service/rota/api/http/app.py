@@ -52,7 +52,7 @@ DOCUMENT_PATH = "/openapi.json"
 _GROUP = PREFIX + "/groups/{group_id}"
 _MOST_QUOTED = 200
 """Characters of an unknown path that its rejection repeats."""
-_NOBODY_THERE = Rendered(499, (), b"")
+_CALLER_GONE = Rendered(499, (), b"")
 """No client sees it: the connection is gone."""
 
 
@@ -223,9 +223,9 @@ async def _on_http_exception(http: HttpRequest, error: Exception) -> Response:
 
 
 async def _outcome_of(work: Awaitable[Rendered], operation: str, metrics: Metrics) -> Rendered:
-    """Await the answer, or make one of what was raised instead. Counts it."""
+    """Await the answer, or make one of the exception that was raised instead. Counts it."""
     rendered = await (_rendered(work, operation) if tracing.spans is None else _traced(tracing.spans, work, operation))
-    metrics.request_answered(operation, "GONE" if rendered is _NOBODY_THERE else rendered.code)
+    metrics.request_answered(operation, "GONE" if rendered is _CALLER_GONE else rendered.code)
     return rendered
 
 
@@ -251,11 +251,11 @@ def _render_failure(error: Exception, operation: str) -> Rendered:
         case RejectedRequest():
             return render_rejection(error)
         case CallerGone():
-            return _NOBODY_THERE
+            return _CALLER_GONE
         case StoreUnavailable():
             return render_problem(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store cannot be reached")
         case _:
-            # A bug of ours. What came of the request is unknown, which is what this code means to a client.
+            # A bug of ours. The outcome of the request is unknown, and this code says so to a client.
             _log.error("a request failed", exc_info=error, extra={"operation": operation})
             return render_problem(
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, "an internal error; see the log", http_status=500

@@ -104,7 +104,7 @@ def render_rejection(rejected: RejectedRequest) -> Rendered:
 
 
 def members_of(rejected: RejectedRequest) -> dict[str, Any]:
-    """What the problem document of a rejection has beyond its code and its detail."""
+    """The members of a problem document that a rejection has beside its code and its detail."""
     return {"first_revision": rejected.first_revision} if rejected.first_revision else {}
 
 
