@@ -136,17 +136,17 @@ class Administration:
         Raises:
             RevisionOutOfRange: Lines after `after_revision`, or after the last event seen, are pruned by now.
         """
-        takes_what_is_left = after_revision == "earliest"
+        skips_pruned = after_revision == "earliest"
         after = 0 if after_revision == "earliest" else after_revision
         lasting = 0
         while True:
             self._caller.check()
             try:
                 async for event in self._transport.watch(self.namespace, group_id, after):
-                    after, lasting, takes_what_is_left = event.revision, 0, False
+                    after, lasting, skips_pruned = event.revision, 0, False
                     yield event
             except RevisionOutOfRange as pruned:
-                if not takes_what_is_left:
+                if not skips_pruned:
                     raise
                 after = pruned.first_revision - 1
             except Unavailable as error:

@@ -106,14 +106,14 @@ def current_queues() -> frozenset[int]:
 
 
 _ON_RETURN: ContextVar[Callable[[], None] | None] = ContextVar("rota_on_return", default=None)
-"""What to call when the user's function that is being called has returned, in its own thread."""
+"""Called when the user's function under way has returned, in the thread of that function."""
 
 
 @contextmanager
 def on_return(function: Callable[[], None]) -> Iterator[None]:
     """Have `function` called in the thread of a user's function, as soon as that has returned.
 
-    The event loop learns of it in a later turn, and may lose the share in between.
+    The event loop notices the return in a later turn, and may lose the share in between.
     """
     token = _ON_RETURN.set(function)
     try:
@@ -124,9 +124,9 @@ def on_return(function: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def in_own_thread() -> Iterator[None]:
-    """In the thread of a user's function: call it in this block, so that `on_return` learns of its end."""
+    """In its own thread, call a user's function in this block: the function of `on_return` is called at its end."""
     function = _ON_RETURN.get()
-    _ON_RETURN.set(None)  # What the user's function starts is not the one that is waited for.
+    _ON_RETURN.set(None)  # Not for threads and tasks that the user's function starts.
     yield
     if function is not None:
         function()

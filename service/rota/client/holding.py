@@ -34,7 +34,7 @@ class _Revocation(Generic[Share]):
 
     share: Share
     has_returned: bool = False
-    """Its `on_revoked` has returned: it stopped, even if that was in a thread and the event loop does not know yet."""
+    """Its `on_revoked` has returned, even if that was in a thread and the event loop has not noticed yet."""
 
     def returned(self) -> None:
         """To be called in any thread."""
@@ -72,7 +72,7 @@ class Holding(Generic[Share]):
         self._revocation: _Revocation[Share] | None = None
         """The part of `owned` that is being given up: its `on_revoked` runs, or its last commits are sent."""
         self._cut_off: Share | None = None
-        """What `on_revoked` was busy with when the last share was lost at the end of the close timeout."""
+        """The part whose `on_revoked` still ran when the last share was lost at the end of the close timeout."""
         self.era = 0
         """Grows each time that everything is given up or lost."""
         self.is_leaving = False

@@ -1,4 +1,4 @@
-"""The work of a group's leader: it assigns each generation, and the group learns where that fails."""
+"""The work of a group's leader: it assigns each generation, and reports a failure to the group."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class TopicLookout:
                 _log.warning("group %s: its topics could not be looked up: %r", self._group_id, error)
 
     def _is_soon_enough(self) -> bool:
-        """Whether a change will be noticed without a look now, or there is none to be expected."""
+        """Whether a change will be noticed without a listing now, or no change is to be expected."""
         return (self._is_fixed() or self._is_watching()) and self._rounds < NET_ROUNDS
 
     async def _compare_topics(self, *, is_net: bool) -> bool:

@@ -301,7 +301,7 @@ class _Block:
             self._holding.result().result()
 
     def leave(self, error: BaseException | None) -> None:
-        """What ended the block after it was entered is raised here, unless the body raised something itself."""
+        """Raise the error that ended the block after it was entered, unless the body raised one itself."""
         if isinstance(self._original, sdk.Term):
             with suppress(ValueError):  # Left by another thread than it was entered by.
                 self._in_term.close()
