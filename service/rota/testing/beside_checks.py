@@ -31,7 +31,7 @@ def check_fence_at_commit(account: GroupAccount, commit: UserCommit) -> Iterator
 
 
 def check_taken_in(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
-    """S9, S10: what is taken in was committed before, and progress never goes back by it."""
+    """S9, S10: the owner takes in only offsets that were committed before, and progress never goes back by them."""
     record = line.entry.record
     if not isinstance(record, r.OffsetsCommitted) or not is_of_user(record):
         return
@@ -45,7 +45,7 @@ def check_taken_in(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[
 
 
 def check_user_commits(scan: Scan) -> Iterator[str]:
-    """S10: what a user's transaction has committed is taken in, unless it was deleted; the next fetch shows it."""
+    """S10: an offset that a user's transaction commits is taken in, unless it was deleted; the next fetch shows it."""
     ends = _ends(scan)
     for offset, commit in scan.user_commits.items():
         ended = [at_ms for at_ms, last in ends.get((commit.group, commit.partition), ()) if last >= offset]

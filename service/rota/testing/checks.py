@@ -2,7 +2,7 @@
 
 The ids in the docstrings (S1 to S16 safety, D1 to D3 durability and honest errors, L1 to L7 liveness) are those of the
 reports. What can be seen only while it happens (D1, L6, L7, S14) the world notes by itself; and L11: without faults
-the server assigns what a topic has grown by within seconds, and only the replica that owns the group does.
+the server assigns the new partitions of a topic within seconds, and only the replica that owns the group does.
 """
 
 from __future__ import annotations

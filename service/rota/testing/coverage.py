@@ -1,4 +1,4 @@
-"""Which outcomes the core had for which event in which state of a group: what no seed reached, no seed has tested."""
+"""Which outcomes the core had for which event in which state of a group: an outcome without a seed is untested."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OUTCOMES: Mapping[str, tuple[str, ...]] = {
         "take_in": _TIMER,
     }.items()
 }
-"""What each event may come to in some state. An outcome that is not here is reported as a violation."""
+"""The outcomes that each event may have in some state. Any other outcome is reported as a violation."""
 
 Reached = Counter[tuple[str, str, str]]
 """State, event, outcome."""
@@ -56,7 +56,7 @@ def state_of(shard: Shard, namespace: str, group_id: str) -> str:
 
 
 def outcome_of_request(call: int, decided: Result) -> list[str]:
-    """What the core decided for a call: several outcomes where it brought several heartbeats."""
+    """The core's decision for a call: several outcomes where it brought several heartbeats."""
     for number, reply in decided.replies:
         if number == call:
             return _outcomes_of_reply(reply)
@@ -64,7 +64,7 @@ def outcome_of_request(call: int, decided: Result) -> list[str]:
 
 
 def outcome_of_step(decided: Result | None) -> str:
-    """What came of a timer, or of anything else that is no request."""
+    """The outcome of a timer, or of any other input that is no request."""
     return ACTS if decided is not None and (decided.records or decided.replies) else NOTHING
 
 
@@ -74,7 +74,7 @@ def unknown(reached: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str
 
 
 def unreached(reached: Iterable[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """All of the table that was not reached."""
+    """All outcomes of the table that were not reached."""
     seen = set(reached)
     return [
         (state, event, outcome)
@@ -92,7 +92,7 @@ class Arguments:
         self.lines = [tuple(part.split() for part in row[:3]) for row in rows]
 
     def faults(self, reached: Iterable[tuple[str, str, str]]) -> Iterator[str]:
-        """What the file lacks, and what it says wrongly."""
+        """Outcomes that the file lacks, and lines of it that are wrong."""
         seen, missing = set(reached), unreached(reached)
         for each in missing:
             if not any(_matches(line, each) for line in self.lines):
@@ -106,7 +106,7 @@ class Arguments:
 
 
 def table(reached: Reached) -> Iterator[str]:
-    """For people: what was reached how often, by event and state."""
+    """For people: how often each outcome was reached, by event and state."""
     for event, outcomes in OUTCOMES.items():
         yield event
         for state in STATES:

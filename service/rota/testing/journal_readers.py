@@ -24,7 +24,7 @@ class JournalReader:
         self._positions = dict(self._bookmark.positions)
 
     def read(self, shard_id: int) -> None:
-        """S19: a page goes on where the last one ended, and says what the journal says."""
+        """S19: a page goes on where the last one ended, with the lines of the journal."""
         after_seq = self._positions.get(shard_id, 0)
         try:
             page = self._tables.read_events(shard_id, after_seq, PAGE)
@@ -75,7 +75,7 @@ class Pruning(Beside):
             self._use(self.rng.choice([*self._readers.values()]))
 
     def stop(self) -> None:
-        """What is left is read to the end by all."""
+        """All readers read the rest of the journal."""
         for reader in self._readers.values():
             for shard_id in range(self.world.profile.shards):
                 reader.read(shard_id)
@@ -99,7 +99,7 @@ class Pruning(Beside):
         if sum(firsts.values()) - sum(former.values()) != pruned.lines:
             self.world.violation(f"S19 {pruned}, but the first lines were {former} and are {firsts}")
         for image in before:
-            # What a replica loads are rows, which pruning leaves alone.
+            # A replica loads rows, which pruning leaves alone.
             if tables.load(image.shard_id) != image:
                 self.world.violation(f"S14 shard {image.shard_id}: pruning has changed its rows")
         for shard_id in pruned.up_to:

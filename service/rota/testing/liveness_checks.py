@@ -99,8 +99,8 @@ def _departed(world: World, liveness: LivenessServer, departure: Departure, sess
 def _takeovers(
     world: World, published: Sequence[int], shard_id: int, from_ms: int, to_ms: int
 ) -> Iterator[tuple[int, int]]:
-    """What each new owner adds, a grace and the time for which no owner can have shared what it had heard; and when the
-    former owner published last, or the new one began where that says nothing.
+    """For each new owner, the time that it adds: a grace, and the span in which no owner can have published; and when
+    the former owner published last, or the new one began where that publication does not count.
     """
     heard_ms, lease_ms = 0, world.profile.lease_ms
     for moved, epoch, _, at_ms in world.history.epochs:

@@ -1,4 +1,4 @@
-"""Operators that force rebalances, and clients that exceed the limits or send what no good client sends."""
+"""Operators that force rebalances, and clients that exceed the limits or send requests that no good client sends."""
 
 from __future__ import annotations
 
@@ -40,9 +40,8 @@ if TYPE_CHECKING:
 PARTITION = 98
 _TIMEOUT_MS = 1_000
 
-
 Bad = tuple[Request, ErrorCode | None]
-"""A request, and the error that is due to it whatever its group is like."""
+"""A request, and the error that is due in every state of its group; None where that depends on the group."""
 
 
 class ForcedRebalances(Beside):
@@ -78,7 +77,7 @@ class ExceededLimits(Beside):
             return  # One call at a time, so that its commits come in order.
         group = self.rng.choice(self.world.groups)
         alive = [m for m in self.world.nemesis.members() if m.group == group and m.is_live and m.core.member_id]
-        bad = [*self._joins(group, self.world.limits), *self._nameless(), *self._of_nobody(group)]
+        bad = [*self._joins(group, self.world.limits), *self._nameless(), *self._of_unknown_member(group)]
         if alive:
             core = self.rng.choice(alive).core
             names = (core.member_id, core.settings.group_instance_id)
@@ -94,7 +93,7 @@ class ExceededLimits(Beside):
         return [
             (JoinGroup(*group, "worker", protocols, short, 2_000, client_id=STRANGER), wrong),
             (JoinGroup(*group, "worker", protocols, long, 2_000, client_id=STRANGER), wrong),
-            # Full, or of another kind: what is said depends on the group.
+            # Full, or of another kind: the error depends on the group.
             (JoinGroup(*group, "worker", (Protocol("of no other"),), 2_000, 2_000, "nobody", client_id=STRANGER), None),
             (JoinGroup(*group, "", (), 2_000, 2_000, client_id=STRANGER), None),
             (JoinGroup(*group, "consumer", (Protocol("server:of no kind"),), 2_000, 2_000, client_id=STRANGER), None),
@@ -116,7 +115,7 @@ class ExceededLimits(Beside):
             (RebalanceGroup(*of), error),
         ]
 
-    def _of_nobody(self, group: GroupKey) -> list[Bad]:
+    def _of_unknown_member(self, group: GroupKey) -> list[Bad]:
         """By an id that no member ever has."""
         return [
             (SyncGroup(*group, "nobody", 1), ErrorCode.UNKNOWN_MEMBER_ID),
@@ -129,7 +128,7 @@ class ExceededLimits(Beside):
     def _of_protocols(
         self, group: GroupKey, generation_id: int, settings: MembershipSettings, member_id: str, instance_id: str | None
     ) -> list[Bad]:
-        """Protocols that the group does not have; an instance id for what may still be a pending id."""
+        """Protocols that the group does not have; an instance id with an id that may still be pending."""
         kind, protocols = settings.protocol_type, settings.protocols
         return [
             (SyncGroup(*group, member_id, generation_id, instance_id, None, "of no other"), None),

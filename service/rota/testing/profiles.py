@@ -93,7 +93,7 @@ class Parts:
     rotates: bool = True
     """Clients try another replica after one that does not answer for a shard, as they do behind a load balancer."""
     beside: frozenset[str] = frozenset()
-    """What happens beside the members' work, by the names in `beside.py` and the modules that extend it."""
+    """Events beside the members' work, by the names in `beside.py` and the modules that extend it."""
 
     @property
     def side_door(self) -> bool:

@@ -138,7 +138,7 @@ class Replica(ReplicaProcess):
         *,
         by_join_timer: bool = False,
     ) -> None:
-        """Take a step that is no request, and note what came of it."""
+        """Take a step that is no request, and note its outcome."""
         group_id = of.group_id if isinstance(of, Timer | GroupRequest) else ""
         before, ready = state_of(owned.shard, of.namespace, group_id), step()
         if ready.decided is not None:
@@ -242,10 +242,10 @@ class Replica(ReplicaProcess):
                 self.world.history.unknown_appends.append(noted)
                 self.world.sometimes("unknown outcome of an append")
 
-    # --- what users' own transactions commit -------------------------------------------------------
+    # --- commits of users' own transactions --------------------------------------------------------
 
     def take_in(self, owned: OwnedShard, done: Callable[[bool], None]) -> None:
-        """`done` is called once the shard knows what was committed beside it; False where the store does not answer."""
+        """`done` is called once the shard has the commits beside it; with False where the store does not answer."""
         self.group.ask(owned, done)
         self.commit()
 

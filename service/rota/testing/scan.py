@@ -23,9 +23,9 @@ class Scan:
     commits: dict[str, Call] = field(default_factory=dict)
     """Commit calls by the mark in their metadata."""
     user_commits: dict[int, UserCommit] = field(default_factory=dict)
-    """What users' own transactions committed, by the offset: each is used once."""
+    """The commits of users' own transactions, by the offset: each is used once."""
     payloads: dict[tuple[GroupKey, int], list[SyncGroup]] = field(default_factory=dict)
-    """What was sent as the assignment of a generation, by whomever."""
+    """The syncs that brought assignments of a generation, from any member."""
     renewed_all: list[tuple[str, int]] = field(default_factory=list)
     """When every session of a group began afresh: a generation was completed, or (without a group) a shard taken."""
 

@@ -23,7 +23,7 @@ from rota.testing.situations import note_landing
 Answer = TypeVar("Answer")
 
 STORE_CLOCK_MS = 3_600_000
-"""What the database's clock shows at first: those of the replicas, which date the lines, are up to an hour off."""
+"""The database's clock at first: those of the replicas, which date the lines, are up to an hour off."""
 
 
 class Tables(MemoryTables):
@@ -86,7 +86,7 @@ class SimulatedStore:
         history.journal = {shard_id: [] for shard_id in range(profile.shards)}
 
     def clock_ms(self) -> int:
-        """What the database's clock shows."""
+        """The time by the database's clock."""
         return self._scheduler.now_ms + self.clock_ahead_ms
 
     # --- the way of a statement ------------------------------------------------------------------
@@ -127,7 +127,7 @@ class SimulatedStore:
 
         self._scheduler.after(there_ms, None, run)
 
-    # --- what the checks know of it ----------------------------------------------------------------
+    # --- for the checks ----------------------------------------------------------------------------
 
     def on_the_way(self, shard_id: int) -> frozenset[OffsetName]:
         """Progress that users' own transactions have committed, and no owner has taken in."""

@@ -1,4 +1,4 @@
-"""What a world leaves out, so that what is left of it can be short: kinds of acts, single acts, places for members."""
+"""The parts that a world leaves out, to be a shorter one: kinds of acts, single acts, places for members."""
 
 from __future__ import annotations
 

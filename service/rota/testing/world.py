@@ -37,8 +37,8 @@ LONGEST_ANSWER_MS = 5_500
 """How long a member's call may take beyond its own wait before the member gives it up."""
 
 GROWN_MS = 4_000
-"""For how long a group whose members have all joined may lack what its topic has grown by: well below `REFRESH_MS`,
-which would hide a change that was forgotten."""
+"""For how long new partitions of a topic may be unassigned in a group whose members have all joined: well below
+`REFRESH_MS`, which would hide a change that was forgotten."""
 LONGEST_GROWTH_MS = 20_000
 
 
@@ -154,7 +154,7 @@ class World:
                     self.violation(f"L6 {exchange.call.request} has waited since {since_ms}")
 
     def _check_growth(self) -> None:
-        """L11: without faults the server soon assigns what a topic has grown by, even if topics are unknown at first
+        """L11: without faults the server soon assigns new partitions of a topic, even if topics are unknown at first,
         and the topic grows again while that is computed.
         """
         for group in self.served:
@@ -290,7 +290,7 @@ class World:
         """The gaps that are left (F6): a replica cannot know that the store's clock was set before its first read, nor
         forth and back between two of them, and a claim that was sent before may land after it.
 
-        For the rest of one lease, the former owner may answer what was true until the claim. It writes nothing.
+        For the rest of one lease, the former owner may answer by its state before the claim. It writes nothing.
         """
         now_ms, lease_ms = self.scheduler.now_ms, self.profile.lease_ms
         steps = self.history.clock_steps
@@ -311,7 +311,7 @@ class World:
         note_takeover(self.history, self.store.folded[shard_id])
 
     def check_join_phases(self, shard: Shard) -> None:
-        """L3: between any two steps, no phase waits for its timeout once those have come that it waits for."""
+        """L3: between any two steps, no phase waits for its timeout once the calls that it waits for have come."""
         for group in shard.groups.values():
             if group.state is PREPARING_REBALANCE:
                 for broken in check_join_phase(group):
