@@ -175,7 +175,7 @@ def _replace_static_member(
         member.skip_assignment = group.is_leader(member.member_id)
         result.reply(call, join_reply(group, member, skip_assignment=member.skip_assignment))
         if member.image.metadata_for(group.protocol_name or "") != former:
-            # It may subscribe to other topics now. Where members assign, the leader looks after that (see the SDK).
+            # It may subscribe to other topics now. Where members assign, the leader compares by itself (see the SDK).
             ask_for_assignment(result, group)
         return
     _park(result, group, member, call)

@@ -69,9 +69,9 @@ class Heads:
             self._check_shard(shard_id, position.shards.get(shard_id, 0))
 
     def check_spans(self, spans: Sequence[Span]) -> None:
-        """Whether every line of these spans was there while they were read, if this is how the journal stands now.
+        """Raise `LinesMissing` if lines of these spans may have been pruned while they were read. AFTER they were read.
 
-        For reads that take some lines only: there a line that is missing cannot be told from one that is not wanted.
+        For reads that take some lines only: there a missing line does not differ from one that is not wanted.
         """
         for span in spans:
             first = self.first_seq.get(span.shard_id, 1)

@@ -17,7 +17,7 @@ UNCLAIMED_MS = 100
 
 
 SLACK_MS = 50
-"""What two clocks may differ by without one having been set; beside a thousandth of the time between two reads."""
+"""By so much two clocks may differ without one having been set; beside a thousandth of the time between two reads."""
 
 
 class Ahead(NamedTuple):

@@ -371,8 +371,8 @@ def _share_sessions(shard: Shard, heard: Heard, now: Now, lease_until_ms: int) -
     """Shorten the sessions to what the former owner's published heartbeats leave of them.
 
     A member may have sent one more heartbeat, and got its answer, after the last publication. An owner publishes for as
-    long as it answers, which is until its lease is over: what is older than that shows that the store has lost the
-    rest, and says nothing about the members.
+    long as it answers, which is until its lease is over: an older publication shows that the store has lost the later
+    ones, and says nothing about the members.
     """
     told_ms_ago = heard.told_ms_ago
     if told_ms_ago is None or told_ms_ago > lease_until_ms - now.monotonic_ms + STILL_HERE_MS + GRACE_MS:
@@ -382,7 +382,7 @@ def _share_sessions(shard: Shard, heard: Heard, now: Now, lease_until_ms: int) -
 
 
 def wait_ms(request: Request, shard: Shard) -> int:
-    """How long this request may stay parked: what it asks for, within the server's bounds.
+    """How long this request may stay parked: its own `wait_ms`, within the server's bounds.
 
     A parked heartbeat counts as life only when it arrives and when it is answered, so it is answered
     within a third of its member's session.

@@ -32,7 +32,7 @@ class Peers(Protocol):
         """Let these know that shards have become free. Best effort: leases run out anyway."""
 
     async def tell_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
-        """Let these know that topics of namespaces have changed. Best effort: who needs to know looks now and then."""
+        """Let these know that topics of namespaces have changed. Best effort: each lists topics now and then anyway."""
 
     async def close(self) -> None: ...
 

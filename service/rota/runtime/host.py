@@ -314,18 +314,18 @@ def encode_batch(batch: Batch) -> ShardBatch:
 
 
 def _described(result: Result) -> dict[str, str | int | bool]:
-    """What a span may carry of a decision: the generation, the reason, the kinds of the journal's lines, and the error
-    where the call was refused; never a member's metadata or its assignment.
+    """The part of a decision that a span may carry: the generation, the reason, the kinds of the journal's lines, and
+    the error of a rejected call; never a member's metadata or its assignment.
     """
-    told: dict[str, str | int | bool] = {"rota.reason": result.reason} if result.reason else {}
+    noted: dict[str, str | int | bool] = {"rota.reason": result.reason} if result.reason else {}
     if result.records:
-        told["rota.generation_id"] = result.records[-1].generation_id
-        told["rota.records"] = " ".join(entry.record.kind for entry in result.records)
+        noted["rota.generation_id"] = result.records[-1].generation_id
+        noted["rota.records"] = " ".join(entry.record.kind for entry in result.records)
     for _, reply in result.replies:
-        told["rota.code"] = reply.error.name
+        noted["rota.code"] = reply.error.name
         generation_id = getattr(reply, "generation_id", None)
         if generation_id is not None:
-            told["rota.generation_id"] = generation_id
+            noted["rota.generation_id"] = generation_id
     if not result.replies:
-        told["rota.parked"] = True
-    return told
+        noted["rota.parked"] = True
+    return noted

@@ -131,7 +131,7 @@ class Ownership:
         """Let what is decided become durable; a store that hangs is not waited for."""
         await _at_most(FLUSH_S, self.committer.flush())
 
-    # --- who owns what -----------------------------------------------------------------------------
+    # --- owners ------------------------------------------------------------------------------------
 
     def reached_at(self, **ways: Any) -> None:
         """Ways to this replica, as `Replica` names them; before `run`, as a port is known only once it is bound."""
@@ -156,12 +156,12 @@ class Ownership:
         return ShardOwner(host.shard_id, here.replica_id, here.address, host.claim.epoch, left_ms, host.durable_seq)
 
     def _with_ways(self, owner: ShardOwner, replica: Replica) -> ShardOwner:
-        """With the ways to it that only the registry knows."""
+        """With the addresses and ports that only the registry has."""
         here = self.leases.replica
-        told = replace(owner, told_by=here.replica_id, grpc_address=replica.grpc_address)
+        owner = replace(owner, told_by=here.replica_id, grpc_address=replica.grpc_address)
         if replica.address != here.address:
-            return told
-        return replace(told, own_http_port=replica.own_http_port, own_grpc_port=replica.own_grpc_port)
+            return owner
+        return replace(owner, own_http_port=replica.own_http_port, own_grpc_port=replica.own_grpc_port)
 
     # --- steps -------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Timers of all shards in one heap, and the task that fires them.
 
-Setting one costs a push, and only what is due costs more.
+Setting one costs a push, and only timers that are due cost more.
 """
 
 from __future__ import annotations

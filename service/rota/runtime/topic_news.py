@@ -57,7 +57,7 @@ class TopicNews:
 
 
 class TopicNotifications:
-    """What the other replicas have to be notified of: one message at a time; what changes meanwhile is in the next."""
+    """Notifies the other replicas, one message at a time: changes meanwhile are in the next one."""
 
     def __init__(self, notify: NotifyTopics, known: KnownOwners) -> None:
         self._notify = notify

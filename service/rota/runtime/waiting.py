@@ -1,4 +1,4 @@
-"""Questions that wait for their answer to change: which member leads, and what a topic is."""
+"""Requests that wait for their answer to change: `GetLeader` and `GetTopic`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def ask_until_changed(
     host: ShardHost | None,
     clock: Clock,
 ) -> Answer:
-    """Ask again after each of the journal's lines that may matter, until the answer is news or the wait is over."""
+    """Ask again after each of the journal's lines that may matter, until the answer has changed or the wait is over."""
     # Journal lines of topics name no group.
     key = (request.namespace, request.group_id if isinstance(request, GetLeader) else "")
     until_ms = clock.monotonic_ms() + min(request.wait_ms or 0, MAX_WAIT_MS)
@@ -30,7 +30,7 @@ async def ask_until_changed(
         while True:
             answer = await ask(request)
             left_ms = until_ms - clock.monotonic_ms()
-            if _is_news(request, answer) or left_ms <= 0 or not await _next_change(changes, left_ms):
+            if _has_changed(request, answer) or left_ms <= 0 or not await _next_change(changes, left_ms):
                 return answer
     finally:
         if host is not None:
@@ -40,7 +40,7 @@ async def ask_until_changed(
                 host.watchers.pop(key, None)
 
 
-def _is_news(request: GetLeader | GetTopic, answer: Answer) -> bool:
+def _has_changed(request: GetLeader | GetTopic, answer: Answer) -> bool:
     """A later generation has a leader, or the topic is not the one that the caller knows; or waiting is of no use."""
     match request, answer.reply:
         case GetLeader(), LeaderReply() as reply:

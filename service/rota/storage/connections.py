@@ -97,7 +97,7 @@ class SqliteConnections:
 
     @asynccontextmanager
     async def _checked(self, writing: AbstractAsyncContextManager[AsyncConnection]) -> AsyncIterator[AsyncConnection]:
-        """What was written counts only if it is still in the file of that name."""
+        """A write counts only if the file of that name is still the one that was written."""
         self._file.check()
         async with writing as connection:
             yield connection

@@ -58,7 +58,7 @@ class _Shard:
         return self.epoch == batch.epoch and self.last_seq == batch.first_seq - 1
 
     def position_of(self, after_seq: int) -> int:
-        """Where in `events` the line after this one stands."""
+        """The index in `events` of the line after this one."""
         return max(after_seq - self.first_seq + 1, 0)
 
     def last_before(self, before_ms: int) -> int:
@@ -198,7 +198,7 @@ class MemoryTables:
     def check_fence(
         self, shard_id: int, namespace: str, group_id: str, generation_id: int, member_id: str
     ) -> ErrorCode:
-        """What `rota.check_fence` finds for a transaction that commits progress."""
+        """The outcome of `rota.check_fence` for a transaction that commits progress."""
         shard = self._shards.get(shard_id, _Shard())
         group = shard.groups.get((namespace, group_id))
         if group is None or group.state == GroupState.DEAD:
@@ -242,7 +242,7 @@ class MemoryTables:
     # --- the journal's readers, and pruning ------------------------------------------------------
 
     def register_reader(self, name: str) -> MemoryReader:
-        """Let pruning wait for a reader that has read nothing yet of what is there."""
+        """Let pruning wait for a reader that has read none of the present lines."""
         positions = {shard_id: shard.first_seq - 1 for shard_id, shard in self._shards.items()}
         return self.readers.setdefault(name, MemoryReader(name, positions))
 
@@ -251,7 +251,7 @@ class MemoryTables:
         return {shard_id: shard.first_seq for shard_id, shard in self._shards.items()}
 
     def prune(self, keep_days: int, day_ms: int = DAY_MS) -> Pruned:
-        """Delete what `prune_plan.plan` says."""
+        """Delete the lines that `prune_plan.plan` names."""
         old_before_ms = horizon_ms(self._clock_ms(), keep_days, day_ms)
         old = {shard_id: end for shard_id, shard in self._shards.items() if (end := shard.last_before(old_before_ms))}
         pruned = plan(old, self.first_seqs(), list(self.readers.values()))

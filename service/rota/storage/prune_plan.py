@@ -24,12 +24,12 @@ class ReadsJournal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What was deleted, or would be."""
+    """The lines that were deleted, or would be."""
 
     lines: int
     up_to: Ends
     held_by: tuple[str, ...]
-    """Readers without whom more would go."""
+    """Readers that have not read all old lines: without them more would go."""
 
 
 def horizon_ms(store_now_ms: int, keep_days: int, day_ms: int = DAY_MS) -> int:

@@ -149,7 +149,7 @@ class HeartbeatManyReply:
 class LeavingMember:
     """A member that leaves: by member id, or by instance id alone (an administrator's way).
 
-    `silent_for_ms`: only if the member was not seen for that long, and `INVALID_REQUEST` if it has. Set
+    `silent_for_ms`: only if the member was not seen for that long, and `INVALID_REQUEST` if it was. Set
     by a transport that lost its connection to the member; not on the wire.
     """
 
