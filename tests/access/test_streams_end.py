@@ -148,7 +148,7 @@ def path_of(group_id: str) -> str:
 
 
 @pytest.mark.parametrize("after", ["0", "earliest", "1000000"])
-async def test_who_may_not_watch_learns_nothing_of_where_the_journal_begins(service: Service, after: str) -> None:
+async def test_a_stranger_does_not_learn_where_the_journal_begins(service: Service, after: str) -> None:
     stranger = bearer(service.secrets.a_token(f"stranger {after}", "viewer", "another"))
     await a_pruned_group(service)
 
@@ -159,7 +159,7 @@ async def test_who_may_not_watch_learns_nothing_of_where_the_journal_begins(serv
     assert "first_revision" not in refused.json()
 
 
-async def test_who_may_watch_a_group_needs_no_other_right_to_learn_where_the_journal_begins(service: Service) -> None:
+async def test_a_viewer_learns_where_the_journal_begins(service: Service) -> None:
     viewer = bearer(service.secrets.a_token("reader of old", "viewer"))
     first = await a_pruned_group(service)
 

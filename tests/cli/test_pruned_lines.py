@@ -74,13 +74,13 @@ def test_why_goes_on_with_what_is_left_and_says_so(old: Rota) -> None:
     assert "older lines are not considered" in done.err
 
 
-def test_verify_says_of_how_many_shards_the_first_lines_are_pruned(old: Rota) -> None:
+def test_verify_counts_the_shards_with_pruned_lines(old: Rota) -> None:
     found = json.loads(old("db", "verify", "--store", old.store_url, "-o", "json").out)
 
     assert (found["differences"], found["pruned"], found["shards"]) == (0, 1, SHARD_COUNT)
 
 
-def test_a_whole_journal_is_watched_from_the_earliest_line_without_a_word(rota: Rota) -> None:
+def test_a_whole_journal_is_watched_without_a_word_on_pruning(rota: Rota) -> None:
     rota.member("indexers")
 
     done = rota("groups", "watch", "indexers", "--after", "earliest", "-n", "5")

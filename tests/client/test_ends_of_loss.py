@@ -248,7 +248,7 @@ def test_a_body_in_a_thread_is_waited_for_however_often_it_is_cancelled() -> Non
     assert asyncio.run(main()) == ["body ends", "its canceller goes on"]
 
 
-def test_on_lost_is_not_called_after_an_on_revoked_that_returned_in_its_thread_before_the_loss() -> None:
+def test_on_lost_is_not_called_after_on_revoked_has_returned() -> None:
     """The thread returns while the event loop is busy; the share is lost before the loop learns of it."""
     calls: list[str] = []
     callbacks, has_begun, may_return = _Thread(), threading.Event(), threading.Event()

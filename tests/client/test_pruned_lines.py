@@ -69,7 +69,7 @@ async def pruned(transport: str) -> AsyncIterator[Stage]:
 
 @pytest.mark.parametrize("transport", ["http", "in memory"])
 @pytest.mark.parametrize("after", [0, 2])
-async def test_a_watch_behind_pruned_lines_raises_where_the_journal_begins(transport: str, after: int) -> None:
+async def test_a_watch_raises_the_first_revision_that_is_left(transport: str, after: int) -> None:
     async with pruned(transport) as stage:
         with pytest.raises(RevisionOutOfRange, match="read the present state") as refused:
             await anext(stage.client.watch(GROUP, after))
@@ -80,7 +80,7 @@ async def test_a_watch_behind_pruned_lines_raises_where_the_journal_begins(trans
 
 
 @pytest.mark.parametrize("transport", ["http", "in memory"])
-async def test_a_watch_from_the_earliest_line_begins_with_the_first_that_is_left(transport: str) -> None:
+async def test_a_watch_from_the_earliest_line_skips_pruned_lines(transport: str) -> None:
     async with pruned(transport) as stage:
         watch = stage.client.watch(GROUP, "earliest")
         past = [(await anext(watch)).revision for _ in range(LINES - PRUNED)]
@@ -107,7 +107,7 @@ class BreaksOff(InMemoryTransport):
 
 @in_virtual_time
 @pytest.mark.parametrize("beginning", [PRUNED, "earliest"])
-async def test_a_watch_that_comes_back_to_pruned_lines_raises_wherever_it_began(
+async def test_a_watch_that_comes_back_to_pruned_lines_raises(
     beginning: int | Literal["earliest"],
 ) -> None:
     async with pruned("in memory") as stage:

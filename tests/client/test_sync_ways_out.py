@@ -130,7 +130,7 @@ class _EndsAtOnce:
 
 
 @pytest.mark.parametrize("before_it_is_entered", [False, True])
-def test_a_member_that_is_rejected_at_once_has_an_entered_block_or_an_error(before_it_is_entered: bool) -> None:
+def test_a_member_rejected_at_once_enters_its_block_or_raises(before_it_is_entered: bool) -> None:
     """However long the caller's thread takes to look."""
 
     class SlowLook(threading.Event):

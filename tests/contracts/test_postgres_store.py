@@ -390,7 +390,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("refused", REFUSALS)
-async def test_what_a_store_in_use_is_refused_is_unavailability_until_it_is_granted_again(
+async def test_a_store_in_use_is_unavailable_until_it_is_granted_again(
     postgres_server: PostgresServer, postgres_url: str, refused: str
 ) -> None:
     """A failover, a rotated password, a restore under way: at the start the same would be an error to exit with."""

@@ -241,7 +241,7 @@ async def test_nothing_is_accepted_any_more_once_the_file_is_another(
             await attempt()
 
 
-async def test_what_was_written_while_the_file_was_deleted_is_not_accepted(store: SqlStore, sqlite_url: str) -> None:
+async def test_a_write_while_the_file_is_deleted_is_not_accepted(store: SqlStore, sqlite_url: str) -> None:
     async def write() -> None:
         async with store._writing() as connection:
             await connection.execute(text("SELECT 1"))

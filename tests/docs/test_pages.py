@@ -116,7 +116,7 @@ def _fate(block: Block, here: set[str]) -> str:
     return "for people" if known else "nobody's"
 
 
-def test_the_page_on_failures_names_tests_and_situations_that_there_are() -> None:
+def test_the_page_on_failures_names_existing_tests() -> None:
     page = (DOCS / "explanation/failures.md").read_text()
     tried = page[page.index("## How each row is tried") : page.index("## What to set")]
     met = (ROOT / "tests/sim/situations.txt").read_text().splitlines()

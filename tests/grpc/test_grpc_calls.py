@@ -257,7 +257,7 @@ async def pruned(channel: Channel, store: MemoryStore) -> int:
 
 
 @pytest.mark.parametrize("after", [0, 1])
-async def test_a_watch_behind_pruned_lines_is_told_where_the_journal_begins(
+async def test_a_watch_behind_pruned_lines_gets_the_first_revision(
     channel: Channel, pruned: int, metrics: Metrics, after: int
 ) -> None:
     watch = admin(channel).WatchGroup(admin_pb2.WatchGroupRequest(**G, after_revision=after))
@@ -281,7 +281,7 @@ class OvertakingStore(MemoryStore):
 
 
 @pytest.mark.parametrize("store", [OvertakingStore(SystemClock().monotonic_ms)])
-async def test_a_watch_that_is_overtaken_is_told_where_the_journal_begins(channel: Channel) -> None:
+async def test_a_watch_that_is_overtaken_gets_the_first_revision(channel: Channel) -> None:
     await a_stable_member(channel)
     watch = admin(channel).WatchGroup(admin_pb2.WatchGroupRequest(**G, after_revision=0))
 

@@ -89,7 +89,7 @@ async def test_the_revision_of_an_empty_page_is_where_to_read_on() -> None:
     [("?after=0", {}), ("?after=2", {}), ("", {"Last-Event-ID": "1"}), ("?after=5", {"Last-Event-ID": "2"})],
 )
 @pytest.mark.parametrize("group", ["indexers", "quiet", "unheard-of"])
-async def test_a_stream_behind_pruned_lines_is_refused_before_it_begins(
+async def test_a_stream_behind_pruned_lines_does_not_begin(
     pruned: Pruned, group: str, query: str, headers: dict[str, str]
 ) -> None:
     path = EVENTS.replace("indexers", group)
@@ -101,14 +101,14 @@ async def test_a_stream_behind_pruned_lines_is_refused_before_it_begins(
 
 
 @pytest.mark.parametrize(("after", "first"), [("3", "4"), ("5", "6"), ("earliest", "4")])
-async def test_a_stream_from_a_line_that_is_left_brings_all_that_follow(pruned: Pruned, after: str, first: str) -> None:
+async def test_a_stream_from_a_line_that_is_left_has_all_later_ones(pruned: Pruned, after: str, first: str) -> None:
     group = EVENTS if first != "6" else EVENTS.replace("indexers", "quiet")
     async with pruned.client.stream("GET", f"{group}?after={after}") as response:
         assert response.status_code == 200
         assert (await anext(frames(response)))["id"] == first
 
 
-async def test_a_stream_that_is_overtaken_ends_with_an_event_that_says_so(
+async def test_a_stream_that_is_overtaken_ends_with_an_event(
     scripted: ScriptedCoordinator, client: httpx.AsyncClient
 ) -> None:
     await scripted.append(event(1))
@@ -131,7 +131,7 @@ async def test_a_stream_that_asks_for_nothing_past_is_not_refused(
         assert response.status_code == 200
 
 
-async def test_a_store_that_is_away_does_not_end_a_browsers_stream_for_good() -> None:
+async def test_a_store_that_is_away_does_not_end_a_browsers_stream() -> None:
     """A browser does not connect again after a status that is not 200."""
     coordinator = StoreIsAway()
     async with serving(create_app(coordinator)) as client, asyncio.timeout(SOON_S):

@@ -24,7 +24,7 @@ def test_an_epoch_that_is_raised_on_a_groups_last_line_is_found_where_the_shard_
     assert list(findings_of(ordered(journal))) == []
 
 
-def test_a_users_transaction_may_be_journaled_after_its_member_has_left_but_not_of_a_stranger() -> None:
+def test_a_users_transaction_is_of_a_member_or_a_former_one() -> None:
     journal = simulated(2)
     users = [line for line in journal if line.reason == IN_USERS_TRANSACTION]
 

@@ -134,7 +134,7 @@ def test_lines_that_are_pruned_while_they_are_read_are_named(
     list(journal.batches(rest, wanted))
 
 
-def test_a_cut_of_lines_that_were_pruned_meanwhile_is_left_to_the_reading(sqlite_url: str) -> None:
+def test_a_cut_does_not_notice_that_lines_are_pruned(sqlite_url: str) -> None:
     journal = open_journal(sqlite_url)
     heads = journal.heads()
     with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection, connection:

@@ -196,7 +196,7 @@ async def gauge(http: httpx.AsyncClient, name: str) -> float:
 
 
 @pytest.mark.thorough
-def test_a_server_outlives_a_moment_in_which_postgres_refuses_its_login(
+def test_a_server_outlives_a_refused_login_of_postgres(
     processes: Processes, postgres_server: PostgresServer, postgres_dsn: str
 ) -> None:
     """A failover's window, a rotated password: at the start it would be an error to exit with."""
@@ -220,9 +220,7 @@ def test_a_server_outlives_a_moment_in_which_postgres_refuses_its_login(
 
 
 @pytest.mark.thorough
-def test_a_server_whose_file_was_deleted_accepts_nothing_and_does_not_begin_an_empty_store(
-    processes: Processes, tmp_path: Path
-) -> None:
+def test_a_server_whose_file_was_deleted_makes_no_empty_store(processes: Processes, tmp_path: Path) -> None:
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}", lease_ms=1_000)
     server.start_and_wait()
 

@@ -56,47 +56,43 @@ DIRECTED: dict[str, Directed] = {
     "a_cancelled_call_stays_parked": Directed(
         test_waiting.test_a_client_that_hangs_up_is_unparked_and_its_member_keeps_its_session, _hang_up
     ),
-    "a_closed_shard_still_decides": Directed(
-        test_owned_shard.test_a_closed_shard_sends_calls_to_the_next_owner_and_answers_what_it_has_decided
-    ),
+    "a_closed_shard_still_decides": Directed(test_owned_shard.test_a_closed_shard_answers_only_what_it_has_decided),
     "a_heartbeat_is_answered_from_memory": Directed(
-        test_owned_shard.test_a_heartbeat_is_left_to_submit_while_anything_is_not_durable
+        test_owned_shard.test_a_heartbeat_is_left_to_submit_unless_all_is_durable
     ),
-    "a_lease_that_ran_out_is_renewed": Directed(
-        test_leases.test_a_lease_that_ran_out_before_it_was_renewed_is_given_up_although_it_is_renewed
-    ),
+    "a_lease_that_ran_out_is_renewed": Directed(test_leases.test_a_lease_that_ran_out_before_its_renewal_is_given_up),
     "a_new_owner_ignores_what_was_left_of_sessions": Directed(
         test_owned_shard.test_a_member_has_a_session_from_the_last_publication
     ),
     "a_replica_that_drains_parks_calls_at_peers": Directed(
         test_forwarding.test_a_replica_that_drains_parks_no_call_at_a_peer
     ),
-    "an_overdue_shard_is_kept": Directed(test_leases.test_leases_that_are_over_are_given_up_before_the_store_is_asked),
+    "an_overdue_shard_is_kept": Directed(test_leases.test_leases_that_are_over_are_given_up_without_the_store),
     "claimed_lease_counts_from_the_answer": Directed(
         test_leases.test_a_claimed_lease_counts_from_before_the_claim_was_sent
     ),
     "decided_calls_are_told_to_go_elsewhere": Directed(
-        test_owned_shard.test_a_decided_call_is_not_sent_to_the_replica_that_the_shard_moves_to
+        test_owned_shard.test_a_decided_call_is_not_sent_to_the_next_owner
     ),
     "lease_counts_from_the_answer": Directed(test_leases.test_a_renewed_lease_counts_from_before_the_renewal_was_sent),
     "members_that_are_gone_are_answered_for": Directed(
         test_shared_liveness.test_a_member_that_has_left_is_forgotten_once_that_is_durable, _leave
     ),
     "offsets_of_an_empty_group_expire_by_their_own_age": Directed(
-        test_survivals.test_progress_of_a_group_that_had_members_counts_from_when_it_became_empty
+        test_survivals.test_progress_ages_from_when_its_group_became_empty
     ),
     "progress_of_a_topic_that_no_member_reads_expires_at_once": Directed(
-        test_survivals.test_progress_of_a_topic_that_is_not_read_expires_by_its_own_age
+        test_survivals.test_progress_of_a_topic_that_is_not_read_expires_alone
     ),
     "old_updates_are_believed": Directed(test_owned_shard.test_a_member_keeps_what_the_last_owner_was_silent_for),
     "only_one_shard_is_given_up": Directed(test_group_commit.test_an_append_of_unknown_outcome_loses_every_shard_in_it),
     "skipped_assignment_counts": Directed(test_static_members.test_returning_leader_is_told_to_skip_assigning),
-    "stale_renewal_reinstalls": Directed(test_leases.test_a_shard_that_was_dropped_during_its_renewal_stays_dropped),
+    "stale_renewal_reinstalls": Directed(test_leases.test_a_shard_dropped_during_its_renewal_stays_dropped),
     "the_answer_of_the_others_is_ignored": Directed(
         test_owned_shard.test_a_member_that_another_replica_has_seen_in_time_lives_on
     ),
     "the_others_are_not_asked_before_an_expiry": Directed(
-        test_owned_shard.test_with_shared_sessions_the_other_replicas_are_asked_before_a_member_expires
+        test_owned_shard.test_other_replicas_are_asked_before_a_member_expires
     ),
 }
 """By the name of the planted bug, of `tests/sim/mutants.py` or `tests/runtimes/plants.py`."""

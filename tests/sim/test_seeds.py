@@ -44,7 +44,7 @@ def test_no_seed_violates_anything(first: int) -> None:
         )
 
 
-def test_an_outcome_that_is_not_argued_away_and_not_reached_is_noticed() -> None:
+def test_an_outcome_neither_reached_nor_listed_is_noticed() -> None:
     reached = {("Stable", "FetchOffsets", "NONE"), ("Stable", "Heartbeat", "INVALID_GROUP_ID")}
 
     faults = list(UNREACHED.faults(reached))

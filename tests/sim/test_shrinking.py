@@ -43,7 +43,7 @@ def test_a_planted_bug_is_shown_by_a_shorter_world(mutant: str) -> None:
         ("tombstone_forgotten", 5),
     ],
 )
-def test_a_bug_that_needs_certain_faults_is_shown_by_a_shorter_world(mutant: str, seed: int) -> None:
+def test_a_bug_under_certain_faults_is_shown_by_a_shorter_world(mutant: str, seed: int) -> None:
     check_shrunk(mutant, seed, shrunk(mutant, seed, most_plays=150))
 
 

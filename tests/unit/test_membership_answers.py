@@ -37,7 +37,7 @@ from tests.unit.membership_bench import (
 AWAY = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_a_newcomer_is_nobody_yet() -> None:
+def test_a_newcomer_has_no_id_yet() -> None:
     membership = a_newcomer().membership
 
     assert (membership.member_id, membership.protocol_name, membership.leader_id) == ("", "", "")
@@ -81,7 +81,7 @@ def test_generations_may_begin_with_0() -> None:
     assert (bench.membership.state, bench.membership.generation_id) == (State.SYNCING, 0)
 
 
-def test_only_the_answer_that_names_a_generation_is_checked_for_its_protocol() -> None:
+def test_only_an_answer_with_a_generation_needs_its_protocol() -> None:
     bench = a_newcomer()
     bench.answered(JoinReply(pending=True, member_id="m-1", protocol_type="other"))
     assert bench.membership.member_id == "m-1"
@@ -114,7 +114,7 @@ def test_a_newcomers_join_has_the_time_of_any_call() -> None:
     assert timeout_ms(a_newcomer()) == REQUEST_TIMEOUT_MS
 
 
-def test_a_known_members_join_leaves_time_for_another_within_the_session() -> None:
+def test_a_known_members_join_leaves_time_for_another() -> None:
     bench = a_newcomer()
     bench.answered(MEMBER_ID_REQUIRED)
 
@@ -128,7 +128,7 @@ def test_a_leave_has_the_time_of_any_call() -> None:
     assert timeout_ms(bench) == REQUEST_TIMEOUT_MS
 
 
-def test_a_join_on_which_a_share_hangs_has_the_time_of_a_heartbeat() -> None:
+def test_the_join_of_a_holder_has_the_time_of_a_heartbeat() -> None:
     settings = replace(SETTINGS, session_timeout_ms=2_400)
     bench = a_stable_follower(settings)
     bench.answered(HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS))
@@ -201,7 +201,7 @@ def test_silence_of_a_call_that_was_never_sent_begins_at_once() -> None:
 
 
 @pytest.mark.parametrize(("late_ms", "is_published"), [(200, True), (201, False)])
-def test_a_program_that_wakes_late_reads_what_has_come_before_it_complains(late_ms: int, is_published: bool) -> None:
+def test_a_program_that_wakes_late_reads_before_it_publishes(late_ms: int, is_published: bool) -> None:
     bench = a_newcomer()
     request = bench.sends()
     bench.membership.sent(request, bench.now_ms)
@@ -212,7 +212,7 @@ def test_a_program_that_wakes_late_reads_what_has_come_before_it_complains(late_
 # --- patience ------------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_that_is_to_be_patient_does_not_delay_the_heartbeat() -> None:
+def test_a_commit_to_retry_later_does_not_delay_the_heartbeat() -> None:
     bench = a_stable_follower()
     bench.sends()
     planned = bench.membership.next_request(bench.now_ms)

@@ -55,9 +55,7 @@ def past_its_deadline(bench: Bench) -> int:
         (HeartbeatReply(ErrorCode.COORDINATOR_NOT_AVAILABLE), False),
     ],
 )
-def test_a_renewal_that_another_thread_received_counts_before_it_is_reported(
-    reply: HeartbeatReply, holds: bool
-) -> None:
+def test_a_renewal_in_another_thread_counts_before_its_report(reply: HeartbeatReply, holds: bool) -> None:
     bench = a_stable_follower()
     over_ms = past_its_deadline(bench)
 
@@ -74,7 +72,7 @@ def test_a_renewal_counts_from_when_it_was_sent() -> None:
     assert not bench.membership.holds_with(until_ms, BEAT, BEATING, sent_ms)
 
 
-def test_a_rebalance_that_another_thread_was_told_of_does_not_put_the_rejoin_off() -> None:
+def test_a_rebalance_seen_by_a_thread_does_not_delay_the_rejoin() -> None:
     bench = a_stable_follower()
     rejoin_by_ms = bench.membership.revoke_by_ms
     assert rejoin_by_ms is not None
@@ -85,7 +83,7 @@ def test_a_rebalance_that_another_thread_was_told_of_does_not_put_the_rejoin_off
 
 
 @pytest.mark.parametrize("other", [replace(BEAT, generation_id=2), replace(BEAT, member_id="m-0")])
-def test_a_renewal_of_another_member_or_generation_does_not_count(other: Heartbeat) -> None:
+def test_a_renewal_of_another_member_does_not_count(other: Heartbeat) -> None:
     bench = a_stable_follower()
     over_ms = past_its_deadline(bench)
 
@@ -93,7 +91,7 @@ def test_a_renewal_of_another_member_or_generation_does_not_count(other: Heartbe
     assert bench.membership.holds_with(over_ms - 1, other, BEATING, over_ms)
 
 
-def test_a_member_without_a_share_holds_nothing_whatever_was_renewed() -> None:
+def test_a_member_without_a_share_holds_nothing() -> None:
     bench = a_joined_follower()
 
     assert not bench.membership.holds_with(bench.now_ms, BEAT, BEATING, bench.now_ms)
@@ -129,7 +127,7 @@ def test_a_reported_answer_that_renews_nothing_changes_nothing(request_: Heartbe
 # --- wants -------------------------------------------------------------------------------------------------
 
 
-def test_a_call_under_way_is_waited_for_while_it_is_what_the_member_would_send() -> None:
+def test_a_call_is_wanted_while_the_member_would_send_it() -> None:
     bench = a_stable_follower()
     request = bench.sends()
     assert isinstance(request, Heartbeat)
@@ -191,7 +189,7 @@ def test_what_a_member_says_of_itself_is_sent_with_the_next_join() -> None:
     assert request.protocols == (Protocol("range", b"new"),)
 
 
-def test_a_failure_to_assign_a_generation_that_is_over_is_ignored() -> None:
+def test_a_failure_to_assign_a_past_generation_is_ignored() -> None:
     bench = a_joined_leader()
     bench.membership.assignment_failed(0, "no topic")
     assert bench.membership.state is State.LEADING
@@ -221,7 +219,7 @@ def test_a_member_that_has_ended_stays_so() -> None:
     assert (bench.membership.state, bench.membership.is_final) == (State.LEFT, True)
 
 
-def test_a_newcomer_steps_aside_without_a_call_and_is_back_when_it_is_called() -> None:
+def test_a_newcomer_steps_aside_and_comes_back_without_a_call() -> None:
     bench = a_newcomer()
     assert bench.membership.step_aside(bench.now_ms, "not now") == []
     assert (bench.membership.state, bench.membership.is_away) == (State.AWAY, True)
@@ -231,14 +229,14 @@ def test_a_newcomer_steps_aside_without_a_call_and_is_back_when_it_is_called() -
     assert (bench.membership.state, bench.membership.is_away) == (State.UNJOINED, False)
 
 
-def test_a_member_that_steps_aside_silently_sends_no_leave_and_holds_nothing() -> None:
+def test_a_member_that_steps_aside_silently_sends_no_leave() -> None:
     bench = a_stable_follower()
     assert bench.membership.step_aside(bench.now_ms, "restart", silently=True) == []
 
     assert (bench.membership.state, bench.membership.assignment) == (State.AWAY, None)
 
 
-def test_a_member_that_is_called_back_before_it_has_left_may_still_end() -> None:
+def test_a_member_that_is_called_back_early_may_still_end() -> None:
     bench = a_stable_follower()
     bench.membership.step_aside(bench.now_ms, "not now")
     bench.membership.come_back(bench.now_ms)
@@ -278,7 +276,7 @@ def test_a_commit_without_an_answer_is_not_the_members_to_repeat() -> None:
     assert bench.membership.next_request(bench.now_ms) == planned
 
 
-def test_a_commit_that_fences_the_member_ends_it_with_the_coordinators_words() -> None:
+def test_a_fenced_commit_ends_the_member_with_the_detail() -> None:
     bench = a_stable_follower()
     fenced = CommitReply(ErrorCode.FENCED_INSTANCE_ID, "another process has this instance id")
     lost, failed = bench.membership.on_reply(a_commit(bench), fenced, bench.now_ms, bench.now_ms, 1.0)
@@ -305,7 +303,7 @@ def test_a_commit_of_which_no_partition_landed_renews_nothing() -> None:
     assert bench.membership.deadline_ms == deadline_ms
 
 
-def test_an_assignment_that_failed_is_published_with_its_cause_and_what_is_held_is_revoked() -> None:
+def test_a_failed_assignment_is_published_and_revokes_the_share() -> None:
     bench = a_stable_follower()
     bench.answered(HeartbeatReply(generation_id=2, state="Stable"))
     failed, rebalance = bench.answered(SyncReply(ErrorCode.ASSIGNMENT_FAILED, "no topic"))

@@ -58,7 +58,7 @@ def test_a_phase_that_is_over_proves_nothing_of_the_next() -> None:
     assert (phase.since_ms, phase.told, phase.renewed(6)) == (None, False, False)
 
 
-def test_a_phase_may_have_completed_since_the_first_join_without_an_answer() -> None:
+def test_a_phase_counts_from_the_first_unanswered_join() -> None:
     phase = JoinPhase(is_static=False)
     phase.unanswered(2_000)
     phase.unanswered(3_000)
@@ -71,7 +71,7 @@ def test_a_phase_may_have_completed_since_the_first_join_without_an_answer() -> 
 # --- after a rebalance ------------------------------------------------------------------------------------------
 
 
-def test_a_join_that_completes_a_phase_renews_so_the_sync_goes_at_once() -> None:
+def test_a_join_that_completes_a_phase_is_followed_by_a_sync() -> None:
     bench = a_revoking_follower()
     bench.membership.rejoin(bench.now_ms)
     bench.answered(joined(2))
@@ -81,7 +81,7 @@ def test_a_join_that_completes_a_phase_renews_so_the_sync_goes_at_once() -> None
 
 
 @pytest.mark.parametrize("generation_id", [1, 5])
-def test_a_join_after_a_loss_may_be_answered_at_once_so_a_heartbeat_goes_first(generation_id: int) -> None:
+def test_a_join_after_a_loss_is_followed_by_a_heartbeat(generation_id: int) -> None:
     bench = a_stable_follower()
     bench.answered(HeartbeatReply(ErrorCode.ILLEGAL_GENERATION))
     assert (bench.membership.leader_id, bench.membership.assignment) == ("", None)
@@ -116,7 +116,7 @@ def test_a_pending_join_counts_the_session_from_that_call() -> None:
 # --- what is forgotten --------------------------------------------------------------------------------------------
 
 
-def test_a_member_that_lost_its_share_while_joining_is_not_rebalanced_twice() -> None:
+def test_a_loss_while_joining_is_not_rebalanced_twice() -> None:
     bench = a_revoking_follower()
     bench.membership.rejoin(bench.now_ms, (Protocol("range", b"holds share"),), holding=True)
     lost = bench.answered(JoinReply(ErrorCode.UNKNOWN_MEMBER_ID))
@@ -127,7 +127,7 @@ def test_a_member_that_lost_its_share_while_joining_is_not_rebalanced_twice() ->
     assert bench.answered(synced(generation_id=2)) == [Assigned(2, "range", "m-0", False, b"share")]
 
 
-def test_a_member_that_was_called_back_early_once_may_step_aside_silently_later() -> None:
+def test_a_member_called_back_early_may_step_aside_later() -> None:
     bench = a_stable_follower()
     bench.membership.step_aside(bench.now_ms, "not now")
     bench.membership.come_back(bench.now_ms)
@@ -162,7 +162,7 @@ def test_a_heartbeat_does_not_park_in_the_last_moment() -> None:
     assert planned.request.wait_ms == 0
 
 
-def test_a_heartbeat_that_did_not_park_is_followed_by_one_that_does() -> None:
+def test_a_heartbeat_that_did_not_park_precedes_one_that_does() -> None:
     bench = a_stable_follower()
     bench.unanswered()
     bench.answered(BEATING, after_ms=0)
@@ -181,7 +181,7 @@ def pauses(bench: Bench, count: int) -> list[int]:
     return found
 
 
-def test_pauses_of_a_member_without_a_share_grow_to_the_cap_of_all_calls() -> None:
+def test_pauses_without_a_share_grow_to_the_cap_of_all_calls() -> None:
     assert max(pauses(a_newcomer(), 9)) == SETTINGS.backoff_cap_ms
 
 
@@ -189,7 +189,7 @@ def test_pauses_before_the_first_sync_do_not_eat_the_session() -> None:
     assert max(pauses(a_joined_follower(), 9)) == SETTINGS.heartbeat_backoff_cap_ms
 
 
-def test_pauses_of_a_joining_member_that_holds_on_do_not_eat_the_session() -> None:
+def test_pauses_of_a_joining_holder_do_not_eat_the_session() -> None:
     bench = a_revoking_follower()
     bench.membership.rejoin(bench.now_ms, (Protocol("range", b"holds share"),), holding=True)
 
@@ -204,7 +204,7 @@ def test_a_pending_call_of_exactly_the_spacing_is_not_early() -> None:
     assert pace.not_before_ms == 1_300
 
 
-def test_the_join_of_a_known_member_may_park_before_it_is_overdue() -> None:
+def test_the_join_of_a_known_member_is_overdue_after_its_wait() -> None:
     bench = a_newcomer()
     new = bench.sends()
     bench.membership.sent(new, bench.now_ms)

@@ -84,7 +84,7 @@ def test_a_leave_names_the_instance_and_the_reason() -> None:
     assert bench.sends() == LeaveGroup("default", "workers", (LeavingMember("m-1", "i", "shutdown"),))
 
 
-def test_after_a_protocol_was_chosen_by_nobody_a_sync_names_none() -> None:
+def test_a_sync_without_a_chosen_protocol_names_none() -> None:
     bench = a_newcomer()
     bench.answered(MEMBER_ID_REQUIRED)
     bench.answered(replace(joined(), protocol_name=None))
@@ -134,7 +134,7 @@ def paced(*, valid_until_ms: int | None = None, retry_after_ms: int = 60_000) ->
     return pace.not_before_ms - 1_000
 
 
-def test_patience_costs_at_most_a_third_of_what_is_left_of_a_share() -> None:
+def test_patience_costs_at_most_a_third_of_the_time_left() -> None:
     assert paced(valid_until_ms=4_001) == 1_000
     assert paced(valid_until_ms=4_001, retry_after_ms=200) == 200
     assert paced(valid_until_ms=900) == 0
@@ -163,7 +163,7 @@ def test_a_renewal_is_fresh_until_its_age_is_reached() -> None:
     assert not deadline.is_fresh(1_500, 500)
 
 
-def test_an_earlier_renewal_that_is_learnt_late_takes_nothing_away() -> None:
+def test_an_earlier_renewal_that_comes_late_changes_nothing() -> None:
     deadline = LocalDeadline(SETTINGS)
     deadline.renewed(2_000)
     deadline.settled(2_000)
@@ -186,7 +186,7 @@ def test_a_generation_that_is_over_leaves_no_deadline() -> None:
 # --- refusals ------------------------------------------------------------------------------------------------
 
 
-def test_a_refusal_for_good_names_its_code_and_the_coordinators_words() -> None:
+def test_a_refusal_for_good_names_its_code_and_detail() -> None:
     bench = a_newcomer(STATIC)
     bench.answered(joined())
     bench.answered(HeartbeatReply(ErrorCode.GROUP_AUTHORIZATION_FAILED, "not in this group"))
@@ -197,7 +197,7 @@ def test_a_refusal_for_good_names_its_code_and_the_coordinators_words() -> None:
     assert bench.membership.next_request(bench.now_ms) is None
 
 
-def test_long_settings_do_not_make_a_call_longer_than_the_server_parks() -> None:
+def test_a_long_setting_parks_no_call_beyond_the_servers_bound() -> None:
     patient = MembershipSettings(
         "default", "g", "worker", SETTINGS.protocols, session_timeout_ms=1_800_000, rebalance_timeout_ms=1_800_000
     )

@@ -83,7 +83,7 @@ def test_an_rpc_status_survives_the_way_to_the_client(code: ErrorCode) -> None:
     assert problem == Problem(code, "why", "m-1", 7, 3, (STATUS[code].retry_after_s or 0) * 1_000)
 
 
-def test_the_first_revision_that_is_left_survives_the_way_to_the_client() -> None:
+def test_the_first_revision_reaches_the_client() -> None:
     code = ErrorCode.REVISION_OUT_OF_RANGE
     over_http = decode_problem(410, problem_document(code, "pruned", first_revision=32))
     over_grpc = problem_of(rpc_status(code, "pruned", first_revision=32))

@@ -193,7 +193,7 @@ def test_a_static_member_that_came_back_meanwhile_is_not_left_with_nothing() -> 
     ("topics", "share_of_all", "asks"),
     [(["documents"], {"documents": 4}, False), (["documents", "elsewhere"], {"documents": 4, "elsewhere": 9}, True)],
 )
-def test_a_static_member_that_comes_back_with_other_topics_gets_these(
+def test_a_static_member_returning_with_other_topics_gets_them(
     topics: list[str], share_of_all: dict[str, int], asks: bool
 ) -> None:
     core = an_empty_shard()

@@ -110,7 +110,7 @@ def test_an_act_that_changes_nothing_is_not_written() -> None:
     assert core.journal == []
 
 
-def test_what_nobody_was_authenticated_for_is_no_act() -> None:
+def test_a_change_without_an_authenticated_actor_is_no_act() -> None:
     core = a_stable_group()
     core.ask(m.RebalanceGroup(*KEY))
 
@@ -127,7 +127,7 @@ def test_deleted_progress_says_that_it_was_requested() -> None:
     assert core.last("group_deleted").reason == "deleted on request: not needed"
 
 
-def test_a_deleted_group_gives_its_reason_and_takes_its_progress_along() -> None:
+def test_a_group_is_deleted_with_its_progress_and_a_reason() -> None:
     core = an_empty_group()
     core.ask(m.DeleteGroup(*KEY))
 

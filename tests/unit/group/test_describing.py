@@ -86,7 +86,7 @@ def test_a_stable_group_is_described_with_its_members() -> None:
     )
 
 
-def test_a_join_phase_shows_for_which_members_and_until_when_it_waits() -> None:
+def test_a_join_phase_shows_its_deadline_and_awaited_members() -> None:
     core = a_group_in_a_join_phase(members=2)
     core.ask(a_join(new="late"))
     described = core.ask(DESCRIBE)
@@ -100,7 +100,7 @@ def test_a_join_phase_shows_for_which_members_and_until_when_it_waits() -> None:
     assert {(each.metadata, each.assignment, each.metadata_decoded) for each in described.members} == {(b"", b"", None)}
 
 
-def test_a_group_that_awaits_its_assignment_shows_which_members_have_not_synced() -> None:
+def test_a_group_awaiting_its_assignment_shows_awaited_members() -> None:
     core = a_group_awaiting_its_assignment()
     core.send(a_sync("m1", 1))
     described = core.ask(DESCRIBE)
@@ -110,7 +110,7 @@ def test_a_group_that_awaits_its_assignment_shows_which_members_have_not_synced(
     assert described.leader_id == "m0"
 
 
-def test_a_group_before_its_first_generation_has_no_leader_and_no_protocol() -> None:
+def test_a_group_without_a_generation_has_no_leader() -> None:
     described = a_group_in_its_initial_delay().ask(DESCRIBE)
 
     assert (described.leader_id, described.protocol_name, described.generation_id) == ("", "", 0)
@@ -178,7 +178,7 @@ def test_a_listing_has_what_it_is_asked_for(request_: m.ListGroups, is_listed: b
     assert bool(a_stable_group().ask(request_).groups) is is_listed
 
 
-def test_a_group_that_only_holds_progress_is_listed_without_a_type() -> None:
+def test_a_group_that_only_holds_progress_has_no_type() -> None:
     core = an_empty_shard()
     core.ask(m.CommitOffsets(*KEY, -1, (m.OffsetToCommit("t", 0, 1),)))
 
@@ -225,7 +225,7 @@ def test_a_group_whose_leader_has_gone_has_none() -> None:
         pytest.param("x", 1, m.FenceReply(ErrorCode.UNKNOWN_MEMBER_ID, generation_id=1), id="stranger"),
     ],
 )
-def test_the_fence_says_whether_a_generation_is_current_and_the_member_in_it(
+def test_the_fence_checks_the_generation_and_its_members(
     member_id: str, generation_id: int, reply: m.FenceReply
 ) -> None:
     assert a_stable_group().ask(m.VerifyFence(*KEY, generation_id, member_id)) == reply

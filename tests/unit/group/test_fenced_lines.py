@@ -48,7 +48,7 @@ def test_a_fenced_instance_is_written_with_all_that_it_said(operation: str) -> N
 
 
 @pytest.mark.parametrize("operation", ["join", "heartbeat", "heartbeat of many", "sync", "commit"])
-def test_a_fenced_request_is_written_once_for_a_member_and_operation(operation: str) -> None:
+def test_a_fenced_request_is_written_once_for_each_operation(operation: str) -> None:
     core = a_group_with_a_zombie()
     core.ask(REQUESTS[operation])
     core.ask(REQUESTS[operation])

@@ -38,7 +38,7 @@ def test_gaps_are_counted_by_class_and_the_longest_is_kept() -> None:
 
 
 @pytest.mark.parametrize(("share", "gap_ms"), [(0.0, 1), (0.25, 1), (0.26, 2), (0.75, 2), (0.76, 3), (1.0, 3)])
-def test_a_quantile_is_the_end_of_the_class_that_reaches_the_share(share: float, gap_ms: int) -> None:
+def test_a_quantile_is_the_end_of_a_class(share: float, gap_ms: int) -> None:
     assert quantile_ms({3: 1, 1: 1, 2: 2}, share) == gap_ms
 
 

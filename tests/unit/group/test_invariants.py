@@ -142,14 +142,14 @@ def test_driver_notices_a_row_that_is_not_written() -> None:
     assert core.group.state is not STABLE
 
 
-def test_a_protocol_that_nobody_lists_is_reported_also_for_one_member() -> None:
+def test_a_protocol_that_the_only_member_lacks_is_reported() -> None:
     group = a_stable_group(members=1).group
     group.protocol_name = "x"
 
     assert any("is not listed by all members" in each for each in check_group(group))
 
 
-def test_a_group_that_the_store_does_not_know_has_neither_offsets_nor_settled_members() -> None:
+def test_an_unknown_group_with_offsets_is_reported() -> None:
     core = a_stable_group(members=1)
     core.ask(a_commit("m0", 1))
     core.group.settled = core.group.members["m0"].settled = None

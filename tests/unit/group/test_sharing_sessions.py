@@ -144,7 +144,7 @@ def test_the_session_of_a_parked_member_is_not_over() -> None:
     assert not core.shard.session_is_over(Timer(TimerKind.SESSION, *KEY, "m1", armed_ms), core.now_ms + 10 * SESSION_MS)
 
 
-def test_a_member_that_another_replica_saw_lives_until_its_session_from_then() -> None:
+def test_a_member_another_replica_saw_has_a_session_from_then() -> None:
     core = a_stable_group()
     timer, now_ms = timer_of(core), core.now_ms + SESSION_MS
     result = core.shard.extend_session(timer, 2_500, now_ms)
@@ -154,7 +154,7 @@ def test_a_member_that_another_replica_saw_lives_until_its_session_from_then() -
     assert result.records == []
 
 
-def test_a_member_that_another_replica_saw_before_this_one_did_expires() -> None:
+def test_a_member_seen_too_early_by_another_replica_expires() -> None:
     core = a_stable_group()
     deadline_ms = core.deadline_ms("m0")
     assert deadline_ms is not None

@@ -40,7 +40,7 @@ ITEM = m.OffsetToCommit("t", 0, 1)
 # --- a restart ----------------------------------------------------------------------------------------
 
 
-def test_a_generation_without_an_assignment_has_its_whole_time_after_a_restart() -> None:
+def test_a_restart_gives_an_unassigned_generation_its_whole_time() -> None:
     core = a_group_awaiting_its_assignment()
     core.advance(5_000)
     core.restart()
@@ -49,7 +49,7 @@ def test_a_generation_without_an_assignment_has_its_whole_time_after_a_restart()
     assert list(core.group.pending_sync) == ["m0", "m1"]
 
 
-def test_a_join_phase_that_is_settled_has_its_whole_time_after_a_restart() -> None:
+def test_a_restart_gives_a_join_phase_its_whole_time() -> None:
     core = a_stable_group()
     core.ask(a_leave("m0"))
     core.advance(5_000)
@@ -60,7 +60,7 @@ def test_a_join_phase_that_is_settled_has_its_whole_time_after_a_restart() -> No
     assert core.group.rebalance_started_ms == core.now_ms
 
 
-def test_the_topics_of_a_stable_group_are_looked_at_after_a_restart() -> None:
+def test_a_restart_has_the_topics_of_a_stable_group_checked() -> None:
     core = a_group()
     finish(core)
     core.restart()
@@ -76,7 +76,7 @@ def rejoin(core: Core, metadata: bytes) -> None:
         core.send(a_join(member_id, protocols=(("range", metadata),)))
 
 
-def test_a_leader_that_rejoins_stays_also_where_an_earlier_member_is_there() -> None:
+def test_a_leader_that_rejoins_leads_before_an_earlier_member() -> None:
     core = a_stable_group(members=3)
     core.ask(m.RebalanceGroup(*KEY, step_down=True))
     rejoin(core, b"second")
@@ -90,7 +90,7 @@ def test_a_leader_that_rejoins_stays_also_where_an_earlier_member_is_there() -> 
     ("preferred", "chosen"),
     [("abb", "b"), ("baa", "a"), ("ba", "b"), ("ab", "a"), ("bbaaa", "a")],
 )
-def test_the_protocol_that_most_members_prefer_is_chosen_and_of_a_tie_the_earliest(preferred: str, chosen: str) -> None:
+def test_most_members_choose_the_protocol_and_the_earliest_a_tie(preferred: str, chosen: str) -> None:
     core = an_empty_shard()
     for number, first in enumerate(preferred):
         listed = ((first, b""), ("b" if first == "a" else "a", b""))
@@ -127,7 +127,7 @@ def test_a_timer_of_an_earlier_join_phase_ends_none() -> None:
     assert a_stable_group().shard.on_timer(stale, core.now_ms).records == []
 
 
-def test_the_initial_delay_is_extended_also_by_the_last_millisecond() -> None:
+def test_the_initial_delay_is_extended_by_its_last_millisecond() -> None:
     core = an_empty_shard()
     core.send(a_join(new="m0", instance="i0", rebalance_ms=DELAY_MS + 1))
     core.advance(DELAY_MS - 1)
@@ -163,7 +163,7 @@ def test_a_job_names_members_with_their_instance_ids() -> None:
     assert (member.member_id, member.group_instance_id) == ("m0", "i0")
 
 
-def test_an_election_leaves_nothing_to_assign_also_after_a_restart() -> None:
+def test_a_restarted_election_leaves_nothing_to_assign() -> None:
     core = candidates()
     core.restart()
 
@@ -173,7 +173,7 @@ def test_an_election_leaves_nothing_to_assign_also_after_a_restart() -> None:
     assert core.shard.assignment_job(*KEY) is None
 
 
-def test_a_failure_to_assign_and_changed_topics_are_caused_by_no_member() -> None:
+def test_no_member_causes_what_the_server_or_its_topics_do() -> None:
     failed, changed = a_group(), a_group()
     failed._take(failed.shard.finish_job(the_job(failed), "no such topic", failed.now_ms))
     finish(changed)
@@ -186,7 +186,7 @@ def test_a_failure_to_assign_and_changed_topics_are_caused_by_no_member() -> Non
     assert (changed.group.rebalance_reason, changed.group.rebalance_by) == ("the topics changed", "")
 
 
-def test_the_same_assignment_again_is_no_new_generation_also_if_it_leaves_a_member_out() -> None:
+def test_a_repeated_assignment_without_a_member_changes_nothing() -> None:
     core = a_group()
     shares = {"m0": the_job(core).side.assign(the_job(core).generation, TOPICS)["m0"]}
     for _ in range(2):
@@ -206,7 +206,7 @@ def test_sessions_that_begin_again_with_an_assignment_are_shared() -> None:
     assert core.shard.take_heard() == {(*KEY, "m0"): core.now_ms}
 
 
-def test_sessions_that_begin_again_at_the_end_of_a_join_phase_are_shared() -> None:
+def test_sessions_that_the_end_of_a_join_phase_renews_are_shared() -> None:
     core = a_group_in_its_initial_delay()
     core.shard.share_sessions({}, 0, core.now_ms)
     core.let_the_join_phase_end()
@@ -217,7 +217,7 @@ def test_sessions_that_begin_again_at_the_end_of_a_join_phase_are_shared() -> No
 # --- calls that change --------------------------------------------------------------------------------
 
 
-def test_a_session_that_begins_again_when_a_call_is_unparked_is_shared() -> None:
+def test_a_session_that_an_unparked_call_renews_is_shared() -> None:
     core = a_group_in_a_join_phase(members=3)
     call = core.send(a_join("m0"))
     core.shard.share_sessions({}, 0, core.now_ms)
@@ -227,7 +227,7 @@ def test_a_session_that_begins_again_when_a_call_is_unparked_is_shared() -> None
     assert core.shard.take_heard() == {(*KEY, "m0"): core.now_ms}
 
 
-def test_a_call_that_is_answered_does_not_unpark_another_of_its_member() -> None:
+def test_an_answered_call_unparks_no_other_of_its_member() -> None:
     core = a_stable_group()
     answered = core.send(a_heartbeat("m0", 1))
     parked = core.send(a_heartbeat("m0", 1, wait_ms=1_000))
@@ -237,7 +237,7 @@ def test_a_call_that_is_answered_does_not_unpark_another_of_its_member() -> None
     assert core.group.members["m0"].heartbeat_call == parked
 
 
-def test_a_pending_id_that_is_void_moves_no_group_that_is_at_rest() -> None:
+def test_a_void_pending_id_moves_no_group_at_rest() -> None:
     core = an_empty_group()
     generation_id = core.generation_id
     core.ask(a_join(new="late"))
@@ -298,7 +298,7 @@ def test_an_empty_group_has_no_protocol_in_its_row() -> None:
     assert (row.state, row.protocol_name, row.leader_id) == ("Empty", None, None)
 
 
-def test_a_group_that_only_holds_progress_has_a_row_without_a_generation() -> None:
+def test_the_row_of_a_group_with_only_progress_has_no_generation() -> None:
     core = an_empty_shard()
     core.ask(a_commit("", -1))
 
@@ -324,7 +324,7 @@ def a_reader(*topics: str) -> Core:
     return core
 
 
-def test_progress_of_a_topic_that_is_not_read_expires_by_its_own_age() -> None:
+def test_progress_of_a_topic_that_is_not_read_expires_alone() -> None:
     core = a_reader("t")
     committed_ms = core.now_ms
     core.let_the_join_phase_end()
@@ -340,7 +340,7 @@ def test_progress_of_a_topic_that_is_not_read_expires_by_its_own_age() -> None:
     assert (core.last("offsets_deleted").partitions, core.last("offsets_deleted").reason) == ((("u", 0),), "expired")
 
 
-def test_progress_of_a_group_that_had_members_counts_from_when_it_became_empty() -> None:
+def test_progress_ages_from_when_its_group_became_empty() -> None:
     core = a_stable_group(members=1)
     core.ask(a_commit("m0", 1))
     committed_ms = core.now_ms
@@ -370,7 +370,7 @@ def deleted(core: Core) -> ErrorCode:
     return error
 
 
-def test_while_it_is_not_known_what_a_consumer_group_reads_it_may_read_all() -> None:
+def test_a_consumer_group_of_unknown_topics_may_read_all() -> None:
     assert deleted(a_reader("u")) is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
 
@@ -432,7 +432,7 @@ LONG = (("p" * 80, b""), ("q" * 81, b""))
         ),
     ],
 )
-def test_a_join_that_does_not_fit_says_what_group_and_member_have(join: m.JoinGroup, details: list[str]) -> None:
+def test_a_join_that_does_not_fit_names_the_protocols_of_both(join: m.JoinGroup, details: list[str]) -> None:
     reply = a_stable_group().ask(join)
 
     assert (reply.error, reply.detail.split("; ")) == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, details)

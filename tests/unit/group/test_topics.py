@@ -67,7 +67,7 @@ def test_the_same_content_again_changes_nothing() -> None:
     assert put(core, owner="b").attributes == (("owner", "b"),)
 
 
-def test_each_change_is_one_entry_of_the_journal_with_its_revision() -> None:
+def test_each_change_is_one_line_with_its_revision() -> None:
     core = an_empty_shard()
     put(core)
     put(core, "u")
@@ -82,7 +82,7 @@ def test_each_change_is_one_entry_of_the_journal_with_its_revision() -> None:
     ]
 
 
-def test_a_deleted_topic_is_answered_as_it_was_and_is_then_unknown() -> None:
+def test_a_deletion_returns_the_topic_and_makes_it_unknown() -> None:
     core = an_empty_shard()
     was = put(core, owner="a")
 
@@ -127,7 +127,7 @@ def test_a_listing_has_the_topics_of_the_namespace_in_order() -> None:
     assert listed(core, limit=2).more is False
 
 
-def test_the_version_of_a_namespace_is_of_all_its_topics_whatever_the_page() -> None:
+def test_the_version_of_a_page_is_of_all_topics() -> None:
     core = an_empty_shard()
     empty = listed(core).version
     put(core, "a")

@@ -112,7 +112,7 @@ def test_members_that_do_not_sync_in_time_are_expired(late: int, by: str) -> Non
     assert core.group.rebalance_by == by
 
 
-def test_a_static_member_that_finds_no_room_is_removed_by_its_instance_id() -> None:
+def test_a_static_member_without_room_is_removed_by_instance_id() -> None:
     core = a_stable_group(members=2, static=1, limits=replace(LIMITS, group_max_size=2))
     core.send(a_join("m1", protocols=(("range", b"changed"),)))
     core.ask(a_join(new="third"))
@@ -139,7 +139,7 @@ def test_the_bounds_of_a_session_timeout_are_allowed(session_ms: int) -> None:
 
 
 @pytest.mark.parametrize("session_ms", [LIMITS.min_session_timeout_ms - 1, LIMITS.max_session_timeout_ms + 1])
-def test_a_session_timeout_out_of_bounds_is_refused_with_the_bounds(session_ms: int) -> None:
+def test_a_refused_session_timeout_names_the_bounds(session_ms: int) -> None:
     bounds = f"session_timeout_ms must be {LIMITS.min_session_timeout_ms} to {LIMITS.max_session_timeout_ms}"
     reply = an_empty_shard().ask(a_join("m", session_ms=session_ms))
 
@@ -170,7 +170,7 @@ def test_a_pending_id_is_of_a_dynamic_member() -> None:
     )
 
 
-def test_a_join_whose_metadata_the_server_cannot_read_names_the_member() -> None:
+def test_a_join_with_unreadable_metadata_names_the_member() -> None:
     core = an_empty_shard()
     core.ask(a_join(new="m0", protocol_type="consumer"))
     reply = core.ask(a_join("m0", protocols=(("server:range", b"no subscription"),), protocol_type="consumer"))
@@ -233,7 +233,7 @@ def test_a_join_that_starts_a_rebalance_says_why(join: m.JoinGroup, reason: str)
     assert core.last("rebalance_started") == RebalanceStarted(reason, join.member_id, "Stable")
 
 
-def test_new_metadata_in_a_join_phase_counts_with_the_next_generation_only() -> None:
+def test_new_metadata_counts_from_the_next_generation_on() -> None:
     core = a_stable_group(members=3)
     core.send(a_join("m1", protocols=(("range", b"x"),)))
 
@@ -242,21 +242,21 @@ def test_new_metadata_in_a_join_phase_counts_with_the_next_generation_only() -> 
     assert core.group.members["m1"].image.metadata_for("range") == b"", "the join phase is forgotten"
 
 
-def test_metadata_that_changes_while_the_assignment_is_awaited_is_the_reason() -> None:
+def test_metadata_changed_before_the_assignment_is_the_reason() -> None:
     core = a_group_awaiting_its_assignment()
     core.send(a_join("m1", protocols=(("range", b"x"),)))
 
     assert core.group.rebalance_reason == "member m1 changed its metadata while the assignment was awaited"
 
 
-def test_a_static_member_that_comes_back_to_a_waiting_group_is_the_reason() -> None:
+def test_a_static_member_that_returns_early_is_the_reason() -> None:
     core = a_group_awaiting_its_assignment(static=1)
     core.send(a_join(new="fresh", instance="i0"))
 
     assert (core.group.rebalance_reason, core.group.rebalance_by) == ("static member i0 came back as fresh", "fresh")
 
 
-def test_a_rejoin_without_the_instance_id_does_not_make_a_static_member_dynamic() -> None:
+def test_a_rejoin_without_the_instance_id_leaves_a_member_static() -> None:
     core = a_stable_group(static=1)
     core.send(a_join("m0", protocols=(("range", b"x"),)))
 
@@ -291,7 +291,7 @@ def test_a_later_sync_of_a_member_takes_the_place_of_the_first() -> None:
     assert core.answer(first) == m.SyncReply(REBALANCING, "a later sync took its place")
 
 
-def test_a_sync_that_waits_is_answered_with_the_reason_of_the_rebalance() -> None:
+def test_a_parked_sync_is_answered_with_the_reason() -> None:
     core = a_group_awaiting_its_assignment()
     waiting = core.send(a_sync("m1", 1))
     core.ask(a_leave("m0"))
@@ -323,7 +323,7 @@ def test_a_resync_is_a_line_with_its_own_generation() -> None:
     assert core.last("assignment_synced") == line
 
 
-def test_a_repeated_resync_that_leaves_a_member_out_changes_nothing() -> None:
+def test_a_repeated_resync_without_a_member_changes_nothing() -> None:
     core = a_stable_group()
     core.ask(a_sync("m0", 1, m0=b"all"))
     assert core.generation_id == 2
@@ -334,7 +334,7 @@ def test_a_repeated_resync_that_leaves_a_member_out_changes_nothing() -> None:
     assert (reply.error, reply.assignment, core.generation_id) == (ErrorCode.NONE, b"all", 2)
 
 
-def test_a_resync_for_a_member_that_is_gone_is_refused_with_its_name() -> None:
+def test_a_refused_resync_names_the_member_that_is_gone() -> None:
     core = a_stable_group(static=2)
     core.send(a_join(new="fresh", instance="i1"))
     reply = core.ask(a_sync("m0", 1, "i0", m0=b"x", m1=b"y"))
@@ -380,7 +380,7 @@ def test_a_parked_heartbeat_is_released_with_the_reason() -> None:
     assert core.answer(call) == m.HeartbeatReply(REBALANCING, "m0 left", 1, "PreparingRebalance")
 
 
-def test_a_heartbeat_that_a_resync_releases_names_the_new_generation() -> None:
+def test_a_heartbeat_released_by_a_resync_names_the_generation() -> None:
     core = a_stable_group()
     call = core.send(a_heartbeat("m1", 1, wait_ms=1_000))
     core.ask(a_sync("m0", 1, m0=b"m1", m1=b"m0"))
@@ -433,7 +433,7 @@ NOT_FOUND, INVALID, UNKNOWN = ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INVALID_GR
         (a_join("m0"), UNKNOWN, INVALID),
     ],
 )
-def test_a_group_that_is_not_there_is_told_from_a_request_without_a_name(
+def test_an_unknown_group_and_a_missing_name_differ(
     request_: m.GroupRequest, unknown: ErrorCode, unnamed: ErrorCode
 ) -> None:
     assert an_empty_shard().ask(request_).error is unknown  # type: ignore[arg-type]
@@ -492,7 +492,7 @@ def test_a_commit_names_a_member_of_the_generation(
     assert core.ask(m.CommitOffsets(*KEY, generation_id, items, member_id, instance_id)).error is error
 
 
-def test_an_empty_group_takes_the_commit_of_an_administrator_only() -> None:
+def test_an_empty_group_accepts_commits_of_administrators_only() -> None:
     core = an_empty_group()
     items = (m.OffsetToCommit("t", 0, 1),)
 

@@ -162,7 +162,7 @@ def replica() -> Replica:
 # --- a new generation --------------------------------------------------------------------------------
 
 
-def test_a_generation_is_assigned_as_soon_as_the_topics_are_listed(replica: Replica) -> None:
+def test_a_generation_is_assigned_once_its_topics_are_listed(replica: Replica) -> None:
     replica.join()
     listing = replica.listing()
     assert listing is not None
@@ -201,7 +201,7 @@ def test_groups_that_wait_at_one_time_share_a_listing(replica: Replica) -> None:
     assert replica.todo == []
 
 
-def test_a_group_that_begins_to_wait_during_a_listing_waits_for_the_next(replica: Replica) -> None:
+def test_a_group_that_comes_during_a_listing_is_in_the_next(replica: Replica) -> None:
     replica.join()
     replica.join("h")
 
@@ -213,7 +213,7 @@ def test_a_group_that_begins_to_wait_during_a_listing_waits_for_the_next(replica
     assert replica.shares("h") == [[0]]
 
 
-def test_a_generation_that_begins_during_the_listing_of_the_last_one_waits_for_the_next(replica: Replica) -> None:
+def test_a_generation_that_begins_during_a_listing_waits(replica: Replica) -> None:
     """A topic that was put before a member joined must be in the list by which the member is assigned."""
     member_id = replica.join(topic="u")
     replica.join(topic="t", member_id=member_id, instance="i1")
@@ -232,7 +232,7 @@ def test_namespaces_are_listed_each_for_itself(replica: Replica) -> None:
     assert [do.request.namespace for do in replica.todo if isinstance(do, AskAll)] == ["default", "other"]
 
 
-def test_a_type_that_needs_no_topics_is_assigned_without_a_listing(replica: Replica) -> None:
+def test_a_type_without_topics_is_assigned_without_a_listing(replica: Replica) -> None:
     """The core assigns a generation of such a type, but one may be loaded that still waits for that."""
     replica.join()
     group = replica.owned.shard.groups["default", "g"]
@@ -260,7 +260,7 @@ def test_topics_that_are_unknown_are_listed_again(replica: Replica) -> None:
     assert replica.shares() == [[0]]
 
 
-def test_a_refresh_whose_topics_are_unknown_is_retried_as_soon_as_any_other(replica: Replica) -> None:
+def test_a_refresh_of_unknown_topics_is_retried_soon(replica: Replica) -> None:
     """Found here: it used to wait for the next refresh."""
     replica.join()
     replica.assign(("t", 1))
@@ -297,7 +297,7 @@ def test_a_listing_that_fails_on_its_second_page_begins_anew(replica: Replica) -
     assert listing.request.after == ""
 
 
-def test_a_group_that_begins_to_wait_during_a_listing_that_fails_is_in_the_next(replica: Replica) -> None:
+def test_a_failed_listing_passes_its_groups_on_to_the_next(replica: Replica) -> None:
     replica.join("g")
     replica.join("h")
     replica.refuse_listing()
@@ -319,7 +319,7 @@ def test_topics_are_handed_on_with_their_attributes(replica: Replica) -> None:
 # --- changes of topics -------------------------------------------------------------------------------
 
 
-def test_a_change_is_assigned_after_a_moment_in_which_others_may_follow(replica: Replica) -> None:
+def test_a_change_lingers_so_that_others_may_follow(replica: Replica) -> None:
     replica.join()
     replica.assign(("t", 1))
     replica.grow()
@@ -417,7 +417,7 @@ def test_a_change_of_which_the_notification_was_lost_is_found(replica: Replica) 
     assert replica.shares() == [[0, 1]]
 
 
-def test_a_namespace_is_refreshed_although_the_topics_of_another_change_all_the_time(replica: Replica) -> None:
+def test_a_busy_namespace_does_not_put_off_refreshes_of_others(replica: Replica) -> None:
     """Found here: a refresh took place only where no topic had changed for `REFRESH_MS`, of any namespace."""
     replica.join()
     replica.join("h", namespace="busy")
@@ -494,7 +494,7 @@ def test_a_stable_group_is_assigned_again_once_its_strategy_names_its_topics(
 # --- groups and owners that change meanwhile ---------------------------------------------------------
 
 
-def test_a_job_that_the_next_generation_has_overtaken_is_computed_again(replica: Replica) -> None:
+def test_a_job_overtaken_by_a_generation_is_computed_again(replica: Replica) -> None:
     member_id = replica.join(instance="first")
     replica.list(("t", 2))
     replica.join()
@@ -509,7 +509,7 @@ def test_a_job_that_the_next_generation_has_overtaken_is_computed_again(replica:
     assert replica.todo == []
 
 
-def test_a_job_that_a_returning_static_member_has_overtaken_is_computed_again_at_once(replica: Replica) -> None:
+def test_a_job_overtaken_by_a_static_return_is_computed_again(replica: Replica) -> None:
     """Found here: it was computed again only with the next change of topics, or refresh."""
     replica.join(instance="static")
     replica.assign(("t", 1))
@@ -546,7 +546,7 @@ def test_a_group_that_has_moved_is_forgotten(replica: Replica) -> None:
     assert replica.assigning.wake_ms(replica.now_ms) is None
 
 
-def test_a_group_that_has_moved_is_not_waited_for_while_topics_are_unknown(replica: Replica) -> None:
+def test_unknown_topics_are_not_retried_for_a_moved_group(replica: Replica) -> None:
     replica.join()
     replica.refuse_listing()
     replica.owned.drop("moves")
@@ -556,7 +556,7 @@ def test_a_group_that_has_moved_is_not_waited_for_while_topics_are_unknown(repli
 
 
 @pytest.mark.parametrize("end", ["drop", "close", "lease"])
-def test_a_group_whose_owner_has_changed_while_a_job_ran_is_forgotten(replica: Replica, end: str) -> None:
+def test_a_group_that_moves_while_a_job_runs_is_forgotten(replica: Replica, end: str) -> None:
     replica.join()
     replica.list(("t", 1))
     match end:
@@ -573,7 +573,7 @@ def test_a_group_whose_owner_has_changed_while_a_job_ran_is_forgotten(replica: R
     assert replica.assigning.wake_ms(replica.now_ms) is None
 
 
-def test_a_shard_that_is_loaded_again_has_its_groups_assigned_whatever_an_old_job_says(replica: Replica) -> None:
+def test_a_shard_that_is_loaded_again_ignores_an_old_job(replica: Replica) -> None:
     replica.join()
     replica.list(("t", 1))
     replica.owned.drop("a write has an unknown outcome")

@@ -76,7 +76,7 @@ def test_a_durable_batch_releases_its_replies_and_loses_no_shard() -> None:
     assert owned.durable_seq == batch.last_seq
 
 
-def test_a_shard_that_the_store_refuses_is_lost_and_the_others_are_not() -> None:
+def test_only_the_shard_that_the_store_refuses_is_lost() -> None:
     commits = GroupCommit[str]()
     refused, taken = a_shard_that_wants(commits), a_shard_that_wants(commits, 1)
     next_append(commits)
@@ -127,7 +127,7 @@ def test_shards_that_have_nothing_to_write_make_no_transaction() -> None:
 # --- side commits -----------------------------------------------------------------------------------------
 
 
-def test_side_commits_are_read_at_once_where_nothing_is_to_be_written() -> None:
+def test_side_commits_are_read_at_once_without_an_append() -> None:
     commits = GroupCommit[str]()
     owned = a_shard()
     commits.ask(owned, "waiter")
@@ -142,7 +142,7 @@ def test_side_commits_are_read_at_once_where_nothing_is_to_be_written() -> None:
     assert commits.is_idle
 
 
-def test_side_commits_are_read_after_what_the_shard_has_decided_is_durable() -> None:
+def test_side_commits_are_read_after_decisions_are_durable() -> None:
     commits = GroupCommit[str]()
     owned = a_shard_that_wants(commits)
     commits.ask(owned, "waiter")
@@ -172,7 +172,7 @@ def test_what_is_asked_during_an_append_waits_for_the_next_one() -> None:
     assert commits.side_commits_read() == ["late"]
 
 
-def test_side_commits_of_a_dropped_shard_are_not_read_but_its_waiter_returns() -> None:
+def test_side_commits_of_a_dropped_shard_are_not_read() -> None:
     commits = GroupCommit[str]()
     dropped, owned = a_shard(), a_shard(1)
     commits.ask(dropped, "one")

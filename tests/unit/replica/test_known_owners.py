@@ -74,7 +74,7 @@ def test_what_is_known_of_a_clock_is_less_sure_with_time() -> None:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_clock_was_set_where_it_differs_by_more_than_two_clocks_do(sign: int) -> None:
+def test_a_clock_was_set_if_it_differs_beyond_the_slack(sign: int) -> None:
     reader = Reader()
     reader.read(at_ms=9_000, takes_ms=0)
     reader.ahead_ms += sign * SLACK_MS
@@ -87,7 +87,7 @@ def test_a_clock_was_set_where_it_differs_by_more_than_two_clocks_do(sign: int) 
     assert reader.known.clock_set_ms == 9_200
 
 
-def test_a_shard_may_become_free_later_by_what_a_slow_read_leaves_in_doubt() -> None:
+def test_a_slow_read_delays_when_a_shard_becomes_free() -> None:
     reader = Reader()
     reader.read(at_ms=0, takes_ms=400)
 
@@ -95,7 +95,7 @@ def test_a_shard_may_become_free_later_by_what_a_slow_read_leaves_in_doubt() -> 
     assert reader.known.next_free_ms(()) == left_ms + doubt_ms
 
 
-def test_once_the_clock_was_set_a_lease_may_go_on_for_the_length_of_one() -> None:
+def test_a_clock_that_was_set_lets_a_lease_last_its_length() -> None:
     reader = Reader()
     reader.known.clock_set_ms = 500
     reader.known.update([ShardOwner(0, "another", "", 1, 0)], 500)

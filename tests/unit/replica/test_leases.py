@@ -124,7 +124,7 @@ def held_by(replica: Replica, left_ms: int, *shard_ids: int) -> list[ShardOwner]
 # --- starting ------------------------------------------------------------------------------------------
 
 
-def test_a_replica_is_not_complete_before_it_knows_what_is_due_to_it() -> None:
+def test_a_replica_is_not_complete_before_its_first_round() -> None:
     shell = Shell()
 
     assert not shell.leases.is_complete
@@ -184,7 +184,7 @@ def test_a_store_of_this_process_alone_is_taken_whatever_it_says() -> None:
     assert shell.known.peers == []
 
 
-def test_shards_that_became_free_are_claimed_before_the_replica_registers_again() -> None:
+def test_free_shards_are_claimed_before_registering_again() -> None:
     shell = Shell()
     shell.owners = held_by(PEER, 1, *range(SHARDS))
     shell.round()
@@ -209,7 +209,7 @@ def test_leases_are_renewed_while_loading_takes_long() -> None:
     assert shell.names()[3:] == ["Claim", "Load", "Serve", "Renew"] * 3 + ["Renew"]
 
 
-def test_leases_are_not_renewed_between_portions_that_load_quickly() -> None:
+def test_quick_portions_load_without_renewals_between_them() -> None:
     shell = Shell(shards=3 * LOADING_AT_ONCE)
     shell.now_ms = LEASE_MS
     shell.leases._renewed_ms = shell.now().monotonic_ms
@@ -226,7 +226,7 @@ def test_a_claim_that_the_store_refuses_loads_nothing() -> None:
     assert shell.round() == ["ReadOwners", "Register", "NotifyPeers", "Claim"]
 
 
-def test_rows_that_cannot_be_read_are_not_served_and_the_round_goes_on() -> None:
+def test_a_round_goes_on_without_rows_that_cannot_be_read() -> None:
     shell = a_replica_with_all()
     shell.leases.remove(shell.leases.owned[1])
     shell.fails = {steps.Load}
@@ -276,7 +276,7 @@ def test_a_shard_whose_lease_another_replica_took_is_given_up() -> None:
     assert sorted(shell.leases.owned) == [0, 1, 3]
 
 
-def test_a_lease_that_ran_out_before_it_was_renewed_is_given_up_although_it_is_renewed() -> None:
+def test_a_lease_that_ran_out_before_its_renewal_is_given_up() -> None:
     shell = a_replica_with_all()
     owned = shell.leases.owned[0]
     shell.now_ms = LEASE_MS - 1
@@ -288,7 +288,7 @@ def test_a_lease_that_ran_out_before_it_was_renewed_is_given_up_although_it_is_r
     assert given_up[0].owned is owned
 
 
-def test_a_shard_that_was_dropped_during_its_renewal_stays_dropped() -> None:
+def test_a_shard_dropped_during_its_renewal_stays_dropped() -> None:
     shell = a_replica_with_all()
     dropped = shell.leases.owned[1]
     until = dropped.lease_until_ms
@@ -305,7 +305,7 @@ def test_a_shard_that_was_dropped_during_its_renewal_stays_dropped() -> None:
     assert sorted(shell.leases.owned) == [0, 2, 3]
 
 
-def test_leases_that_are_over_are_given_up_before_the_store_is_asked() -> None:
+def test_leases_that_are_over_are_given_up_without_the_store() -> None:
     shell = a_replica_with_all()
     shell.now_ms = LEASE_MS
     shell.fails = {steps.ReadOwners}
@@ -337,7 +337,7 @@ def test_only_the_shard_that_is_served_is_removed() -> None:
 # --- handing over ------------------------------------------------------------------------------------------
 
 
-def test_what_is_due_to_another_replica_is_closed_dropped_and_released_in_this_order() -> None:
+def test_a_hand_over_closes_drops_and_releases_in_this_order() -> None:
     shell = a_replica_beside_another()
     moving = [shell.leases.owned[shard_id] for shard_id in shards_of("r1", ["r0"], SHARDS)]
 
@@ -350,7 +350,7 @@ def test_what_is_due_to_another_replica_is_closed_dropped_and_released_in_this_o
     assert sorted(shell.leases.owned) == shell.leases.due
 
 
-def test_calls_whose_decision_did_not_become_durable_are_not_sent_elsewhere() -> None:
+def test_decided_calls_that_are_not_durable_are_not_forwarded() -> None:
     shell = a_replica_beside_another()
     moving = shards_of("r1", ["r0"], SHARDS)[0]
     hanging = shell.leases.owned[moving]
@@ -362,7 +362,7 @@ def test_calls_whose_decision_did_not_become_durable_are_not_sent_elsewhere() ->
     assert (dropped.code, dropped.undecided) == (NOT_AVAILABLE, False)
 
 
-def test_shards_are_handed_over_in_portions_one_round_after_the_other() -> None:
+def test_shards_are_handed_over_in_portions() -> None:
     shell = a_replica_beside_another(shards=4 * HANDING_OVER_AT_ONCE)
     shell.round()
 
@@ -377,7 +377,7 @@ def test_a_replica_that_leaves_hands_nothing_over_by_rounds() -> None:
     assert shell.round() == ["ReadOwners", "Register", "Renew"]
 
 
-def test_a_replica_that_stops_releases_all_at_once_and_its_registration() -> None:
+def test_a_replica_that_stops_releases_all_and_deregisters() -> None:
     shell = a_replica_with_all()
     shards = list(shell.leases.owned.values())
 
@@ -405,7 +405,7 @@ def test_rounds_are_a_third_of_a_lease_apart_from_begin_to_begin() -> None:
     assert shell.leases.next_round_ms(1_000, at(2_000), has_failed=False) == 1_000 + LEASE_MS // 3
 
 
-def test_a_round_that_failed_is_repeated_soon_but_not_later_than_the_next() -> None:
+def test_a_failed_round_is_repeated_soon() -> None:
     leases = a_replica_with_all().leases
     soon, late = at(100), at(LEASE_MS)
 
@@ -422,7 +422,7 @@ def test_a_round_is_due_when_a_lease_elsewhere_ends() -> None:
     assert shell.leases.next_round_ms(-3_000, shell.now(), has_failed=False) == -3_000 + LEASE_MS // 3
 
 
-def test_after_a_hand_over_that_was_all_the_next_round_is_at_once_and_then_regular() -> None:
+def test_a_hand_over_is_followed_by_a_round_at_once() -> None:
     shell = a_replica_beside_another()
     shell.round()
     assert shell.leases.next_round_ms(0, shell.now(), has_failed=False) == shell.now().monotonic_ms

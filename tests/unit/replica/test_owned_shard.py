@@ -152,7 +152,7 @@ def test_timers_are_set_once_what_set_them_is_durable() -> None:
     assert [timer.kind for timer in commit(owned).timers] == [TimerKind.JOIN]
 
 
-def test_the_members_that_are_gone_are_named_once_that_is_durable() -> None:
+def test_members_that_are_gone_are_named_once_that_is_durable() -> None:
     owned = a_shard_with_a_member(heard=Heard({}, None))
     left = decide(owned, 3, a_leave("m"), 300)
     assert left.gone == ()
@@ -160,7 +160,7 @@ def test_the_members_that_are_gone_are_named_once_that_is_durable() -> None:
     assert commit(owned).gone == [(*KEY, "m")]
 
 
-def test_without_shared_sessions_no_replica_is_to_forget_a_member() -> None:
+def test_without_shared_sessions_no_member_is_named_as_gone() -> None:
     owned = a_shard_with_a_member()
     decide(owned, 3, a_leave("m"), 300)
 
@@ -187,7 +187,7 @@ def test_a_call_without_a_reply_is_parked_for_as_long_as_it_asks() -> None:
 
 
 @pytest.mark.parametrize(("wait_ms", "parks_ms"), [(500, 500), (60_000, SESSION_MS // 3)])
-def test_a_parked_heartbeat_is_answered_within_a_third_of_the_session(wait_ms: int, parks_ms: int) -> None:
+def test_a_heartbeat_parks_for_at_most_a_third_of_its_session(wait_ms: int, parks_ms: int) -> None:
     owned = a_shard_with_a_member()
 
     assert decide(owned, 3, a_heartbeat("m", 1, wait_ms=wait_ms, instance="i"), 300).parks_ms == parks_ms
@@ -215,7 +215,7 @@ def test_a_client_that_is_gone_gets_no_reply() -> None:
     assert decide(owned, 4, a_leave("m"), 900).appends
 
 
-def test_a_call_whose_client_is_gone_is_not_answered_when_it_is_durable() -> None:
+def test_a_durable_call_without_a_client_is_not_answered() -> None:
     owned = a_shard()
     decide(owned, 1, AN_OFFSET)
     owned.hang_up(1, at(1))
@@ -239,7 +239,7 @@ def test_a_heartbeat_is_answered_at_once_where_all_is_durable(beat: Request) -> 
     assert member.session_deadline_ms == at(300).wall_ms + SESSION_MS
 
 
-def test_a_heartbeat_is_left_to_submit_while_anything_is_not_durable() -> None:
+def test_a_heartbeat_is_left_to_submit_unless_all_is_durable() -> None:
     owned = a_shard_with_a_member()
     decide(owned, 3, a_commit("m", 1), 300)
     assert owned.try_heartbeat(4, BEAT, at(300)) is None
@@ -249,7 +249,7 @@ def test_a_heartbeat_is_left_to_submit_while_anything_is_not_durable() -> None:
     assert isinstance(owned.try_heartbeat(4, BEAT, at(300)), Answer)
 
 
-def test_a_heartbeat_is_left_to_submit_when_the_lease_is_over_or_the_shard_is_closed() -> None:
+def test_a_heartbeat_is_left_to_submit_once_closed_or_expired() -> None:
     owned = a_shard_with_a_member()
     assert owned.try_heartbeat(3, BEAT, LEASE_ENDS) is None
     owned.close("it moves", at(300))
@@ -278,7 +278,7 @@ def test_a_session_that_is_over_expires_its_member() -> None:
     assert "member_expired" in kinds(owned)
 
 
-def test_with_shared_sessions_the_other_replicas_are_asked_before_a_member_expires() -> None:
+def test_other_replicas_are_asked_before_a_member_expires() -> None:
     owned = a_shard_with_a_member(heard=Heard({}, None))
     owned.lease_until_ms = 2**40
 
@@ -312,7 +312,7 @@ def test_a_member_that_another_replica_saw_too_long_ago_expires() -> None:
     assert owned.others_answered(session_timer(), SESSION_MS, at(SESSION_MS + 200)).appends
 
 
-def test_a_generation_that_the_server_assigns_is_left_to_the_shell() -> None:
+def test_an_assignment_by_the_server_is_left_to_the_shell() -> None:
     timer = Timer(TimerKind.ASSIGN, *KEY, "", at(0).wall_ms)
 
     assert a_shard().on_timer(timer, at(0)) == Ready(assigns=timer)
@@ -355,11 +355,11 @@ def test_a_member_keeps_what_the_last_owner_was_silent_for() -> None:
         pytest.param(Heard({}, 300), id="the store does not know the member"),
     ],
 )
-def test_a_member_of_which_the_store_does_not_know_enough_has_a_full_session(heard: Heard) -> None:
+def test_a_member_unknown_to_the_store_has_a_full_session(heard: Heard) -> None:
     assert session_left_ms(taken_over(heard)) == SESSION_MS
 
 
-def test_the_timers_of_full_sessions_are_set_beside_those_of_shortened_ones() -> None:
+def test_timers_of_full_and_of_shortened_sessions_are_set() -> None:
     image = a_shard_with_a_member().shard.image()
     owned, _ = a_loading_shard(heard=Heard({(*KEY, "m"): 4_000}, 300), image=image)
 
@@ -417,7 +417,7 @@ def test_nothing_is_decided_once_the_lease_is_over() -> None:
     assert (owned.seq, owned.waiting, owned.is_closed) == (seq, 0, True)
 
 
-def test_what_was_decided_in_time_is_refused_once_the_lease_is_over() -> None:
+def test_a_decided_call_is_refused_once_the_lease_is_over() -> None:
     owned = a_shard()
     decide(owned, 1, AN_OFFSET)
 
@@ -426,7 +426,7 @@ def test_what_was_decided_in_time_is_refused_once_the_lease_is_over() -> None:
     assert (refused.error, refused.detail) == (UNAVAILABLE, LEASE_IS_OVER)
 
 
-def test_a_closed_shard_sends_calls_to_the_next_owner_and_answers_what_it_has_decided() -> None:
+def test_a_closed_shard_answers_only_what_it_has_decided() -> None:
     owned = a_shard()
     decide(owned, 1, AN_OFFSET)
     assert owned.close("it moves", at(1)).appends
@@ -466,7 +466,7 @@ def test_a_dropped_shard_answers_with_the_code_that_is_given() -> None:
     assert reply_to(ready, 1).error is ErrorCode.NOT_COORDINATOR
 
 
-def test_a_decided_call_is_not_sent_to_the_replica_that_the_shard_moves_to() -> None:
+def test_a_decided_call_is_not_sent_to_the_next_owner() -> None:
     owned = a_shard()
     decide(owned, 1, AN_OFFSET)
 
@@ -491,7 +491,7 @@ def test_a_dropped_shard_does_nothing_more() -> None:
     assert owned.try_heartbeat(4, BEAT, at(1)) is None
 
 
-def test_what_a_step_has_decided_is_shown_to_observers_before_it_is_durable() -> None:
+def test_observers_see_decisions_before_they_are_durable() -> None:
     owned = a_shard()
 
     decided = decide(owned, 1, AN_OFFSET).decided
@@ -527,7 +527,7 @@ def a_shard_that_assigns() -> tuple[OwnedShard, AssignmentJob]:
 SHARES = {"m": b"share"}
 
 
-def test_what_the_server_has_assigned_answers_the_syncs_once_it_is_durable() -> None:
+def test_a_durable_assignment_by_the_server_answers_the_syncs() -> None:
     owned, job = a_shard_that_assigns()
     decide(owned, 3, a_sync("m", 1, "i"), 300)
 
@@ -546,7 +546,7 @@ def test_what_the_server_could_not_assign_fails_the_generation() -> None:
     assert "assignment_failed" in kinds(owned)
 
 
-def test_an_assignment_for_a_group_that_has_moved_on_is_not_taken() -> None:
+def test_an_assignment_of_an_earlier_generation_is_not_taken() -> None:
     owned, job = a_shard_that_assigns()
     decide(owned, 3, replace(reads("u"), member_id="m"), 300)
 
@@ -554,7 +554,7 @@ def test_an_assignment_for_a_group_that_has_moved_on_is_not_taken() -> None:
     assert owned.finish_job(job, SHARES, at(300)) is None
 
 
-def test_an_assignment_is_not_taken_once_the_lease_is_over_or_the_shard_is_closed() -> None:
+def test_no_assignment_is_taken_once_closed_or_expired() -> None:
     owned, job = a_shard_that_assigns()
     assert owned.finish_job(job, SHARES, LEASE_ENDS) is None
     owned.close("it moves", at(300))

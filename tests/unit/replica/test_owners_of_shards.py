@@ -41,7 +41,7 @@ def test_a_shard_without_an_owner_has_no_peer() -> None:
 @pytest.mark.parametrize(
     ("owner", "is_free"), [(owned_by("r1", 1), False), (owned_by("r1", 0), True), (owned_by(ME, 9), True)]
 )
-def test_a_shard_is_free_once_its_lease_is_over_or_if_it_is_our_own(owner: ShardOwner, is_free: bool) -> None:
+def test_a_shard_is_free_without_a_lease_of_another_replica(owner: ShardOwner, is_free: bool) -> None:
     assert known(owner).is_free(0) is is_free
 
 
@@ -56,7 +56,7 @@ def test_a_read_replaces_what_was_known() -> None:
     assert (owners.is_free(0), owners.is_free(1), owners.read_ms) == (True, False, 2_000)
 
 
-def test_the_next_shard_becomes_free_when_the_first_lease_elsewhere_ends() -> None:
+def test_the_first_lease_to_end_frees_the_next_shard() -> None:
     owners = known(owned_by("r1", 700), owned_by("r1", 400, shard_id=1))
 
     assert owners.next_free_ms(()) == 1_400

@@ -33,7 +33,7 @@ def test_a_heartbeat_waits_for_at_most_a_third_of_the_session(asked_ms: int | No
     assert wait_ms(a_heartbeat("m0", 1, wait_ms=asked_ms), a_stable_group().shard) == parked_ms
 
 
-def test_a_heartbeat_of_a_long_session_waits_within_the_bounds_of_the_server() -> None:
+def test_a_heartbeat_of_a_long_session_waits_for_the_bound() -> None:
     core = a_stable_group()
     member = core.group.members["m0"]
     member.image = replace(member.image, session_timeout_ms=4 * MAX_WAIT_MS)

@@ -185,7 +185,7 @@ def test_a_heartbeat_of_this_very_moment_is_published(replica: Replica) -> None:
     assert replica.publish() == ShardNews(0, {replica.member: 0}, [])
 
 
-def test_a_shard_that_was_published_keeps_its_time_while_others_are(replica: Replica) -> None:
+def test_each_shard_is_published_in_its_own_time(replica: Replica) -> None:
     busy, silent = replica, Replica()
     silent.owned.claim = replace(silent.owned.claim, shard_id=1)
     both = [busy.owned, silent.owned]
@@ -279,7 +279,7 @@ def test_a_new_owner_knows_nothing_from_a_store_that_is_away_and_does_not_ask_it
         (None, 3_000, SESSION_MS),
     ],
 )
-def test_a_new_owner_leaves_no_member_less_than_its_last_heartbeat_may_have_promised(
+def test_a_new_owner_keeps_what_the_last_heartbeat_promised(
     replica: Replica, seen_ms_ago: int | None, published_ms_ago: int | None, left_ms: int
 ) -> None:
     now, seen = replica.now(), {} if seen_ms_ago is None else {replica.member: seen_ms_ago}
@@ -290,7 +290,7 @@ def test_a_new_owner_leaves_no_member_less_than_its_last_heartbeat_may_have_prom
     assert member.session_deadline_ms == now.wall_ms + min(SESSION_MS, left_ms)
 
 
-def test_a_store_that_was_away_is_read_again_once_that_time_is_over(replica: Replica) -> None:
+def test_a_store_that_was_away_is_read_again_later(replica: Replica) -> None:
     replica.goes_away()
     replica.publish()
     replica.answers = lambda _do: Heard({replica.member: 5}, 7)
