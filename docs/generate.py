@@ -280,13 +280,13 @@ def sdk() -> str:
 
 
 def mutants() -> str:
-    """Every planted bug with what finds it, and what became of the mutants that a tool made."""
+    """Every planted bug with the seed or test that finds it, and the outcomes of the mutants that a tool made."""
     rows = mutants_reference
     return page(
         "Mutants",
         "Each row is a bug that a test plants in the product's code, to show that the checks would notice it. "
-        "`make test` plants all of them, so a row that were not true any more would fail. There are no seconds: "
-        "a seed or a test takes well below one, whatever the machine.",
+        "`make test` plants all of them, so a row that is out of date fails. Times are left out: a seed or a test "
+        "takes well below a second on any machine.",
         "## The server",
         "`simulator` is `rota.testing` (replay: `make sim SEED=8 ARGS='--mutant NAME'`; without a number, one of the "
         "first 500 seeds finds it), `runtime` is `rota.testing.runtimes`, which plays the production runtime; "
@@ -298,7 +298,7 @@ def mutants() -> str:
         "## Made by a tool",
         "`make mutants` has mutmut make every small change of `membership/`, `replica/` and `group/` that it knows, "
         "and plays the rooms' quick tests against each. mypy rejects most of them; a change of a text for people is "
-        "not counted. This is what was measured last.",
+        "not counted. These are the counts of the last run.",
         table(rows.TOOL_HEADINGS, rows.tool_rows()),
         "Those that may survive, each with its reason:",
         table(rows.SURVIVOR_HEADINGS, rows.survivor_rows()),

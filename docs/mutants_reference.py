@@ -1,4 +1,4 @@
-"""The rows of docs/reference/mutants.md: bugs that are planted on purpose, and what finds each."""
+"""The rows of docs/reference/mutants.md: bugs that are planted on purpose, and the seed or test that finds each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.sim.mutants import MUTANTS
 from tests.sim.registry import ABOUT
 from tests.sim.test_mutants import FOUND_BY, NOT_BY_SEEDS
 
-SERVER_HEADINGS = ("planted bug", "rule", "what is broken", "where", "finding", "found by")
+SERVER_HEADINGS = ("planted bug", "rule", "defect", "where", "finding", "found by")
 CLIENT_HEADINGS = ("planted bug", "finding", "found by")
 TOOL_HEADINGS = ("room", "made", "rejected by mypy", "texts", "left to the tests", "found", "survive")
 SURVIVOR_HEADINGS = ("function", "mutation", "why it may survive")
@@ -60,7 +60,7 @@ def client_rows() -> Iterator[tuple[str, ...]]:
 
 
 def tool_rows() -> Iterator[tuple[object, ...]]:
-    """What `make mutants` measured last, by room."""
+    """The counts of the last run of `make mutants`, by room."""
     for room, counts in json.loads(MEASURED.read_text()).items():
         left = counts["tests"] + counts["survived"]
         made = left + counts["types"] + counts["text"]

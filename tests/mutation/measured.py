@@ -1,4 +1,4 @@
-"""What was measured last: `measured.json`, which `make mutants` writes and docs/reference/mutants.md shows."""
+"""The counts of the last run: `measured.json`, which `make mutants` writes and docs/reference/mutants.md shows."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ use_git_change_detection = false
 
 
 def build_stage(room: Room) -> Path:
-    """Write the room's folder. What mutmut has found out there before stays."""
+    """Write the room's folder. The results of earlier runs stay."""
     room.stage.mkdir(parents=True, exist_ok=True)
     for package in (room.stage / "mutants" / "src" / "rota").glob("*"):
         if package.is_dir() and package.name != room.name:

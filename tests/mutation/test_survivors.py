@@ -74,7 +74,7 @@ def test_types_do_not_count_for_the_tests() -> None:
         ("return f(a, b)", "return f(a, )", False),
     ],
 )
-def test_a_change_of_a_text_for_people_is_told_from_others(before: str, after: str, is_of_text: bool) -> None:
+def test_a_change_of_a_text_for_people_is_recognised(before: str, after: str, is_of_text: bool) -> None:
     assert Mutant("f", (before,), (after,), SURVIVED).is_of_text is is_of_text
 
 

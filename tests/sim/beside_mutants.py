@@ -119,7 +119,7 @@ def progress_is_shown_before_it_is_taken_in(patch: Patch) -> None:
 
 @mutant
 def what_is_taken_in_is_written_again(patch: Patch) -> None:
-    """S10: the owner's write overwrites what a later transaction of the user's has committed."""
+    """S10: the owner's write overwrites a later commit of a user's transaction."""
     original = offsets._record_taken_in
 
     def record_taken_in(result: Any, group: Any, member_id: str, rows: Any) -> None:

@@ -215,7 +215,7 @@ def sessions_end_early(patch: Patch) -> None:
 
 @mutant
 def generation_not_bumped(patch: Patch) -> None:
-    """S1: a join phase that changed nobody keeps the generation."""
+    """S1: a join phase that changed no member keeps the generation."""
     original = GenerationCompleted
 
     def completed(*, generation_id: int, **fields: Any) -> Any:
@@ -341,7 +341,7 @@ def leave_not_durable(patch: Patch) -> None:
 
 @mutant
 def static_replacement_in_completing(patch: Patch) -> None:
-    """S16 (KAFKA-9801): a static member comes back while the leader assigns to its old id, and nobody is told."""
+    """S16 (KAFKA-9801): a static member comes back while the leader assigns to its old id, and no rebalance follows."""
     original = rebalance.start_rebalance
 
     def start(result: Result, group: Any, limits: Any, reason: str, by: str) -> None:
@@ -362,7 +362,7 @@ def static_replacement_in_completing(patch: Patch) -> None:
 
 @mutant
 def resync_drops_a_static_return(patch: Patch) -> None:
-    """S16: the leader assigns anew to an id that a static member has given up since, and nobody is told."""
+    """S16: the leader assigns anew to an id that a static member has given up since, and no rebalance follows."""
     original = sync._resync
 
     def resync(result: Result, group: Any, leader: Any, request: Any, call: int, limits: Any) -> None:
@@ -394,7 +394,7 @@ def candidate_is_named_as_leader(patch: Patch) -> None:
 
 @mutant
 def newcomer_passes_the_fence(patch: Patch) -> None:
-    """S15: who has only joined the next generation is taken for a member of this one."""
+    """S15: a member that has only joined the next generation passes for a member of this one."""
 
     def verify(group: Any, request: Any) -> Any:
         reply = original(group, request)
@@ -410,7 +410,7 @@ def newcomer_passes_the_fence(patch: Patch) -> None:
 
 @mutant
 def failover_shortens_sessions(patch: Patch) -> None:
-    """L1: who was heard of by the old owner gets less than its session from the new one."""
+    """L1: a member whose heartbeat the old owner received gets less than its session from the new one."""
     original = shard._resume
 
     def resume(result: Result, group: Any) -> None:
@@ -441,7 +441,7 @@ def heartbeat_in_join_phase_does_not_renew(patch: Patch) -> None:
 
 @mutant
 def session_timer_not_rearmed(patch: Patch) -> None:
-    """L2: a session timer that rings early is not set again, so the member never expires."""
+    """L2: a session timer that fires early is not set again, so the member never expires."""
 
     def member_to_expire(result: Result, group: Any, timer: Any) -> Any:
         member = group.members.get(timer.member_id)

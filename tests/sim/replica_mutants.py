@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rota.group import (
-    shard,
-)
+from rota.group import shard
 from rota.protocol.errors import ErrorCode
 from rota.replica import assigning, forwarding, owned_shard
 from rota.replica.group_commit import GroupCommit, Landed
@@ -110,7 +108,7 @@ def lease_is_not_watched(patch: Patch) -> None:
 
 @mutant
 def replies_after_the_lease(patch: Patch) -> None:
-    """S15: what was decided in time is answered when the lease is over."""
+    """S15: a decision that was made in time is answered when the lease is over."""
 
     def released(self: Any, replies: Any, seq: int, _now: Any) -> Any:
         answers = ((number, Answer(reply, seq, self.claim.epoch)) for number, reply in replies)
@@ -353,7 +351,7 @@ def a_new_owner_ignores_what_was_left_of_sessions(patch: Patch) -> None:
 
 @mutant
 def old_updates_are_believed(patch: Patch) -> None:
-    """L1: what the store has not received for long, because it was away, is held against members."""
+    """L1: while the store was away it received no heartbeats, and their absence counts against members."""
 
     def share_sessions(shard: Any, heard: Any, now: Any, _: int) -> Any:
         return shard.share_sessions(heard.heard_ms_ago, owned_shard.GRACE_MS, now.wall_ms).timers
