@@ -131,9 +131,9 @@ class _EndsAtOnce:
 
 @pytest.mark.parametrize("before_it_is_entered", [False, True])
 def test_a_member_rejected_at_once_enters_its_block_or_raises(before_it_is_entered: bool) -> None:
-    """However long the caller's thread takes to look."""
+    """However late the caller's thread wakes up."""
 
-    class SlowLook(threading.Event):
+    class SlowWait(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             super().wait(timeout)
             concurrent.futures.wait([block._holding])
@@ -142,7 +142,7 @@ def test_a_member_rejected_at_once_enters_its_block_or_raises(before_it_is_enter
     thread = _Thread()
     thread.start()
     block = _Block(_EndsAtOnce(before_it_is_entered=before_it_is_entered), thread)
-    block._entered = SlowLook()
+    block._entered = SlowWait()
 
     if not before_it_is_entered:
         block.enter()

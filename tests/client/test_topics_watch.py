@@ -24,7 +24,7 @@ REST_S = 200.0
 WAITS_AT_REST = 11
 """Of 20 seconds each."""
 LOOKS_AT_REST = (REST_S / 3.75 - 1, REST_S / 2.25 + 1)
-"""The watch may miss a change: one look in three refresh intervals, of a second each, give or take a quarter."""
+"""The watch may miss a change: one check in three refresh intervals, of a second each, give or take a quarter."""
 
 
 class Line(Cable):

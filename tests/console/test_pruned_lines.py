@@ -57,10 +57,10 @@ async def test_the_page_of_the_group_is_there(pruned: tuple[Site, int]) -> None:
 async def test_the_download_names_the_first_revision(pruned: tuple[Site, int]) -> None:
     site, first = pruned
 
-    told = (await site.http.get(site.path("indexers", "journal.json"))).json()
+    downloaded = (await site.http.get(site.path("indexers", "journal.json"))).json()
 
-    assert told["first_revision"] == first
-    assert [line["revision"] for line in told["events"]] == [first]
+    assert downloaded["first_revision"] == first
+    assert [line["revision"] for line in downloaded["events"]] == [first]
 
 
 async def test_a_whole_journal_is_shown_without_a_word_about_pruning(site: Site) -> None:

@@ -198,7 +198,7 @@ async def until_blocked(url: str, by: asyncpg.Connection) -> None:
     blocked = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
     async with asyncio.timeout(30):
         while not await watching.fetchval(blocked, by.get_server_pid()):
-            continue  # each look waits for Postgres
+            continue  # each query waits for Postgres
     await watching.close()
 
 

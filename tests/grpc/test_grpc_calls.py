@@ -271,7 +271,7 @@ async def test_a_watch_behind_pruned_lines_gets_the_first_revision(
 
 
 class OvertakingStore(MemoryStore):
-    """Its journal is pruned right after a look where it begins."""
+    """Its journal is pruned right after its first revision was read."""
 
     async def read_events(self, shard_id: int, after_seq: int, limit: int, **names: Any) -> list[JournalEvent]:
         found = await super().read_events(shard_id, after_seq, limit, **names)

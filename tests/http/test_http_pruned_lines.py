@@ -143,7 +143,7 @@ async def test_a_store_that_is_away_does_not_end_a_browsers_stream() -> None:
 
 
 class StoreIsAway(ScriptedCoordinator):
-    """It cannot look where the journal begins."""
+    """It cannot read the first revision."""
 
     async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
         raise StoreUnavailable("the store is away")

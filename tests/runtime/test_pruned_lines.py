@@ -1,4 +1,4 @@
-"""Whoever follows a group's journal is stopped where lines are pruned, at the owner and through other replicas."""
+"""A watch of a group ends with an error where lines are pruned, at the owner and through other replicas."""
 
 from __future__ import annotations
 
@@ -85,16 +85,16 @@ async def test_a_follower_goes_on_behind_pruned_lines_and_says_so(
     fleet: list[RunningReplica], tables: MemoryTables, caplog: pytest.LogCaptureFixture
 ) -> None:
     here, there = fleet[0], fleet[1]
-    group, told = a_group_of(there), Listener()
+    group, listener = a_group_of(there), Listener()
     await commit(there.local, group, 5)
     tables.prune_shard(shard_of("default", group, SHARDS), 4)
 
-    follower = Follower(here.routed, "default", group, told)
+    follower = Follower(here.routed, "default", group, listener)
     follower._last = 1  # where it was when the group's owner went away
     await until(lambda: bool(there.local._host("default", group).watchers))  # type: ignore[union-attr]
     await there.routed.call(a_join(group))
-    await until(lambda: told.kinds[-1:] == ["leader_changed"])
+    await until(lambda: listener.kinds[-1:] == ["leader_changed"])
 
-    assert told.events[0].seq == 5
+    assert listener.events[0].seq == 5
     assert "a follower of a group goes on behind pruned lines" in caplog.text
     await asyncio.gather(follower.end(), return_exceptions=True)

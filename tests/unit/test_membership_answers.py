@@ -152,7 +152,7 @@ def test_a_heartbeat_between_two_syncs_does_not_park() -> None:
 
 
 def trouble_after(bench: Bench, reply: Reply, after_ms: int = 1_500) -> Unreachable | Rejected:
-    """What is published once this has lasted for the notice."""
+    """The event that is published once this has lasted for the notice."""
     bench.answered(reply, after_ms)
     (event,) = bench.events or bench.passes(SETTINGS.notice_ms)
     assert isinstance(event, Unreachable | Rejected)

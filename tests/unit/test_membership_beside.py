@@ -1,4 +1,4 @@
-"""What other threads of a program may ask or report: heartbeats beside the shell, and who may act now."""
+"""Questions and reports of other threads: heartbeats beside the shell, and whether the member may act now."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_a_join_after_a_loss_is_followed_by_a_heartbeat(generation_id: int) -> N
 
 
 def test_a_member_that_joins_again_by_itself_keeps_its_deadline() -> None:
-    """Nobody told it of a rebalance: the answer may come at once, and renew nothing."""
+    """It received no notice of a rebalance: the answer may come at once, and renew nothing."""
     bench = a_stable_follower()
     bench.membership.request_rejoin(bench.now_ms, "new topics")
     bench.membership.rejoin(bench.now_ms, (Protocol("range", b"holds share"),), holding=True)
@@ -113,7 +113,7 @@ def test_a_pending_join_counts_the_session_from_that_call() -> None:
     assert bench.membership.deadline_ms == sent_ms + SESSION_MS - MARGIN_MS
 
 
-# --- what is forgotten --------------------------------------------------------------------------------------------
+# --- forgetting --------------------------------------------------------------------------------------------------
 
 
 def test_a_loss_while_joining_is_not_rebalanced_twice() -> None:

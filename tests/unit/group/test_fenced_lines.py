@@ -1,4 +1,4 @@
-"""Zombies in the journal: who was refused, at what, with which generation; once each."""
+"""Zombies in the journal: the refused member, its operation and its generation; once each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What replicas share of sessions: a new owner shortens them, another replica's word prolongs them."""
+"""What replicas share of sessions: a new owner shortens them, another replica's answer prolongs them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_member_whose_call_is_parked_keeps_its_session_stopped() -> None:
     assert left_ms(core, "m0") == SESSION_MS - 9_000 + GRACE_MS
 
 
-# --- what is published --------------------------------------------------------------------------------------
+# --- publishing --------------------------------------------------------------------------------------------
 
 
 def test_members_that_were_seen_are_taken_once_with_the_time() -> None:
@@ -163,7 +163,7 @@ def test_a_member_seen_too_early_by_another_replica_expires() -> None:
     assert "member_expired" in [entry.record.kind for entry in result.records]
 
 
-def test_the_word_about_a_member_that_is_gone_does_nothing() -> None:
+def test_an_answer_about_a_member_that_is_gone_does_nothing() -> None:
     core = a_stable_group()
     timer = timer_of(core)
 

@@ -52,7 +52,7 @@ def session_timer(ms: int = SESSION_MS + 200) -> Timer:
 
 
 def kinds(owned: OwnedShard) -> list[str]:
-    """What the next batch tells the journal."""
+    """The kinds of the records in the next batch."""
     return [entry.record.kind for entry in owned.take_batch().entries]
 
 
@@ -498,7 +498,7 @@ def test_observers_see_decisions_before_they_are_durable() -> None:
 
     assert decided is not None
     assert [entry.record.kind for entry in decided.records] == ["offsets_committed"]
-    read = decide(a_shard(), 1, a_sync("nobody", 1)).decided
+    read = decide(a_shard(), 1, a_sync("stranger", 1)).decided
     assert read is not None
     assert read.records == []
 

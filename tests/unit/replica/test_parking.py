@@ -42,7 +42,7 @@ def test_a_heartbeat_of_a_long_session_waits_for_the_bound() -> None:
 
 
 def test_a_heartbeat_of_no_member_does_not_wait() -> None:
-    assert wait_ms(a_heartbeat("nobody", 1, wait_ms=700), a_stable_group().shard) == 0
+    assert wait_ms(a_heartbeat("stranger", 1, wait_ms=700), a_stable_group().shard) == 0
 
 
 def test_what_is_answered_at_once_has_the_servers_bound() -> None:
