@@ -91,7 +91,7 @@ $(BIN)/python:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ .venv/base.stamp
 
-# What changes the cores for `make mutants`.
+# The tool that changes the cores for `make mutants`.
 .venv/mutants.stamp: pyproject.toml | .venv/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[mutants]'
 	@touch $@

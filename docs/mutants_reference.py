@@ -36,8 +36,8 @@ def server_rows() -> Iterator[tuple[str, ...]]:
         about = ABOUT.get(name)
         rules = about.rules if about is not None else ", ".join(_RUNTIME[name].rules)
         findings = findings_of(name)
-        what = about.what if about is not None else _sentence(FINDINGS[findings[0]].text if findings else name)
-        yield f"`{name}`", rules, what, places.get(name, "see there"), ", ".join(findings), "; ".join(_found_by(name))
+        defect = about.defect if about is not None else _sentence(FINDINGS[findings[0]].text if findings else name)
+        yield f"`{name}`", rules, defect, places.get(name, "see there"), ", ".join(findings), "; ".join(_found_by(name))
 
 
 def _found_by(name: str) -> Iterator[str]:

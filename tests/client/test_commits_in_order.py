@@ -200,7 +200,7 @@ async def test_on_revoked_may_wait_for_a_commit_that_has_to_be_repeated_while_th
 
 @in_virtual_time
 async def test_a_commit_that_fails_after_a_revocation_stores_nothing() -> None:
-    """What was stored before it would be committed later, behind the progress of another member."""
+    """An offset that was stored before it would be committed later, behind the progress of another member."""
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
         async with a_consumer(worker) as consumer:

@@ -249,7 +249,7 @@ def test_a_body_in_a_thread_is_waited_for_however_often_it_is_cancelled() -> Non
 
 
 def test_on_lost_is_not_called_after_on_revoked_has_returned() -> None:
-    """The thread returns while the event loop is busy; the share is lost before the loop learns of it."""
+    """The thread returns while the event loop is busy; the share is lost before the loop notices."""
     calls: list[str] = []
     callbacks, has_begun, may_return = _Thread(), threading.Event(), threading.Event()
     callbacks.workers = ThreadPoolExecutor(1)

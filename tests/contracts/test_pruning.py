@@ -180,7 +180,7 @@ async def test_partitions_that_are_empty_are_dropped_but_nobody_waits_for_a_read
 
 @pytest.fixture
 async def truncating(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A transaction that does what `prune` does with whole days, up to the moment before it commits."""
+    """A transaction that deletes whole days as `prune` does, up to the moment before it commits."""
     connection = await asyncpg.connect(url)
     transaction = connection.transaction()
     await transaction.start()

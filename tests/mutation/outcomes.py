@@ -1,4 +1,4 @@
-"""What became of a room's mutants, as mutmut has written it down below the room's stage."""
+"""The outcomes of a room's mutants, as mutmut has written them down below the room's stage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NUMBERED = re.compile(r"^(?P<function>.+)__mutmut_\d+$")
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One mutant: the function that it changes, the lines that go and come, and what found it."""
+    """One mutant: the function that it changes, the lines that go and come, and the check that found it."""
 
     function: str
     removed: tuple[str, ...]
@@ -57,7 +57,7 @@ def forget_survivors(room: Room) -> None:
 
 
 def tally(mutants: list[Mutant]) -> Counter[str]:
-    """How many were found by what; those of texts for people are counted apart."""
+    """How many each check found; those of texts for people are counted apart."""
     return Counter("text" if mutant.is_of_text else mutant.found_by for mutant in mutants)
 
 

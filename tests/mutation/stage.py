@@ -1,6 +1,6 @@
 """Where a room is mutated: a folder below `build/` that shows mutmut the layout that it expects.
 
-mutmut imports what it mutates from `src/` and copies it: here `src` and `tests` are links to ours.
+mutmut imports the modules that it mutates from `src/` and copies them: here `src` and `tests` are links to ours.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def build_stage(room: Room) -> Path:
     room.stage.mkdir(parents=True, exist_ok=True)
     for package in (room.stage / "mutants" / "src" / "rota").glob("*"):
         if package.is_dir() and package.name != room.name:
-            shutil.rmtree(package)  # mutmut copies only what is not there.
+            shutil.rmtree(package)  # mutmut copies only missing files.
     for link, target in (("src", ROOT / "service"), ("tests", ROOT / "tests")):
         path = room.stage / link
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What `make mutants` reads and writes, checked without playing a mutant."""
+"""The files that `make mutants` reads and writes, checked without playing a mutant."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_lines_that_were_pruned_before_they_were_read_are_named(sqlite_url: str)
 def test_lines_that_are_pruned_while_they_are_read_are_named(
     engine: str, wanted: Wanted, request: pytest.FixtureRequest
 ) -> None:
-    """Also where few lines are wanted, so that a gap does not show in what is read."""
+    """Also where few lines are wanted, so that the lines that are read do not show a gap."""
     url = str(request.getfixturevalue(f"{engine}_url"))
     journal = open_journal(url)
     spans = spans_between(journal.heads().start, journal.heads().end)

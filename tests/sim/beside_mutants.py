@@ -1,4 +1,4 @@
-"""Planted bugs in what happens beside the members' work: pruning, users' transactions, forced rebalances, clocks."""
+"""Planted bugs beside the members' work: pruning, users' transactions, forced rebalances, clocks."""
 
 from __future__ import annotations
 

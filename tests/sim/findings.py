@@ -41,9 +41,11 @@ FINDINGS: dict[str, Finding] = {
     "faults A12": _as(
         "offsets of an Empty group expire by their own age", "offsets_of_an_empty_group_expire_by_their_own_age"
     ),
-    "faults R1": _as("a reply without entries leaves before what it shows is durable", "answered_from_memory"),
+    "faults R1": _as(
+        "a reply without entries leaves before the state that it shows is durable", "answered_from_memory"
+    ),
     "faults R2": _as(
-        "a read is answered at once from what is not durable",
+        "a read is answered at once from memory that is not durable",
         "answered_from_memory",
         "a_heartbeat_is_answered_from_memory",
     ),
@@ -88,7 +90,7 @@ FINDINGS: dict[str, Finding] = {
         "the other replicas are not asked before a member expires", "the_others_are_not_asked_before_an_expiry"
     ),
     "aesthetics D2 sessions": _as(
-        "a new owner ignores what was left of sessions", "a_new_owner_ignores_what_was_left_of_sessions"
+        "a new owner ignores the rest of sessions", "a_new_owner_ignores_what_was_left_of_sessions"
     ),
 }
 

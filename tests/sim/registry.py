@@ -10,15 +10,15 @@ from typing import Any
 
 Mutant = Callable[[], AbstractContextManager[None]]
 MUTANTS: dict[str, Mutant] = {}
-_DOCUMENTED = re.compile(r"(?P<rules>[A-Z]\d+[a-z]?(, [A-Z]\d+[a-z]?)*)( \([^)]*\))?: (?P<what>.+\.)")
+_DOCUMENTED = re.compile(r"(?P<rules>[A-Z]\d+[a-z]?(, [A-Z]\d+[a-z]?)*)( \([^)]*\))?: (?P<defect>.+\.)")
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a planted bug's docstring says: the rules that it breaks, and how."""
+    """The docstring of a planted bug: the rules that it breaks, and the defect."""
 
     rules: str
-    what: str
+    defect: str
 
 
 ABOUT: dict[str, About] = {}
@@ -42,8 +42,8 @@ def mutant(plant: Callable[[Callable[[Any, str, Any], None]], None]) -> None:
 
     MUTANTS[plant.__name__] = planted
     documented = _DOCUMENTED.fullmatch(" ".join((plant.__doc__ or "").split()))
-    assert documented is not None, f"the docstring of {plant.__name__} is not `RULE: what is broken.`"
-    ABOUT[plant.__name__] = About(documented["rules"], documented["what"])
+    assert documented is not None, f"the docstring of {plant.__name__} is not `RULE: the defect.`"
+    ABOUT[plant.__name__] = About(documented["rules"], documented["defect"])
 
 
 Patch = Callable[[Any, str, Any], None]

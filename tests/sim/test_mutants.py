@@ -54,13 +54,13 @@ FOUND_BY = {
     "void_pending_id_does_not_end_the_join_phase": 6,
     "what_is_taken_in_is_written_again": 31,
 }
-"""A seed for what the first few do not find: it is played before them."""
+"""A seed for each planted bug that the first few do not find: it is played before them."""
 
 NOT_BY_SEEDS = {
     "a_heartbeat_is_answered_from_memory",  # The simulated servers hand every heartbeat in by `submit`.
     "skipped_assignment_counts",  # No simulated leader assigns after it was asked not to.
 }
-"""What the simulator does not find: a test of `DIRECTED` does."""
+"""The simulator does not find these: a test of `DIRECTED` does."""
 RARE = 100
 """A planted bug that no earlier seed finds has a directed test, too: one seed is soon another world."""
 

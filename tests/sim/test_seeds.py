@@ -17,11 +17,11 @@ FIRST = int(os.environ.get("ROTA_SIM_FIRST", "0"))
 REGRESSIONS = Path(__file__).parent / "regression_seeds.txt"
 
 SITUATIONS = (Path(__file__).parent / "situations.txt").read_text().splitlines()
-"""What every chunk must have met at least once: a run that never met it has not tested it."""
+"""Every chunk must have met each of these at least once: otherwise it has not tested it."""
 
 
 COVERED = (0, 256)
-"""The chunk whose seeds reach what `unreached.txt` says."""
+"""The chunk of seeds that `unreached.txt` is about."""
 UNREACHED = Arguments((Path(__file__).parent / "unreached.txt").read_text())
 
 

@@ -97,7 +97,7 @@ def test_a_member_without_a_share_holds_nothing() -> None:
     assert not bench.membership.holds_with(bench.now_ms, BEAT, BEATING, bench.now_ms)
 
 
-# --- heard -------------------------------------------------------------------------------------------------
+# --- answers to other senders --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reply", [BEATING, REBALANCING])
@@ -168,7 +168,7 @@ def test_a_newcomer_has_no_heartbeat_to_send() -> None:
     assert a_newcomer().membership.overdue_heartbeat(10**9) is None
 
 
-# --- what the shell decides --------------------------------------------------------------------------------------
+# --- decisions of the shell ----------------------------------------------------------------------------------
 
 
 def test_a_member_that_is_held_off_joins_when_it_may() -> None:

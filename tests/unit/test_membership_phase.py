@@ -1,4 +1,4 @@
-"""Join phases from a member's side: which answers renew its session, and what it forgets with a generation."""
+"""Join phases from a member's side: the answers that renew its session, and the state that ends with a generation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each request of a member carries, and the bounds of the settings that it is made of."""
+"""The fields of each request of a member, and the bounds of the settings that it is made of."""
 
 from __future__ import annotations
 

@@ -533,7 +533,7 @@ class Member(Running, Generic[Share]):
         if self._machine.is_away and self._closing is None:
             self._holding.is_leaving = False
             self._reminder.stop()
-            # What it asks for may have changed since it stepped aside.
+            # Its subscription may have changed since it stepped aside.
             self._machine.say(self._role.protocols(None, -1))
             self._machine.come_back(self._now_ms())
             self._wake.set()

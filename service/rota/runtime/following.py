@@ -1,4 +1,4 @@
-"""Being told of a group's journal lines wherever its shard lives, for those who need them soon but can do without."""
+"""The journal lines of a group, whichever replica owns its shard, for listeners that can miss some."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rota.runtime.subscriptions import Listener
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.25
-"""While a shard moves. Who is on a stream learns the same from its next heartbeat."""
+"""While a shard moves. A member on a stream gets the same with its next heartbeat."""
 
 
 class Followed(Protocol):
@@ -34,7 +34,7 @@ class Follower:
     """Follows one group: on the spot while its shard is here, over the owner's watch while it is not.
 
     Lines come in order and at most once. Some may be missing around a move, unless the owner's watch brings them; those
-    that are pruned by then are logged and skipped: members learn the same from their next heartbeats.
+    that are pruned by then are logged and skipped: members get the same with their next heartbeats.
     """
 
     def __init__(self, coordinator: Followed, namespace: str, group_id: str, listener: Listener) -> None:

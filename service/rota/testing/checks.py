@@ -1,7 +1,7 @@
 """What must hold of every run: one linear scan over the journal and the answers, one small function for each rule.
 
 The ids in the docstrings (S1 to S16 safety, D1 to D3 durability and honest errors, L1 to L7 liveness) are those of the
-reports. What can be seen only while it happens (D1, L6, L7, S14) the world notes by itself; and L11: without faults
+reports. The world itself notes violations that show only at their moment (D1, L6, L7, S14); and L11: without faults
 the server assigns the new partitions of a topic within seconds, and only the replica that owns the group does.
 """
 

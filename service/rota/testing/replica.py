@@ -268,7 +268,7 @@ class Replica(ReplicaProcess):
 
     def _have_read(self, by_id: dict[int, OwnedShard], commits: list[SideCommit] | None) -> None:
         for shard_id, found in groupby(commits or (), key=lambda commit: commit.shard_id):
-            self.world.sometimes("a shard takes in what was committed beside it")
+            self.world.sometimes("a shard takes in offsets that were committed beside it")
             self._take_in(by_id[shard_id], list(found))
         waiting, self._is_reading = self.group.side_commits_read(), False
         for done in waiting:

@@ -1,4 +1,4 @@
-"""Administrators' acts: each that changes something is followed by a line that says whose act it was."""
+"""Administrators' acts: each that changes something is followed by a line that names the administrator."""
 
 from __future__ import annotations
 

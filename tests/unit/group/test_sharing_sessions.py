@@ -1,4 +1,4 @@
-"""What replicas share of sessions: a new owner shortens them, another replica's answer prolongs them."""
+"""Sessions that replicas share: a new owner shortens them, another replica's answer prolongs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What outlives a restart, a deletion or a call: deadlines, generations, parked calls, the age of progress."""
+"""State that outlives a restart, a deletion or a call: deadlines, generations, parked calls, the age of progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What replies and journal lines say, word for word: readers of the journal and of logs act on it."""
+"""The texts of replies and journal lines, word for word: readers of the journal and of logs act on them."""
 
 from __future__ import annotations
 

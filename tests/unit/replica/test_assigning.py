@@ -1,4 +1,4 @@
-"""Assigning by the server without a shell: when topics are listed, for which groups, and what an outcome means."""
+"""Assigning by the server without a shell: when topics are listed, for which groups, and the effect of an outcome."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Replica:
         self.go_on()
 
     def shares(self, group: str = "g") -> list[list[int]]:
-        """What each member has of the topic `t`."""
+        """Each member's partitions of the topic `t`."""
         members = self.owned.shard.groups["default", group].members.values()
         return [json.loads(member.assignment)["topics"].get("t", []) for member in members if member.assignment]
 

@@ -1,4 +1,4 @@
-"""Group commit without a store: what goes into which transaction, and what its outcome means for each shard."""
+"""Group commit without a store: the content of each transaction, and the effect of its outcome on each shard."""
 
 from __future__ import annotations
 

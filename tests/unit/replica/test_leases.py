@@ -1,4 +1,4 @@
-"""Rounds of leases without a store: in which order a replica asks, and what it makes of the answers."""
+"""Rounds of leases without a store: the order of a replica's questions, and its decisions by the answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHARDS = 4
 
 
 class Shell:
-    """Carries the rounds out: a store that grants what it is asked for, unless a test says otherwise."""
+    """Carries the rounds out: a store that grants each request, unless a test says otherwise."""
 
     def __init__(self, *, shards: int = SHARDS, steal: bool = False) -> None:
         self.known = KnownOwners(ME.replica_id, shards)
@@ -37,7 +37,7 @@ class Shell:
         self.takes_ms: dict[type[Do], int] = {}
         self.fails: set[type[Do]] = set()
         self.before: dict[type[Do], Callable[[], None]] = {}
-        """What happens while such a step is under way."""
+        """Called while such a step is under way."""
         self.now_ms = 0
         self.steps: list[Do] = []
 

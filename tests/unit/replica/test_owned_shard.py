@@ -322,7 +322,7 @@ def test_an_assignment_by_the_server_is_left_to_the_shell() -> None:
 
 
 def taken_over(heard: Heard) -> OwnedShard:
-    """The next owner of a shard with a member, which the liveness store knows as `heard` says."""
+    """The next owner of a shard with a member, with these heartbeats in the liveness store."""
     image = a_shard_with_a_member().shard.image()
     owned, _ = a_loading_shard(heard=heard, image=image)
     return owned

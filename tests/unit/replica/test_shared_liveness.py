@@ -274,7 +274,7 @@ def test_a_new_owner_knows_nothing_from_a_store_that_is_away_and_does_not_ask_it
     [
         (4_000, 3_000, SESSION_MS - 4_000 + 3_000 + GRACE_MS),  # It was silent for a second; the grace covers that.
         (9_000, 3_000, SESSION_MS - 3_000 + 2 * PUBLISH_MS),  # It may have sent a heartbeat after the publication.
-        (9_000, 6_501, SESSION_MS),  # The store has lost what the owner published while it held the lease.
+        (9_000, 6_501, SESSION_MS),  # The store has lost the owner's publications of the time of its lease.
         (9_000, None, SESSION_MS),
         (None, 3_000, SESSION_MS),
     ],
