@@ -11,7 +11,7 @@ from rota.storage.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.runtime import test_waiting
 from tests.runtime.conftest import NOW
-from tests.unit.group import test_static_members, test_survivals
+from tests.unit.group import test_progress, test_static_members
 from tests.unit.replica import test_forwarding, test_group_commit, test_leases, test_owned_shard, test_shared_liveness
 
 
@@ -79,10 +79,10 @@ DIRECTED: dict[str, Directed] = {
         test_shared_liveness.test_a_member_that_has_left_is_forgotten_once_that_is_durable, _leave
     ),
     "offsets_of_an_empty_group_expire_by_their_own_age": Directed(
-        test_survivals.test_progress_ages_from_when_its_group_became_empty
+        test_progress.test_progress_of_a_group_that_had_members_counts_from_the_last_of_them
     ),
     "progress_of_a_topic_that_no_member_reads_expires_at_once": Directed(
-        test_survivals.test_progress_of_a_topic_that_is_not_read_expires_alone
+        test_progress.test_progress_of_a_topic_that_is_not_read_expires_alone
     ),
     "old_updates_are_believed": Directed(test_owned_shard.test_a_member_keeps_what_the_last_owner_was_silent_for),
     "only_one_shard_is_given_up": Directed(test_group_commit.test_an_append_of_unknown_outcome_loses_every_shard_in_it),

@@ -21,7 +21,7 @@ from rota.protocol.limits import Limits
 from rota.storage.memory import MemoryTables, _Shard
 from rota.testing.facts import facts_of, rows_of
 
-NAMESPACE, GROUP_ID = "default", "g"
+KEY = NAMESPACE, GROUP_ID = "default", "g"
 SESSION_MS, REBALANCE_MS, DELAY_MS = 10_000, 30_000, 300
 LIMITS = Limits(initial_rebalance_delay_ms=DELAY_MS, offsets_retention_ms=60_000)
 

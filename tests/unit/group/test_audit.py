@@ -8,16 +8,8 @@ import pytest
 
 from rota.group.records import Administered
 from rota.protocol import messages as m
-from tests.unit.group.driver import (
-    GROUP_ID,
-    NAMESPACE,
-    Core,
-    a_stable_group,
-    an_empty_group,
-    an_empty_shard,
-)
+from tests.unit.group.driver import KEY, NAMESPACE, Core, a_stable_group, an_empty_group, an_empty_shard
 
-KEY = (NAMESPACE, GROUP_ID)
 ACT = m.Act("alice", "ticket 7", "10.0.0.7")
 SILENT = m.Act("alice", origin="10.0.0.7")
 

@@ -17,10 +17,9 @@ from rota.group.state import Group
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from tests.unit.group.driver import GROUP_ID, NAMESPACE, Core
+from tests.unit.group.driver import KEY, NAMESPACE, Core
 
 EXAMPLES = int(os.environ.get("ROTA_MACHINE_EXAMPLES", "100"))
-KEY = (NAMESPACE, GROUP_ID)
 TINY = Limits(
     min_session_timeout_ms=100,
     max_session_timeout_ms=5_000,

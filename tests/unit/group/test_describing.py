@@ -13,6 +13,7 @@ from rota.protocol.errors import ErrorCode
 from rota.types.consumer import Assignment, Subscription, encode_assignment, encode_subscription
 from tests.unit.group.driver import (
     GROUP_ID,
+    KEY,
     NAMESPACE,
     REBALANCE_MS,
     SESSION_MS,
@@ -29,7 +30,6 @@ from tests.unit.group.driver import (
     an_empty_shard,
 )
 
-KEY = (NAMESPACE, GROUP_ID)
 DESCRIBE = m.DescribeGroup(*KEY)
 
 

@@ -6,17 +6,8 @@ import pytest
 
 from rota.group.records import RequestFenced
 from rota.protocol import messages as m
-from tests.unit.group.driver import (
-    GROUP_ID,
-    NAMESPACE,
-    Core,
-    a_heartbeat,
-    a_join,
-    a_stable_group,
-    a_sync,
-)
+from tests.unit.group.driver import KEY, Core, a_heartbeat, a_join, a_stable_group, a_sync
 
-KEY = (NAMESPACE, GROUP_ID)
 ITEMS = (m.OffsetToCommit("t", 0, 1),)
 ZOMBIE = ("m0", "i0")
 REQUESTS: dict[str, m.Request] = {

@@ -7,8 +7,7 @@ import pytest
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from tests.unit.group.driver import (
-    GROUP_ID,
-    NAMESPACE,
+    KEY,
     REBALANCE_MS,
     Core,
     a_group_awaiting_its_assignment,
@@ -21,8 +20,6 @@ from tests.unit.group.driver import (
     an_empty_shard,
     everybody_again,
 )
-
-KEY = (NAMESPACE, GROUP_ID)
 
 
 def described(core: Core) -> m.DescribeReply:

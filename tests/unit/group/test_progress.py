@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from rota.group.rows import OffsetRow, SideCommit
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from rota.types.consumer import Subscription, encode_subscription
 from tests.unit.group.driver import (
-    GROUP_ID,
+    KEY,
     LIMITS,
     NAMESPACE,
     Core,
@@ -19,7 +20,9 @@ from tests.unit.group.driver import (
     a_fetch,
     a_group_awaiting_its_assignment,
     a_group_in_a_join_phase,
+    a_heartbeat,
     a_join,
+    a_leave,
     a_stable_group,
     a_sync,
     an_empty_group,
@@ -27,14 +30,21 @@ from tests.unit.group.driver import (
     everybody_again,
 )
 
-KEY = (NAMESPACE, GROUP_ID)
+ITEM = m.OffsetToCommit("t", 0, 1)
+TWO_TOPICS = (ITEM, replace(ITEM, topic="u"))
+
+
+def a_reader(*topics: str) -> Core:
+    """A consumer group of one member in its initial delay."""
+    core = an_empty_shard()
+    metadata = encode_subscription(Subscription(topics=topics))
+    core.send(a_join(new="m0", instance="i", protocols=(("range", metadata),), protocol_type="consumer"))
+    return core
 
 
 def a_consumer_group(*topics: str) -> Core:
     """One member, subscribed to the topics, Stable."""
-    core = an_empty_shard()
-    metadata = encode_subscription(Subscription(topics=topics))
-    core.send(a_join(new="m0", instance="i", protocols=(("range", metadata),), protocol_type="consumer"))
+    core = a_reader(*topics)
     core.let_the_join_phase_end()
     core.ask(a_sync("m0", 1, "i", m0=b""))
     return core
@@ -105,7 +115,7 @@ def test_one_bad_partition_does_not_spoil_the_others() -> None:
 
 def test_progress_of_a_topic_that_somebody_reads_cannot_be_deleted() -> None:
     core = a_consumer_group("t")
-    core.ask(m.CommitOffsets(*KEY, 1, (m.OffsetToCommit("t", 0, 1), m.OffsetToCommit("u", 0, 1)), "m0", "i"))
+    core.ask(m.CommitOffsets(*KEY, 1, TWO_TOPICS, "m0", "i"))
 
     request = m.DeleteOffsets(*KEY, (m.TopicPartitions("t", (0,)), m.TopicPartitions("u", (0, 9))))
     reply = core.ask(request)
@@ -121,6 +131,31 @@ def test_progress_of_a_group_with_members_of_another_type_cannot_be_deleted() ->
 
     assert core.ask(request).error is ErrorCode.NON_EMPTY_GROUP
     assert an_empty_shard().ask(request).error is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def deleted(core: Core) -> ErrorCode:
+    (partition,) = core.ask(m.DeleteOffsets(*KEY, (m.TopicPartitions("t", (0,)),))).partitions
+    error: ErrorCode = partition.error
+    return error
+
+
+def test_a_consumer_group_of_unknown_topics_may_read_all() -> None:
+    assert deleted(a_reader("u")) is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+
+
+def test_an_empty_consumer_group_reads_nothing() -> None:
+    core = a_reader("t")
+    core.ask(a_leave("m0"))
+    core.advance(1_000)
+    assert core.group.state == "Empty"
+
+    assert deleted(core) is ErrorCode.NONE
+
+
+def test_a_group_without_members_reads_nothing_whatever_its_type() -> None:
+    core = an_empty_group()
+
+    assert deleted(core) is ErrorCode.NONE
 
 
 def test_group_goes_with_its_last_offset_when_its_retention_is_over() -> None:
@@ -160,15 +195,29 @@ def test_progress_of_a_group_that_never_had_members_counts_from_its_commit() -> 
     assert [found.partition for found in core.ask(a_fetch()).offsets] == [1]
 
 
-def test_topic_that_nobody_reads_any_more_expires_from_a_stable_group() -> None:
+def test_progress_of_a_topic_that_is_not_read_expires_alone() -> None:
     core = a_consumer_group("t")
-    core.ask(m.CommitOffsets(*KEY, 1, (m.OffsetToCommit("t", 0, 1), m.OffsetToCommit("u", 0, 1)), "m0", "i"))
-    for _ in range(LIMITS.offsets_retention_ms // 5_000):
-        core.advance(5_000)
-        core.ask(m.Heartbeat(*KEY, "m0", 1, "i"))
+    committed_ms = core.now_ms
+    core.ask(m.CommitOffsets(*KEY, 1, TWO_TOPICS, "m0", "i"))
+    until_ms = committed_ms + LIMITS.offsets_retention_ms
+    while core.now_ms < until_ms - 1:
+        core.ask(a_heartbeat("m0", 1, instance="i"))
+        core.advance(min(5_000, until_ms - 1 - core.now_ms))
+    assert core.sweep() == 0
+    core.advance(1)
 
     assert core.sweep() == 1
-    assert [found.topic for found in core.ask(a_fetch()).offsets] == ["t"]
+    assert (core.last("offsets_deleted").partitions, core.last("offsets_deleted").reason) == ((("u", 0),), "expired")
+
+
+def test_a_sweep_counts_all_that_has_gone() -> None:
+    core = an_empty_shard()
+    for group_id, count in (("a", 2), ("b", 3)):
+        items = tuple(replace(ITEM, partition=number) for number in range(count))
+        core.ask(m.CommitOffsets(NAMESPACE, group_id, -1, items))
+    core.advance(LIMITS.offsets_retention_ms)
+
+    assert core.sweep() == 2 + 3 + 2, "progress, and the groups that held it"
 
 
 def test_group_with_members_is_not_swept() -> None:
@@ -321,3 +370,18 @@ def test_deleted_topic_is_unknown() -> None:
     assert core.ask(m.GetTopic(NAMESPACE, "t")).error is ErrorCode.UNKNOWN_TOPIC
     assert core.ask(m.DeleteTopic(NAMESPACE, "t")).error is ErrorCode.UNKNOWN_TOPIC
     assert core.ask(m.ListTopics(NAMESPACE)).topics == ()
+
+
+# --- commits of users' own transactions ---------------------------------------------------------------
+
+
+def test_users_commits_are_taken_in_with_all_that_they_say() -> None:
+    core = a_stable_group(members=1)
+    row = OffsetRow(*KEY, "t", 0, 42, 5, "x", 900)
+    gone = SideCommit(0, 1, NAMESPACE, "gone", "t", 0, "m0", replace(row, group_id="gone"))
+    core.checking = False  # The store has the row already, this driver's store has not.
+    core._take(core.shard.take_in([gone, SideCommit(0, 2, *KEY, "t", 0, "m0", row)], core.now_ms))
+
+    line = core.last("offsets_committed")
+    assert (line.member_id, line.reason) == ("m0", "in a transaction of the user's")
+    assert core.group.offsets[("t", 0)] == row

@@ -5,18 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rota.group.result import Timer, TimerKind
-from tests.unit.group.driver import (
-    GROUP_ID,
-    NAMESPACE,
-    SESSION_MS,
-    Core,
-    a_group_in_a_join_phase,
-    a_heartbeat,
-    a_join,
-    a_stable_group,
-)
+from tests.unit.group.driver import KEY, SESSION_MS, Core, a_group_in_a_join_phase, a_heartbeat, a_join, a_stable_group
 
-KEY = (NAMESPACE, GROUP_ID)
 GRACE_MS = 1_000
 
 

@@ -1,21 +1,17 @@
-"""State that outlives a restart, a deletion or a call: deadlines, generations, parked calls, the age of progress."""
+"""State that outlives a restart, a deletion or a call: deadlines, generations and parked calls."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 
 from rota.group.result import Timer, TimerKind
-from rota.group.rows import GroupRow, OffsetRow, SideCommit, TopicsRevisionRow
+from rota.group.rows import GroupRow, TopicsRevisionRow
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from rota.types import TopicFacts
-from rota.types.consumer import Subscription, encode_subscription
 from tests.unit.group.driver import (
     DELAY_MS,
-    GROUP_ID,
-    LIMITS,
+    KEY,
     NAMESPACE,
     REBALANCE_MS,
     SESSION_MS,
@@ -33,7 +29,6 @@ from tests.unit.group.driver import (
 )
 from tests.unit.group.test_assigning_by_server import TOPICS, a_group, candidates, finish, the_job
 
-KEY = (NAMESPACE, GROUP_ID)
 ITEM = m.OffsetToCommit("t", 0, 1)
 
 
@@ -310,95 +305,6 @@ def test_only_an_administrator_makes_a_group_by_committing() -> None:
 
     assert core.ask(m.CommitOffsets(*KEY, 0, (ITEM,))).error is ErrorCode.GROUP_ID_NOT_FOUND
     assert core.shard.groups == {}
-
-
-# --- the age of progress ------------------------------------------------------------------------------
-
-
-def a_reader(*topics: str) -> Core:
-    """A consumer group of one member in its initial delay; progress was committed before."""
-    core = an_empty_shard()
-    core.ask(m.CommitOffsets(*KEY, -1, (ITEM, replace(ITEM, topic="u"))))
-    metadata = encode_subscription(Subscription(topics=topics))
-    core.send(a_join(new="m0", instance="i", protocols=(("range", metadata),), protocol_type="consumer"))
-    return core
-
-
-def test_progress_of_a_topic_that_is_not_read_expires_alone() -> None:
-    core = a_reader("t")
-    committed_ms = core.now_ms
-    core.let_the_join_phase_end()
-    core.ask(m.SyncGroup(*KEY, "m0", 1, "i", assignments=(("m0", b""),)))
-    until_ms = committed_ms + LIMITS.offsets_retention_ms
-    while core.now_ms < until_ms - 1:
-        core.ask(a_heartbeat("m0", 1, instance="i"))
-        core.advance(min(5_000, until_ms - 1 - core.now_ms))
-    assert core.sweep() == 0
-    core.advance(1)
-
-    assert core.sweep() == 1
-    assert (core.last("offsets_deleted").partitions, core.last("offsets_deleted").reason) == ((("u", 0),), "expired")
-
-
-def test_progress_ages_from_when_its_group_became_empty() -> None:
-    core = a_stable_group(members=1)
-    core.ask(a_commit("m0", 1))
-    committed_ms = core.now_ms
-    while core.now_ms < committed_ms + LIMITS.offsets_retention_ms:
-        core.ask(a_heartbeat("m0", 1))
-        core.advance(5_000)
-    core.ask(a_leave("m0"))
-    assert core.sweep() == 0
-    core.advance(LIMITS.offsets_retention_ms)
-
-    assert core.sweep() == 2, "the offset, and the group"
-
-
-def test_a_sweep_counts_all_that_has_gone() -> None:
-    core = an_empty_shard()
-    for group_id, count in (("a", 2), ("b", 3)):
-        items = tuple(replace(ITEM, partition=number) for number in range(count))
-        core.ask(m.CommitOffsets(NAMESPACE, group_id, -1, items))
-    core.advance(LIMITS.offsets_retention_ms)
-
-    assert core.sweep() == 2 + 3 + 2, "progress, and the groups that held it"
-
-
-def deleted(core: Core) -> ErrorCode:
-    (partition,) = core.ask(m.DeleteOffsets(*KEY, (m.TopicPartitions("t", (0,)),))).partitions
-    error: ErrorCode = partition.error
-    return error
-
-
-def test_a_consumer_group_of_unknown_topics_may_read_all() -> None:
-    assert deleted(a_reader("u")) is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-
-
-def test_an_empty_consumer_group_reads_nothing() -> None:
-    core = a_reader("t")
-    core.ask(a_leave("m0"))
-    core.advance(1_000)
-    assert core.group.state == "Empty"
-
-    assert deleted(core) is ErrorCode.NONE
-
-
-def test_a_group_without_members_reads_nothing_whatever_its_type() -> None:
-    core = an_empty_group()
-
-    assert deleted(core) is ErrorCode.NONE
-
-
-def test_users_commits_are_taken_in_with_all_that_they_say() -> None:
-    core = a_stable_group(members=1)
-    row = OffsetRow(*KEY, "t", 0, 42, 5, "x", 900)
-    gone = SideCommit(0, 1, NAMESPACE, "gone", "t", 0, "m0", replace(row, group_id="gone"))
-    core.checking = False  # The store has the row already, this driver's store has not.
-    core._take(core.shard.take_in([gone, SideCommit(0, 2, *KEY, "t", 0, "m0", row)], core.now_ms))
-
-    line = core.last("offsets_committed")
-    assert (line.member_id, line.reason) == ("m0", "in a transaction of the user's")
-    assert core.group.offsets[("t", 0)] == row
 
 
 # --- texts of a mismatch ------------------------------------------------------------------------------

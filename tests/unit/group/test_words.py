@@ -18,7 +18,7 @@ from rota.group.records import (
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from tests.unit.group.driver import (
-    GROUP_ID,
+    KEY,
     LIMITS,
     NAMESPACE,
     SESSION_MS,
@@ -34,7 +34,6 @@ from tests.unit.group.driver import (
     an_empty_shard,
 )
 
-KEY = (NAMESPACE, GROUP_ID)
 REBALANCING = ErrorCode.REBALANCE_IN_PROGRESS
 
 

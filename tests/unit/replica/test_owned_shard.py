@@ -16,17 +16,7 @@ from rota.replica.leases import MOVES
 from rota.replica.owned_shard import GRACE_MS, LEASE_IS_OVER, NOTHING, PUBLISH_MS, OwnedShard, Ready
 from rota.replica.ports import Answer, Heard, ShardClaim
 from rota.types.consumer import Subscription, encode_subscription
-from tests.unit.group.driver import (
-    GROUP_ID,
-    NAMESPACE,
-    SESSION_MS,
-    a_commit,
-    a_fetch,
-    a_heartbeat,
-    a_join,
-    a_leave,
-    a_sync,
-)
+from tests.unit.group.driver import KEY, SESSION_MS, a_commit, a_fetch, a_heartbeat, a_join, a_leave, a_sync
 from tests.unit.replica.shards import (
     AN_OFFSET,
     EPOCH,
@@ -42,7 +32,6 @@ from tests.unit.replica.shards import (
     reply_to,
 )
 
-KEY = (NAMESPACE, GROUP_ID)
 UNAVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
 BEAT = a_heartbeat("m", 1, instance="i")
 
