@@ -1,4 +1,4 @@
-"""Phase two done by the coordinator (protocol.md §4): who asks for it, what is awaited, and what comes of it."""
+"""Phase two done by the coordinator (protocol.md §4): the requests for it, and the effects of its outcomes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import json
 
 import pytest
 
-from rota.group.assignment import AssignmentJob
-from rota.group.result import TimerKind
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinedMember
 from rota.types import TopicFacts
-from rota.types.leader import Candidate, decode_election, encode_candidate
+from rota.types.leader import decode_election
 from tests.unit.group.driver import (
-    GROUP_ID,
-    NAMESPACE,
+    KEY,
     Core,
     a_heartbeat,
     a_join,
@@ -22,40 +19,20 @@ from tests.unit.group.driver import (
     a_sync,
     an_empty_shard,
 )
-
-DOCUMENTS = b'{"topics": ["documents"]}'
-TOPICS = {"documents": TopicFacts(4), "elsewhere": TopicFacts(9)}
-Listed = tuple[tuple[str, bytes], ...]
-SERVER_STICKY: Listed = (("server:sticky", DOCUMENTS),)
-
-
-def a_group(protocols: Listed = SERVER_STICKY, members: int = 2, protocol_type: str = "consumer") -> Core:
-    """The join phase is over: `m0`, `m1`, … are in generation 1."""
-    core = an_empty_shard()
-    for number in range(members):
-        join(core, f"m{number}", protocols, protocol_type)
-    while core.group.state == "PreparingRebalance":
-        core.advance(100)
-    return core
-
-
-def join(core: Core, member_id: str, protocols: Listed = SERVER_STICKY, protocol_type: str = "consumer") -> int:
-    if member_id not in core.ids:
-        core.ids.append(member_id)
-        core.ask(a_join(new=member_id, protocols=protocols, protocol_type=protocol_type))
-    return core.send(a_join(member_id, protocols=protocols, protocol_type=protocol_type))
-
-
-def the_job(core: Core) -> AssignmentJob:
-    job = core.shard.assignment_job(NAMESPACE, GROUP_ID)
-    assert job is not None
-    return job
-
-
-def finish(core: Core, job: AssignmentJob | None = None, topics: dict[str, TopicFacts] = TOPICS) -> None:
-    """What the runtime does: compute, and hand it in."""
-    job = job or the_job(core)
-    core._take(core.shard.finish_job(job, job.side.assign(job.generation, topics), core.now_ms))
+from tests.unit.group.served import (
+    DOCUMENTS,
+    SERVER_STICKY,
+    Listed,
+    a_served_group,
+    a_served_static_member,
+    asks_for_assignment,
+    candidates,
+    end_join_phase,
+    finish,
+    hand_in,
+    join,
+    the_job,
+)
 
 
 def share(core: Core, member_id: str) -> list[int]:
@@ -69,7 +46,7 @@ def share(core: Core, member_id: str) -> list[int]:
 
 
 def test_syncs_of_all_wait_for_the_server_and_bring_their_shares() -> None:
-    core = a_group()
+    core = a_served_group()
     calls = {member_id: core.send(a_sync(member_id, 1)) for member_id in core.ids}
     assert all(core.is_parked(call) for call in calls.values()), "also the leader's, which brings no assignment"
 
@@ -83,8 +60,7 @@ def test_syncs_of_all_wait_for_the_server_and_bring_their_shares() -> None:
 def test_the_leader_is_told_that_it_need_not_assign() -> None:
     core = an_empty_shard()
     calls = [join(core, "m0"), join(core, "m1")]
-    while core.group.state == "PreparingRebalance":
-        core.advance(100)
+    end_join_phase(core)
 
     leader, follower = map(core.answer, calls)
     assert (leader.leader_id, leader.skip_assignment, leader.members) == ("m0", True, ())
@@ -92,7 +68,7 @@ def test_the_leader_is_told_that_it_need_not_assign() -> None:
 
 
 def test_an_assignment_that_the_leader_sends_all_the_same_is_not_heeded() -> None:
-    core = a_group()
+    core = a_served_group()
     call = core.send(a_sync("m0", 1, m0=b"everything"))
     assert core.is_parked(call)
     finish(core)
@@ -104,7 +80,7 @@ def test_an_assignment_that_the_leader_sends_all_the_same_is_not_heeded() -> Non
 
 
 def test_nobody_is_removed_for_a_sync_that_it_never_sends() -> None:
-    core = a_group()
+    core = a_served_group()
     finish(core)
 
     for _ in range(10):
@@ -116,7 +92,7 @@ def test_nobody_is_removed_for_a_sync_that_it_never_sends() -> None:
 
 
 def test_what_was_computed_for_another_generation_changes_nothing() -> None:
-    core = a_group()
+    core = a_served_group()
     late = the_job(core)
     core.ask(a_leave("m1"))
     core.send(a_join("m0", protocols=SERVER_STICKY, protocol_type="consumer"))
@@ -130,7 +106,7 @@ def test_what_was_computed_for_another_generation_changes_nothing() -> None:
 
 
 def test_who_stays_keeps_what_it_had_without_saying_what_it_owns() -> None:
-    core = a_group(members=3)
+    core = a_served_group(members=3)
     finish(core)
     before = {member_id: share(core, member_id) for member_id in core.ids}
 
@@ -144,7 +120,7 @@ def test_who_stays_keeps_what_it_had_without_saying_what_it_owns() -> None:
 
 
 def test_a_topic_that_grew_is_a_resync_and_parked_heartbeats_hear_of_it() -> None:
-    core = a_group()
+    core = a_served_group()
     finish(core)
     waiting = core.send(a_heartbeat("m1", 1, wait_ms=3_000))
 
@@ -156,7 +132,7 @@ def test_a_topic_that_grew_is_a_resync_and_parked_heartbeats_hear_of_it() -> Non
 
 def test_a_partition_that_would_change_hands_makes_a_rebalance_instead_of_a_resync() -> None:
     """Else its next member begins before its last one has learnt that it has to stop."""
-    core = a_group(protocols=(("server:range", DOCUMENTS),))
+    core = a_served_group(protocols=(("server:range", DOCUMENTS),))
     finish(core)
     assert (share(core, "m0"), share(core, "m1")) == ([0, 1], [2, 3])
 
@@ -167,7 +143,7 @@ def test_a_partition_that_would_change_hands_makes_a_rebalance_instead_of_a_resy
 
 def test_a_topic_that_is_gone_makes_a_rebalance() -> None:
     """It may be there again, and another member's, before its last one has fetched that it lost it."""
-    core = a_group()
+    core = a_served_group()
     finish(core)
 
     finish(core, topics={})
@@ -176,11 +152,7 @@ def test_a_topic_that_is_gone_makes_a_rebalance() -> None:
 
 
 def test_a_static_member_that_came_back_meanwhile_is_not_left_with_nothing() -> None:
-    core = an_empty_shard()
-    core.send(a_join(new="i-1", instance="i", protocols=SERVER_STICKY, protocol_type="consumer"))
-    while core.group.state == "PreparingRebalance":
-        core.advance(100)
-    finish(core)
+    core = a_served_static_member()
     late = the_job(core)
     core.ask(a_join(new="i-2", instance="i", protocols=SERVER_STICKY, protocol_type="consumer"))
 
@@ -196,16 +168,12 @@ def test_a_static_member_that_came_back_meanwhile_is_not_left_with_nothing() -> 
 def test_a_static_member_returning_with_other_topics_gets_them(
     topics: list[str], share_of_all: dict[str, int], asks: bool
 ) -> None:
-    core = an_empty_shard()
-    core.send(a_join(new="i-1", instance="i", protocols=SERVER_STICKY, protocol_type="consumer"))
-    while core.group.state == "PreparingRebalance":
-        core.advance(100)
-    finish(core)
+    core = a_served_static_member()
     core.advance(0)
 
     changed: Listed = (("server:sticky", json.dumps({"topics": topics}).encode()),)
     core.ask(a_join(new="i-2", instance="i", protocols=changed, protocol_type="consumer"))
-    is_asked = any(timer.kind is TimerKind.ASSIGN for _, _, timer in core._timers)
+    is_asked = asks_for_assignment(core)
     finish(core)
 
     assert is_asked is asks
@@ -214,7 +182,7 @@ def test_a_static_member_returning_with_other_topics_gets_them(
 
 
 def test_looking_again_without_a_change_is_no_resync() -> None:
-    core = a_group()
+    core = a_served_group()
     finish(core)
 
     finish(core)
@@ -223,26 +191,26 @@ def test_looking_again_without_a_change_is_no_resync() -> None:
 
 
 def test_if_it_cannot_be_computed_those_who_wait_are_told_and_join_again() -> None:
-    core = a_group()
+    core = a_served_group()
     call = core.send(a_sync("m1", 1))
 
-    core._take(core.shard.finish_job(the_job(core), "out of luck", core.now_ms))
+    hand_in(core, "out of luck")
 
     assert (core.answer(call).error, core.answer(call).detail) == (ErrorCode.ASSIGNMENT_FAILED, "out of luck")
     assert core.group.state == "PreparingRebalance"
 
 
 def test_a_stable_group_keeps_what_it_has_if_the_next_cannot_be_computed() -> None:
-    core = a_group()
+    core = a_served_group()
     finish(core)
 
-    core._take(core.shard.finish_job(the_job(core), "out of luck", core.now_ms))
+    hand_in(core, "out of luck")
 
     assert core.group.state == "Stable"
 
 
 def test_a_new_owner_finds_the_generation_that_waits() -> None:
-    core = a_group()
+    core = a_served_group()
     core.restart()
 
     assert core.group.pending_sync == {}
@@ -259,19 +227,17 @@ def test_a_mixed_group_takes_what_all_of_them_list() -> None:
     core = an_empty_shard()
     join(core, "m0", both)
     join(core, "m1", (("range", b"kafka"),))
-    while core.group.state == "PreparingRebalance":
-        core.advance(100)
+    end_join_phase(core)
 
     assert core.group.protocol_name == "range"
-    assert core.shard.assignment_job(NAMESPACE, GROUP_ID) is None, "so its leader assigns"
+    assert core.shard.assignment_job(*KEY) is None, "so its leader assigns"
     assert [member.metadata for member in _list_of_leader(core, both)] == [b"kafka", b"kafka"]
 
 
 def test_a_group_moves_to_the_server_when_its_last_member_lists_it() -> None:
     core = an_empty_shard()
     join(core, "m0", (("range", b""),))
-    while core.group.state == "PreparingRebalance":
-        core.advance(100)
+    end_join_phase(core)
     core.ask(a_sync("m0", 1, m0=b"all"))
 
     core.send(a_join("m0", protocols=(*SERVER_STICKY, ("range", b"")), protocol_type="consumer"))
@@ -282,7 +248,7 @@ def test_a_group_moves_to_the_server_when_its_last_member_lists_it() -> None:
 
 
 def test_who_only_lists_the_server_cannot_come_to_those_who_do_not() -> None:
-    core = a_group((("range", b""),))
+    core = a_served_group((("range", b""),))
 
     answer = core.ask(a_join(new="thin", protocols=SERVER_STICKY, protocol_type="consumer"))
 
@@ -306,10 +272,6 @@ def test_what_the_server_could_not_assign_is_refused_at_the_door(name: str, meta
 
 
 # --- leader -------------------------------------------------------------------------------------------
-
-
-def candidates(members: int = 2, name: str = "single") -> Core:
-    return a_group(((name, encode_candidate(Candidate("http://here"))),), members, "leader")
 
 
 @pytest.mark.parametrize("name", ["single", "server:single"])

@@ -9,7 +9,8 @@ import pytest
 
 from rota.protocol.errors import ErrorCode
 from rota.types import ProtocolType, ServerSide, TopicFacts, registry, subscribed_topics
-from tests.unit.group.driver import GROUP_ID, NAMESPACE, Core, a_join, a_sync, an_empty_shard
+from tests.unit.group.driver import Core, a_join, a_sync, an_empty_shard
+from tests.unit.group.served import a_served_group, finish, hand_in
 
 NAME = "server:luck"
 
@@ -19,7 +20,7 @@ def fail(*_: object) -> Any:
 
 
 def by_topics(topics: dict[str, TopicFacts]) -> dict[str, bytes]:
-    return {"m": b"".join(b"%d" % facts.partitions for facts in topics.values())}
+    return {"m0": b"".join(b"%d" % facts.partitions for facts in topics.values())}
 
 
 @pytest.fixture
@@ -36,24 +37,17 @@ def plug_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def a_group() -> Core:
     """The join phase of the one member is over."""
-    core = an_empty_shard()
-    core.ask(a_join(new="m", protocol_type="gamble", protocols=((NAME, b""),)))
-    core.send(a_join("m", protocol_type="gamble", protocols=((NAME, b""),)))
-    while core.group.state == "PreparingRebalance":
-        core.advance(100)
-    return core
+    return a_served_group(((NAME, b""),), 1, "gamble")
 
 
 def test_a_strategy_that_raises_at_once_is_run_again_by_the_replica(plug_in: Callable[..., None]) -> None:
     """It reports the error: the core logs nothing."""
     plug_in(assign=fail)
     core = a_group()
-    call = core.send(a_sync("m", 1))
+    call = core.send(a_sync("m0", 1))
     assert core.is_parked(call)
 
-    job = core.shard.assignment_job(NAMESPACE, GROUP_ID)
-    assert job is not None
-    core._take(core.shard.finish_job(job, "out of luck", core.now_ms))
+    hand_in(core, "out of luck")
 
     assert (core.answer(call).error, core.answer(call).detail) == (ErrorCode.ASSIGNMENT_FAILED, "out of luck")
 
@@ -62,13 +56,10 @@ def test_a_change_of_topics_that_cannot_be_compared_rebalances(plug_in: Callable
     plug_in(wants_topic=lambda _: lambda _: True, takes_away=fail)
     core = a_group()
     for partitions in (1, 2):
-        job = core.shard.assignment_job(NAMESPACE, GROUP_ID)
-        assert job is not None
-        assignments = job.side.assign(job.generation, {"t": TopicFacts(partitions)})
-        core._take(core.shard.finish_job(job, assignments, core.now_ms))
+        finish(core, topics={"t": TopicFacts(partitions)})
 
     assert core.group.state == "PreparingRebalance"
-    assert core.group.members["m"].assignment == b"1"
+    assert core.group.members["m0"].assignment == b"1"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,16 @@ from tests.unit.group.driver import (
     an_empty_group,
     an_empty_shard,
 )
-from tests.unit.group.test_assigning_by_server import TOPICS, a_group, candidates, finish, the_job
+from tests.unit.group.served import (
+    SERVER_STICKY,
+    TOPICS,
+    a_served_group,
+    asks_for_assignment,
+    candidates,
+    finish,
+    hand_in,
+    the_job,
+)
 
 ITEM = m.OffsetToCommit("t", 0, 1)
 
@@ -56,11 +65,11 @@ def test_a_restart_gives_a_join_phase_its_whole_time() -> None:
 
 
 def test_a_restart_has_the_topics_of_a_stable_group_checked() -> None:
-    core = a_group()
+    core = a_served_group()
     finish(core)
     core.restart()
 
-    assert TimerKind.ASSIGN in [timer.kind for *_, timer in core._timers]
+    assert asks_for_assignment(core)
 
 
 # --- the next generation -------------------------------------------------------------------------------
@@ -138,11 +147,11 @@ def test_the_initial_delay_is_extended_by_its_last_millisecond() -> None:
 
 
 def test_a_job_is_current_until_the_group_moves_on() -> None:
-    core = a_group()
+    core = a_served_group()
     job = the_job(core)
     assert core.shard.is_current(job)
     core.ask(a_leave("m1"))
-    core.send(a_join("m0", protocols=(("server:sticky", b'{"topics": ["documents"]}'),), protocol_type="consumer"))
+    core.send(a_join("m0", protocols=SERVER_STICKY, protocol_type="consumer"))
 
     assert not core.shard.is_current(job)
     assert not an_empty_shard().shard.is_current(job)
@@ -150,8 +159,7 @@ def test_a_job_is_current_until_the_group_moves_on() -> None:
 
 def test_a_job_names_members_with_their_instance_ids() -> None:
     core = an_empty_shard()
-    listed = (("server:sticky", b'{"topics": ["documents"]}'),)
-    core.send(a_join(new="m0", instance="i0", protocols=listed, protocol_type="consumer"))
+    core.send(a_join(new="m0", instance="i0", protocols=SERVER_STICKY, protocol_type="consumer"))
     core.let_the_join_phase_end()
 
     (member,) = the_job(core).generation.members
@@ -162,15 +170,14 @@ def test_a_restarted_election_leaves_nothing_to_assign() -> None:
     core = candidates()
     core.restart()
 
-    assert TimerKind.ASSIGN not in [timer.kind for *_, timer in core._timers]
-
+    assert not asks_for_assignment(core)
     assert core.group.state == "Stable"
     assert core.shard.assignment_job(*KEY) is None
 
 
 def test_no_member_causes_what_the_server_or_its_topics_do() -> None:
-    failed, changed = a_group(), a_group()
-    failed._take(failed.shard.finish_job(the_job(failed), "no such topic", failed.now_ms))
+    failed, changed = a_served_group(), a_served_group()
+    hand_in(failed, "no such topic")
     finish(changed)
     finish(changed, topics={"documents": TopicFacts(1)})
 
@@ -182,16 +189,16 @@ def test_no_member_causes_what_the_server_or_its_topics_do() -> None:
 
 
 def test_a_repeated_assignment_without_a_member_changes_nothing() -> None:
-    core = a_group()
+    core = a_served_group()
     shares = {"m0": the_job(core).side.assign(the_job(core).generation, TOPICS)["m0"]}
     for _ in range(2):
-        core._take(core.shard.finish_job(the_job(core), shares, core.now_ms))
+        hand_in(core, shares)
 
     assert (core.generation_id, core.group.members["m1"].assignment) == (1, b"")
 
 
 def test_sessions_that_begin_again_with_an_assignment_are_shared() -> None:
-    core = a_group()
+    core = a_served_group()
     call = core.send(m.SyncGroup(*KEY, "m0", 1))
     core.shard.share_sessions({}, 0, core.now_ms)
     core.advance(100)
