@@ -1,4 +1,4 @@
-"""A bench for one member's client core: it plays network and shell, and time passes only as told."""
+"""A bench for one member's client core: it plays network and shell, in virtual time."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ SETTINGS = MembershipSettings(
     rebalance_timeout_ms=REBALANCE_MS,
 )
 
+CLAIMS = (Protocol("range", b"mine, and what I hold"),)
 MEMBER_ID_REQUIRED = JoinReply(ErrorCode.MEMBER_ID_REQUIRED, member_id="m-1")
 BEATING = HeartbeatReply(generation_id=1, state="Stable")
+REBALANCING = HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS)
 
 
 def joined(generation_id: int = 1, *, member_id: str = "m-1", leader_id: str = "m-0", skip: bool = False) -> JoinReply:
@@ -56,7 +58,7 @@ def synced(assignment: bytes = b"share", generation_id: int = 1) -> SyncReply:
 
 @dataclass
 class Bench:
-    """Plays network and shell for one member: time passes only as told."""
+    """Plays network and shell for one member. Its clock stands still but for these methods."""
 
     membership: Membership
     now_ms: int = 1_000
@@ -69,6 +71,12 @@ class Bench:
         assert planned is not None
         self.sent_at_ms = self.now_ms = max(self.now_ms, planned.send_at_ms)
         return planned.request
+
+    def begins(self) -> JoinGroup | SyncGroup | Heartbeat | LeaveGroup:
+        """Send the next request, and notify the member of it: the call is under way."""
+        request = self.sends()
+        self.membership.sent(request, self.now_ms)
+        return request
 
     def answered(self, reply: Reply, after_ms: int = 10, jitter: float = 1.0) -> list[Event]:
         """Send what is due and have it answered."""
@@ -99,16 +107,21 @@ def a_newcomer(settings: MembershipSettings = SETTINGS) -> Bench:
     return Bench(Membership(settings))
 
 
-def a_joined_follower(settings: MembershipSettings = SETTINGS) -> Bench:
+def a_newcomer_with_an_id(settings: MembershipSettings = SETTINGS) -> Bench:
+    """It has yet to join with the id that it has got."""
     bench = a_newcomer(settings)
     bench.answered(MEMBER_ID_REQUIRED)
+    return bench
+
+
+def a_joined_follower(settings: MembershipSettings = SETTINGS) -> Bench:
+    bench = a_newcomer_with_an_id(settings)
     bench.answered(joined())
     return bench
 
 
 def a_joined_leader() -> Bench:
-    bench = a_newcomer()
-    bench.answered(MEMBER_ID_REQUIRED)
+    bench = a_newcomer_with_an_id()
     bench.answered(joined(leader_id="m-1"))
     return bench
 
@@ -120,8 +133,23 @@ def a_stable_follower(settings: MembershipSettings = SETTINGS) -> Bench:
     return bench
 
 
-def a_revoking_follower() -> Bench:
-    bench = a_stable_follower()
-    bench.answered(HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS))
+def a_revoking_follower(settings: MembershipSettings = SETTINGS) -> Bench:
+    bench = a_stable_follower(settings)
+    bench.answered(REBALANCING)
     assert bench.membership.state is State.REVOKING
+    return bench
+
+
+def a_rejoining_follower() -> Bench:
+    """Its work has stopped, and its next request is a join."""
+    bench = a_revoking_follower()
+    bench.membership.rejoin(bench.now_ms)
+    return bench
+
+
+def a_holding_joiner(settings: MembershipSettings = SETTINGS) -> Bench:
+    """A cooperative member in a rebalance: its next request is a join, and it keeps its share."""
+    bench = a_revoking_follower(settings)
+    bench.membership.rejoin(bench.now_ms, CLAIMS, holding=True)
+    assert bench.membership.state is State.UNJOINED
     return bench

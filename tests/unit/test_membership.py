@@ -32,13 +32,15 @@ from rota.protocol.messages import (
 )
 from tests.unit.membership_bench import (
     BEATING,
-    MEMBER_ID_REQUIRED,
     POLL_MS,
+    REBALANCING,
     SESSION_MS,
     SETTINGS,
     a_joined_follower,
     a_joined_leader,
     a_newcomer,
+    a_newcomer_with_an_id,
+    a_rejoining_follower,
     a_revoking_follower,
     a_stable_follower,
     joined,
@@ -55,8 +57,7 @@ def test_a_newcomer_joins_without_a_member_id() -> None:
 
 
 def test_member_id_required_is_answered_at_once_with_the_id() -> None:
-    bench = a_newcomer()
-    bench.answered(MEMBER_ID_REQUIRED)
+    bench = a_newcomer_with_an_id()
     assert bench.pause_ms() == 0
     request = bench.sends()
     assert isinstance(request, JoinGroup)
@@ -82,8 +83,7 @@ def test_a_join_parks_for_at_most_a_third_of_either_timeout() -> None:
 
 
 def test_a_join_with_a_member_id_that_nobody_answers_is_given_up_in_time_for_another_within_the_session() -> None:
-    bench = a_newcomer()
-    bench.answered(MEMBER_ID_REQUIRED)
+    bench = a_newcomer_with_an_id()
     planned = bench.membership.next_request(bench.now_ms)
     assert planned is not None
     assert isinstance(planned.request, JoinGroup)
@@ -91,8 +91,7 @@ def test_a_join_with_a_member_id_that_nobody_answers_is_given_up_in_time_for_ano
 
 
 def test_an_unknown_member_id_is_forgotten_and_the_member_joins_as_new() -> None:
-    bench = a_newcomer()
-    bench.answered(MEMBER_ID_REQUIRED)
+    bench = a_newcomer_with_an_id()
     bench.answered(JoinReply(ErrorCode.UNKNOWN_MEMBER_ID))
     assert bench.pause_ms() == 0
     request = bench.sends()
@@ -318,14 +317,13 @@ def test_pauses_between_failed_heartbeats_do_not_eat_the_session() -> None:
 def test_a_rebalance_is_announced_once_and_heartbeats_go_on_until_work_has_stopped() -> None:
     bench = a_revoking_follower()
     assert bench.events == [RebalanceStarted(1, "rebalance")]
-    assert bench.answered(HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS)) == []
+    assert bench.answered(REBALANCING) == []
     assert isinstance(bench.sends(), Heartbeat)
     assert bench.membership.holds(bench.now_ms)
 
 
 def test_once_work_has_stopped_the_member_joins_again_under_its_id() -> None:
-    bench = a_revoking_follower()
-    bench.membership.rejoin(bench.now_ms)
+    bench = a_rejoining_follower()
     request = bench.sends()
     assert isinstance(request, JoinGroup)
     assert (request.member_id, bench.membership.holds(bench.now_ms)) == ("m-1", False)

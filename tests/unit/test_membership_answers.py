@@ -16,19 +16,19 @@ from rota.protocol.messages import (
     HeartbeatReply,
     JoinReply,
     PartitionResult,
-    Protocol,
     Reply,
     SyncGroup,
     parks_for_ms,
 )
 from tests.unit.membership_bench import (
-    MEMBER_ID_REQUIRED,
     SETTINGS,
     Bench,
+    a_holding_joiner,
     a_joined_follower,
     a_joined_leader,
     a_newcomer,
-    a_revoking_follower,
+    a_newcomer_with_an_id,
+    a_rejoining_follower,
     a_stable_follower,
     joined,
     synced,
@@ -65,8 +65,7 @@ def test_an_incomplete_answer_to_a_join_is_no_answer(reply: JoinReply) -> None:
 
 
 def test_a_member_that_has_an_id_takes_no_other() -> None:
-    bench = a_newcomer()
-    bench.answered(MEMBER_ID_REQUIRED)
+    bench = a_newcomer_with_an_id()
     bench.answered(JoinReply(ErrorCode.MEMBER_ID_REQUIRED, member_id="m-2"))
 
     assert bench.membership.member_id == "m-1"
@@ -74,8 +73,7 @@ def test_a_member_that_has_an_id_takes_no_other() -> None:
 
 
 def test_generations_may_begin_with_0() -> None:
-    bench = a_newcomer()
-    bench.answered(MEMBER_ID_REQUIRED)
+    bench = a_newcomer_with_an_id()
     bench.answered(joined(0))
 
     assert (bench.membership.state, bench.membership.generation_id) == (State.SYNCING, 0)
@@ -115,8 +113,7 @@ def test_a_newcomers_join_has_the_time_of_any_call() -> None:
 
 
 def test_a_known_members_join_leaves_time_for_another() -> None:
-    bench = a_newcomer()
-    bench.answered(MEMBER_ID_REQUIRED)
+    bench = a_newcomer_with_an_id()
 
     assert timeout_ms(bench) == SETTINGS.seat_grace_ms
 
@@ -130,9 +127,7 @@ def test_a_leave_has_the_time_of_any_call() -> None:
 
 def test_the_join_of_a_holder_has_the_time_of_a_heartbeat() -> None:
     settings = replace(SETTINGS, session_timeout_ms=2_400)
-    bench = a_stable_follower(settings)
-    bench.answered(HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS))
-    bench.membership.rejoin(bench.now_ms, (Protocol("range", b"holds share"),), holding=True)
+    bench = a_holding_joiner(settings)
 
     assert timeout_ms(bench) == settings.heartbeat_grace_ms == 800
     assert settings.seat_grace_ms == 1_000
@@ -184,8 +179,7 @@ def test_silence_of_a_parked_call_begins_when_its_answer_is_due() -> None:
 
 
 def test_an_answer_of_another_protocol_is_silence_since_it_came() -> None:
-    bench = a_revoking_follower()
-    bench.membership.rejoin(bench.now_ms)
+    bench = a_rejoining_follower()
     event = trouble_after(bench, replace(joined(2), protocol_type="other"))
 
     assert event.since_ms == bench.sent_at_ms + 1_500
@@ -198,15 +192,6 @@ def test_silence_of_a_call_that_was_never_sent_begins_at_once() -> None:
     (event,) = bench.membership.on_failure(request, sent_ms, sent_ms + 1_500, 1.0, "refused", was_sent=False)
 
     assert event == Unreachable(sent_ms, "refused")
-
-
-@pytest.mark.parametrize(("late_ms", "is_published"), [(200, True), (201, False)])
-def test_a_program_that_wakes_late_reads_before_it_publishes(late_ms: int, is_published: bool) -> None:
-    bench = a_newcomer()
-    request = bench.sends()
-    bench.membership.sent(request, bench.now_ms)
-
-    assert bool(bench.passes(SETTINGS.notice_ms + late_ms)) is is_published
 
 
 # --- patience ------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from tests.unit.membership_bench import (
     BEATING,
     MARGIN_MS,
     MEMBER_ID_REQUIRED,
+    REBALANCING,
     SESSION_MS,
     Bench,
     a_joined_follower,
@@ -34,7 +35,6 @@ from tests.unit.membership_bench import (
 )
 
 BEAT = Heartbeat("default", "workers", "m-1", 1)
-REBALANCING = HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS)
 
 
 def past_its_deadline(bench: Bench) -> int:

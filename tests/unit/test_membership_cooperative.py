@@ -19,26 +19,17 @@ from rota.protocol.messages import (
 )
 from tests.unit.membership_bench import (
     BEATING,
+    CLAIMS,
     MARGIN_MS,
     REBALANCE_MS,
     SESSION_MS,
-    Bench,
-    a_revoking_follower,
+    a_holding_joiner,
     a_stable_follower,
     joined,
     synced,
 )
 
-CLAIMS = (Protocol("range", b"mine, and what I hold"),)
 PENDING = JoinReply(pending=True, member_id="m-1")
-
-
-def a_holding_joiner() -> Bench:
-    """Told of a rebalance, it joins again and keeps its share."""
-    bench = a_revoking_follower()
-    bench.membership.rejoin(bench.now_ms, CLAIMS, holding=True)
-    assert bench.membership.state is State.UNJOINED
-    return bench
 
 
 def test_it_joins_with_what_it_holds_and_may_act_meanwhile() -> None:

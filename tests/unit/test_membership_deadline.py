@@ -26,14 +26,14 @@ from rota.protocol.messages import (
 from tests.unit.membership_bench import (
     BEATING,
     MARGIN_MS,
-    MEMBER_ID_REQUIRED,
     POLL_MS,
     REBALANCE_MS,
+    REBALANCING,
     SESSION_MS,
     SETTINGS,
     Bench,
     a_joined_follower,
-    a_newcomer,
+    a_newcomer_with_an_id,
     a_stable_follower,
     joined,
     synced,
@@ -49,7 +49,7 @@ def test_the_deadline_counts_from_the_sending_of_the_last_renewal() -> None:
 def test_a_heartbeat_answered_with_a_rebalance_still_renews() -> None:
     bench = a_stable_follower()
     bench.now_ms += 2_000
-    bench.answered(HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS))
+    bench.answered(REBALANCING)
     assert bench.membership.deadline_ms == bench.sent_at_ms + SESSION_MS - MARGIN_MS
 
 
@@ -150,7 +150,7 @@ def test_who_does_not_stop_its_work_in_time_is_lost_at_the_rebalance_timeout() -
     bench = a_stable_follower()
     bench.answered(BEATING, after_ms=1)
     settled_at_ms = bench.sent_at_ms
-    rebalancing = HeartbeatReply(ErrorCode.REBALANCE_IN_PROGRESS)
+    rebalancing = REBALANCING
     while bench.membership.state is not State.UNJOINED:
         bench.answered(rebalancing)
         assert bench.now_ms <= settled_at_ms + REBALANCE_MS
@@ -170,8 +170,7 @@ def test_who_is_only_known_to_live_is_lost_when_a_join_phase_could_have_gone_on_
 
 
 def test_a_join_repeated_after_silence_counts_from_the_first_try() -> None:
-    bench = a_newcomer()
-    bench.answered(MEMBER_ID_REQUIRED)
+    bench = a_newcomer_with_an_id()
     bench.unanswered()
     first_try_ms = bench.sent_at_ms
     bench.answered(joined())

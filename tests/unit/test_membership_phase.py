@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from rota.membership import Assigned, Lost, State
 from rota.membership.join_phase import JoinPhase
 from rota.membership.pace import Pace
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import Heartbeat, HeartbeatReply, JoinGroup, JoinReply, LeaveReply, Protocol, SyncGroup
+from rota.protocol.messages import Heartbeat, HeartbeatReply, JoinReply, LeaveReply, Protocol, SyncGroup
 from tests.unit.membership_bench import (
     BEATING,
     MARGIN_MS,
@@ -18,9 +16,10 @@ from tests.unit.membership_bench import (
     SESSION_MS,
     SETTINGS,
     Bench,
+    a_holding_joiner,
     a_joined_follower,
     a_newcomer,
-    a_revoking_follower,
+    a_rejoining_follower,
     a_stable_follower,
     joined,
     synced,
@@ -72,8 +71,7 @@ def test_a_phase_counts_from_the_first_unanswered_join() -> None:
 
 
 def test_a_join_that_completes_a_phase_is_followed_by_a_sync() -> None:
-    bench = a_revoking_follower()
-    bench.membership.rejoin(bench.now_ms)
+    bench = a_rejoining_follower()
     bench.answered(joined(2))
 
     assert isinstance(bench.sends(), SyncGroup)
@@ -117,8 +115,7 @@ def test_a_pending_join_counts_the_session_from_that_call() -> None:
 
 
 def test_a_loss_while_joining_is_not_rebalanced_twice() -> None:
-    bench = a_revoking_follower()
-    bench.membership.rejoin(bench.now_ms, (Protocol("range", b"holds share"),), holding=True)
+    bench = a_holding_joiner()
     lost = bench.answered(JoinReply(ErrorCode.UNKNOWN_MEMBER_ID))
     bench.answered(MEMBER_ID_REQUIRED)
     bench.answered(joined(2))
@@ -190,8 +187,7 @@ def test_pauses_before_the_first_sync_do_not_eat_the_session() -> None:
 
 
 def test_pauses_of_a_joining_holder_do_not_eat_the_session() -> None:
-    bench = a_revoking_follower()
-    bench.membership.rejoin(bench.now_ms, (Protocol("range", b"holds share"),), holding=True)
+    bench = a_holding_joiner()
 
     assert max(pauses(bench, 5)) == SETTINGS.heartbeat_backoff_cap_ms
 
@@ -202,16 +198,3 @@ def test_a_pending_call_of_exactly_the_spacing_is_not_early() -> None:
     pace.pending(1_200, 1_300)
 
     assert pace.not_before_ms == 1_300
-
-
-def test_the_join_of_a_known_member_is_overdue_after_its_wait() -> None:
-    bench = a_newcomer()
-    new = bench.sends()
-    bench.membership.sent(new, bench.now_ms)
-    assert bench.membership.alarm_ms == bench.now_ms + SETTINGS.notice_ms, "an id is given at once"
-    bench.membership.ended(new)
-    assert isinstance(new, JoinGroup)
-    known = replace(new, member_id="m-1")
-    bench.membership.sent(known, bench.now_ms)
-
-    assert bench.membership.alarm_ms == bench.now_ms + SETTINGS.poll_ms + SETTINGS.notice_ms

@@ -22,13 +22,13 @@ from rota.protocol.messages import (
     SyncGroup,
 )
 from tests.unit.membership_bench import (
-    MEMBER_ID_REQUIRED,
     POLL_MS,
     REBALANCE_MS,
     SESSION_MS,
     SETTINGS,
     Bench,
     a_newcomer,
+    a_newcomer_with_an_id,
     joined,
 )
 
@@ -85,8 +85,7 @@ def test_a_leave_names_the_instance_and_the_reason() -> None:
 
 
 def test_a_sync_without_a_chosen_protocol_names_none() -> None:
-    bench = a_newcomer()
-    bench.answered(MEMBER_ID_REQUIRED)
+    bench = a_newcomer_with_an_id()
     bench.answered(replace(joined(), protocol_name=None))
     request = bench.sends()
 

@@ -26,6 +26,7 @@ from tests.unit.membership_bench import (
     Bench,
     a_joined_leader,
     a_newcomer,
+    a_newcomer_with_an_id,
     a_stable_follower,
     joined,
     synced,
@@ -89,8 +90,7 @@ def test_a_server_that_comes_back_full_ends_the_silence_and_begins_a_rejection()
     [replace(joined(), protocol_type="connect"), replace(joined(), protocol_name="sticky")],
 )
 def test_a_join_answer_of_another_protocol_is_not_taken_up(wrong: JoinReply) -> None:
-    bench = a_newcomer()
-    bench.answered(MEMBER_ID_REQUIRED)
+    bench = a_newcomer_with_an_id()
     bench.answered(wrong)
     assert bench.membership.state is State.UNJOINED
     assert bench.pause_ms() > 0
@@ -104,8 +104,7 @@ def test_a_join_answer_of_another_protocol_is_not_taken_up(wrong: JoinReply) -> 
     [replace(synced(), protocol_type="connect"), replace(synced(), protocol_name="sticky")],
 )
 def test_a_sync_answer_of_another_protocol_is_not_taken_up(wrong: SyncReply) -> None:
-    bench = a_newcomer()
-    bench.answered(MEMBER_ID_REQUIRED)
+    bench = a_newcomer_with_an_id()
     bench.answered(joined())
     bench.answered(wrong)
     assert bench.membership.assignment is None
@@ -228,8 +227,7 @@ def test_a_heartbeat_that_was_rejected_for_load_costs_no_share() -> None:
 
 def test_an_answer_that_is_overdue_is_published_before_the_call_fails() -> None:
     bench = a_newcomer()
-    request = bench.sends()
-    bench.membership.sent(request, bench.now_ms)
+    request = bench.begins()
     since_ms = bench.now_ms
     assert bench.membership.alarm_ms == since_ms + 1_000
     assert bench.passes(1_000) == [Unreachable(since_ms, "the coordinator does not answer")]
@@ -250,16 +248,34 @@ def test_a_parked_call_is_overdue_only_after_its_wait() -> None:
 
 def test_a_call_that_has_ended_is_never_overdue() -> None:
     bench = a_newcomer()
-    request = bench.sends()
-    bench.membership.sent(request, bench.now_ms)
+    request = bench.begins()
     bench.membership.ended(request)
     assert bench.passes(60_000) == []
 
 
 def test_a_program_that_was_blocked_reads_what_has_come_meanwhile_before_it_complains() -> None:
     bench = a_newcomer()
-    request = bench.sends()
-    bench.membership.sent(request, bench.now_ms)
+    bench.begins()
     assert bench.passes(5_000) == []
     assert bench.passes(999) == []
     assert bench.passes(1) != []
+
+
+@pytest.mark.parametrize(("late_ms", "is_published"), [(200, True), (201, False)])
+def test_a_program_that_wakes_late_reads_before_it_publishes(late_ms: int, is_published: bool) -> None:
+    bench = a_newcomer()
+    bench.begins()
+
+    assert bool(bench.passes(SETTINGS.notice_ms + late_ms)) is is_published
+
+
+def test_the_join_of_a_known_member_is_overdue_after_its_wait() -> None:
+    bench = a_newcomer()
+    new = bench.begins()
+    assert bench.membership.alarm_ms == bench.now_ms + SETTINGS.notice_ms, "an id is given at once"
+    bench.membership.ended(new)
+    assert isinstance(new, JoinGroup)
+    known = replace(new, member_id="m-1")
+    bench.membership.sent(known, bench.now_ms)
+
+    assert bench.membership.alarm_ms == bench.now_ms + SETTINGS.poll_ms + SETTINGS.notice_ms
