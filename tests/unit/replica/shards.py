@@ -24,6 +24,7 @@ def at(ms: int) -> Now:
 
 
 LEASE_ENDS = at(LEASE_MS)
+NEVER_MS = 2**40
 
 
 def a_loading_shard(
@@ -77,3 +78,31 @@ def reply_to(ready: Ready, number: int) -> Any:
     replies = dict(ready.replies)
     assert number in replies, f"call {number} has no reply yet"
     return replies[number].reply
+
+
+class ReplicaOfOneShard:
+    """A replica with one shard and no lease to renew. Its clocks stand still but for `later`."""
+
+    owned: OwnedShard
+
+    def __init__(self) -> None:
+        self.now_ms = 50_000
+
+    def load_shard(self, *, heard: Heard | None = None) -> Ready:
+        limits = Limits(initial_rebalance_delay_ms=0)
+        self.owned, ready = OwnedShard.load(
+            ShardClaim(0, 1, 0),
+            ShardImage(0),
+            limits,
+            self.now(),
+            replica_id="r",
+            lease_until_ms=NEVER_MS,
+            heard=heard,
+        )
+        return ready
+
+    def now(self) -> Now:
+        return Now(1_000_000 + self.now_ms, self.now_ms)
+
+    def later(self, ms: int) -> None:
+        self.now_ms += ms

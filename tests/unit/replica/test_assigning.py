@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from rota.group.result import Timer, TimerKind
-from rota.group.rows import ShardImage
 from rota.protocol.errors import ErrorCode
-from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, LeaveGroup, LeavingMember, ListTopicsReply, Protocol, TopicReply
 from rota.replica.assigning import (
     LINGER_MS,
@@ -25,38 +23,28 @@ from rota.replica.assigning import (
     Compute,
     Step,
 )
-from rota.replica.owned_shard import Now, OwnedShard, Ready
-from rota.replica.ports import Answer, ShardClaim
+from rota.replica.owned_shard import Ready
+from rota.replica.ports import Answer
 from rota.types import Generation, TopicFacts, consumer_server, leader, registry
+from tests.unit.replica.shards import ReplicaOfOneShard
 
-NEVER_MS = 2**40
 
-
-class Replica:
-    """One replica with one shard. Its clocks stand still but for `later`; the test answers the steps."""
+class Replica(ReplicaOfOneShard):
+    """The test answers the steps."""
 
     def __init__(self) -> None:
-        self.now_ms = 50_000
+        super().__init__()
         self.assigning = Assigning()
         self.todo: list[Step] = []
         """Steps without an answer."""
         self._calls = 0
-        self.owned = self.load()
+        self.load()
 
-    def load(self, lease_until_ms: int = NEVER_MS) -> OwnedShard:
-        claim, limits = ShardClaim(0, 1, 0), Limits(initial_rebalance_delay_ms=0)
-        owned, ready = OwnedShard.load(
-            claim, ShardImage(0), limits, self.now(), replica_id="r", lease_until_ms=lease_until_ms
-        )
-        self.owned = owned
-        self._carry_out(ready)
-        return owned
-
-    def now(self) -> Now:
-        return Now(1_000_000 + self.now_ms, self.now_ms)
+    def load(self) -> None:
+        self._carry_out(self.load_shard())
 
     def later(self, ms: int) -> None:
-        self.now_ms += ms
+        super().later(ms)
         self.go_on()
 
     def go_on(self) -> None:

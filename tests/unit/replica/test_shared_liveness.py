@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from rota.group.result import Timer, TimerKind
-from rota.group.rows import ShardImage
 from rota.protocol.errors import ErrorCode
-from rota.protocol.limits import Limits
 from rota.protocol.messages import (
     Heartbeat,
     HeartbeatMany,
@@ -29,12 +27,10 @@ from rota.replica.owned_shard import (
     GRACE_MS,
     PUBLISH_MS,
     STILL_HERE_MS,
-    Now,
-    OwnedShard,
     Ready,
     _share_sessions,
 )
-from rota.replica.ports import Heard, ShardClaim, ShardNews
+from rota.replica.ports import Heard, ShardNews
 from rota.replica.shared_liveness import (
     AWAY_MS,
     UNAVAILABLE,
@@ -48,26 +44,22 @@ from rota.replica.shared_liveness import (
     Step,
     Steps,
 )
+from tests.unit.replica.shards import ReplicaOfOneShard
 
 GROUP = ("default", "g")
 SESSION_MS = 10_000
 
 
-class Replica:
-    """One replica with one shard and one member; its clocks stand still but for `later`."""
+class Replica(ReplicaOfOneShard):
+    """Its shard has one member, in a Stable group."""
 
     def __init__(self) -> None:
-        self.now_ms = 50_000
+        super().__init__()
         self.shared = SharedLiveness()
         self.steps: list[Step] = []
         self.answers: Callable[[Step], Any] = lambda do: [] if isinstance(do, Publish) else None
         self.calls = 0
-        claim, image = ShardClaim(0, 1, 0), ShardImage(0)
-        limits = Limits(initial_rebalance_delay_ms=0)
-        self.owned, ready = OwnedShard.load(
-            claim, image, limits, self.now(), replica_id="r", lease_until_ms=2**40, heard=Heard({}, None)
-        )
-        self.ready = ready
+        self.ready = self.load_shard(heard=Heard({}, None))
         self._commit()
         joined = self.decide(
             JoinGroup(*GROUP, "worker", (Protocol("p"),), SESSION_MS, 60_000, group_instance_id="i", new_member_id="m")
@@ -75,12 +67,6 @@ class Replica:
         assert isinstance(joined, JoinReply)
         self.member = (*GROUP, joined.member_id)
         self.decide(SyncGroup(*GROUP, joined.member_id, 1, assignments=((joined.member_id, b""),)))
-
-    def now(self) -> Now:
-        return Now(1_000_000 + self.now_ms, self.now_ms)
-
-    def later(self, ms: int) -> None:
-        self.now_ms += ms
 
     def decide(self, request: Any) -> Any:
         self.calls += 1
