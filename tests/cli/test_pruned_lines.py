@@ -66,7 +66,7 @@ def test_watch_from_the_earliest_line_says_where_it_begins(old: Rota) -> None:
     assert done.err == f"the journal begins at revision {events[0]['revision']}: older events are pruned\n"
 
 
-def test_why_goes_on_with_what_is_left_and_says_so(old: Rota) -> None:
+def test_why_explains_the_remaining_lines_and_says_so(old: Rota) -> None:
     done = old("groups", "why", "indexers")
 
     assert done.exit_code == Exit.OK

@@ -291,7 +291,7 @@ async def test_a_watch_that_is_overtaken_gets_the_first_revision(channel: Channe
 
 
 @pytest.mark.parametrize("beginning", ["from_earliest", "after_revision"])
-async def test_a_watch_of_what_is_left_begins_with_the_first_line(
+async def test_a_watch_from_the_earliest_begins_with_the_first_line(
     channel: Channel, pruned: int, beginning: str
 ) -> None:
     asked = {"from_earliest": True} if beginning == "from_earliest" else {"after_revision": pruned - 1}

@@ -41,7 +41,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> stage.Room:
     return room
 
 
-def test_outcomes_are_read_with_what_each_mutant_changes(played: stage.Room) -> None:
+def test_outcomes_are_read_with_the_change_of_each_mutant(played: stage.Room) -> None:
     mutants = read_outcomes(played)
 
     assert {(mutant.function, mutant.found_by) for mutant in mutants} == {
@@ -82,7 +82,7 @@ def test_a_change_of_a_text_for_people_is_recognised(before: str, after: str, is
 
 
 @pytest.mark.parametrize("survivor", read_survivors(), ids=lambda each: each.function)
-def test_what_is_listed_still_stands_in_the_sources(survivor: Survivor) -> None:
+def test_each_listed_line_still_stands_in_the_sources(survivor: Survivor) -> None:
     lines = _lines_of(survivor.function)
 
     assert survivor.why
@@ -103,7 +103,7 @@ def test_a_survivor_without_a_reason_is_refused(tmp_path: Path) -> None:
         read_survivors(listed)
 
 
-def test_what_was_measured_last_is_within_the_bound() -> None:
+def test_the_last_measurement_is_within_the_bound() -> None:
     measured = json.loads(MEASURED.read_text())
 
     assert measured.keys() == stage.ROOMS.keys()

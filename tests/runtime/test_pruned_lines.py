@@ -47,7 +47,7 @@ async def test_a_watch_that_is_overtaken_between_two_pages_is_stopped(
     assert stopped.value.first_revision == seen[0].seq + PAGE + 5
 
 
-async def test_a_watch_from_now_on_is_not_stopped_by_what_was_pruned(
+async def test_a_watch_from_now_on_is_not_stopped_by_pruned_lines(
     coordinator: LocalCoordinator, store: FaultyStore
 ) -> None:
     await commit(coordinator, "g", 5)

@@ -85,7 +85,7 @@ def test_mutant_is_found_by_a_directed_test(name: str) -> None:
         directed.run()
 
 
-def test_what_seeds_do_not_find_has_a_directed_test() -> None:
+def test_a_planted_bug_that_seeds_miss_has_a_directed_test() -> None:
     rare = {name for name, seed in FOUND_BY.items() if seed >= RARE}
 
     assert rare | NOT_BY_SEEDS | OPEN_PLANTS.keys() <= DIRECTED.keys()

@@ -60,7 +60,7 @@ def test_the_command_prints_the_trace_and_how_to_replay_it(capsys: pytest.Captur
     assert "replay: python -m rota.testing.sim --first 50 --seeds 1 --mutant reply_before_commit --without" in printed
 
 
-def test_what_is_left_out_is_read_as_it_is_written() -> None:
+def test_the_parts_left_out_are_read_as_they_are_written() -> None:
     without = Without(frozenset({"loss", "g0.2"}), frozenset({4, 17}), 3_500)
 
     assert Without.parse(str(without)) == without

@@ -26,7 +26,7 @@ def on_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None
         case TimerKind.PENDING:
             _on_pending_timer(result, group, timer)
         case TimerKind.ASSIGN:
-            pass  # Whoever has the topics answers it, with `Shard.finish_job`.
+            pass  # The replica hands the assignment in, with `Shard.finish_job`.
 
 
 def _expire(result: Result, group: Group, member: Member, limits: Limits) -> None:

@@ -82,7 +82,7 @@ SILENT = m.Act("alice", origin="10.0.0.7")
         ),
     ],
 )
-def test_an_act_is_written_after_what_it_has_changed(
+def test_the_line_of_an_act_follows_those_of_its_changes(
     core: Callable[[], Core], request_: m.Request, line: Administered, generation_id: int
 ) -> None:
     made = core()

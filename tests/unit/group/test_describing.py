@@ -174,7 +174,7 @@ def test_a_listed_group_is_summed_up() -> None:
         (m.ListGroups(NAMESPACE, after=GROUP_ID), False),
     ],
 )
-def test_a_listing_has_what_it_is_asked_for(request_: m.ListGroups, is_listed: bool) -> None:
+def test_a_listing_has_the_requested_groups(request_: m.ListGroups, is_listed: bool) -> None:
     assert bool(a_stable_group().ask(request_).groups) is is_listed
 
 
@@ -198,7 +198,7 @@ def test_a_page_ends_at_the_limit(limit: int, more: bool) -> None:
 # --- the leader and the fence ----------------------------------------------------------------------------
 
 
-def test_the_leader_is_named_with_what_it_said_of_itself() -> None:
+def test_the_leader_is_named_with_its_own_ids() -> None:
     core = a_consumer_group()
 
     assert core.ask(m.GetLeader(*KEY)) == m.LeaderReply(

@@ -175,7 +175,7 @@ def test_a_restarted_election_leaves_nothing_to_assign() -> None:
     assert core.shard.assignment_job(*KEY) is None
 
 
-def test_no_member_causes_what_the_server_or_its_topics_do() -> None:
+def test_no_member_is_named_for_acts_of_the_server() -> None:
     failed, changed = a_served_group(), a_served_group()
     hand_in(failed, "no such topic")
     finish(changed)

@@ -151,7 +151,7 @@ def test_a_join_without_a_group_names_the_member() -> None:
     assert reply == m.JoinReply(ErrorCode.INVALID_GROUP_ID, member_id="m")
 
 
-def test_what_happens_has_a_reason_and_a_question_has_none() -> None:
+def test_a_change_has_a_reason_and_a_read_has_none() -> None:
     core = a_stable_group()
 
     assert core.shard.handle(a_leave("m0"), 98, core.now_ms).reason == "m0 left"

@@ -29,7 +29,7 @@ def test_nothing_is_to_be_done_while_nothing_waits() -> None:
     assert commits.next() is None
 
 
-def test_what_all_shards_have_decided_goes_into_one_transaction() -> None:
+def test_entries_of_all_shards_go_into_one_transaction() -> None:
     commits = GroupCommit[str]()
     one, two = a_shard_that_wants(commits), a_shard_that_wants(commits, 1)
     assert not commits.is_idle
@@ -153,7 +153,7 @@ def test_side_commits_are_read_after_decisions_are_durable() -> None:
     assert isinstance(commits.next(), ReadSideCommits)
 
 
-def test_what_is_asked_during_an_append_waits_for_the_next_one() -> None:
+def test_a_question_during_an_append_waits_for_the_next_one() -> None:
     commits = GroupCommit[str]()
     owned = a_shard_that_wants(commits)
     commits.ask(owned, "early")

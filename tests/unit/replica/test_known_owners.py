@@ -69,7 +69,7 @@ def test_a_slow_read_shows_no_step_and_leaves_doubt() -> None:
     assert reader.known.clock_set_ms == 952
 
 
-def test_what_is_known_of_a_clock_is_less_sure_with_time() -> None:
+def test_the_offset_of_a_clock_is_less_sure_with_time() -> None:
     assert Ahead(100, 110, 1_000).seen_later(3_000) == Ahead(98, 112, 3_000)
 
 
@@ -113,7 +113,7 @@ def test_quick_reads_make_up_for_slow_ones() -> None:
     assert reader.read(at_ms=1_010)
 
 
-def test_what_no_other_replica_has_is_free_whatever_the_clock() -> None:
+def test_a_shard_of_no_other_replica_is_free_whatever_the_clock() -> None:
     reader = Reader()
     reader.read(at_ms=0)
     reader.ahead_ms += 10_000

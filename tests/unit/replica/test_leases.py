@@ -155,7 +155,7 @@ def test_a_later_round_only_registers_and_renews() -> None:
     assert shell.round() == ["ReadOwners", "Register", "Renew"]
 
 
-def test_only_what_is_due_to_it_is_claimed() -> None:
+def test_a_replica_claims_only_shards_that_are_due_to_it() -> None:
     shell = Shell(shards=16)
     shell.registered = [PEER, ME]
     shell.round()
@@ -165,7 +165,7 @@ def test_only_what_is_due_to_it_is_claimed() -> None:
     assert shell.known.peers == [PEER]
 
 
-def test_what_another_replica_still_holds_is_not_claimed() -> None:
+def test_a_shard_that_another_replica_still_holds_is_not_claimed() -> None:
     shell = Shell()
     shell.owners = held_by(PEER, 1, 0, 1)
     shell.round()

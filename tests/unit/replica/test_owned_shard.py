@@ -73,7 +73,7 @@ def test_a_shard_without_a_liveness_store_asks_no_other_replica() -> None:
 # --- the commit order ------------------------------------------------------------------------------------
 
 
-def test_a_reply_waits_until_what_it_decided_is_durable() -> None:
+def test_a_reply_waits_until_its_entries_are_durable() -> None:
     owned = a_shard()
     decided = decide(owned, 1, AN_OFFSET)
     assert (decided.appends, decided.replies, owned.is_durable, owned.waiting) == (True, (), False, 1)
@@ -133,7 +133,7 @@ def test_each_reply_says_up_to_where_it_knows_the_journal() -> None:
     assert [answer.revision for _, answer in commit(owned).replies] == [2, 3]
 
 
-def test_timers_are_set_once_what_set_them_is_durable() -> None:
+def test_timers_are_set_once_their_entries_are_durable() -> None:
     owned = a_shard_with_a_member()
     second = decide(owned, 3, a_join(new="n", instance="j"), 300)
     assert second.timers == ()

@@ -49,7 +49,7 @@ def test_a_shard_without_an_owner_is_free() -> None:
     assert known().is_free(0)
 
 
-def test_a_read_replaces_what_was_known() -> None:
+def test_a_read_replaces_the_last_one() -> None:
     owners = known(owned_by("r1", 5_000))
     owners.update([owned_by("r1", 5_000, shard_id=1)], 2_000)
 

@@ -45,5 +45,5 @@ def test_a_heartbeat_of_no_member_does_not_wait() -> None:
     assert wait_ms(a_heartbeat("stranger", 1, wait_ms=700), a_stable_group().shard) == 0
 
 
-def test_what_is_answered_at_once_has_the_servers_bound() -> None:
+def test_a_call_that_never_parks_has_the_servers_bound() -> None:
     assert wait_ms(a_commit("m0", 1), a_stable_group().shard) == MAX_WAIT_MS
