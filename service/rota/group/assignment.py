@@ -26,7 +26,7 @@ def server_side_of(group: Group) -> ServerSide | None:
 def begin_assigning(result: Result, group: Group) -> None:
     """A generation is complete: assign it, if the server does that for its protocol. No member owes a sync then.
 
-    A plug-in's strategy may raise. The replica runs it again then, and hands its error in.
+    A plug-in's strategy may fail. The replica runs it again then, and hands its error in.
     """
     side = server_side_of(group)
     if side is None:
@@ -40,11 +40,11 @@ def begin_assigning(result: Result, group: Group) -> None:
 
 
 def _assign_at_once(side: ServerSide, group: Group) -> Mapping[str, bytes] | None:
-    """None where the strategy needs topics, or raises."""
+    """None where the strategy needs topics, or fails."""
     if side.wants_topic is not None:
         return None
     try:
-        return side.assign(generation_of(group), {})
+        return side.checked_assign(generation_of(group), {})
     except Exception:
         return None
 

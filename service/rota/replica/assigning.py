@@ -73,7 +73,7 @@ class Compute:
         """Run the strategy. It may take a second, and a plug-in's may raise any exception."""
         if self.failure is not None:
             raise self.failure
-        return self.job.side.assign(self.job.generation, self.topics)
+        return self.job.side.checked_assign(self.job.generation, self.topics)
 
 
 Step: TypeAlias = AskAll | Compute

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from rota.types.topic_facts import TopicFacts
 
@@ -54,6 +54,14 @@ class ServerSide:
     check: Callable[[bytes], object] = bytes
     wants_topic: Callable[[Generation], Callable[[str], bool]] | None = None
     takes_away: Callable[[Mapping[str, bytes], Mapping[str, bytes]], bool] = _any_share_changes
+
+    def checked_assign(self, generation: Generation, topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
+        """Call `assign`, and raise `TypeError` where it returns anything but bytes by member id."""
+        assignments = dict(self.assign(generation, topics))
+        for member_id, share in cast("dict[object, object]", assignments).items():
+            if not isinstance(member_id, str) or not isinstance(share, bytes):
+                raise TypeError(f"the assignment of {member_id!r} is {type(share).__name__}, bytes are expected")
+        return assignments
 
 
 @dataclass(frozen=True, slots=True)

@@ -461,6 +461,17 @@ def test_a_strategy_that_cannot_name_its_topics_fails_its_group(
     assert replica.shares("h") == [[0]]
 
 
+@pytest.mark.parametrize("outcome", [None, {"m1": "text"}], ids=["no mapping", "no bytes"])
+def test_an_outcome_that_is_no_assignment_is_an_error(replica: Replica, outcome: Any) -> None:
+    replica.join()
+    replica.list(("t", 1))
+    (do,) = replica.jobs()
+    side = dataclasses.replace(do.job.side, assign=lambda *_: outcome)
+
+    with pytest.raises(TypeError):
+        dataclasses.replace(do, job=dataclasses.replace(do.job, side=side)).assign()
+
+
 def test_a_stable_group_is_assigned_again_once_its_strategy_names_its_topics(
     replica: Replica, strategy: Strategy
 ) -> None:

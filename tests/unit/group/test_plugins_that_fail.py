@@ -1,4 +1,4 @@
-"""The functions of a plug-in's protocol type run in the core. One that raises must cost its own group alone."""
+"""The functions of a plug-in's protocol type run in the core. One that fails must cost its own group alone."""
 
 from __future__ import annotations
 
@@ -40,9 +40,16 @@ def a_group() -> Core:
     return a_served_group(((NAME, b""),), 1, "gamble")
 
 
-def test_a_strategy_that_raises_at_once_is_run_again_by_the_replica(plug_in: Callable[..., None]) -> None:
+@pytest.mark.parametrize(
+    "assign",
+    [fail, lambda *_: None, lambda *_: {"m0": "text"}, lambda *_: {0: b""}],
+    ids=["raises", "no mapping", "no bytes", "no member id"],
+)
+def test_a_strategy_that_fails_at_once_is_run_again_by_the_replica(
+    plug_in: Callable[..., None], assign: Callable[..., Any]
+) -> None:
     """It reports the error: the core logs nothing."""
-    plug_in(assign=fail)
+    plug_in(assign=assign)
     core = a_group()
     call = core.send(a_sync("m0", 1))
     assert core.is_parked(call)
