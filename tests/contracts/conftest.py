@@ -43,16 +43,16 @@ class MemoryBacking:
 
     def __init__(self) -> None:
         self._now_ms = 1_000_000
-        self._tables = MemoryTables(lambda: self._now_ms)
+        self.tables = MemoryTables(lambda: self._now_ms)
 
     def new_store(self) -> ShardStore:
-        return MemoryStore(lambda: self._now_ms, tables=self._tables)
+        return MemoryStore(lambda: self._now_ms, tables=self.tables)
 
     async def until_over(self, store: ShardStore, claim: ShardClaim) -> None:
         self._now_ms += self.lease_ms
 
     async def prune(self, shard_id: int, up_to: int) -> None:
-        self._tables.prune_shard(shard_id, up_to)
+        self.tables.prune_shard(shard_id, up_to)
 
 
 class SqlBacking:

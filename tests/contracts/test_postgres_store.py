@@ -419,7 +419,7 @@ async def test_a_store_in_use_is_unavailable_until_it_is_granted_again(
     # Connections that were cut are found broken once each.
     for _ in range(10):
         with suppress(StoreUnavailable):
-            assert await store.renew([claim], "r-1", 60_000) == [0]
+            assert [each.shard_id for each in await store.renew([claim], "r-1", 60_000)] == [0]
             break
     assert await store.append([a_batch(claim)]) == []
     await store.close()

@@ -73,7 +73,7 @@ async def test_a_lease_that_is_over_can_be_renewed_as_long_as_nobody_took_the_sh
     (claim,) = await store.claim([0], "r-1", "http://one", backing.lease_ms)
     await backing.until_over(store, claim)
 
-    assert await store.renew([claim], "r-1", A_MINUTE_MS) == [0]
+    assert [each.shard_id for each in await store.renew([claim], "r-1", A_MINUTE_MS)] == [0]
     assert await store.claim([0], "r-2", "http://two", A_MINUTE_MS) == []
 
 
@@ -90,7 +90,7 @@ async def test_renewing_prolongs_only_what_is_still_ours_with_the_claims_epoch(s
     await claim_one(store, 1, "r-1")
     await claim_one(store, 2, "r-2", steal=True)
 
-    assert await store.renew(claims, "r-1", 600_000) == [0, 3]
+    assert [each.shard_id for each in await store.renew(claims, "r-1", 600_000)] == [0, 3]
     lefts = {owner.shard_id: owner.lease_left_ms for owner in await store.owners()}
     assert min(lefts[0], lefts[3]) > A_MINUTE_MS >= max(lefts[1], lefts[2])
 

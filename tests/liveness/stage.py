@@ -19,7 +19,7 @@ from rota.protocol.messages import (
     Request,
     SyncGroup,
 )
-from rota.replica.ports import Answer, JournalEvent, Replica, ShardClaim, ShardOwner, StoreUnavailable
+from rota.replica.ports import Answer, JournalEvent, Renewal, Replica, ShardClaim, ShardOwner, StoreUnavailable
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.forwarding import PeerUnreachable
 from rota.runtime.routing import RoutedCoordinator
@@ -86,7 +86,7 @@ class _Store(MemoryStore):
         self._check()
         return await super().register(replica, ttl_ms)
 
-    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[int]:
+    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[Renewal]:
         self._check()
         return await super().renew(claims, replica_id, lease_ms)
 

@@ -11,7 +11,7 @@ import pytest
 from rota.api.peer import client
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, JoinReply, Protocol, SyncGroup
-from rota.replica.ports import ShardBatch, ShardClaim, StoreUnavailable
+from rota.replica.ports import Renewal, ShardBatch, ShardClaim, StoreUnavailable
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.memory import MemoryStore, MemoryTables
@@ -33,7 +33,7 @@ class FaultyStore(MemoryStore):
         self.away = False
         self.appends: list[int] = []
 
-    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[int]:
+    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[Renewal]:
         if self.away:
             raise StoreUnavailable("the store is away")
         return await super().renew(claims, replica_id, lease_ms)

@@ -9,7 +9,7 @@ import pytest
 
 from rota.group.rows import ShardImage
 from rota.replica.known_owners import UNCLAIMED_MS
-from rota.replica.ports import Replica, ShardClaim, ShardOwner
+from rota.replica.ports import Renewal, Replica, ShardClaim, ShardOwner
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.memory import MemoryStore, MemoryTables
 from tests.client.virtual_time import LoopClock, in_virtual_time
@@ -43,7 +43,7 @@ class SlowStore(MemoryStore):
         await asyncio.sleep(self._answer_s)
         return answer
 
-    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[int]:
+    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[Renewal]:
         answer = await super().renew(claims, replica_id, lease_ms)
         await asyncio.sleep(self._answer_s)
         return answer

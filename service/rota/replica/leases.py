@@ -174,8 +174,9 @@ class Leases:
         if not sent:
             return now
         self._renewed_ms = sent_ms
-        kept, now = yield steps.Renew([owned.claim for owned in sent.values()])
-        for owned, reason in self._renewed(sent, set(kept), sent_ms, now):
+        renewals, now = yield steps.Renew([owned.claim for owned in sent.values()])
+        kept = {renewal.shard_id for renewal in renewals}
+        for owned, reason in self._renewed(sent, kept, sent_ms, now):
             _, now = yield steps.GiveUp(owned, reason)
         return now
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 from rota.group.rows import RowChanges, ShardImage, SideCommit
 from rota.group.sessions import MemberName
 from rota.protocol.messages import Reply, Request
+
+EPOCHS_SKIPPED = 1_000
+"""By how much the epoch of a claim grows beyond the next one, where the server's timeline is another."""
 
 
 class StoreUnavailable(Exception):
@@ -59,6 +62,32 @@ class ShardClaim:
     shard_id: int
     epoch: int
     last_seq: int
+    generation_floor: int = field(default=0, compare=False)
+    """No group of the shard may grant this generation or an earlier one."""
+    former_epoch: int = field(default=0, compare=False)
+    """The epoch before this claim; 0 where the shard was never claimed."""
+    former_replica_id: str = field(default="", compare=False)
+    is_other_timeline: bool = field(default=False, compare=False)
+    """The shard's last lease was granted by another server, or by this one before a failover or a restore. Stays true
+    for later claims until a lease is renewed."""
+
+
+class Renewal(NamedTuple):
+    """A shard whose lease was renewed, as the store knows it."""
+
+    shard_id: int
+    last_seq: int
+    """The journal's last entry."""
+    generation_floor: int
+
+
+class Floor(NamedTuple):
+    """What a shard never grants again, because it may have done so before its store went back to an earlier state."""
+
+    generation_id: int
+    """Each group's next generation is greater than this."""
+    epoch: int
+    """The next claim's epoch is greater than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +108,10 @@ class ShardOwner:
     """The owner's alone, at the host that was asked: its other ports it shares with who says so. 0 is none."""
     lease_until_ms: int = 0
     """When the lease ends, as the store's clock shows it; 0 where the store was not asked. Only differences count."""
+    claimed_seq: int | None = None
+    """The journal's last entry when this epoch began; None where that is not known."""
+    incarnation: str = ""
+    """The random id of the journal, where the store was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +154,28 @@ class ShardStore(Protocol):
         """This replica is going: nobody should leave shards to it."""
 
     async def claim(
-        self, shard_ids: Sequence[int], replica_id: str, address: str, lease_ms: int, *, steal: bool = False
+        self,
+        shard_ids: Sequence[int],
+        replica_id: str,
+        address: str,
+        lease_ms: int,
+        *,
+        steal: bool = False,
+        known_epochs: Mapping[int, int] | None = None,
     ) -> list[ShardClaim]:
         """Take the shards among `shard_ids` whose lease is over or that are `replica_id`'s already.
 
-        Each taken shard gets epoch + 1, also when the same replica takes it again. `steal` takes
-        them whatever their lease says: for the embedded store, where a file lock proves that the
-        former owner is gone.
+        Each taken shard gets an epoch above its last one, its floor, and the one in `known_epochs`, also when the same
+        replica takes it again. Where the server's timeline is another, it gets an epoch `EPOCHS_SKIPPED` higher: some
+        may be lost. `steal` takes them whatever their lease says: for the embedded store, where a file lock proves
+        that the former owner is gone.
         """
 
-    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[int]:
-        """Prolong the leases; returns the shard ids that are still ours with the claim's epoch."""
+    async def raise_floors(self, floors: Mapping[int, Floor]) -> None:
+        """Raise the floors of these shards, by shard id, whichever replica owns them. A floor never falls."""
+
+    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[Renewal]:
+        """Prolong the leases; returns the shards that are still ours with the claim's epoch, by id."""
 
     async def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:
         """End the leases now, where they are still ours with the claim's epoch."""

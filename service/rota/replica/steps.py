@@ -49,7 +49,7 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Prolong these leases; answered with the shards that are still ours."""
+    """Prolong these leases; answered with a `Renewal` of each that is still ours."""
 
     claims: Sequence[ShardClaim]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import (
     CTE,
@@ -13,7 +14,10 @@ from sqlalchemy import (
     Integer,
     Text,
     bindparam,
+    case,
+    func,
     literal,
+    null,
     or_,
     select,
     update,
@@ -22,9 +26,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.protocol.ids import NO_SHARD
-from rota.replica.ports import ShardClaim, ShardOwner
+from rota.replica.ports import EPOCHS_SKIPPED, Floor, Renewal, ShardClaim, ShardOwner
 from rota.storage.bulk import GivenRows, given_rows
-from rota.storage.schema import shards, store_clock_ms
+from rota.storage.schema import POSTGRES_SCHEMA, shards, store, store_clock_ms
 
 _ME: ColumnElement[str] = bindparam("me", type_=Text())
 _ADDRESS: ColumnElement[str] = bindparam("my_address", type_=Text())
@@ -38,6 +42,8 @@ _OWNERS = (
         (shards.c.lease_until_ms - store_clock_ms()).label("lease_left_ms"),
         shards.c.last_seq,
         shards.c.lease_until_ms,
+        case((shards.c.claimed_epoch == shards.c.epoch, shards.c.claimed_seq)).label("claimed_seq"),
+        select(store.c.incarnation).scalar_subquery().label("incarnation"),
     )
     .where(shards.c.shard_id != NO_SHARD)
     .order_by(shards.c.shard_id)
@@ -48,13 +54,20 @@ class Leases:
     """The statements on `shards` that move or keep a lease. All lock rows in order of the shard's id."""
 
     def __init__(self, dialect: str) -> None:
-        self._wanted = given_rows(dialect, "wanted", {"shard_id": Integer()})
+        self._wanted = given_rows(dialect, "wanted", {"shard_id": Integer(), "known_epoch": BigInteger()})
+        self._former = _former(dialect, self._wanted)
         self._claim = _claim(dialect, self._wanted)
         self._held = given_rows(dialect, "held", {"shard_id": Integer(), "epoch": BigInteger()})
         ours = lock_in_order(self._held, shards.c.epoch == self._held.table.c.epoch, shards.c.replica_id == _ME)
         update_ours = update(shards).where(shards.c.shard_id == ours.c.shard_id)
-        self._renew = update_ours.values(lease_until_ms=_LEASE_END).returning(shards.c.shard_id)
+        renewed = {"lease_until_ms": _LEASE_END, "timeline": func.coalesce(_timeline(dialect), shards.c.timeline)}
+        self._renew = update_ours.values(renewed).returning(
+            shards.c.shard_id, shards.c.last_seq, shards.c.generation_floor
+        )
         self._release = update_ours.values(lease_until_ms=store_clock_ms())
+        floors = {"shard_id": Integer(), "generation_floor": Integer(), "epoch_floor": BigInteger()}
+        self._floors = given_rows(dialect, "floors", floors)
+        self._raise_floors = _raise_floors(dialect, self._floors)
 
     async def claim(
         self,
@@ -65,51 +78,138 @@ class Leases:
         lease_ms: int,
         *,
         steal: bool,
+        known_epochs: Mapping[int, int],
     ) -> list[ShardClaim]:
-        values = {"me": replica_id, "my_address": address, "lease_ms": lease_ms, "steal": steal}
-        wanted = self._wanted.bind([(shard_id,) for shard_id in sorted(set(shard_ids))])
-        taken = (await connection.execute(self._claim, {**values, **wanted})).all()
-        return sorted((ShardClaim(*row) for row in taken), key=lambda claim: claim.shard_id)
+        """In one transaction: the first statement locks what the second takes, and reads what it was before."""
+        wanted = self._wanted.bind([(each, known_epochs.get(each, 0)) for each in sorted(set(shard_ids))])
+        values = {"me": replica_id, "my_address": address, "lease_ms": lease_ms, "steal": steal, **wanted}
+        before = {"me": replica_id, "steal": steal, **wanted}
+        former = {row.shard_id: row for row in await connection.execute(self._former, before)}
+        taken = (await connection.execute(self._claim, values)).all()
+        claims = []
+        for row in taken:
+            was = former.get(row.shard_id)
+            found = (was.epoch, was.replica_id, bool(was.is_other_timeline)) if was is not None else ()
+            claims.append(ShardClaim(*row, *found))
+        return sorted(claims, key=lambda claim: claim.shard_id)
+
+    async def raise_floors(self, connection: AsyncConnection, floors: Mapping[int, Floor]) -> None:
+        rows = [(shard_id, *floors[shard_id]) for shard_id in sorted(floors)]
+        await connection.execute(self._raise_floors, self._floors.bind(rows))
 
     async def renew(
         self, connection: AsyncConnection, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int
-    ) -> list[int]:
+    ) -> list[Renewal]:
         values = {"me": replica_id, "lease_ms": lease_ms, **self._held.bind(_shards_and_epochs(claims))}
-        return sorted((await connection.scalars(self._renew, values)).all())
+        return sorted(Renewal(*row) for row in await connection.execute(self._renew, values))
 
     async def release(self, connection: AsyncConnection, claims: Sequence[ShardClaim], replica_id: str) -> None:
         await connection.execute(self._release, {"me": replica_id, **self._held.bind(_shards_and_epochs(claims))})
 
     async def owners(self, connection: AsyncConnection) -> list[ShardOwner]:
         rows = (await connection.execute(_OWNERS)).all()
-        return [ShardOwner(*row[:6], lease_until_ms=row.lease_until_ms) for row in rows]
+        return [
+            ShardOwner(
+                *row[:6],
+                lease_until_ms=row.lease_until_ms,
+                claimed_seq=row.claimed_seq,
+                incarnation=row.incarnation or "",
+            )
+            for row in rows
+        ]
+
+
+def _timeline(dialect: str) -> ColumnElement[Any]:
+    """The server's timeline now; null where it is unknown. A subquery, so that it is read once and not for each row."""
+    if dialect != "postgresql":
+        return null()
+    function: Any = getattr(func, POSTGRES_SCHEMA).timeline(type_=Text())
+    return select(function).scalar_subquery()
+
+
+def _is_free() -> ColumnElement[bool]:
+    return or_(
+        shards.c.lease_until_ms <= store_clock_ms(), shards.c.replica_id == _ME, bindparam("steal", type_=Boolean())
+    )
+
+
+def _former(dialect: str, wanted: GivenRows) -> Executable:
+    """What a claim finds, locked: where the lease is over now, no other replica can renew it."""
+    is_other = func.coalesce(shards.c.timeline != _timeline(dialect), literal(value=False))
+    return (
+        select(shards.c.shard_id, shards.c.epoch, shards.c.replica_id, is_other.label("is_other_timeline"))
+        .join_from(wanted.table, shards, shards.c.shard_id == wanted.table.c.shard_id)
+        .where(_is_free())
+        .order_by(shards.c.shard_id)
+        .with_for_update(of=shards)
+    )
 
 
 def _claim(dialect: str, wanted: GivenRows) -> Executable:
+    timeline, none = _timeline(dialect), literal(0)
+    first_epoch = wanted.table.c.known_epoch + 1
     first_time = (
-        select(wanted.table.c.shard_id, _ME, _ADDRESS, literal(1), _LEASE_END, literal(0))
+        select(wanted.table.c.shard_id, _ME, _ADDRESS, first_epoch, _LEASE_END, none, first_epoch, none, timeline)
         .select_from(wanted.table)
         .order_by(wanted.table.c.shard_id)
     )
+    columns = [
+        "replica_id",
+        "address",
+        "epoch",
+        "lease_until_ms",
+        "last_seq",
+        "claimed_epoch",
+        "claimed_seq",
+        "timeline",
+    ]
     engine = postgresql if dialect == "postgresql" else sqlite
-    insert = engine.insert(shards).from_select(
-        ["shard_id", "replica_id", "address", "epoch", "lease_until_ms", "last_seq"], first_time
-    )
-    free = or_(
-        shards.c.lease_until_ms <= store_clock_ms(), shards.c.replica_id == _ME, bindparam("steal", type_=Boolean())
-    )
+    insert = engine.insert(shards).from_select(["shard_id", *columns], first_time)
+    skipped = case((shards.c.timeline != timeline, EPOCHS_SKIPPED), else_=0)
+    # Also when it was ours: a write of ours that still hangs somewhere must not pass any more.
+    last_epoch = _greatest(dialect, shards.c.epoch, shards.c.epoch_floor, insert.excluded.epoch - 1)
+    next_epoch = last_epoch + 1 + skipped
     claim: Executable = insert.on_conflict_do_update(
         index_elements=[shards.c.shard_id],
         set_={
             "replica_id": insert.excluded.replica_id,
             "address": insert.excluded.address,
-            # Also when it was ours: a write of ours that still hangs somewhere must not pass any more.
-            "epoch": shards.c.epoch + 1,
+            "epoch": next_epoch,
             "lease_until_ms": _LEASE_END,
+            "claimed_epoch": next_epoch,
+            "claimed_seq": shards.c.last_seq,
+            # The renewals write another one: until then, each claim finds that it is another.
+            "timeline": func.coalesce(shards.c.timeline, insert.excluded.timeline),
         },
-        where=free,
-    ).returning(shards.c.shard_id, shards.c.epoch, shards.c.last_seq)
+        where=_is_free(),
+    ).returning(shards.c.shard_id, shards.c.epoch, shards.c.last_seq, shards.c.generation_floor)
     return claim
+
+
+def _raise_floors(dialect: str, floors: GivenRows) -> Executable:
+    given = floors.table.c
+    unclaimed = (
+        select(
+            given.shard_id,
+            *(literal(each) for each in ("", "", 0, 0, 0)),
+            given.generation_floor,
+            given.epoch_floor,
+        )
+        .select_from(floors.table)
+        .order_by(given.shard_id)
+    )
+    columns = ["shard_id", "replica_id", "address", "epoch", "lease_until_ms", "last_seq"]
+    engine = postgresql if dialect == "postgresql" else sqlite
+    insert = engine.insert(shards).from_select([*columns, "generation_floor", "epoch_floor"], unclaimed)
+    raised = {
+        name: _greatest(dialect, shards.c[name], insert.excluded[name]) for name in ("generation_floor", "epoch_floor")
+    }
+    upsert: Executable = insert.on_conflict_do_update(index_elements=[shards.c.shard_id], set_=raised)
+    return upsert
+
+
+def _greatest(dialect: str, *values: ColumnElement[Any]) -> ColumnElement[Any]:
+    return func.greatest(*values) if dialect == "postgresql" else func.max(*values)
 
 
 def lock_in_order(given: GivenRows, *conditions: ColumnElement[bool]) -> CTE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 
@@ -19,7 +19,17 @@ from rota.group.rows import (
 )
 from rota.group.state import GroupState
 from rota.protocol.errors import ErrorCode, check_not_pruned
-from rota.replica.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreRefused
+from rota.replica.ports import (
+    EPOCHS_SKIPPED,
+    Floor,
+    JournalEvent,
+    Renewal,
+    Replica,
+    ShardBatch,
+    ShardClaim,
+    ShardOwner,
+    StoreRefused,
+)
 from rota.storage.batches import check_batches, last_seq
 from rota.storage.prune_plan import DAY_MS, Pruned, horizon_ms, plan
 
@@ -37,6 +47,10 @@ class _Shard:
     lease_until_ms: int = 0
     first_seq: int = 1
     """The first line that was not pruned."""
+    claimed_seq: int = 0
+    timeline: str | None = None
+    generation_floor: int = 0
+    epoch_floor: int = 0
     events: list[JournalEvent] = field(default_factory=list)
     payloads: list[str] = field(default_factory=list)
     """Those of `events` as text, as in a database: what the caller does to its payload later does not show here."""
@@ -108,6 +122,8 @@ class MemoryTables:
     def __init__(self, clock_ms: Callable[[], int], *, incarnation: str = "in-memory") -> None:
         self._clock_ms = clock_ms
         self.incarnation = incarnation
+        self.timeline: str | None = None
+        """Another one means another server, or a failover; None where it cannot be read."""
         self._shard_count: int | None = None
         self._shards: dict[int, _Shard] = {}
         self._replicas: dict[str, tuple[Replica, int]] = {}
@@ -130,7 +146,14 @@ class MemoryTables:
         self._replicas.pop(replica_id, None)
 
     def claim(
-        self, shard_ids: Sequence[int], replica_id: str, address: str, lease_ms: int, *, steal: bool = False
+        self,
+        shard_ids: Sequence[int],
+        replica_id: str,
+        address: str,
+        lease_ms: int,
+        *,
+        steal: bool = False,
+        known_epochs: Mapping[int, int] | None = None,
     ) -> list[ShardClaim]:
         now_ms = self._clock_ms()
         taken = []
@@ -138,17 +161,27 @@ class MemoryTables:
             shard = self._shards.setdefault(shard_id, _Shard())
             if shard.epoch and not (steal or shard.lease_until_ms <= now_ms or shard.replica_id == replica_id):
                 continue
+            former = (shard.epoch, shard.replica_id, self._is_other_timeline(shard))
+            known_epoch = known_epochs.get(shard_id, 0) if known_epochs is not None else 0
+            shard.epoch = max(shard.epoch, shard.epoch_floor, known_epoch) + 1 + EPOCHS_SKIPPED * former[2]
             shard.replica_id, shard.address = replica_id, address
-            shard.epoch += 1
-            shard.lease_until_ms = now_ms + lease_ms
-            taken.append(ShardClaim(shard_id, shard.epoch, shard.last_seq))
+            shard.lease_until_ms, shard.claimed_seq = now_ms + lease_ms, shard.last_seq
+            shard.timeline = self.timeline if shard.timeline is None else shard.timeline
+            taken.append(ShardClaim(shard_id, shard.epoch, shard.last_seq, shard.generation_floor, *former))
         return taken
 
-    def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[int]:
-        held = self._held(claims, replica_id)
-        for shard_id in held:
-            self._shards[shard_id].lease_until_ms = self._clock_ms() + lease_ms
-        return held
+    def raise_floors(self, floors: Mapping[int, Floor]) -> None:
+        for shard_id, floor in sorted(floors.items()):
+            shard = self._shards.setdefault(shard_id, _Shard())
+            shard.generation_floor = max(shard.generation_floor, floor.generation_id)
+            shard.epoch_floor = max(shard.epoch_floor, floor.epoch)
+
+    def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[Renewal]:
+        held = {shard_id: self._shards[shard_id] for shard_id in self._held(claims, replica_id)}
+        for shard in held.values():
+            shard.lease_until_ms = self._clock_ms() + lease_ms
+            shard.timeline = self.timeline if self.timeline is not None else shard.timeline
+        return [Renewal(shard_id, shard.last_seq, shard.generation_floor) for shard_id, shard in held.items()]
 
     def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:
         for shard_id in self._held(claims, replica_id):
@@ -165,6 +198,8 @@ class MemoryTables:
                 shard.lease_until_ms - now_ms,
                 shard.last_seq,
                 lease_until_ms=shard.lease_until_ms,
+                claimed_seq=shard.claimed_seq,
+                incarnation=self.incarnation,
             )
             for shard_id, shard in sorted(self._shards.items())
         ]
@@ -263,6 +298,9 @@ class MemoryTables:
         """Delete the shard's lines up to this one, whatever their age and their readers."""
         self._shards[shard_id].prune(up_to)
 
+    def _is_other_timeline(self, shard: _Shard) -> bool:
+        return None not in (shard.timeline, self.timeline) and shard.timeline != self.timeline
+
     def _held(self, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
         held = {
             claim.shard_id
@@ -308,11 +346,21 @@ class MemoryStore:
         self.tables.deregister(replica_id)
 
     async def claim(
-        self, shard_ids: Sequence[int], replica_id: str, address: str, lease_ms: int, *, steal: bool = False
+        self,
+        shard_ids: Sequence[int],
+        replica_id: str,
+        address: str,
+        lease_ms: int,
+        *,
+        steal: bool = False,
+        known_epochs: Mapping[int, int] | None = None,
     ) -> list[ShardClaim]:
-        return self.tables.claim(shard_ids, replica_id, address, lease_ms, steal=steal)
+        return self.tables.claim(shard_ids, replica_id, address, lease_ms, steal=steal, known_epochs=known_epochs)
 
-    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[int]:
+    async def raise_floors(self, floors: Mapping[int, Floor]) -> None:
+        self.tables.raise_floors(floors)
+
+    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[Renewal]:
         return self.tables.renew(claims, replica_id, lease_ms)
 
     async def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:

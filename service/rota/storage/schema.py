@@ -133,6 +133,35 @@ shards = Table(
         server_default="1",
         comment="the journal's first entry of this shard that was not pruned",
     ),
+    Column(
+        "claimed_epoch",
+        BigInteger,
+        nullable=False,
+        server_default="0",
+        comment="the epoch that claimed_seq means; an earlier release claims without it",
+    ),
+    Column(
+        "claimed_seq",
+        BigInteger,
+        nullable=False,
+        server_default="0",
+        comment="the journal's last entry when that epoch began",
+    ),
+    Column("timeline", Text, comment="of the server at the last renewal; null where it is unknown"),
+    Column(
+        "generation_floor",
+        Integer,
+        nullable=False,
+        server_default="0",
+        comment="no group of this shard grants this generation or an earlier one",
+    ),
+    Column(
+        "epoch_floor",
+        BigInteger,
+        nullable=False,
+        server_default="0",
+        comment="no claim gets this epoch or an earlier one",
+    ),
 )
 
 replicas = Table(

@@ -14,7 +14,16 @@ from rota.access.tokens import TokenAct, TokenRecord
 from rota.group.rows import ShardImage, SideCommit
 from rota.protocol.errors import check_not_pruned
 from rota.protocol.messages import Act
-from rota.replica.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreRefused
+from rota.replica.ports import (
+    Floor,
+    JournalEvent,
+    Renewal,
+    Replica,
+    ShardBatch,
+    ShardClaim,
+    ShardOwner,
+    StoreRefused,
+)
 from rota.storage.batches import check_batches
 from rota.storage.connections import connections_to
 from rota.storage.errors import UPGRADE_HINT, store_errors
@@ -103,14 +112,28 @@ class SqlStore:
             await self._replicas.deregister(connection, replica_id)
 
     async def claim(
-        self, shard_ids: Sequence[int], replica_id: str, address: str, lease_ms: int, *, steal: bool = False
+        self,
+        shard_ids: Sequence[int],
+        replica_id: str,
+        address: str,
+        lease_ms: int,
+        *,
+        steal: bool = False,
+        known_epochs: Mapping[int, int] | None = None,
     ) -> list[ShardClaim]:
         if not shard_ids:
             return []
         async with self._writing() as connection:
-            return await self._leases.claim(connection, shard_ids, replica_id, address, lease_ms, steal=steal)
+            return await self._leases.claim(
+                connection, shard_ids, replica_id, address, lease_ms, steal=steal, known_epochs=known_epochs or {}
+            )
 
-    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[int]:
+    async def raise_floors(self, floors: Mapping[int, Floor]) -> None:
+        if floors:
+            async with self._writing() as connection:
+                await self._leases.raise_floors(connection, floors)
+
+    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[Renewal]:
         if not claims:
             return []
         async with self._writing() as connection:

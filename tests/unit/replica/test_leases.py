@@ -14,7 +14,7 @@ from rota.replica.known_owners import KnownOwners
 from rota.replica.leases import HANDING_OVER_AT_ONCE, LOADING_AT_ONCE, MOVES, SLACK_MS, STORE_RETRY_MS, Leases
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard
 from rota.replica.placement import shards_of
-from rota.replica.ports import Replica, ShardClaim, ShardOwner, StoreUnavailable
+from rota.replica.ports import Renewal, Replica, ShardClaim, ShardOwner, StoreUnavailable
 from rota.replica.steps import Do
 from tests.unit.replica.shards import AN_OFFSET, LEASE_MS, LIMITS, a_shard, at, decide
 
@@ -82,7 +82,7 @@ class Shell:
             case steps.Serve(claims, images, lease_until_ms):
                 self._serve(claims, images, lease_until_ms)
             case steps.Renew(claims):
-                return [claim.shard_id for claim in claims if claim.shard_id not in self.taken]
+                return [Renewal(each.shard_id, 1, 0) for each in claims if each.shard_id not in self.taken]
             case steps.GiveUp(owned) | steps.DropClosed(owned):
                 owned.drop("")
                 self.leases.remove(owned)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota.group.journal import decode_entry
 from rota.group.records import Entry
 from rota.group.rows import ShardImage, SideCommit
 from rota.replica.owned_shard import Batch
-from rota.replica.ports import JournalEvent, Replica, ShardBatch, ShardClaim, ShardOwner, StoreUnavailable
+from rota.replica.ports import (
+    Floor,
+    JournalEvent,
+    Renewal,
+    Replica,
+    ShardBatch,
+    ShardClaim,
+    ShardOwner,
+    StoreUnavailable,
+)
 from rota.testing.store import SimulatedStore
 
 if TYPE_CHECKING:
@@ -98,16 +107,28 @@ class StoreOfReplica:
         await self._write(lambda: self._tables.deregister(replica_id))
 
     async def claim(
-        self, shard_ids: Sequence[int], replica_id: str, address: str, lease_ms: int, *, steal: bool = False
+        self,
+        shard_ids: Sequence[int],
+        replica_id: str,
+        address: str,
+        lease_ms: int,
+        *,
+        steal: bool = False,
+        known_epochs: Mapping[int, int] | None = None,
     ) -> list[ShardClaim]:
         def statement() -> list[ShardClaim]:
-            claims = self._tables.claim(shard_ids, replica_id, address, lease_ms, steal=steal)
+            claims = self._tables.claim(
+                shard_ids, replica_id, address, lease_ms, steal=steal, known_epochs=known_epochs
+            )
             self._world.note_claims(claims, replica_id)
             return claims
 
         return await self._lease(statement)
 
-    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[int]:
+    async def raise_floors(self, floors: Mapping[int, Floor]) -> None:
+        await self._write(lambda: self._tables.raise_floors(floors))
+
+    async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[Renewal]:
         return await self._lease(lambda: self._tables.renew(claims, replica_id, lease_ms))
 
     async def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:

@@ -1,0 +1,171 @@
+"""The contract of `ShardStore`: what shows that it went back to an earlier state, and what never repeats then."""
+
+from __future__ import annotations
+
+from rota.replica.ports import EPOCHS_SKIPPED, Floor, Renewal, ShardClaim, ShardStore
+from rota.storage import SqlStore
+from tests.contracts.builders import A_MINUTE_MS, a_batch, claim_one
+from tests.contracts.conftest import Backing, MemoryBacking
+from tests.support.postgres import PostgresServer
+
+
+async def test_renewals_say_where_the_journal_ends_and_the_floor(store: ShardStore) -> None:
+    claim = await claim_one(store)
+    await store.append([a_batch(claim)])
+    await store.raise_floors({claim.shard_id: Floor(12, 3)})
+
+    (renewal,) = await store.renew([claim], "r-1", A_MINUTE_MS)
+
+    assert renewal == Renewal(claim.shard_id, 1, 12)
+
+
+async def test_a_read_of_the_owners_says_where_each_epoch_began(store: ShardStore) -> None:
+    claim = await claim_one(store)
+    await store.append([a_batch(claim)])
+    again = await claim_one(store)
+    await store.append([a_batch(again, after=1)])
+
+    (owner,) = await store.owners()
+
+    assert (owner.epoch, owner.claimed_seq, owner.last_seq) == (again.epoch, 1, 2)
+
+
+async def test_a_read_of_the_owners_names_the_incarnation_of_the_journal(store: ShardStore) -> None:
+    await claim_one(store)
+
+    (owner,) = await store.owners()
+
+    assert owner.incarnation
+    assert owner.incarnation == store.incarnation  # type: ignore[attr-defined]
+
+
+async def test_a_claim_names_the_former_owner_and_its_epoch(store: ShardStore) -> None:
+    first = await claim_one(store, 1, "r-1")
+    await store.release([first], "r-1")
+
+    (taken,) = await store.claim([1], "r-2", "http://two", A_MINUTE_MS)
+
+    assert (first.former_epoch, first.former_replica_id) == (0, "")
+    assert (taken.former_epoch, taken.former_replica_id, taken.is_other_timeline) == (first.epoch, "r-1", False)
+
+
+async def test_a_claim_passes_the_epochs_that_its_replica_knows(store: ShardStore) -> None:
+    known = {0: 7, 1: 41}
+    await claim_one(store, 1, "r-1")
+
+    first, second = await store.claim([0, 1], "r-1", "http://one", A_MINUTE_MS, known_epochs=known)
+
+    assert (first.epoch, second.epoch) == (8, 42)
+    assert {owner.claimed_seq for owner in await store.owners()} == {0}
+    assert [each.epoch for each in await store.claim([0, 1], "r-1", "http://one", 1, known_epochs={0: 3})] == [9, 43]
+
+
+async def test_a_claim_passes_the_floor_of_the_epochs(store: ShardStore) -> None:
+    await claim_one(store, 1)
+
+    await store.raise_floors({1: Floor(5, 30)})
+    (claim,) = await store.claim([1], "r-1", "http://one", A_MINUTE_MS)
+
+    assert (claim.epoch, claim.generation_floor) == (31, 5)
+
+
+async def test_a_floor_never_falls(store: ShardStore) -> None:
+    await claim_one(store, 1)
+
+    await store.raise_floors({1: Floor(5, 30), 2: Floor(2, 2)})
+    await store.raise_floors({1: Floor(4, 40), 2: Floor(9, 1)})
+    one, two = await store.claim([1, 2], "r-1", "http://one", A_MINUTE_MS)
+
+    assert (one.generation_floor, one.epoch) == (5, 41)
+    assert (two.generation_floor, two.epoch) == (9, 3)
+
+
+async def test_a_floor_leaves_the_owner_its_lease(store: ShardStore) -> None:
+    claim = await claim_one(store)
+
+    await store.raise_floors({claim.shard_id: Floor(5, 30)})
+
+    assert await store.append([a_batch(claim)]) == []
+    assert await store.renew([claim], "r-1", A_MINUTE_MS) == [Renewal(claim.shard_id, 1, 5)]
+    assert await store.claim([claim.shard_id], "r-2", "http://two", A_MINUTE_MS) == []
+
+
+async def test_a_floor_is_kept_for_a_shard_that_was_never_claimed(store: ShardStore) -> None:
+    await store.raise_floors({3: Floor(5, 30)})
+
+    (unclaimed,) = await store.owners()
+    (claim,) = await store.claim([3], "r-1", "http://one", A_MINUTE_MS)
+
+    assert (unclaimed.shard_id, unclaimed.replica_id, unclaimed.epoch) == (3, "", 0)
+    assert unclaimed.lease_left_ms <= 0
+    assert (claim.epoch, claim.last_seq, claim.generation_floor) == (31, 0, 5)
+
+
+async def test_raising_no_floors_is_no_statement(store: ShardStore) -> None:
+    await store.raise_floors({})
+
+    assert await store.owners() == []
+
+
+async def test_claims_of_another_timeline_say_so_until_a_renewal() -> None:
+    backing = MemoryBacking()
+    backing.tables.timeline = "one"
+    store = backing.new_store()
+    await store.open(1)
+    claim = await claim_one(store)
+    await store.renew([claim], "r-1", A_MINUTE_MS)
+
+    backing.tables.timeline = "two"
+    first, second = await claim_one(store), await claim_one(store)
+    await store.renew([second], "r-1", A_MINUTE_MS)
+    third = await claim_one(store)
+
+    assert [each.is_other_timeline for each in (claim, first, second, third)] == [False, True, True, False]
+    assert first.epoch == claim.epoch + 1 + EPOCHS_SKIPPED
+    assert third.epoch == second.epoch + 1
+
+
+async def test_postgres_claims_of_another_timeline_say_so_until_a_renewal(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    database = postgres_url.rpartition("/")[2]
+    store = SqlStore(postgres_url)
+    await store.open(1)
+    claim = await claim_one(store)
+    await store.renew([claim], "r-1", A_MINUTE_MS)
+
+    # What a failover leaves in the row: the timeline of the server before.
+    postgres_server.execute("UPDATE rota.shards SET timeline = 'another'", database=database)
+    first, second = await claim_one(store), await claim_one(store)
+    await store.renew([second], "r-1", A_MINUTE_MS)
+    third = await claim_one(store)
+    await store.close()
+
+    assert [each.is_other_timeline for each in (claim, first, second, third)] == [False, True, True, False]
+    assert (first.epoch, third.epoch) == (claim.epoch + 1 + EPOCHS_SKIPPED, second.epoch + 1)
+
+
+async def test_postgres_shows_a_plain_role_its_timeline(postgres_server: PostgresServer, postgres_url: str) -> None:
+    database = postgres_url.rpartition("/")[2]
+    role = f"reader_{database}"
+    postgres_server.execute(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA rota TO {role}", database=database)
+
+    shown = postgres_server.execute(f"SET ROLE {role}; SELECT rota.timeline()", database=database).splitlines()[-1]
+    postgres_server.execute(f"DROP OWNED BY {role}; DROP ROLE {role}", database=database)
+
+    system, timeline, oid = shown.split("/")
+    assert (int(system) > 0, timeline, int(oid) > 0) == (True, "00000001", True)
+
+
+async def test_an_epoch_of_an_earlier_release_begins_at_an_unknown_line(backing: Backing, store: ShardStore) -> None:
+    """It claims without the columns of this release, so what stands there is of an epoch before."""
+    if not isinstance(store, SqlStore):
+        return
+    claim: ShardClaim = await claim_one(store)
+    async with store._writing() as connection:
+        schema = "rota." if connection.dialect.name == "postgresql" else ""
+        await connection.exec_driver_sql(f"UPDATE {schema}shards SET epoch = epoch + 1")
+
+    (owner,) = await store.owners()
+
+    assert (owner.epoch, owner.claimed_seq) == (claim.epoch + 1, None)
