@@ -13,6 +13,7 @@ from rota.group.records import (
     AssignmentSynced,
     Entry,
     GenerationCompleted,
+    GenerationRaised,
     GroupEmptied,
     LeaderChanged,
     MemberExpired,
@@ -108,6 +109,15 @@ def _generation_completed(group: Group, record: GenerationCompleted, at_ms: int)
     group.settle(COMPLETING_REBALANCE)
 
 
+def _generation_raised(group: Group, record: GenerationRaised, _at_ms: int) -> None:
+    group.generation_id = record.generation_id
+    group.join_generation_id = record.generation_id
+    group.fenced_reported.clear()
+    if group.settled is not None:
+        # A new owner must let the members agree anew, for none of them holds this generation.
+        group.settle(EMPTY if group.settled.state == EMPTY else PREPARING_REBALANCE)
+
+
 def _leader_changed(_group: Group, _record: LeaderChanged, _at_ms: int) -> None:
     """The generation's own record has moved the leader."""
 
@@ -201,6 +211,7 @@ _APPLY: dict[type, Callable[[Group, Any, int], None]] = {
     MemberRemoved: _member_gone,
     MemberFenced: _member_fenced,
     GenerationCompleted: _generation_completed,
+    GenerationRaised: _generation_raised,
     LeaderChanged: _leader_changed,
     AssignmentSynced: _assignment_synced,
     AssignmentFailed: _assignment_failed,

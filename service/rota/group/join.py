@@ -10,6 +10,7 @@ from rota.group.rebalance import (
     drop_parked,
     join_reply,
     maybe_complete_join,
+    raise_generation,
     rebalance_or_complete,
     start_rebalance,
 )
@@ -22,6 +23,9 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, JoinReply
 from rota.types import why_not_assigned
+
+MOST_GENERATIONS_AHEAD = 10_000
+"""By so much a member may be ahead of its group: a store is seldom taken back over more generations than that."""
 
 
 def check_join(group: Group, request: JoinGroup, limits: Limits) -> JoinReply | None:
@@ -39,6 +43,35 @@ def check_join(group: Group, request: JoinGroup, limits: Limits) -> JoinReply | 
         if why := why_not_assigned(request.protocol_type, protocol.name, protocol.metadata):
             return JoinReply(ErrorCode.INVALID_REQUEST, detail=why, member_id=request.member_id)
     return None
+
+
+def pass_generations(result: Result, group: Group, request: JoinGroup, floor: int, limits: Limits) -> None:
+    """Before a member is admitted: raise the generation to the shard's floor, and to the last one that it held.
+
+    A member can name any number, so one that is far ahead is ignored: whoever may join could otherwise use up all
+    numbers by a few calls.
+    """
+    if not _is_admitted(group, request):
+        return
+    held = request.last_generation_id
+    if held > group.generation_id + MOST_GENERATIONS_AHEAD:
+        name = request.member_id or request.group_instance_id
+        result.warning = f"member {name} claims generation {held}, the group is in {group.generation_id}: ignored"
+        held = 0
+    if held > group.generation_id and held >= floor:
+        # To one more, which no member has held: those of that generation have to join, too.
+        reason = f"member {request.member_id or request.group_instance_id} has held generation {held}"
+        raise_generation(result, group, held + 1, limits, reason)
+    elif floor > group.generation_id:
+        raise_generation(result, group, floor, limits, f"no generation up to {floor} is granted in this shard")
+
+
+def _is_admitted(group: Group, request: JoinGroup) -> bool:
+    """Whether this join makes or keeps a member, and is not only given an id."""
+    if not request.member_id:
+        return request.group_instance_id is not None
+    is_pending = request.member_id in group.pending and request.group_instance_id is None
+    return is_pending or check_member(group, request.member_id, request.group_instance_id) is ErrorCode.NONE
 
 
 def join_group(result: Result, group: Group, request: JoinGroup, call: int, limits: Limits) -> None:

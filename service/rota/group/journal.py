@@ -32,6 +32,7 @@ RECORD_KINDS: dict[str, type[Any]] = {
         r.OffsetsDeleted,
         r.RequestFenced,
         r.SessionStats,
+        r.GenerationRaised,
         r.GroupEmptied,
         r.GroupDeleted,
         r.TopicChanged,
@@ -122,6 +123,8 @@ def _decode(name: str, value: Any) -> Any:
             return tuple((topic, partition) for topic, partition in value)
         case "members":
             return tuple((*said, tuple((number, count) for number, count in gaps)) for *said, gaps in value)
+        case "lost":
+            return tuple((what, before, after) for what, before, after in value)
         case "member_ids":
             return tuple(value)
         case "attributes":

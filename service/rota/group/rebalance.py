@@ -6,6 +6,7 @@ from rota.group.apply import record
 from rota.group.assignment import begin_assigning, server_side_of
 from rota.group.records import (
     GenerationCompleted,
+    GenerationRaised,
     GroupEmptied,
     LeaderChanged,
     MemberExpired,
@@ -13,7 +14,7 @@ from rota.group.records import (
 )
 from rota.group.result import Result, TimerKind
 from rota.group.sessions import start_session
-from rota.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, Group, Member
+from rota.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import HeartbeatReply, JoinedMember, JoinReply, RebalanceGroup, RebalanceReply, SyncReply
@@ -66,6 +67,23 @@ def force_rebalance(result: Result, group: Group, request: RebalanceGroup, call:
     if group.state is not PREPARING_REBALANCE:
         start_rebalance(result, group, limits, f"{asked}: {request.reason}" if request.reason else asked, "")
     result.reply(call, RebalanceReply(generation_id=group.generation_id))
+
+
+def raise_generation(
+    result: Result,
+    group: Group,
+    generation_id: int,
+    limits: Limits,
+    reason: str,
+    lost: tuple[tuple[str, int, int], ...] = (),
+) -> None:
+    """Let the next generation follow on `generation_id`, and have the members agree on it.
+
+    No member holds the raised number, so each heartbeat, commit and fence check of the group is rejected until then.
+    """
+    record(result, group, GenerationRaised(generation_id, group.generation_id, lost, reason))
+    if group.state in (STABLE, COMPLETING_REBALANCE):
+        start_rebalance(result, group, limits, reason, "")
 
 
 def maybe_complete_join(result: Result, group: Group) -> None:

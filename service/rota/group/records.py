@@ -194,6 +194,21 @@ class SessionStats:
 
 
 @dataclass(frozen=True, slots=True)
+class GenerationRaised:
+    """The group's number jumps to one that no member ever held: its store, or a part of it, went back to an earlier
+    state, in which later generations had not been granted yet. The next generation follows on it.
+
+    `lost` says what the owner remembers and the store has lost: `(what, before, after)`, not all where it is much.
+    """
+
+    kind: ClassVar[str] = "generation_raised"
+    generation_id: int
+    former_generation_id: int
+    lost: tuple[tuple[str, int, int], ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class GroupEmptied:
     kind: ClassVar[str] = "group_emptied"
     generation_id: int
@@ -275,6 +290,7 @@ Record = (
     | OffsetsDeleted
     | RequestFenced
     | SessionStats
+    | GenerationRaised
     | GroupEmptied
     | GroupDeleted
     | TopicChanged

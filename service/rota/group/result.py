@@ -38,10 +38,11 @@ class Result:
 
     `records` are already folded into the group that decided them; no other process may learn of them before the
     store has them. `reason` says in words what happened, empty where nothing did. `seen` collects the members whose
-    session began or stopped, where replicas share that (else None); it outlives the result.
+    session began or stopped, where replicas share that (else None); it outlives the result. `warning` is for the log
+    of the process, empty where there is none.
     """
 
-    __slots__ = ("now_ms", "reason", "records", "replies", "seen", "timers")
+    __slots__ = ("now_ms", "reason", "records", "replies", "seen", "timers", "warning")
 
     def __init__(self, now_ms: int, seen: dict[Member, Group] | None = None) -> None:
         # Written out: one is made for each heartbeat, and a dataclass with default factories takes half as long again.
@@ -51,6 +52,7 @@ class Result:
         self.timers: list[Timer] = []
         self.replies: list[tuple[int, Reply]] = []
         self.reason = ""
+        self.warning = ""
 
     def reply(self, call: int, reply: Reply) -> None:
         self.replies.append((call, reply))

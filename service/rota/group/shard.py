@@ -12,10 +12,10 @@ from rota.group.assignment import AssignmentJob, ask_for_assignment, assignment_
 from rota.group.describe import describe_group, get_leader, list_groups, verify_fence
 from rota.group.expiry import on_timer
 from rota.group.heartbeat import heartbeat, heartbeat_many, unpark_heartbeat
-from rota.group.join import check_join, join_group, reject_join, unpark_join
+from rota.group.join import check_join, join_group, pass_generations, reject_join, unpark_join
 from rota.group.leave import leave_group
 from rota.group.offsets import commit_offsets, delete_offsets, expired_offsets, fetch_offsets, take_in
-from rota.group.rebalance import force_rebalance
+from rota.group.rebalance import force_rebalance, raise_generation
 from rota.group.records import (
     Administered,
     Entry,
@@ -89,6 +89,8 @@ from rota.protocol.messages import (
 )
 
 UNKNOWN_MEMBER_ID = ErrorCode.UNKNOWN_MEMBER_ID
+Lost = Mapping[tuple[str, str], tuple[tuple[str, int, int], ...]]
+"""By namespace and group id: what the store has lost, as in `GenerationRaised`."""
 
 
 class Shard(ShardState):
@@ -101,6 +103,8 @@ class Shard(ShardState):
     def __init__(self, shard_id: int, limits: Limits) -> None:
         super().__init__(shard_id)
         self.limits = limits
+        self.generation_floor = 0
+        """No group grants this generation or an earlier one."""
         self.heard: dict[Member, Group] | None = None
         """Whose session began or stopped since somebody last took this; None where nobody takes it."""
 
@@ -191,6 +195,23 @@ class Shard(ShardState):
         self._taken_in.update((commit.side_id, commit) for commit in commits)
         self._note_dirty(result)
         return result
+
+    # --- after the store went back ----------------------------------------------------------------
+
+    @property
+    def highest_generation(self) -> int:
+        """No group of this shard has granted a later one."""
+        live = (group.generation_id for group in self.groups.values())
+        return max(self.generation_floor, *live, *self.tombstones.values(), 0)
+
+    def raise_generations(self, result: Result, floor: int, lost: Lost) -> None:
+        """Grant no generation up to `floor` any more. Groups without members follow when a member joins."""
+        self.generation_floor = max(self.generation_floor, floor)
+        reason = f"the store went back: no generation up to {floor} is granted"
+        for group in list(self.groups.values()):
+            if group.generation_id < floor and group.members:
+                raise_generation(result, group, floor, self.limits, reason, lost.get(group.key, ()))
+        self._note_dirty(result)
 
     # --- assigning for the members ----------------------------------------------------------------
 
@@ -283,6 +304,7 @@ class Shard(ShardState):
             return
         # A refused newcomer leaves no Empty group behind (protocol.md §9): the group is kept from here on.
         self.groups[key] = group
+        pass_generations(result, group, request, self.generation_floor, self.limits)
         join_group(result, group, request, call, self.limits)
 
     def _check_join_request(self, request: JoinGroup) -> JoinReply | None:

@@ -142,6 +142,7 @@ def _enter_generation(standing: Standing, reply: JoinReply, at: Moment) -> list[
     standing.reason = ""
     standing.pace.at_once(at.now_ms)
     standing.generation_id = reply.generation_id
+    standing.hold(reply.generation_id)
     standing.protocol_name = reply.protocol_name or ""
     standing.leader_id = reply.leader_id
     if not standing.is_leader or reply.skip_assignment:

@@ -22,7 +22,12 @@ class Plan:
             case State.UNJOINED if standing.is_held_off:
                 return None
             case State.UNJOINED | State.JOINING:
-                return self._call(self._requests.join(standing.member_id, standing.protocols, standing.reason), now_ms)
+                return self._call(
+                    self._requests.join(
+                        standing.member_id, standing.protocols, standing.reason, standing.last_generation_id
+                    ),
+                    now_ms,
+                )
             case State.SYNCING if standing.deadline.is_fresh(now_ms, standing.settings.poll_ms):
                 return self._call(self._sync(), now_ms)
             case State.SYNCING:

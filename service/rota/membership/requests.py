@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rota.membership.settings import MembershipSettings
-from rota.protocol.messages import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, Protocol, SyncGroup
+from rota.protocol.messages import NO_GENERATION, Heartbeat, JoinGroup, LeaveGroup, LeavingMember, Protocol, SyncGroup
 from rota.protocol.texts import ERROR_MAX_CHARS, shortened
 
 MembershipRequest = JoinGroup | SyncGroup | Heartbeat | LeaveGroup
@@ -26,7 +26,9 @@ class RequestFactory:
 
     settings: MembershipSettings
 
-    def join(self, member_id: str, protocols: tuple[Protocol, ...], reason: str) -> JoinGroup:
+    def join(
+        self, member_id: str, protocols: tuple[Protocol, ...], reason: str, last_generation_id: int = NO_GENERATION
+    ) -> JoinGroup:
         settings = self.settings
         return JoinGroup(
             namespace=settings.namespace,
@@ -40,6 +42,7 @@ class RequestFactory:
             client_id=settings.client_id,
             reason=shortened(reason),
             wait_ms=settings.poll_ms,
+            last_generation_id=last_generation_id,
         )
 
     def sync(

@@ -33,6 +33,8 @@ class Standing:
         self.state = State.UNJOINED
         self.member_id = ""
         self.generation_id = NO_GENERATION
+        self.last_generation_id = NO_GENERATION
+        """The highest generation that it has held in this group, under whatever member id."""
         self.protocol_name = ""
         self.leader_id = ""
         self.assignment: bytes | None = None
@@ -88,6 +90,11 @@ class Standing:
         """The group's leader changed the assignment: we are in the next generation without having joined it."""
         if generation_id > self.generation_id:
             self.generation_id = self.phase.seen_generation_id = generation_id
+            self.hold(generation_id)
+
+    def hold(self, generation_id: int) -> None:
+        """It is in this generation: the coordinator grants later ones alone, also where its store forgets this one."""
+        self.last_generation_id = max(self.last_generation_id, generation_id)
 
     def was_heard(self, reply: HeartbeatReply, sent_at_ms: int) -> None:
         """A heartbeat renewed the session.

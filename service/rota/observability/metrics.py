@@ -135,6 +135,11 @@ class Metrics:
         self._store_failures = Counter(
             "rota_store_failures_total", "Calls that the store did not answer.", ["operation"], registry=self.registry
         )
+        self._store_went_back = Counter(
+            "rota_store_went_back_total",
+            "Shards of which the store had lost lines: it went back to an earlier state.",
+            registry=self.registry,
+        )
         # Without a Redis there is nothing to say about it: the label keeps the sample away until there is.
         self._liveness_up = Gauge(
             "rota_liveness_up",
@@ -217,6 +222,10 @@ class Metrics:
     def shard_dropped(self, reason: str) -> None:
         """`reason` in words; the label is one of a few."""
         self._shards_dropped.labels(drop_cause(reason)).inc()
+
+    def store_went_back(self, shards: int) -> None:
+        """The store has lost lines of so many shards."""
+        self._store_went_back.inc(shards)
 
     def store_failed(self, operation: str) -> None:
         """`operation` is commit or leases."""

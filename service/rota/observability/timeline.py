@@ -72,6 +72,8 @@ def _told_of_data(kind: str, payload: Mapping[str, Any]) -> str:
         case "request_fenced":
             whose = f"{payload['operation']} of {payload['member_id']} with generation"
             return f"{whose} {payload['request_generation_id']} refused, {payload['error']}"
+        case "generation_raised":
+            return f"the generation is raised from {payload['former_generation_id']} to {payload['generation_id']}"
         case "group_emptied":
             return "the group is empty"
         case "group_deleted":

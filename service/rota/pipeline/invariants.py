@@ -83,6 +83,11 @@ class GroupAudit:
                 if self._generation_id is not None and record.generation_id != self._generation_id + 1:
                     yield "S1", f"generation {record.generation_id} follows generation {self._generation_id}"
                 self._generation_id = max(self._generation_id or 0, record.generation_id)
+            case r.GenerationRaised():
+                # A store that went back: the number jumps over all that may have been granted.
+                if record.generation_id <= (self._generation_id or 0):
+                    yield "S1", f"generation {self._generation_id} is raised to {record.generation_id}"
+                self._generation_id = max(self._generation_id or 0, record.generation_id)
         match record:
             case r.GenerationCompleted():
                 self._settled.update(record.member_ids)

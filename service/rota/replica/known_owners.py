@@ -7,9 +7,10 @@ the store's clock has been set, a lease that seems over may go on for the length
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import NamedTuple
 
+from rota.replica.going_back import Asked, StoreMemory
 from rota.replica.ports import Replica, ShardOwner
 
 UNCLAIMED_MS = 100
@@ -42,15 +43,29 @@ class KnownOwners:
         """The other replicas that are up."""
         self.replica_id = replica_id
         self.shard_count = shard_count
+        self.memory = StoreMemory(replica_id)
+        """What the store is compared with, for it may go back to an earlier state."""
+        self.on_setback: Callable[[], None] | None = None
+        """Begins a round: a read that a waiting call has asked for shows that the store went back."""
         self.read_ms = 0
         """When the last read was sent, by the monotonic clock."""
         self.clock_set_ms: int | None = None
         """When a read last showed that the store's clock had been set, by the monotonic clock."""
         self._ahead: Ahead | None = None
 
-    def update(self, owners: Iterable[ShardOwner], sent_ms: int, answered_ms: int | None = None) -> None:
-        """The store has answered a read that was sent then."""
+    def update(
+        self,
+        owners: Iterable[ShardOwner],
+        sent_ms: int,
+        answered_ms: int | None = None,
+        asked: Asked | None = None,
+    ) -> None:
+        """The store has answered a read that was sent then. `asked` is what `memory.ask` returned before."""
         self.owners = {owner.shard_id: owner for owner in owners}
+        if asked is not None:
+            self.memory.compare_owners(self.owners.values(), asked)
+            if self.memory.setbacks and self.on_setback is not None:
+                self.on_setback()
         self.read_ms = sent_ms
         shown = next((o.lease_until_ms - o.lease_left_ms for o in self.owners.values() if o.lease_until_ms), None)
         if shown is not None and answered_ms is not None:

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+from rota.group.rows import ShardImage
 from rota.protocol.errors import ErrorCode
 from rota.replica import steps
 from rota.replica.known_owners import KnownOwners
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard
 from rota.replica.placement import shards_of
-from rota.replica.ports import Replica, StoreUnavailable
+from rota.replica.ports import Replica, ShardClaim, StoreUnavailable
 from rota.replica.steps import Do, Steps
 
 LOADING_AT_ONCE = 16
@@ -28,6 +30,7 @@ HANDING_OVER_AT_ONCE = 8
 SLACK_MS = 5
 STORE_RETRY_MS = 200
 MOVES = "the shard moves to another replica"
+WENT_BACK = "the store went back to an earlier state"
 
 
 class Leases:
@@ -40,6 +43,7 @@ class Leases:
         self.lease_ms = lease_ms
         self.steal = steal
         self.owned: dict[int, OwnedShard] = {}
+        known.memory.owned = self.owned
         self.due: list[int] = []
         """The shards that this replica should own."""
         self.is_placed = False
@@ -62,12 +66,14 @@ class Leases:
     def install(self, owned: OwnedShard) -> None:
         """The shard was loaded, and is served from now on."""
         self.owned[owned.shard_id] = owned
+        self.known.memory.note_served(owned.shard_id)
 
     def remove(self, owned: OwnedShard) -> bool:
         """False where it is not this one that is served."""
         if self.owned.get(owned.shard_id) is not owned:
             return False
         del self.owned[owned.shard_id]
+        self.known.memory.note_dropped(owned)
         return True
 
     # --- rounds ----------------------------------------------------------------------------------
@@ -94,11 +100,16 @@ class Leases:
         self._is_in_haste = False
         now = yield from self._give_up_overdue(now)
         _, now = yield steps.ReadOwners()
+        now = yield from self._look_back(now)
         now = yield from self._acquire(now)
         now = yield from self._survey()
         now = yield from self._acquire(now)
         now = yield from self._renew(now)
-        yield from self._hand_over()
+        if self.known.memory.setbacks:
+            yield from self._look_back(now)
+            self._is_in_haste = True
+        else:
+            yield from self._hand_over()
 
     def release_all(self, reason: str) -> Steps:
         """Release all shards at once, so that no client has to wait for a lease to run out.
@@ -117,6 +128,31 @@ class Leases:
         """
         for owned in [owned for owned in self.owned.values() if not owned.may_answer(now)]:
             _, now = yield steps.GiveUp(owned, "the lease is over")
+        return now
+
+    def _look_back(self, now: Now) -> Generator[Do, tuple[Any, Now], Now]:
+        """Where the store went back: answer for nothing more, and raise the floors before anything is claimed again.
+
+        There is one store, so shards that have lost nothing are given up, too; they are loaded again at once.
+        """
+        memory = self.known.memory
+        if memory.setbacks:
+            _, now = yield steps.WentBack(tuple(memory.setbacks))
+            for owned in list(self.owned.values()):
+                _, now = yield steps.GiveUp(owned, WENT_BACK)
+            memory.take_setbacks(now.monotonic_ms)
+        if memory.floors:
+            floors = dict(memory.floors)
+            _, now = yield steps.RaiseFloors(floors)
+            memory.note_floors(floors)
+            memory.floors.clear()
+            # An owner reads its floor with its next renewal.
+            _, now = yield steps.NotifyPeers()
+        if memory.to_compare:
+            claims = [ShardClaim(shard_id, 0, 0) for shard_id in sorted(memory.to_compare)]
+            with suppress(StoreUnavailable):
+                images, now = yield steps.Load(claims, now.monotonic_ms + self.lease_ms)
+                _, now = yield steps.ReportLost(memory.compare_rows(images))
         return now
 
     def _survey(self) -> Generator[Do, tuple[Any, Now], Now]:
@@ -143,7 +179,7 @@ class Leases:
         missing = [shard_id for shard_id in self.due if shard_id not in self.owned]
         free = [shard_id for shard_id in missing if self.steal or self._is_free(shard_id, now)]
         for start in range(0, len(free), LOADING_AT_ONCE):
-            if self.is_leaving:
+            if self.is_leaving or self.known.memory.setbacks:
                 return now
             now = yield from self._claim_and_load(free[start : start + LOADING_AT_ONCE], now)
             if now.monotonic_ms >= self._renewed_ms + self.lease_ms // 3:
@@ -159,25 +195,51 @@ class Leases:
 
     def _claim_and_load(self, shard_ids: Sequence[int], now: Now) -> Generator[Do, tuple[Any, Now], Now]:
         lease_until_ms = now.monotonic_ms + self.lease_ms
-        claims, now = yield steps.Claim(shard_ids)
-        if not claims:
+        memory = self.known.memory
+        asked = memory.ask()
+        claims, now = yield steps.Claim(shard_ids, memory.known_epochs())
+        memory.compare_claims(claims, asked)
+        if not claims or memory.setbacks:
             return now
+        unsure = {claim.shard_id for claim in claims if memory.is_unsure(claim, now.monotonic_ms)}
         try:
             images, now = yield steps.Load(claims, lease_until_ms)
         except StoreUnavailable:
             return now
-        _, now = yield steps.Serve(claims, images, lease_until_ms)
+        if unsure:
+            claims = yield from self._raise_far(claims, images, unsure)
+        lost = {shard_id: memory.lost[shard_id] for shard_id in shard_ids if shard_id in memory.lost}
+        _, now = yield steps.Serve(claims, images, lease_until_ms, lost)
         return now
+
+    def _raise_far(
+        self, claims: Sequence[ShardClaim], images: Sequence[ShardImage], unsure: Collection[int]
+    ) -> Generator[Do, tuple[Any, Now], list[ShardClaim]]:
+        """Raise the floors of these shards above whatever may have been granted; returns the claims with them."""
+        memory = self.known.memory
+        pairs = [(claim, image) for claim, image in zip(claims, images, strict=True) if claim.shard_id in unsure]
+        floors = {claim.shard_id: memory.far_floor(claim, image) for claim, image in pairs}
+        yield steps.RaiseFloors(floors)
+        memory.note_floors(floors)
+        return [
+            replace(claim, generation_floor=floors[claim.shard_id].generation_id) if claim.shard_id in floors else claim
+            for claim in claims
+        ]
 
     def _renew(self, now: Now) -> Generator[Do, tuple[Any, Now], Now]:
         sent, sent_ms = dict(self.owned), now.monotonic_ms
         if not sent:
             return now
         self._renewed_ms = sent_ms
+        asked = self.known.memory.ask()
         renewals, now = yield steps.Renew([owned.claim for owned in sent.values()])
+        self.known.memory.compare_renewals(renewals, asked)
         kept = {renewal.shard_id for renewal in renewals}
         for owned, reason in self._renewed(sent, kept, sent_ms, now):
             _, now = yield steps.GiveUp(owned, reason)
+        for renewal in renewals:
+            if renewal.generation_floor > sent[renewal.shard_id].shard.generation_floor:
+                _, now = yield steps.RaiseGenerations(sent[renewal.shard_id], renewal.generation_floor)
         return now
 
     def _renewed(
@@ -217,3 +279,4 @@ class Leases:
             # What was decided is durable by now, unless the store hangs; what is parked has decided nothing.
             undecided = owned.is_durable
             yield steps.DropClosed(owned, reason, code if undecided else NOT_AVAILABLE, undecided)
+            self.known.memory.note_released(owned.shard_id)

@@ -38,7 +38,7 @@ from rota.group.records import (
 from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import RowChanges, ShardImage, SideCommit
 from rota.group.sessions import MemberName
-from rota.group.shard import Shard
+from rota.group.shard import Lost, Shard
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_WAIT_MS, Limits
 from rota.protocol.messages import Heartbeat, HeartbeatMany, JoinGroup, Reply, Request, SyncGroup, refuse
@@ -153,14 +153,21 @@ class OwnedShard:
         lease_until_ms: int,
         heard: Heard | None = None,
         reason: str = "",
+        lost: Lost | None = None,
     ) -> tuple[OwnedShard, Ready]:
-        """A shard that was claimed, from its rows. `heard` is what a liveness store knows, None where there is none."""
+        """A shard that was claimed, from its rows. `heard` is what a liveness store knows, None where there is none.
+
+        `lost` is what this replica remembers of the shard and its store has lost.
+        """
         shard, loaded = Shard.load(image, limits, now.wall_ms)
         owned = cls(claim, shard, image.last_seq, replica_id=replica_id, lease_until_ms=lease_until_ms)
         if heard is not None:
             owned.asks_others = True
             loaded.timers += _share_sessions(shard, heard, now, lease_until_ms)
         loaded.records.append(Entry("", "", 0, loaded.now_ms, ShardAcquired(replica_id, claim.epoch, reason)))
+        if claim.generation_floor:
+            # In the first batch: no answer shows a generation below the floor.
+            shard.raise_generations(loaded, claim.generation_floor, lost or {})
         return owned, owned._take(loaded, now)
 
     @property
@@ -268,6 +275,14 @@ class OwnedShard:
     def take_in(self, commits: Sequence[SideCommit], now: Now) -> Ready:
         """Learn what users' own transactions have committed; see `Shard.take_in`. Only while no append is under way."""
         return NOTHING if self._is_mute(now) else self._take(self.shard.take_in(commits, now.wall_ms), now)
+
+    def raise_generations(self, floor: int, now: Now) -> Ready:
+        """Another replica has found that the store went back, and has raised the floor of this shard."""
+        if self._is_mute(now) or floor <= self.shard.generation_floor:
+            return NOTHING
+        result = Result(now.wall_ms, self.shard.heard)
+        self.shard.raise_generations(result, floor, {})
+        return self._take(result, now)
 
     def close(self, reason: str, now: Now) -> Ready:
         """Decide nothing more. What is decided still becomes durable, and is answered.

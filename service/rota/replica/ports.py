@@ -112,6 +112,8 @@ class ShardOwner:
     """The journal's last entry when this epoch began; None where that is not known."""
     incarnation: str = ""
     """The random id of the journal, where the store was asked."""
+    generation_floor: int = 0
+    """See `Floor`."""
 
 
 @dataclass(frozen=True, slots=True)

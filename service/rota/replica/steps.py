@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from rota.group.rows import ShardImage
+from rota.group.shard import Lost
 from rota.protocol.errors import ErrorCode
+from rota.replica.going_back import LostFact, Setback
 from rota.replica.owned_shard import Now, OwnedShard
-from rota.replica.ports import ShardClaim
+from rota.replica.ports import Floor, ShardClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class Claim:
     """Claim these shards; answered with the claims that were made. A lease counts from BEFORE this is sent."""
 
     shard_ids: Sequence[int]
+    known_epochs: Mapping[int, int]
+    """See `ShardStore.claim`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class Serve:
     claims: Sequence[ShardClaim]
     images: Sequence[ShardImage]
     lease_until_ms: int
+    lost: Mapping[int, Lost]
+    """For `OwnedShard.load`, by shard id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,35 @@ class Renew:
     """Prolong these leases; answered with a `Renewal` of each that is still ours."""
 
     claims: Sequence[ShardClaim]
+
+
+@dataclass(frozen=True, slots=True)
+class WentBack:
+    """The store went back to an earlier state: report it. All shards are given up after this."""
+
+    setbacks: Sequence[Setback]
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseFloors:
+    """Write these floors, by shard id. BEFORE the shards are claimed again."""
+
+    floors: Mapping[int, Floor]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportLost:
+    """Report what this replica remembers and the store has lost."""
+
+    facts: Sequence[LostFact]
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseGenerations:
+    """Call `OwnedShard.raise_generations`: another replica has raised the floor of this shard."""
+
+    owned: OwnedShard
+    floor: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +132,21 @@ class NotifyPeers:
 
 
 Do: TypeAlias = (
-    ReadOwners | Register | Claim | Load | Serve | Renew | GiveUp | Close | DropClosed | Release | NotifyPeers
+    ReadOwners
+    | Register
+    | Claim
+    | Load
+    | Serve
+    | Renew
+    | WentBack
+    | RaiseFloors
+    | ReportLost
+    | RaiseGenerations
+    | GiveUp
+    | Close
+    | DropClosed
+    | Release
+    | NotifyPeers
 )
 Steps: TypeAlias = Generator[Do, tuple[Any, Now], None]
 """Each step is sent its answer, None where it has none, and the time then."""

@@ -186,8 +186,9 @@ class LocalCoordinator:
         hosts = self._ownership.hosts
         usable, due = sum(host.may_answer() for host in hosts.values()), self._ownership.due()
         is_ready = self._ownership.leases.is_placed and due <= usable
-        trouble = f"; {self._ownership.store_trouble}" if self._ownership.store_trouble else ""
-        return is_ready, f"{usable} shards are served, {due} are due to this replica{trouble}"
+        troubles = [each for each in (self._ownership.setback, self._ownership.store_trouble) if each]
+        counts = f"{usable} shards are served, {due} are due to this replica"
+        return is_ready and not self._ownership.setback, "; ".join([counts, *troubles])
 
     # --- requests --------------------------------------------------------------------------------
 

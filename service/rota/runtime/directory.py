@@ -30,8 +30,9 @@ class Directory(KnownOwners):
             now_ms = self._clock.monotonic_ms()
             if self._looks == asked_at and now_ms - self.read_ms >= unless_within_ms:
                 self._looks, self.read_ms = self._looks + 1, now_ms
+                asked = self.memory.ask()
                 owners = await self._store.owners()
-                self.update(owners, now_ms, self._clock.monotonic_ms())
+                self.update(owners, now_ms, self._clock.monotonic_ms(), asked)
 
     def note_arrival(self) -> None:
         """A shard is in memory here now."""

@@ -18,7 +18,7 @@ from rota.group.records import MemberExpired
 from rota.group.result import Result, Timer
 from rota.group.rows import ShardImage, SideCommit
 from rota.group.sessions import MemberName
-from rota.group.shard import Shard
+from rota.group.shard import Lost, Shard
 from rota.observability import tracing
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
@@ -71,6 +71,7 @@ class ShardHost:
         ask: Callable[[ShardHost, Timer], None] | None = None,
         forget: Callable[[int, Sequence[MemberName]], None] | None = None,
         assign: Callable[[ShardHost, Timer], None] | None = None,
+        lost: Lost | None = None,
         heard: Heard | None = None,
     ) -> None:
         self.gone = asyncio.Event()
@@ -92,7 +93,14 @@ class ShardHost:
         self._links: list[Any] = []
         self.watchers: dict[tuple[str, str], set[asyncio.Queue[JournalEvent | None]]] = {}
         self.owned, loaded = OwnedShard.load(
-            claim, image, limits, self._now(), replica_id=replica_id, lease_until_ms=lease_until_ms, heard=heard
+            claim,
+            image,
+            limits,
+            self._now(),
+            replica_id=replica_id,
+            lease_until_ms=lease_until_ms,
+            heard=heard,
+            lost=lost,
         )
         self._carry_out(loaded)
 
@@ -200,6 +208,10 @@ class ShardHost:
         """Learn what users' own transactions have committed; see `Shard.take_in`."""
         self._carry_out(self._step(lambda now: self.owned.take_in(commits, now)))
 
+    def raise_generations(self, floor: int) -> None:
+        """Grant no generation up to `floor` any more; see `OwnedShard.raise_generations`."""
+        self._carry_out(self._step(lambda now: self.owned.raise_generations(floor, now)))
+
     def close(self, reason: str) -> None:
         """Decide nothing more; what is decided still becomes durable and is answered."""
         self._carry_out(self.owned.close(reason, self._now()))
@@ -277,6 +289,8 @@ class ShardHost:
     def _carry_out(self, ready: Ready | None) -> None:
         if ready is None or ready is NOTHING:
             return
+        if ready.decided is not None and ready.decided.warning:
+            logger.warning("%s", ready.decided.warning, extra={"shard_id": self.shard_id})
         if ready.appends:
             self._want_commit(self)
         self._set_timers(ready.timers)

@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rota.group.result import Timer
 from rota.group.rows import ShardImage
+from rota.group.shard import Lost
 from rota.protocol.limits import Limits
 from rota.replica import steps as step
+from rota.replica.going_back import Setback
 from rota.replica.leases import Leases
 from rota.replica.owned_shard import Now, OwnedShard
-from rota.replica.ports import JournalEvent, Replica, ShardClaim, ShardOwner, ShardStore, StoreUnavailable
+from rota.replica.ports import Floor, JournalEvent, Replica, ShardClaim, ShardOwner, ShardStore, StoreUnavailable
 from rota.replica.steps import Do, Steps
 from rota.runtime.clock import Clock
 from rota.runtime.committer import Committer
 from rota.runtime.directory import Directory
 from rota.runtime.host import ShardHost
 from rota.runtime.sessions import SharedSessions
+from rota.runtime.setbacks import report_lost, report_setbacks
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.timers import TimerTask
 
@@ -59,12 +62,15 @@ class Ownership:
         self.hosts = hosts
         """The shards that are served here, by id."""
         self.directory = directory
+        directory.on_setback = self.nudge
         self.leases = Leases(replica, directory, lease_ms=lease_ms, steal=steal)
         self.committer = Committer(store, clock, telemetry, self.give_up)
         self.complete = asyncio.Event()
         """Set while every shard that is due to this replica is in memory here."""
         self.store_trouble = ""
         """Why the last round on the leases failed; empty where it did not."""
+        self.setback = ""
+        """That the store went back to an earlier state; empty once all shards are served again."""
         self._store = store
         self._clock = clock
         self._limits = limits
@@ -187,15 +193,22 @@ class Ownership:
                 return await self.directory.look()
             case step.Register():
                 return await store.register(leases.replica, leases.lease_ms)
-            case step.Claim(shard_ids):
-                address = leases.replica.address
-                return await store.claim(shard_ids, replica_id, address, leases.lease_ms, steal=leases.steal)
+            case step.Claim():
+                return await self._claim(do)
             case step.Load(claims, lease_until_ms):
                 return await self._load(claims, lease_until_ms)
-            case step.Serve(claims, images, lease_until_ms):
-                return await self._serve_all(claims, images, lease_until_ms)
+            case step.Serve():
+                return await self._serve_all(do)
             case step.Renew(claims):
                 return await store.renew(claims, replica_id, leases.lease_ms)
+            case step.WentBack(setbacks):
+                return self._report_setbacks(setbacks)
+            case step.RaiseFloors(floors):
+                return await self._raise_floors(floors)
+            case step.ReportLost(facts):
+                return report_lost(facts)
+            case step.RaiseGenerations(owned, floor):
+                return self._with_host(owned, lambda host: host.raise_generations(floor))
             case step.GiveUp(owned, reason):
                 return self._with_host(owned, lambda host: self.give_up(host, reason))
             case step.Close(shards, reason):
@@ -242,12 +255,36 @@ class Ownership:
             logger.warning("shards could not be loaded", extra={"shard_ids": shard_ids, "error": repr(error)})
             raise StoreUnavailable(str(error)) from error
 
-    async def _serve_all(self, claims: Sequence[ShardClaim], images: Sequence[ShardImage], lease_until_ms: int) -> None:
-        async with asyncio.TaskGroup() as group:
-            for claim, image in zip(claims, images, strict=True):
-                group.create_task(self._serve(claim, image, lease_until_ms))
+    async def _claim(self, do: step.Claim) -> list[ShardClaim]:
+        leases, here = self.leases, self.leases.replica
+        return await self._store.claim(
+            do.shard_ids,
+            here.replica_id,
+            here.address,
+            leases.lease_ms,
+            steal=leases.steal,
+            known_epochs=do.known_epochs,
+        )
 
-    async def _serve(self, claim: ShardClaim, image: ShardImage, lease_until_ms: int) -> None:
+    def _report_setbacks(self, setbacks: Sequence[Setback]) -> None:
+        self.setback = f"the store went back to an earlier state: {len(setbacks)} shards have lost lines"
+        self._telemetry.on_store_went_back(len(setbacks))
+        report_setbacks(setbacks)
+
+    async def _raise_floors(self, floors: Mapping[int, Floor]) -> None:
+        await self._store.raise_floors(floors)
+        for shard_id, floor in floors.items():
+            logger.warning(
+                "floors raised",
+                extra={"shard_id": shard_id, "generation_floor": floor.generation_id, "epoch_floor": floor.epoch},
+            )
+
+    async def _serve_all(self, do: step.Serve) -> None:
+        async with asyncio.TaskGroup() as group:
+            for claim, image in zip(do.claims, do.images, strict=True):
+                group.create_task(self._serve(claim, image, do.lease_until_ms, do.lost.get(claim.shard_id)))
+
+    async def _serve(self, claim: ShardClaim, image: ShardImage, lease_until_ms: int, lost: Lost | None) -> None:
         # Read last: until now, others may have recorded heartbeats for a shard without an owner.
         heard = await self._sessions.read(claim.shard_id) if self._sessions else None
         host = ShardHost(
@@ -266,6 +303,7 @@ class Ownership:
             forget=self._sessions.forget if self._sessions else None,
             assign=self._assign,
             heard=heard,
+            lost=lost,
         )
         self.hosts[claim.shard_id] = host
         self.leases.install(host.owned)
@@ -288,6 +326,8 @@ class Ownership:
     def _note_completeness(self) -> None:
         if self.leases.is_complete:
             self.complete.set()
+            if not self.directory.memory.setbacks:
+                self.setback = ""
         else:
             self.complete.clear()
 

@@ -34,6 +34,9 @@ class Telemetry:
     def on_store_failed(self, operation: str) -> None:
         """The store did not answer: `commit` or `leases`."""
 
+    def on_store_went_back(self, shards: int) -> None:
+        """The store went back to an earlier state: so many shards have lost lines."""
+
     def on_expired(self, lateness_ms: int) -> None:
         """A member was expired, at most so long after its deadline."""
 

@@ -77,6 +77,9 @@ class ServerTelemetry(Telemetry):
     def on_store_failed(self, operation: str) -> None:
         self._metrics.store_failed(operation)
 
+    def on_store_went_back(self, shards: int) -> None:
+        self._metrics.store_went_back(shards)
+
     def on_expired(self, lateness_ms: int) -> None:
         self._metrics.member_expired(lateness_ms)
 

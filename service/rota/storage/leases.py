@@ -44,6 +44,7 @@ _OWNERS = (
         shards.c.lease_until_ms,
         case((shards.c.claimed_epoch == shards.c.epoch, shards.c.claimed_seq)).label("claimed_seq"),
         select(store.c.incarnation).scalar_subquery().label("incarnation"),
+        shards.c.generation_floor,
     )
     .where(shards.c.shard_id != NO_SHARD)
     .order_by(shards.c.shard_id)
@@ -114,6 +115,7 @@ class Leases:
                 lease_until_ms=row.lease_until_ms,
                 claimed_seq=row.claimed_seq,
                 incarnation=row.incarnation or "",
+                generation_floor=row.generation_floor,
             )
             for row in rows
         ]

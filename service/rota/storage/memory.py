@@ -200,6 +200,7 @@ class MemoryTables:
                 lease_until_ms=shard.lease_until_ms,
                 claimed_seq=shard.claimed_seq,
                 incarnation=self.incarnation,
+                generation_floor=shard.generation_floor,
             )
             for shard_id, shard in sorted(self._shards.items())
         ]

@@ -11,7 +11,7 @@ from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from rota.group.journal import decode_entry
-from rota.group.records import AssignmentSynced, Entry, GenerationCompleted, GroupEmptied
+from rota.group.records import AssignmentSynced, Entry, GenerationCompleted, GenerationRaised, GroupEmptied
 from rota.group.rows import GroupRow, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow, TopicsRevisionRow
 from rota.group.shard_state import ShardState
 from rota.protocol.ids import NO_SHARD
@@ -128,7 +128,7 @@ def _opened_generation(entry: Entry) -> int | None:
     match entry.record:
         case GenerationCompleted(generation_id=opened) | GroupEmptied(generation_id=opened):
             return opened
-        case AssignmentSynced(generation_id=opened, resync=True):
+        case AssignmentSynced(generation_id=opened, resync=True) | GenerationRaised(generation_id=opened):
             return opened
         case _:
             return None

@@ -21,6 +21,9 @@ def check_generations(_scan: Scan, account: GroupAccount, line: Landed) -> Itera
             expected = account.generation_id + 1
         case r.GroupDeleted() | r.AssignmentSynced():
             expected = account.generation_id
+        case r.GenerationRaised():
+            yield f"S1 {line.entry.group_id}: raised to {record.generation_id}, though the store never went back"
+            return
         case _:
             return
     if record.generation_id != expected:

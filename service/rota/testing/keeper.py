@@ -31,6 +31,7 @@ class ShardKeeper:
         self._world = world
         self._replica = replica
         self.known = KnownOwners(replica.replica_id, world.profile.shards)
+        self.known.on_setback = self.nudge
         registered = Registered(replica.replica_id, replica.replica_id)
         self.leases = Leases(registered, self.known, lease_ms=world.profile.lease_ms)
         self._in_round = False
@@ -98,15 +99,26 @@ class ShardKeeper:
                 self.read_owners(then, fail)
             case step.Register():
                 self._ask(lambda: tables.register(leases.replica, leases.lease_ms), then, fail)
-            case step.Claim(shard_ids):
-                self._ask(partial(self._claim, list(shard_ids), world.scheduler.now_ms), then, fail)
+            case step.Claim():
+                self._ask(partial(self._claim, do, world.scheduler.now_ms), then, fail)
             case step.Load(claims, _):
                 self._ask(lambda: [tables.load(claim.shard_id) for claim in claims], then, fail)
-            case step.Serve(claims, images, lease_until_ms):
-                self._serve(list(zip(claims, images, strict=True)), lease_until_ms, then)
+            case step.Serve():
+                self._serve(do, then)
             case step.Renew(claims):
                 renew = partial(tables.renew, list(claims), replica_id, leases.lease_ms)
                 self._ask(renew, self._noting(claims, then), fail)
+            case step.WentBack(setbacks):
+                world.note_setbacks(replica, setbacks)
+                then(None)
+            case step.RaiseFloors(floors):
+                self._ask(partial(tables.raise_floors, floors), then, fail)
+            case step.ReportLost(facts):
+                world.note_lost(facts)
+                then(None)
+            case step.RaiseGenerations(owned, floor):
+                replica.carry_out(owned, owned.raise_generations(floor, replica.now()))
+                then(None)
             case step.GiveUp(owned, reason):
                 replica.drop(owned, reason)
                 then(None)
@@ -125,13 +137,14 @@ class ShardKeeper:
 
     def read_owners(self, then: Callable[[None], None], fail: Callable[[], None]) -> None:
         """Read the owners of all shards from the store."""
-        sent_ms = self._world.scheduler.now_ms
+        sent_ms, asked = self._world.scheduler.now_ms, self.known.memory.ask()
 
         def read(owners: list[ShardOwner]) -> None:
-            self.known.update(owners, sent_ms, self._world.scheduler.now_ms)
+            self.known.update(owners, sent_ms, self._world.scheduler.now_ms, asked)
             if owners:
                 self.reads_ms = [*self.reads_ms[:1], *self.reads_ms[1:][-1:], self._world.scheduler.now_ms]
             then(None)
+            self._world.note_owners_read(self._replica, sent_ms)
 
         self._ask(self._world.store.tables.owners, read, fail)
 
@@ -145,9 +158,11 @@ class ShardKeeper:
             cut_off=self._replica.cut_off_from_store(),
         )
 
-    def _claim(self, shard_ids: list[int], sent_ms: int) -> list[ShardClaim]:
+    def _claim(self, do: step.Claim, sent_ms: int) -> list[ShardClaim]:
         replica_id = self._replica.replica_id
-        claims = self._world.store.tables.claim(shard_ids, replica_id, replica_id, self.leases.lease_ms)
+        claims = self._world.store.tables.claim(
+            do.shard_ids, replica_id, replica_id, self.leases.lease_ms, known_epochs=do.known_epochs
+        )
         self._world.note_claims(claims, replica_id)
         self._world.note_blind_claims(claims, self.reads_ms, sent_ms)
         return claims
@@ -158,14 +173,13 @@ class ShardKeeper:
             tables.deregister(replica_id)
         tables.release(claims, replica_id)
 
-    def _serve(
-        self, loaded: list[tuple[ShardClaim, ShardImage]], lease_until_ms: int, then: Callable[[None], None]
-    ) -> None:
+    def _serve(self, do: step.Serve, then: Callable[[None], None]) -> None:
         """Install the shards, each as soon as the rest of its sessions is known."""
-        sessions, waiting = self._replica.sessions, {claim.shard_id for claim, _ in loaded}
+        loaded = list(zip(do.claims, do.images, strict=True))
+        sessions, waiting = self._replica.sessions, {claim.shard_id for claim in do.claims}
 
         def install(claim: ShardClaim, image: ShardImage, heard: Heard | None) -> None:
-            self._install(claim, image, lease_until_ms, heard)
+            self._install(claim, image, do, heard)
             waiting.discard(claim.shard_id)
             if not waiting:
                 then(None)
@@ -176,18 +190,20 @@ class ShardKeeper:
             else:
                 sessions.read(claim.shard_id, partial(install, claim, image))
 
-    def _install(self, claim: ShardClaim, image: ShardImage, lease_until_ms: int, heard: Heard | None) -> None:
+    def _install(self, claim: ShardClaim, image: ShardImage, do: step.Serve, heard: Heard | None) -> None:
         world = self._world
         is_newest = world.store.tables.epoch_of(claim.shard_id) == claim.epoch
-        if image.last_seq != claim.last_seq and is_newest:
+        if image.last_seq != claim.last_seq and is_newest and not world.is_excused(claim.shard_id):
             world.violation(
                 f"S11 shard {claim.shard_id}: journal grew from {claim.last_seq} to {image.last_seq} unowned"
             )
         owned, ready = OwnedShard.load(
             claim, image, world.limits, self._replica.now(), replica_id=self._replica.replica_id,
-            lease_until_ms=lease_until_ms, heard=heard,
+            lease_until_ms=do.lease_until_ms, heard=heard, lost=do.lost.get(claim.shard_id),
         )  # fmt: skip
-        world.store.note_loaded(owned.shard, claim.epoch)
+        if not claim.generation_floor:
+            # Else it has raised generations already, which the journal says after this shard's first line.
+            world.store.note_loaded(owned.shard, claim.epoch)
         self.leases.install(owned)
         world.note_owner(self._replica, claim.shard_id)
         self._replica.carry_out(owned, ready)

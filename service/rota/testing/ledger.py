@@ -129,6 +129,10 @@ def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
             account.state = "PreparingRebalance"
             account.rebalance_reason = record.reason
             account.start_phase(at_ms)
+        case r.GenerationRaised():
+            account.generation_id = account.join_generation_id = record.generation_id
+            if account.settled_state is not None:
+                account.settle("Empty" if account.settled_state == "Empty" else "PreparingRebalance")
         case r.MemberJoined():
             if not account.members:
                 account.protocol_type = record.protocol_type

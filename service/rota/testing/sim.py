@@ -17,6 +17,7 @@ from rota.testing.coverage import Reached, table, unknown
 from rota.testing.liveness_checks import check_shared_sessions
 from rota.testing.many import collecting_seldom, parser_of_seeds, side_by_side
 from rota.testing.profiles import PROFILES, Profile
+from rota.testing.setbacks import run_setback_seed
 from rota.testing.shrink import shrink
 from rota.testing.trace import trace
 from rota.testing.without import NOTHING, Without
@@ -101,6 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line; 1 if anything was violated."""
     parser = parser_of_seeds("rota.testing.sim", __doc__)
     parser.add_argument("--profile", choices=sorted(PROFILES), help="one profile for all; drawn by the seed otherwise")
+    parser.add_argument("--setbacks", action="store_true", help="worlds whose store goes back to an earlier state")
     parser.add_argument("--mutant", help="plant this bug of tests/sim/mutants.py first")
     parser.add_argument("--without", type=Without.parse, default=NOTHING, help="leave this out, as --shrink prints it")
     parser.add_argument("--shrink", action="store_true", help="print the smallest world of the first seed that fails")
@@ -110,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.shrink:
         return _shrink(options.first, profile, options.mutant, options.without)
     seeds = range(options.first, options.first + options.seeds)
-    tally = run_side_by_side(seeds, profile, options.jobs, options.mutant, options.without)
+    tally = run_side_by_side(seeds, profile, options.jobs, options.mutant, options.without, setbacks=options.setbacks)
     _report(tally, profile, options.mutant, options.without)
     if options.coverage:
         print("\n".join(["", *table(tally.reached)]))
@@ -118,16 +120,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_side_by_side(
-    seeds: range, profile: Profile | None, jobs: int, mutant: str | None = None, without: Without = NOTHING
+    seeds: range,
+    profile: Profile | None,
+    jobs: int,
+    mutant: str | None = None,
+    without: Without = NOTHING,
+    *,
+    setbacks: bool = False,
 ) -> Tally:
     """The same as `run_seeds` in several processes; the order of the seeds does not matter to any of them."""
-    run = partial(_run_chunk, profile=profile, mutant=mutant, without=without)
+    run = partial(_run_chunk, profile=profile, mutant=mutant, without=without, setbacks=setbacks)
     return side_by_side(run, Tally(), seeds, jobs, _CHUNK)
 
 
-def _run_chunk(seeds: range, profile: Profile | None, mutant: str | None, without: Without) -> Tally:
+def _run_chunk(seeds: range, profile: Profile | None, mutant: str | None, without: Without, setbacks: bool) -> Tally:
     with _planted(mutant):
-        return run_seeds(seeds, profile, without=without)
+        play = run_setback_seed if setbacks else run_seed
+        return tally_of(seeds, partial(play, profile=profile, without=without))
 
 
 def _shrink(seed: int, profile: Profile | None, mutant: str | None, without: Without) -> int:

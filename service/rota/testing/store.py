@@ -73,7 +73,7 @@ class SimulatedStore:
         self._history = history
         self.clock_ahead_ms = STORE_CLOCK_MS
         """How far the database's clock is ahead of the world's: it steps."""
-        self.tables = Tables(self.clock_ms)
+        self.tables = self.new_tables()
         self.tables.open(profile.shards)
         self.folded = {shard_id: ShardState(shard_id) for shard_id in range(profile.shards)}
         self._loaded_facts: dict[tuple[int, int], tuple[dict[str, Any], frozenset[OffsetName]]] = {}
@@ -84,6 +84,9 @@ class SimulatedStore:
         self.slow_until_ms = 0
         self.down_until_ms = 0
         history.journal = {shard_id: [] for shard_id in range(profile.shards)}
+
+    def new_tables(self) -> Tables:
+        return Tables(self.clock_ms)
 
     def clock_ms(self) -> int:
         """The time by the database's clock."""

@@ -8,6 +8,7 @@ assert not check(history, world.profile)
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from random import Random
 
 from rota.group.invariants import check_join_phase, check_sync_phase
@@ -17,6 +18,7 @@ from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request, parks_for_ms
 from rota.replica.forwarding import shard_of_request
+from rota.replica.going_back import LostFact, Setback
 from rota.replica.ports import ShardClaim
 from rota.testing.facts import facts_of, image_differences, without_offsets
 from rota.testing.history import Call, Effect, GroupKey, History
@@ -108,6 +110,20 @@ class World:
 
     def _new_nemesis(self) -> Nemesis:
         return Nemesis(self)
+
+    def note_setbacks(self, replica: ReplicaProcess, setbacks: Sequence[Setback]) -> None:
+        """A replica has found that the store went back, which it does only in the worlds of `setbacks.py`."""
+        self.violation(f"D2 {replica.owner_id} finds lines lost in a store that lost none: {setbacks}")
+
+    def note_lost(self, facts: Sequence[LostFact]) -> None:
+        """A replica has compared what it remembers with the store's rows."""
+
+    def note_owners_read(self, replica: ReplicaProcess, sent_ms: int) -> None:
+        """A replica has compared the owners that it has asked for with what it knew."""
+
+    def is_excused(self, _shard_id: int) -> bool:
+        """Whether a replica may answer now for what the store has lost."""
+        return False
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -273,6 +289,8 @@ class World:
         """D1: nothing is answered that the store does not have. S15: nobody answers who is not the owner any more."""
         self.history.releases[(shard_id, epoch)] = self.scheduler.now_ms
         is_blind = self.history.is_blind(shard_id, self.scheduler.now_ms)
+        if self.is_excused(shard_id):
+            return
         if self.store.tables.owner_of(shard_id) != owner_id and not is_blind:
             self.violation(f"S15 shard {shard_id}: {owner_id} answers after another has taken it")
         journal = self.history.journal[shard_id]
@@ -327,7 +345,7 @@ class World:
             return
         shard_id = owned.shard.shard_id
         journal = self.history.journal[shard_id]
-        if not journal or journal[-1].epoch != owned.epoch:
+        if not journal or journal[-1].epoch != owned.epoch or self.is_excused(shard_id):
             return
         names = self.store.on_the_way(shard_id)
         for difference in image_differences(owned.shard.image(), self.store.tables.load(shard_id), names):

@@ -15,7 +15,7 @@ class Protocol(_message.Message):
     def __init__(self, name: _Optional[str] = ..., metadata: _Optional[bytes] = ...) -> None: ...
 
 class JoinGroupRequest(_message.Message):
-    __slots__ = ("namespace", "group_id", "member_id", "group_instance_id", "client_id", "protocol_type", "protocols", "session_timeout_ms", "rebalance_timeout_ms", "reason", "wait_ms")
+    __slots__ = ("namespace", "group_id", "member_id", "group_instance_id", "client_id", "protocol_type", "protocols", "session_timeout_ms", "rebalance_timeout_ms", "reason", "wait_ms", "last_generation_id")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class JoinGroupRequest(_message.Message):
     REBALANCE_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     group_id: str
     member_id: str
@@ -38,7 +39,8 @@ class JoinGroupRequest(_message.Message):
     rebalance_timeout_ms: int
     reason: str
     wait_ms: int
-    def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., protocol_type: _Optional[str] = ..., protocols: _Optional[_Iterable[_Union[Protocol, _Mapping]]] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., reason: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
+    last_generation_id: int
+    def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., protocol_type: _Optional[str] = ..., protocols: _Optional[_Iterable[_Union[Protocol, _Mapping]]] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., reason: _Optional[str] = ..., wait_ms: _Optional[int] = ..., last_generation_id: _Optional[int] = ...) -> None: ...
 
 class JoinedMember(_message.Message):
     __slots__ = ("member_id", "group_instance_id", "metadata")

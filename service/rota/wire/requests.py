@@ -68,6 +68,7 @@ PARTITION = Integer(0, INT32_MAX)
 METADATA = Octets("metadata_max_bytes")
 ASSIGNMENT = Octets("assignment_max_bytes")
 REASON = Text("reason_max_chars")
+_LAST_GENERATION_DOC = "The highest generation that the client has held in this group: the next one is higher."
 ATTRIBUTES = TextMap(64, Text(249), Text(4_096))
 
 _INSTANCE_DOC = "Makes the member static: it survives its restarts."
@@ -139,6 +140,7 @@ JOIN_GROUP = given(
         ),
         Entry("reason", REASON, "", "Why the member joins, for people."),
         Entry("wait_ms", Wait(), JOIN_WAIT_MS, _WAIT_DOC),
+        Entry("last_generation_id", GENERATION_ID, NO_GENERATION, _LAST_GENERATION_DOC),
     ),
     title="JoinGroup",
 )

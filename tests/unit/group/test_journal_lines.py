@@ -66,6 +66,11 @@ LINES: dict[r.Record, dict[str, Any]] = {
     r.SessionStats((("m", "app", 10_000, 5, 900, ((3, 1), (40, 2))),)): {
         "members": [["m", "app", 10_000, 5, 900, [[3, 1], [40, 2]]]]
     },
+    r.GenerationRaised(9, 3, (("generation", 8, 3), ("t/0", 70, -1)), "the store went back"): {
+        "generation_id": 9,
+        "former_generation_id": 3,
+        "lost": [["generation", 8, 3], ["t/0", 70, -1]],
+    },
     r.GroupEmptied(3, "the last left"): {"generation_id": 3},
     r.GroupDeleted(3, "nothing is left in it"): {"generation_id": 3},
     r.TopicChanged("t", 3, (("owner", "a"),), "", 2): {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from rota.replica.known_owners import KnownOwners
 from rota.replica.leases import HANDING_OVER_AT_ONCE, LOADING_AT_ONCE, MOVES, SLACK_MS, STORE_RETRY_MS, Leases
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard
 from rota.replica.placement import shards_of
-from rota.replica.ports import Renewal, Replica, ShardClaim, ShardOwner, StoreUnavailable
+from rota.replica.ports import Floor, Renewal, Replica, ShardClaim, ShardOwner, StoreUnavailable
 from rota.replica.steps import Do
 from tests.unit.replica.shards import AN_OFFSET, LEASE_MS, LIMITS, a_shard, at, decide
 
@@ -30,6 +31,10 @@ class Shell:
         self.leases = Leases(ME, self.known, lease_ms=LEASE_MS, **({"steal": True} if steal else {}))
         self.registered = [ME]
         self.owners: list[ShardOwner] = []
+        """The rows of the shards that others hold."""
+        self.rows: dict[int, ShardOwner] = {}
+        """What the store knows of each shard that was ever claimed."""
+        self.floors: dict[int, Floor] = {}
         self.taken: set[int] = set()
         """Shards that the store gives to another replica meanwhile: claims and renewals of these fail."""
         self.hanging: set[int] = set()
@@ -38,6 +43,8 @@ class Shell:
         self.fails: set[type[Do]] = set()
         self.before: dict[type[Do], Callable[[], None]] = {}
         """Called while such a step is under way."""
+        self.is_failover = False
+        """Claims find another timeline."""
         self.now_ms = 0
         self.steps: list[Do] = []
 
@@ -63,6 +70,12 @@ class Shell:
         except StopIteration:
             return self.names()
 
+    def round_that_fails(self) -> list[str]:
+        """One round that the store's silence ends; returns the names of its steps, in order."""
+        with pytest.raises(StoreUnavailable):
+            self.round()
+        return self.names()
+
     def names(self) -> list[str]:
         return [type(do).__name__ for do in self.steps]
 
@@ -72,17 +85,22 @@ class Shell:
     def _answer(self, do: Do) -> Any:
         match do:
             case steps.ReadOwners():
-                self.known.update(self.owners, self.now().monotonic_ms)
+                asked, now_ms = self.known.memory.ask(), self.now().monotonic_ms
+                self.rows |= {row.shard_id: row for row in self.owners}
+                self.known.update(list(self.rows.values()), now_ms, asked=asked)
             case steps.Register():
                 return self.registered
             case steps.Claim(shard_ids):
-                return [ShardClaim(shard_id, 1, 0) for shard_id in shard_ids if shard_id not in self.taken]
+                return [self._claim(shard_id) for shard_id in shard_ids if shard_id not in self.taken]
             case steps.Load(claims):
-                return [ShardImage(claim.shard_id) for claim in claims]
-            case steps.Serve(claims, images, lease_until_ms):
+                return [ShardImage(each.shard_id, self.rows[each.shard_id].last_seq) for each in claims]
+            case steps.RaiseFloors(floors):
+                self.floors |= floors
+            case steps.Serve(claims, images, lease_until_ms, _):
                 self._serve(claims, images, lease_until_ms)
             case steps.Renew(claims):
-                return [Renewal(each.shard_id, 1, 0) for each in claims if each.shard_id not in self.taken]
+                rows = [self.rows[each.shard_id] for each in claims if each.shard_id not in self.taken]
+                return [Renewal(row.shard_id, row.last_seq, self._floor(row.shard_id)) for row in rows]
             case steps.GiveUp(owned) | steps.DropClosed(owned):
                 owned.drop("")
                 self.leases.remove(owned)
@@ -90,15 +108,30 @@ class Shell:
                 for owned in shards:
                     owned.close(reason, self.now())
                     if owned.shard_id not in self.hanging:
-                        owned.committed(owned.take_batch().last_seq, self.now())
+                        self.append(owned)
         return None
+
+    def append(self, owned: OwnedShard) -> None:
+        """Make durable what the shard has decided."""
+        batch = owned.take_batch()
+        self.rows[owned.shard_id] = replace(self.rows[owned.shard_id], last_seq=batch.last_seq)
+        owned.committed(batch.last_seq, self.now())
+
+    def _claim(self, shard_id: int) -> ShardClaim:
+        row = self.rows.get(shard_id, ShardOwner(shard_id, "", "", 0, 0))
+        self.rows[shard_id] = replace(row, replica_id=ME.replica_id, address=ME.address, epoch=row.epoch + 1)
+        floor = self._floor(shard_id)
+        return ShardClaim(shard_id, row.epoch + 1, row.last_seq, floor, row.epoch, row.replica_id, self.is_failover)
+
+    def _floor(self, shard_id: int) -> int:
+        return self.floors.get(shard_id, Floor(0, 0)).generation_id
 
     def _serve(self, claims: Any, images: Any, lease_until_ms: int) -> None:
         for claim, image in zip(claims, images, strict=True):
             owned, _ = OwnedShard.load(
                 claim, image, LIMITS, self.now(), replica_id=ME.replica_id, lease_until_ms=lease_until_ms
             )
-            owned.committed(owned.take_batch().last_seq, self.now())
+            self.append(owned)
             self.leases.install(owned)
 
 
@@ -118,7 +151,7 @@ def a_replica_beside_another(shards: int = SHARDS) -> Shell:
 
 
 def held_by(replica: Replica, left_ms: int, *shard_ids: int) -> list[ShardOwner]:
-    return [ShardOwner(shard_id, replica.replica_id, replica.address, 1, left_ms) for shard_id in shard_ids]
+    return [ShardOwner(shard_id, replica.replica_id, replica.address, 9, left_ms, 99) for shard_id in shard_ids]
 
 
 # --- starting ------------------------------------------------------------------------------------------
@@ -188,7 +221,7 @@ def test_free_shards_are_claimed_before_registering_again() -> None:
     shell = Shell()
     shell.owners = held_by(PEER, 1, *range(SHARDS))
     shell.round()
-    shell.owners = []
+    shell.owners = held_by(PEER, 0, *range(SHARDS))
 
     assert shell.round() == ["ReadOwners", "Claim", "Load", "Serve", "Register", "Renew"]
 

@@ -106,6 +106,9 @@ class GroupView:
                 state["generation_id"] = payload["generation_id"]
             case "assignment_failed":
                 state["settled"] = PREPARING
+            case "generation_raised":
+                state["settled"] = EMPTY if state["settled"] == EMPTY else PREPARING
+                state["generation_id"] = payload["generation_id"]
             case "group_emptied" | "group_deleted":
                 state["now"] = state["settled"] = EMPTY if event.kind == "group_emptied" else DEAD
                 state.update(generation_id=payload["generation_id"], leader_id="", size=0, protocol_name="", members={})

@@ -22,6 +22,8 @@ class JoinGroup(GroupRequest, Parkable):
 
     `new_member_id` is what the coordinator may give to a newcomer; it is drawn by the runtime,
     because the core draws nothing at random. `host` is where the request came from, for people.
+    `last_generation_id` is the highest generation that the client has held in this group, under whatever member id: the
+    group's next one is higher, also where the store has lost it.
     """
 
     protocol_type: str
@@ -35,6 +37,7 @@ class JoinGroup(GroupRequest, Parkable):
     reason: str = ""
     wait_ms: int | None = None
     new_member_id: str = ""
+    last_generation_id: int = NO_GENERATION
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,9 @@ class Witness(Telemetry):
 
     def on_shard_loaded(self, shard_id: int, epoch: int, _groups: int, _seconds: float) -> None:
         host = self._hosts[shard_id] = self._replica.hosts[shard_id]
-        self._world.store.note_loaded(host.shard, epoch)
+        if not host.claim.generation_floor:
+            # Else it has raised generations already, which the journal says after this shard's first line.
+            self._world.store.note_loaded(host.shard, epoch)
         self._world.note_owner(self._replica, shard_id)
 
     def on_shard_dropped(self, shard_id: int, _epoch: int, reason: str) -> None:

@@ -1,0 +1,287 @@
+"""Worlds whose store goes back to an earlier state: a restored backup, or a failover to a standby that was behind.
+
+The rules of the other worlds compare answers with the one journal that there ever was. Here a part of it is gone, so
+these worlds have rules of their own, about what must hold all the same:
+
+* G1: no generation of a group is at or below one that landed before, in the lost lines or elsewhere;
+* G2: no epoch of a shard is, so that no late write of a lost owner passes;
+* G3: a replica that knew of lost lines finds it with its first read of the owners;
+* G4: what it remembered of generations is below the floor in the end;
+* after one lease, nothing is answered that the store has lost (D1, S15), and the rest is as the journal says (S14);
+* without faults, the groups agree again within the usual time (L7).
+
+G1 and G2 have one exception, by rule: where the server's timeline cannot be read, or the store goes back behind an
+earlier failover, a replica that does not know of the lost lines cannot notice. It may claim and grant until a replica
+that knows has raised the floor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy, deepcopy
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from rota.group import records as r
+from rota.replica.going_back import Known, Setback, is_setback
+from rota.replica.owned_shard import Batch
+from rota.replica.ports import Floor, ShardClaim, ShardOwner
+from rota.testing.history import GroupKey, Landed
+from rota.testing.profiles import Parts, Profile, parts_of, profile_of, with_parts
+from rota.testing.replica import Replica
+from rota.testing.replicas import ReplicaProcess
+from rota.testing.scheduler import Process
+from rota.testing.store import Answer, SimulatedStore, Tables
+from rota.testing.without import NOTHING, Without
+from rota.testing.world import World
+
+MOST_BEHIND_MS = 4_000
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """A store as it was."""
+
+    shards: dict[int, Any]
+    replicas: dict[str, Any]
+    journal: dict[int, list[Landed]]
+    folded: dict[int, Any]
+    loaded: dict[Any, Any]
+
+
+@dataclass(slots=True)
+class Back:
+    """One time that the store went back."""
+
+    at_ms: int
+    behind_ms: int
+    is_visible: bool
+    """The server's timeline is another, as after a failover."""
+    knowers: dict[ReplicaProcess, dict[int, Known]] = field(default_factory=dict)
+    """What replicas knew, by shard, of lines that are gone."""
+    noted: set[tuple[ReplicaProcess, int]] = field(default_factory=set)
+    """Of these, what the replica has noticed."""
+    remembered: dict[ReplicaProcess, dict[int, int]] = field(default_factory=dict)
+    """By replica and shard that it served: the highest generation in its memory."""
+
+
+class SetbackTables(Tables):
+    """Tables that can be copied and put back."""
+
+    on_floors: Callable[[Mapping[int, Floor]], None]
+
+    def raise_floors(self, floors: Mapping[int, Floor]) -> None:
+        super().raise_floors(floors)
+        self.on_floors(floors)
+
+    def copied(self) -> tuple[dict[int, Any], dict[str, Any]]:
+        return {shard_id: _copied(shard) for shard_id, shard in self._shards.items()}, dict(self._replicas)
+
+    def put_back(self, shards: dict[int, Any], replicas: dict[str, Any]) -> None:
+        self._shards = {shard_id: _copied(shard) for shard_id, shard in shards.items()}
+        self._replicas = dict(replicas)
+
+    def floor_of(self, shard_id: int) -> int:
+        shard = self._shards.get(shard_id)
+        return shard.generation_floor if shard is not None else 0
+
+
+def _copied(shard: Any) -> Any:
+    """Rows are frozen, so their tables are copied and they are not."""
+    twin = copy(shard)
+    for name in ("events", "payloads", "groups", "members", "offsets", "topics", "topics_revisions", "side_commits"):
+        setattr(twin, name, copy(getattr(shard, name)))
+    return twin
+
+
+class SetbackStore(SimulatedStore):
+    """A store of which snapshots are kept."""
+
+    tables: SetbackTables
+    times_back = 0
+
+    def new_tables(self) -> SetbackTables:
+        return SetbackTables(self.clock_ms)
+
+    def snapshot(self) -> Snapshot:
+        shards, replicas = self.tables.copied()
+        journal = {shard_id: list(lines) for shard_id, lines in self._history.journal.items()}
+        return Snapshot(shards, replicas, journal, deepcopy(self.folded), dict(self._loaded_facts))
+
+    def submit(
+        self,
+        client: Process,
+        statement: Callable[[], Answer],
+        timeout_ms: int,
+        done: Callable[[Answer | None], None],
+        *,
+        cut_off: bool = False,
+    ) -> None:
+        """As in the other worlds; but a connection to the server as it was never reaches the one that went back."""
+        times = self.times_back
+
+        def run() -> Answer | None:
+            return statement() if times == self.times_back else None
+
+        super().submit(client, run, timeout_ms, done, cut_off=cut_off)
+
+    def go_back(self, to: Snapshot) -> None:
+        self.times_back += 1
+        self.tables.put_back(to.shards, to.replicas)
+        for shard_id, lines in to.journal.items():
+            self._history.journal[shard_id][:] = lines
+        self.folded, self._loaded_facts = deepcopy(to.folded), dict(to.loaded)
+
+    def _note_landed(self, replica_id: str, clock_offset_ms: int, batch: Batch) -> None:
+        super()._note_landed(replica_id, clock_offset_ms, batch)
+        self.on_landed(batch)
+
+    on_landed: Callable[[Batch], None]
+
+
+class SetbackWorld(World):
+    """A world whose store goes back once or twice. What is drawn for it has a stream of its own."""
+
+    store: SetbackStore
+
+    def __init__(self, seed: int, profile: Profile | None = None, without: Without = NOTHING) -> None:
+        profile = profile or profile_of(seed)
+        parts = parts_of(seed, profile)
+        parts = replace(parts, beside=parts.beside - {"prune"})
+        self.backs: list[Back] = []
+        self._draws = Random(f"{seed}:setbacks")
+        self._highest: dict[GroupKey, int] = {}
+        self._epochs: dict[int, int] = {}
+        self._excused: set[int] = set()
+        """Shards that a replica may serve that does not know what they have lost."""
+        self._found_ms: dict[ReplicaProcess, int] = {}
+        super().__init__(seed, with_parts(profile, parts), parts, without)
+        self.store.on_landed = self._note_generations
+        self.store.tables.on_floors = self._note_floors
+        self.is_visible = self._draws.random() < 0.5
+        if self.is_visible:
+            self.store.tables.timeline = "0"
+        self._draw_setbacks(parts)
+
+    def _new_store(self) -> SetbackStore:
+        return SetbackStore(self.scheduler, self.rng, self.profile, self.history)
+
+    def _draw_setbacks(self, _parts: Parts) -> None:
+        until_ms = self.profile.safety_ms
+        for first_ms, last_ms in ((2_500, until_ms // 2), (until_ms // 2 + 2_000, until_ms - 500)):
+            if first_ms < last_ms and (not self.backs or self._draws.random() < 0.4):
+                at_ms = self._draws.randint(first_ms, last_ms)
+                behind_ms = self._draws.randint(20, min(MOST_BEHIND_MS, at_ms))
+                back = Back(at_ms, behind_ms, self.is_visible)
+                self.backs.append(back)
+                self.scheduler.after(at_ms - behind_ms, None, self._keep, back)
+
+    def _keep(self, back: Back) -> None:
+        """Not before each shard was claimed once: a first claim cannot be told from the first of a new store."""
+        if len(self.store.tables.owners()) == self.profile.shards:
+            self.scheduler.after(back.behind_ms, None, self._go_back, back, self.store.snapshot())
+
+    def _go_back(self, back: Back, to: Snapshot) -> None:
+        self.store.go_back(to)
+        self.sometimes("the store went back")
+        if back.is_visible:
+            self.store.tables.timeline = str(back.at_ms)
+        for replica in self.replicas.values():
+            if not replica.dead and isinstance(replica, Replica):
+                self._note_knower(back, replica)
+        is_behind = any(each.at_ms > back.at_ms - back.behind_ms for each in self.backs if each.at_ms < back.at_ms)
+        if is_behind or not back.is_visible:
+            self._excused |= set(range(self.profile.shards))
+
+    def _rows(self) -> dict[int, ShardOwner]:
+        return {row.shard_id: row for row in self.store.tables.owners()}
+
+    def _note_knower(self, back: Back, replica: Replica) -> None:
+        rows = self._rows()
+        for shard_id, known in replica.keeper.known.memory.ask().known.items():
+            if _is_gone(known, rows.get(shard_id)):
+                back.knowers.setdefault(replica, {})[shard_id] = known
+                if shard_id in replica.owned:
+                    highest = replica.owned[shard_id].shard.highest_generation
+                    back.remembered.setdefault(replica, {})[shard_id] = highest
+
+    # --- rules ------------------------------------------------------------------------------------
+
+    def is_excused(self, shard_id: int) -> bool:  # noqa: ARG002 — the leases of all shards are of one length
+        """An owner that the store does not answer finds out when its lease is over."""
+        now_ms = self.scheduler.now_ms
+        return any(back.at_ms <= now_ms <= back.at_ms + self.profile.lease_ms for back in self.backs)
+
+    def note_setbacks(self, replica: ReplicaProcess, setbacks: Sequence[Setback]) -> None:
+        self._found_ms[replica] = self.scheduler.now_ms
+        for back in self.backs:
+            for setback in setbacks:
+                if back.knowers.get(replica, {}).pop(setback.shard_id, None) is not None:
+                    back.noted.add((replica, setback.shard_id))
+        if not any(back.at_ms <= self.scheduler.now_ms for back in self.backs):
+            super().note_setbacks(replica, setbacks)
+        self.sometimes("a replica finds that the store went back")
+
+    def note_owners_read(self, replica: ReplicaProcess, sent_ms: int) -> None:
+        assert isinstance(replica, Replica)
+        if replica.keeper.known.memory.setbacks or sent_ms <= self._found_ms.get(replica, -1):
+            return  # Found outside of a round: the next one has begun. Or found while this read was under way.
+        for back in [each for each in self.backs if sent_ms >= each.at_ms]:
+            for shard_id, known in back.knowers.pop(replica, {}).items():
+                # Later epochs hide it from a replica that was away for long.
+                if _is_gone(known, self._rows().get(shard_id)):
+                    self.violation(f"G3 {replica.owner_id} knew more of shard {shard_id} and does not notice")
+
+    def note_claims(self, claims: list[ShardClaim], replica_id: str) -> None:
+        super().note_claims(claims, replica_id)
+        for claim in claims:
+            if claim.epoch <= self._epochs.get(claim.shard_id, 0) and claim.shard_id not in self._excused:
+                self.violation(f"G2 shard {claim.shard_id}: epoch {claim.epoch} was there before")
+            self._epochs[claim.shard_id] = max(claim.epoch, self._epochs.get(claim.shard_id, 0))
+
+    def _note_floors(self, floors: Mapping[int, Floor]) -> None:
+        for shard_id, floor in floors.items():
+            if floor.generation_id:
+                self._excused.discard(shard_id)
+
+    def _note_generations(self, batch: Batch) -> None:
+        for entry in batch.entries:
+            record, key = entry.record, (entry.namespace, entry.group_id)
+            match record:
+                case r.GenerationCompleted() | r.GroupEmptied() | r.AssignmentSynced(resync=True):
+                    former = self._highest.get(key, 0)
+                    if record.generation_id <= former and batch.shard_id not in self._excused:
+                        self.violation(
+                            f"G1 {entry.group_id}: generation {record.generation_id} of epoch {batch.epoch} follows "
+                            f"{former}"
+                        )
+                    self._highest[key] = max(former, record.generation_id)
+                case r.GenerationRaised():
+                    self.sometimes("a generation was raised")
+
+    def check_floors(self) -> list[str]:
+        """G4, at the end: a replica that is still up has written what it remembered."""
+        return [
+            f"G4 shard {shard_id}: {replica.owner_id} knew generation {highest}, the floor is {floor}"
+            for back in self.backs
+            for replica, shards in back.remembered.items()
+            for shard_id, highest in shards.items()
+            if not replica.dead
+            and (replica, shard_id) in back.noted
+            and (floor := self.store.tables.floor_of(shard_id)) <= highest
+        ]
+
+
+def _is_gone(known: Known, row: ShardOwner | None) -> bool:
+    """Whether the store's row shows that it has lost what was known of the shard."""
+    if row is None:
+        return known.epoch > 0
+    return is_setback(known, Known(row.epoch, row.replica_id, row.last_seq), row.claimed_seq)
+
+
+def run_setback_seed(seed: int, profile: Profile | None = None, without: Without = NOTHING) -> tuple[World, list[str]]:
+    """Play one world whose store goes back, and check it."""
+    world = SetbackWorld(seed, profile, without)
+    history = world.run()
+    return world, [*history.violations, *world.check_floors()]

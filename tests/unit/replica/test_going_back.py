@@ -1,0 +1,238 @@
+"""What a replica remembers of its store, and what it makes of a store that went back to an earlier state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rota.group.rows import ShardImage
+from rota.replica import steps
+from rota.replica.going_back import GENERATIONS_SKIPPED, Known, LostFact, is_setback, lost_facts
+from rota.replica.leases import WENT_BACK
+from rota.replica.ports import EPOCHS_SKIPPED, Floor, ShardOwner
+from tests.unit.group.driver import a_commit
+from tests.unit.replica.shards import LEASE_MS, a_shard, a_shard_with_a_member, at, decide
+from tests.unit.replica.test_leases import ME, PEER, SHARDS, Shell, a_replica_with_all, held_by
+
+REACTION = ["WentBack", *["GiveUp"] * SHARDS, "RaiseFloors", "NotifyPeers", "Load", "ReportLost"]
+
+
+def taken_back(shell: Shell, shard_id: int, **changes: object) -> None:
+    """The store's row of a shard is as it was once."""
+    shell.rows[shard_id] = replace(shell.rows[shard_id], **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("found", "began_at", "is_back"),
+    [
+        (Known(4, "r0", 50), 40, False),
+        (Known(4, "r0", 60), 40, False),
+        (Known(4, "r0", 49), 40, True),
+        (Known(4, "r1", 60), 40, True),
+        (Known(3, "r0", 60), 40, True),
+        (Known(5, "r1", 50), 50, False),
+        (Known(5, "r1", 70), 49, True),
+        (Known(6, "r1", 70), None, False),
+        (Known(6, "r1", 49), None, True),
+        (Known(0, "", 0), None, True),
+    ],
+)
+def test_a_row_that_cannot_follow_from_what_was_known(found: Known, began_at: int | None, is_back: bool) -> None:
+    assert is_setback(Known(4, "r0", 50), found, began_at) is is_back
+
+
+def test_a_shard_that_was_never_known_is_no_setback() -> None:
+    assert not is_setback(Known(0, "", 0), Known(0, "", 0))
+
+
+def test_a_quiet_shard_that_lost_lines_is_found_by_a_renewal() -> None:
+    """The owners were read before the store went back, so the renewal is the first to show it."""
+    shell = a_replica_with_all()
+    shell.before[steps.Renew] = lambda: taken_back(shell, 2, last_seq=0)
+
+    assert shell.round() == ["ReadOwners", "Register", "Renew", *REACTION]
+    assert shell.leases.owned == {}
+    assert [each.reason for each in shell.did(steps.GiveUp)] == [WENT_BACK] * SHARDS
+
+
+def test_all_shards_are_given_up_and_loaded_again() -> None:
+    shell = a_replica_with_all()
+    taken_back(shell, 2, last_seq=0)
+
+    assert shell.round() == ["ReadOwners", *REACTION, "Claim", "Load", "Serve", "Register", "Renew"]
+    assert shell.leases.is_complete
+    assert [each.shard_id for each in shell.did(steps.WentBack)[0].setbacks] == [2]
+
+
+def test_the_floor_is_above_what_the_owner_remembers() -> None:
+    shell = a_replica_with_all()
+    former = shell.leases.owned[2]
+    former.shard.tombstones["default", "g"] = 41
+    taken_back(shell, 2, last_seq=0)
+    shell.round()
+
+    assert shell.floors == {2: Floor(42, former.epoch)}
+    assert shell.leases.owned[2].shard.generation_floor == 42
+    assert shell.leases.owned[2].epoch > former.epoch
+
+
+def test_the_floor_is_far_above_where_another_may_have_served() -> None:
+    shell = a_replica_with_all()
+    former = shell.leases.owned[2]
+    former.shard.tombstones["default", "g"] = 41
+    taken_back(shell, 2, last_seq=0)
+    shell.now_ms += LEASE_MS
+    shell.round()
+
+    assert shell.floors == {2: Floor(42 + GENERATIONS_SKIPPED, former.epoch + EPOCHS_SKIPPED)}
+
+
+def test_another_replicas_lost_shard_gets_a_far_floor_when_claimed() -> None:
+    shell = Shell()
+    shell.owners = held_by(PEER, 500, 0)
+    shell.round()
+    shell.owners = [replace(held_by(PEER, 0, 0)[0], last_seq=7)]
+
+    shell.round()
+
+    assert [each.floors for each in shell.did(steps.RaiseFloors)] == [
+        {0: Floor(0, 9 + EPOCHS_SKIPPED)},
+        {0: Floor(GENERATIONS_SKIPPED, 10)},
+    ]
+    assert shell.leases.owned[0].shard.generation_floor == GENERATIONS_SKIPPED
+
+
+def test_another_replicas_floor_is_trusted() -> None:
+    shell = Shell()
+    shell.owners = held_by(PEER, 500, 0)
+    shell.round()
+    shell.owners = [replace(held_by(PEER, 500, 0)[0], last_seq=7)]
+    shell.round()
+    shell.owners = [replace(held_by(PEER, 0, 0)[0], last_seq=8, epoch=1_010)]
+    shell.floors[0] = Floor(80, 9)
+
+    shell.round()
+
+    assert shell.did(steps.RaiseFloors) == []
+    assert shell.leases.owned[0].shard.generation_floor == 80
+
+
+def test_nothing_is_claimed_before_the_floors_are_in_the_store() -> None:
+    shell = a_replica_with_all()
+    taken_back(shell, 2, last_seq=0)
+    shell.fails.add(steps.RaiseFloors)
+
+    assert shell.round_that_fails()[-1] == "RaiseFloors"
+    assert shell.round_that_fails() == ["ReadOwners", "RaiseFloors"]
+    shell.fails.clear()
+
+    assert shell.round()[:3] == ["ReadOwners", "RaiseFloors", "NotifyPeers"]
+    assert shell.leases.is_complete
+
+
+def test_epochs_pass_all_that_were_ever_known() -> None:
+    shell = a_replica_with_all()
+    taken_back(shell, 2, epoch=0, replica_id="", last_seq=0)
+    before = shell.leases.owned[2].epoch
+
+    shell.round()
+
+    assert shell.did(steps.Claim)[0].known_epochs[2] == before
+
+
+def test_a_new_incarnation_is_a_setback_of_all_shards() -> None:
+    shell = a_replica_with_all()
+    shell.rows = {row.shard_id: replace(row, incarnation="one") for row in shell.rows.values()}
+    assert shell.round() == ["ReadOwners", "Register", "Renew"]
+
+    shell.owners = []
+    shell.rows = {row.shard_id: replace(row, incarnation="two") for row in shell.rows.values()}
+    shell.round()
+
+    assert [each.shard_id for each in shell.did(steps.WentBack)[0].setbacks] == list(range(SHARDS))
+    assert shell.round() == ["ReadOwners", "Register", "Renew"]
+
+
+def test_a_claim_after_a_failover_raises_the_floor_far() -> None:
+    shell = Shell()
+    shell.is_failover = True
+
+    shell.round()
+
+    assert shell.did(steps.RaiseFloors)[0].floors == {n: Floor(GENERATIONS_SKIPPED, 1) for n in range(SHARDS)}
+    assert {owned.shard.generation_floor for owned in shell.leases.owned.values()} == {GENERATIONS_SKIPPED}
+
+
+def test_an_owner_that_lost_nothing_in_a_failover_raises_nothing() -> None:
+    """A write had an unknown outcome, so it has to claim the shard again; its lease still goes on."""
+    shell = a_replica_with_all()
+    shell.leases.remove(shell.leases.owned[1])
+    shell.is_failover = True
+
+    assert "RaiseFloors" not in shell.round()
+    assert shell.leases.is_complete
+
+
+def test_a_lease_that_was_over_in_a_failover_says_nothing() -> None:
+    shell = a_replica_with_all()
+    shell.now_ms += LEASE_MS
+    shell.is_failover = True
+
+    shell.round()
+
+    assert sorted(shell.did(steps.RaiseFloors)[0].floors) == list(range(SHARDS))
+
+
+def test_a_renewal_that_shows_a_higher_floor_raises_generations() -> None:
+    shell = a_replica_with_all()
+    shell.floors[3] = Floor(70, 1)
+
+    assert shell.round() == ["ReadOwners", "Register", "Renew", "RaiseGenerations"]
+    assert shell.did(steps.RaiseGenerations)[0] == steps.RaiseGenerations(shell.leases.owned[3], 70)
+
+
+def test_a_read_that_was_sent_before_the_setback_was_found_is_not_compared() -> None:
+    shell = a_replica_with_all()
+    memory = shell.known.memory
+    asked = memory.ask()
+    taken_back(shell, 2, last_seq=0)
+    shell.round()
+
+    shell.known.update(held_by(ME, 5_000, 2), shell.now_ms, asked=asked)
+
+    assert memory.setbacks == []
+
+
+def test_a_read_outside_of_a_round_begins_one() -> None:
+    shell, nudges = a_replica_with_all(), []
+    shell.known.on_setback = lambda: nudges.append(1)
+    asked = shell.known.memory.ask()
+
+    shell.known.update([ShardOwner(n, "r1", "", 1, 5_000) for n in range(SHARDS)], shell.now_ms, asked=asked)
+
+    assert nudges == [1]
+
+
+def test_what_was_lost_is_named_by_group_and_partition() -> None:
+    owned = a_shard_with_a_member()
+    decide(owned, 3, a_commit("m", 1), 300)
+
+    facts = lost_facts(owned.shard, ShardImage(owned.shard_id))
+
+    (group,) = owned.shard.groups.values()
+    ((topic, partition),) = group.offsets
+    offset = group.offsets[topic, partition].offset
+    assert facts == [
+        LostFact(*group.key, "generation", 1, 0),
+        LostFact(*group.key, f"{topic}/{partition}", offset, -1),
+    ]
+    assert lost_facts(owned.shard, owned.shard.image()) == []
+
+
+def test_an_owner_that_may_not_answer_raises_nothing() -> None:
+    owned = a_shard()
+
+    assert not owned.raise_generations(9, at(LEASE_MS)).appends
+    assert owned.raise_generations(9, at(1)).appends is False
+    assert owned.shard.generation_floor == 9
