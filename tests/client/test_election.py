@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from rota.client import Election, LeadershipLost, Term
-from rota.protocol.messages import SyncGroup
+from rota.protocol.messages import RebalanceGroup, SyncGroup
 from rota.runtime.coordinator import LocalCoordinator
 from tests.client.stage import SESSION_MS, Cable, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
@@ -86,6 +86,22 @@ async def test_a_term_goes_on_while_candidates_come_and_go_and_its_token_grows()
                 assert (term.is_valid, other.is_leader) == (True, False)
             await until(lambda: term.token == 3)
             assert term.is_valid
+
+
+@in_virtual_time
+async def test_a_deposed_leader_never_reads_its_successors_token() -> None:
+    """It holds its term while it joins, and is in the next generation before its term ends."""
+    async with a_coordinator() as coordinator:
+        deposed, successor = Candidate(coordinator, "deposed"), Candidate(coordinator, "successor")
+        async with deposed.election() as election, successor.election() as other:
+            term, read = await anext(election.terms()), set[int]()
+            await other.member.wait_assigned()
+            await coordinator.call(RebalanceGroup("default", NAME, step_down=True))
+            while not term.lost.is_set():
+                read.add(term.token)
+                await asyncio.sleep(0)
+
+            assert max(read) < (await anext(other.terms())).token
 
 
 @in_virtual_time

@@ -92,7 +92,8 @@ class Term:
     @property
     def token(self) -> int:
         """The fencing token: give it to whatever you write to, and have older ones refused there."""
-        if not self.lost.is_set():
+        # It may be in the next generation already, which another candidate leads, before this term ends.
+        if not self.lost.is_set() and self._member.is_leader:
             self._token = max(self._token, self._member.generation_id)
         return self._token
 
