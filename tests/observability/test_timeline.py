@@ -44,6 +44,11 @@ LINES: list[tuple[str, dict[str, Any], str]] = [
         {"operation": "Heartbeat", "member_id": "a", "request_generation_id": 3, "error": "ILLEGAL_GENERATION"},
         "Heartbeat of a with generation 3 refused, ILLEGAL_GENERATION",
     ),
+    (
+        "generation_raised",
+        {"generation_id": 9, "former_generation_id": 3, "lost": [["generation", 8, 3]]},
+        "the generation is raised from 3 to 9",
+    ),
     ("session_stats", {"members": [["a", "c", 10_000, 0, 3_000, []]]}, "statistics of heartbeats, members: 1"),
     ("group_emptied", {}, "the group is empty"),
     ("group_deleted", {}, "the group is deleted"),
