@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rota.cli import copies
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import OutputFormat, Store, shared, store_url
 from rota.cli.output import Output, print_item, tell
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 WAIT_POLL_S = 0.5
 
-app = typer.Typer(no_args_is_help=True, help="Look after a store: its schema, and its journal.")
+app = typer.Typer(no_args_is_help=True, help="Look after a store: its schema, its journal, and copies of it.")
+app.command()(copies.backup)
+app.command()(copies.restore)
+app.command()(copies.restored)
 
 
 @app.command()

@@ -13,6 +13,12 @@ SESSION_TIMEOUT_MS = defaults.SERVER_SESSION_TIMEOUT_MS
 MAX_WAIT_MS = 50_000
 """The longest a call stays parked: proxies cut silent connections after 60 s."""
 
+MAX_GENERATION = 2**31 - 1
+"""Generations are 32-bit numbers in Kafka's protocol and in ours."""
+GENERATIONS_RAISED = 1_000_000
+"""How far the generations of a store that went back jump, where it is not known which ones were granted. A group that
+opens one each second needs 11 days for as many, and there is room for 2,000 such jumps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from rota.replica.ports import StoreUnavailable
 from rota.storage.append import Appender
 from rota.storage.append_postgres import PostgresAppender
 from rota.storage.append_sqlite import SqliteAppender
@@ -22,9 +24,10 @@ from rota.storage.engine import (
     postgres_transaction,
     sqlite_engine,
 )
-from rota.storage.errors import UPGRADE_HINT, sqlstate
+from rota.storage.errors import UPGRADE_HINT, sqlstate, store_errors
 from rota.storage.partitions import create_partitions_ahead
 from rota.storage.store_file import StoreFile
+from rota.storage.store_note import read_length, read_standing, recognise
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation
 
 _log = logging.getLogger(__name__)
@@ -45,8 +48,11 @@ class Connections(Protocol):
     async def close(self) -> None:
         """Close all connections; more than once does no harm."""
 
-    def opened(self, incarnation: str) -> None:
-        """The store turned out to be this one."""
+    async def recognise(self, connection: AsyncConnection) -> bool:
+        """Whether this is an earlier state of the store than was seen here; raises its floors then."""
+
+    async def note_length(self, connection: AsyncConnection) -> None:
+        """Remember how long the journal is, outside of the store itself."""
 
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A transaction that is committed and durable when the block has ended without an exception."""
@@ -72,6 +78,8 @@ class SqliteConnections:
 
     def __init__(self, path: Path, *, write_timeout_ms: int) -> None:
         self._file = StoreFile(path)
+        self._is_noted = False
+        """The store that is open is the one that the note means."""
         self._threads = SqliteThreads()
         common: dict[str, Any] = {"busy_timeout_ms": write_timeout_ms, "threads": self._threads}
         self._writers = sqlite_engine(path, connections=1, writes=True, **common)
@@ -81,13 +89,22 @@ class SqliteConnections:
         self._file.open(UPGRADE_HINT)
 
     async def close(self) -> None:
+        if self._is_noted:
+            with suppress(StoreUnavailable), store_errors(is_in_use=True):
+                await self.maintain()
+            self._is_noted = False
         await self._readers.dispose()
         await self._writers.dispose()
         await self._threads.join()
         self._file.close()
 
-    def opened(self, incarnation: str) -> None:
-        self._file.note(incarnation)
+    async def recognise(self, connection: AsyncConnection) -> bool:
+        return await recognise(connection, self._file.note)
+
+    async def note_length(self, connection: AsyncConnection) -> None:
+        """Without a sync: each renewal of a lease does this, and an earlier note only shows less."""
+        if (note := self._file.note) is not None:
+            self._file.write_note(replace(note, length=await read_length(connection)), is_synced=False)
 
     def writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
         return self._checked(self._writers.begin())
@@ -107,7 +124,11 @@ class SqliteConnections:
         return self._readers.begin()
 
     async def maintain(self) -> None:
-        """SQLite moves its log into the file by itself."""
+        """Note how the store stands. SQLite moves its log into the file by itself."""
+        async with self.writing() as connection:
+            note = await read_standing(connection)
+        self._file.write_note(note)
+        self._is_noted = True
 
 
 class PostgresConnections:
@@ -139,8 +160,12 @@ class PostgresConnections:
         async with postgres_transaction(probe, self._read_timeout_ms) as connection:
             return not await is_behind_pooler(connection)
 
-    def opened(self, incarnation: str) -> None:
-        """Postgres needs no note of that."""
+    async def recognise(self, connection: AsyncConnection) -> bool:  # noqa: ARG002
+        """The replicas' memory and the server's timeline show it instead."""
+        return False
+
+    async def note_length(self, connection: AsyncConnection) -> None:
+        """There is no place for it outside of the store."""
 
     async def close(self) -> None:
         if self._appending is not None:

@@ -25,6 +25,8 @@ else:
 
 _log = logging.getLogger(__name__)
 _MOST_BYTES = 4_096
+_NOTE_BYTES = 160
+"""Each note takes as much, so that it takes the place of the one before it in one write."""
 
 
 class FileLock:
@@ -73,13 +75,14 @@ class FileLock:
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         return os.read(self._descriptor, _MOST_BYTES).decode(errors="replace").strip()
 
-    def write_note(self, text: str) -> None:
-        """Replace the note."""
+    def write_note(self, text: str, *, is_synced: bool = True) -> None:
+        """Replace the note. Without a sync, a loss of power may bring an earlier one back."""
         assert self._descriptor is not None, "the lock is not held"
-        os.ftruncate(self._descriptor, 0)
         os.lseek(self._descriptor, 0, os.SEEK_SET)
-        os.write(self._descriptor, f"{text}\n".encode())
-        os.fsync(self._descriptor)
+        os.write(self._descriptor, f"{text:<{_NOTE_BYTES - 1}}\n".encode())
+        os.ftruncate(self._descriptor, _NOTE_BYTES)
+        if is_synced:
+            os.fsync(self._descriptor)
 
     def release(self) -> None:
         if self._descriptor is not None:

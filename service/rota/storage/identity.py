@@ -23,3 +23,11 @@ async def fix_identity(connection: AsyncConnection, shard_count: int) -> str:
     if fixed != shard_count:
         raise StoreRefused(f"the store was made with shard_count {fixed}, not {shard_count}; it cannot change")
     return str(incarnation)
+
+
+async def read_incarnation(connection: AsyncConnection) -> str:
+    """The incarnation; raises `StoreRefused` where no server ever opened the store."""
+    incarnation = await connection.scalar(select(store.c.incarnation))
+    if incarnation is None:
+        raise StoreRefused("no server ever opened this store: it has no journal yet")
+    return str(incarnation)

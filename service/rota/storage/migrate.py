@@ -76,7 +76,11 @@ async def check(store_url: str) -> MigrationStatus:
 
 def read_status(connection: Connection) -> MigrationStatus:
     """Where the schema stands, as this transaction sees it."""
-    current = _migration_context(connection).get_current_revision()
+    return status_of(_migration_context(connection).get_current_revision())
+
+
+def status_of(current: str | None) -> MigrationStatus:
+    """Where a schema stands that is at this revision."""
     known = {script.revision for script in _scripts().walk_revisions()}
     return MigrationStatus(current, _head(), is_newer=current is not None and current not in known)
 

@@ -13,7 +13,7 @@ from rota.storage.errors import sqlstate, store_errors
 from rota.storage.partitions import existing_days, partition_name
 from rota.storage.prune_plan import Ends, Pruned, horizon_ms, plan
 from rota.storage.readers import opened, readers_of
-from rota.storage.schema import POSTGRES_SCHEMA, group_events, shards, store_clock_ms
+from rota.storage.schema import ALONE, POSTGRES_SCHEMA, group_events, shards, store_clock_ms
 
 _PAGE = 5_000
 """Lines that one transaction deletes from an embedded store: the service beside us waits for it."""
@@ -21,8 +21,6 @@ _PAGE = 5_000
 _PATIENCE = text("SET LOCAL lock_timeout = '200ms'")
 """Whoever wants a lock on the whole journal makes all others queue behind it, so nobody wants one for long."""
 _LOCK_NOT_AVAILABLE = "55P03"
-# One of us at a time. The lock ends with the transaction, so it holds through a pooler, too.
-_ALONE = text("SELECT pg_advisory_xact_lock(7682004)")
 
 
 async def prune(store_url: str, keep_days: int, *, dry_run: bool = False) -> Pruned:
@@ -37,7 +35,7 @@ async def prune(store_url: str, keep_days: int, *, dry_run: bool = False) -> Pru
             on_postgres = engine.dialect.name == "postgresql"
             async with engine.begin() as connection:
                 if on_postgres and not dry_run:
-                    await connection.execute(_ALONE)
+                    await connection.execute(ALONE)
                 now_ms = int(await connection.scalar(select(store_clock_ms())) or 0)
                 old_before_ms = horizon_ms(now_ms, keep_days)
                 pruned = await _planned(connection, old_before_ms)

@@ -14,8 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from rota.replica.ports import StoreRefused
 from rota.storage.engine import single_engine
 from rota.storage.errors import UPGRADE_HINT, store_errors
+from rota.storage.identity import read_incarnation
 from rota.storage.migrate import read_status
-from rota.storage.schema import journal_readers, shards, store, store_clock_ms
+from rota.storage.schema import journal_readers, shards, store_clock_ms
 from rota.storage.urls import SqliteLocation, parse_store_url
 
 
@@ -49,7 +50,7 @@ async def register_reader(store_url: str, name: str) -> bool:
         before_first = await connection.execute(select(shards.c.shard_id, shards.c.first_seq - 1))
         insert = engine.insert(journal_readers).values(
             reader=name,
-            incarnation=await _incarnation(connection),
+            incarnation=await read_incarnation(connection),
             positions=json.dumps({str(shard_id): seq for shard_id, seq in before_first}),
             updated_at_ms=store_clock_ms(),
         )
@@ -65,7 +66,7 @@ async def forget_reader(store_url: str, name: str) -> bool:
 
 
 async def readers_of(connection: AsyncConnection) -> list[Reader]:
-    incarnation = await _incarnation(connection)
+    incarnation = await read_incarnation(connection)
     heads = await connection.execute(select(shards.c.shard_id, shards.c.first_seq, shards.c.last_seq))
     spans: dict[int, tuple[int, int]] = {row[0]: (row[1], row[2]) for row in heads}
     rows = await connection.execute(select(journal_readers).order_by(journal_readers.c.reader))
@@ -98,13 +99,6 @@ async def _transaction(store_url: str, *, writes: bool) -> AsyncIterator[AsyncCo
         with store_errors():
             async with engine.begin() as connection:
                 yield connection
-
-
-async def _incarnation(connection: AsyncConnection) -> str:
-    incarnation = await connection.scalar(select(store.c.incarnation))
-    if incarnation is None:
-        raise StoreRefused("no service ever opened this store: it has no journal yet")
-    return str(incarnation)
 
 
 def _reader(

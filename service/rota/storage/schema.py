@@ -23,6 +23,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    text,
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
@@ -35,6 +36,9 @@ POSTGRES_SCHEMA = "rota"
 
 FENCE_GATE = 7_682_003
 """Advisory locks (this, shard_id): shared by those who commit under a fence, the owner's alone while it writes."""
+
+# Pruning excludes itself and backups. The lock ends with the transaction, so it holds through a pooler, too.
+ALONE = text("SELECT pg_advisory_xact_lock(7682004)")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -27,7 +27,7 @@ from rota.replica.ports import (
 from rota.storage.batches import check_batches
 from rota.storage.connections import connections_to
 from rota.storage.errors import UPGRADE_HINT, store_errors
-from rota.storage.identity import fix_identity
+from rota.storage.identity import fix_identity, read_incarnation
 from rota.storage.journal import read_events
 from rota.storage.leases import Leases
 from rota.storage.migrate import read_status
@@ -50,6 +50,8 @@ class SqlStore:
         self.location = parse_store_url(url)
         self.incarnation = ""
         """Random id of this journal, known once the store is open: its sequence numbers mean nothing in another."""
+        self.went_back = False
+        """Whether the store was an earlier state of itself when it was opened, so that its floors were raised."""
         self._write_timeout_s = write_timeout_ms / 1000
         self._read_timeout_s = read_timeout_ms / 1000
         self._connections = connections_to(
@@ -72,7 +74,9 @@ class SqlStore:
             await self._check_schema()
             async with self._writing() as connection:
                 self.incarnation = await fix_identity(connection, shard_count)
-            self._connections.opened(self.incarnation)
+                self.went_back = await self._connections.recognise(connection)
+                if self.went_back:
+                    self.incarnation = await read_incarnation(connection)
             await self.maintain()
         except BaseException:
             await self.close()
@@ -83,7 +87,7 @@ class SqlStore:
         await self._connections.close()
 
     async def maintain(self) -> None:
-        """Upkeep, to be called every few hours: makes the journal's partitions of the next days."""
+        """Upkeep, to be called every few hours: makes the journal's partitions of the next days, or notes its end."""
         with store_errors(is_in_use=self._is_in_use):
             async with asyncio.timeout(self._read_timeout_s):
                 await self._connections.maintain()
@@ -137,7 +141,9 @@ class SqlStore:
         if not claims:
             return []
         async with self._writing() as connection:
-            return await self._leases.renew(connection, claims, replica_id, lease_ms)
+            renewals = await self._leases.renew(connection, claims, replica_id, lease_ms)
+            await self._connections.note_length(connection)
+            return renewals
 
     async def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:
         if claims:

@@ -3,12 +3,47 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
-from rota.replica.ports import StoreRefused, StoreUnavailable
+from rota.replica.ports import Floor, StoreRefused, StoreUnavailable
 from rota.storage.file_lock import FileLock
 
 _OWNER_ONLY = 0o600
+_NOTHING = Floor(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the lock's file says of the store: an earlier copy that is put in its place is known by it."""
+
+    incarnation: str
+    length: int = 0
+    """Lines that its journal ever had, those of all shards together."""
+    highest: Floor = _NOTHING
+    """The highest numbers that it granted, or keeps from being granted."""
+
+    @classmethod
+    def parse(cls, text: str) -> Note | None:
+        """None where there is no note. One of an earlier release names the incarnation alone."""
+        incarnation, *numbers = text.split() or [""]
+        if not incarnation:
+            return None
+        if len(numbers) != 3 or not all(each.isdecimal() for each in numbers):
+            return cls(incarnation)
+        length, generation_id, epoch = map(int, numbers)
+        return cls(incarnation, length, Floor(generation_id, epoch))
+
+    def __str__(self) -> str:
+        return f"{self.incarnation} {self.length} {self.highest.generation_id} {self.highest.epoch}"
+
+
+def read_note(lock: FileLock) -> Note | None:
+    return Note.parse(lock.note)
+
+
+def write_note(lock: FileLock, note: Note) -> None:
+    lock.write_note(str(note))
 
 
 class StoreFile:
@@ -22,7 +57,7 @@ class StoreFile:
         self._path = path
         self._lock = FileLock(path)
         self._opened: os.stat_result | None = None
-        self._incarnation = ""
+        self._noted = ""
 
     def open(self, hint: str) -> None:
         """Take the lock. `StoreRefused` where there is no such file, or another service may use it."""
@@ -35,13 +70,19 @@ class StoreFile:
                 "other one's lock. Delete the other names"
             )
         self._lock.acquire()
+        self._noted = self._lock.note
         self._opened = opened
 
-    def note(self, incarnation: str) -> None:
-        """Leave a note of which store was here, so that it is missed where its file is deleted."""
-        self._incarnation = incarnation
-        if self._lock.note != incarnation:
-            self._lock.write_note(incarnation)
+    @property
+    def note(self) -> Note | None:
+        """The note of the last service that had the store open, or this one's; None where there was none."""
+        return Note.parse(self._noted)
+
+    def write_note(self, note: Note, *, is_synced: bool = True) -> None:
+        """Say how the store stands, so that it is missed where its file is deleted, or an earlier copy is put there."""
+        if self._noted != str(note):
+            self._lock.write_note(str(note), is_synced=is_synced)
+            self._noted = str(note)
 
     def check(self) -> None:
         """Raise `StoreUnavailable` where the file is not the one that was opened, or another service may use it."""
@@ -56,7 +97,7 @@ class StoreFile:
                 "more. Put the right file there, and restart this service"
             )
         try:
-            self._lock.confirm(self._incarnation)
+            self._lock.confirm(self._noted)
         except StoreRefused as error:
             raise StoreUnavailable(str(error)) from error
 
@@ -72,9 +113,10 @@ def make_file(path: Path, lock: FileLock) -> None:
     """
     if path.exists():
         return
-    if lock.note:
+    note = read_note(lock)
+    if note is not None:
         raise StoreRefused(
-            f"there was a store at {path} (incarnation {lock.note}), and its file is gone. Restore it; or, to begin "
-            f"with an empty store, delete {lock.path}"
+            f"there was a store at {path} (incarnation {note.incarnation}), and its file is gone. Restore it with "
+            f"`rota db restore`; or, to begin with an empty store, delete {lock.path}"
         )
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, _OWNER_ONLY))

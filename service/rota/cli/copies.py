@@ -1,0 +1,165 @@
+"""`rota db backup`, `restore` and `restored`: copies of a store, and a store that is an earlier copy of itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rota.cli.options import OutputFormat, Store, shared, store_url
+from rota.cli.output import Output, print_item, print_items, tell
+from rota.observability.printable import printable
+from rota.protocol.limits import GENERATIONS_RAISED, MAX_GENERATION
+
+if TYPE_CHECKING:
+    from rota.storage.lost_facts import Lost
+    from rota.storage.restored import Restored
+
+SHOWN = 100
+
+RaiseBy = Annotated[
+    int,
+    typer.Option(
+        "--raise-generations-by",
+        min=1,
+        max=MAX_GENERATION,
+        metavar="N",
+        help=(
+            "How far generations jump above the highest that is known. Must be more than a group has opened since the "
+            "copy was made, for those numbers were granted. The default is one generation each second for 11 days; "
+            "the 32-bit numbers have room for 2,000 such jumps."
+        ),
+    ),
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help=(
+            "Also while a server seems to run (Postgres). A server that does run may answer from its memory, with "
+            "tokens of the former state, until its next renewal is refused."
+        ),
+    ),
+]
+
+
+def backup(
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new file; or a folder, for a file with a date.")],
+    store: Store = None,
+) -> None:
+    """Write a copy of the whole store into a new file. Servers may be running.
+
+    The copy is the store at one moment, readable for its owner alone, and on the disk when the command ends. It never
+    takes the place of a file. On Postgres it needs `pg_dump` on PATH, of the server's major release or later, and a
+    direct connection or a pooler in session mode.
+    """
+    from rota.storage.backup import backup as back_up
+
+    print(asyncio.run(back_up(store_url(store), target)))
+
+
+def restore(
+    context: typer.Context,
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A file that `rota db backup` has written.")],
+    store: Store = None,
+    raise_generations_by: RaiseBy = GENERATIONS_RAISED,
+    force: Force = False,
+    output: OutputFormat = None,
+) -> None:
+    """Put a backup in the store's place. All servers must be stopped.
+
+    The backup is read to its end and checked before anything is replaced, and brought up to this release. The store
+    that was there is kept under another name: a file beside, a schema `rota_before_…`. No fencing token is granted
+    again that may have been granted: generations jump (as `rota db restored` does it). Where the former store can be
+    read, the commits and generations that the backup lacks are listed.
+    """
+    from rota.storage.backup import restore as put_back
+
+    done = asyncio.run(put_back(store_url(store), source, raise_by=raise_generations_by, force=force))
+    if done.kept_as:
+        tell(f"the store that was there is kept as {done.kept_as}")
+    if done.unreadable:
+        tell(f"the store that was there cannot be read, so nothing is known about what is lost: {done.unreadable}")
+    _print(done.restored, shared(context, output=output).output, kept_as=done.kept_as)
+
+
+def restored(
+    context: typer.Context,
+    store: Store = None,
+    raise_generations_by: RaiseBy = GENERATIONS_RAISED,
+    former: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="The store as it was, if it can still be read (the former primary, a damaged file that was copied): "
+            "generations jump above its own, and what is lost is listed.",
+            show_default=False,
+        ),
+    ] = None,
+    force: Force = False,
+    output: OutputFormat = None,
+) -> None:
+    """Make a store that went back to an earlier state safe to serve. All servers must be stopped.
+
+    For what `rota db restore` did not do: point-in-time recovery, a snapshot of a volume, a standby that was behind, a
+    file that was copied back. Otherwise generations go on from that state, and two holders get the same fencing token.
+    In one transaction: a new incarnation, for readers of the journal; each shard's generations and epochs jump above
+    all that may have been granted; leases and registrations end. To run it twice does no harm.
+    """
+    from rota.storage.restored import restored as make_safe
+
+    done = asyncio.run(make_safe(store_url(store), raise_by=raise_generations_by, former_url=former, force=force))
+    _print(done, shared(context, output=output).output)
+
+
+def _print(done: Restored, output: Output, **more: Any) -> None:
+    floors = [shard.generation_floor for shard in done.shards]
+    tell(f"incarnation {done.incarnation}; generations go on above {max(floors, default=0):,}")
+    if done.lost is None:
+        tell("what was written after each shard's last line is lost; the store as it was is not known (--former)")
+    else:
+        _tell_lost(done.lost)
+    if output is Output.JSON:
+        lost = asdict(done.lost) if done.lost is not None else None
+        shards = [asdict(shard) for shard in done.shards]
+        item = {"incarnation": done.incarnation, "shards": shards, "lost": lost, **more}
+        print_item(item, output, name="incarnation")
+    else:
+        columns = ("shard_id", "last_seq", "former_last_seq", "generation_floor", "epoch")
+        print_items([asdict(shard) for shard in done.shards], output, columns=columns, name="shard_id")
+
+
+def _tell_lost(lost: Lost) -> None:
+    for sentences in (list(_lost_commits(lost)), list(_lost_groups(lost)), list(_lost_revocations(lost))):
+        _tell_some(sentences)
+    if not (lost.commits or lost.groups or lost.revocations):
+        tell("no commit, generation or revocation is lost")
+
+
+def _lost_commits(lost: Lost) -> Iterator[str]:
+    for commit in lost.commits:
+        name = f"{commit.namespace}/{commit.group_id} {commit.topic}/{commit.partition}"
+        now = "nothing is committed" if commit.present is None else f"{commit.present} is committed"
+        yield f"lost commit: {name}: {commit.lost} was committed, now {now}"
+
+
+def _lost_groups(lost: Lost) -> Iterator[str]:
+    for group in lost.groups:
+        now = f"the store knows {group.present}" if group.present else "the store does not know the group"
+        yield f"lost generations: {group.namespace}/{group.group_id}: it was at {group.lost}, {now}"
+
+
+def _lost_revocations(lost: Lost) -> Iterator[str]:
+    for name in lost.revocations:
+        yield f"lost revocation: the API token {name} is accepted again; revoke it with `rota token revoke`"
+
+
+def _tell_some(sentences: Sequence[str]) -> None:
+    for sentence in sentences[:SHOWN]:
+        tell(printable(sentence))
+    if len(sentences) > SHOWN:
+        tell(f"… and {len(sentences) - SHOWN:,} more such lines; `-o json` has all")

@@ -1,0 +1,78 @@
+"""Files of backups: whole or not there, for their owner alone, and never in the place of another file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rota.replica.ports import StoreRefused
+
+_OWNER_ONLY = 0o600
+
+
+def named(target: Path, suffix: str) -> Path:
+    """The file to make: in a folder, one with the moment (UTC) in its name."""
+    return target / f"rota-{moment()}{suffix}" if target.is_dir() else target
+
+
+def moment() -> str:
+    """The present moment, as part of a file's name."""
+    return datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+@contextmanager
+def new_file(target: Path) -> Iterator[Path]:
+    """Gives the path of an empty file beside `target`, which takes that name when the block has ended without an error.
+
+    Raises:
+        StoreRefused: There is a file of that name.
+    """
+    target = target.absolute()
+    refuse_existing(target)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, _OWNER_ONLY))
+    try:
+        yield partial
+        sync(partial)
+        _publish(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+    sync(target.parent)
+
+
+def refuse_existing(target: Path) -> None:
+    if os.path.lexists(target):
+        raise StoreRefused(f"{target} is there already, and no backup takes the place of a file: name another one")
+    if not target.parent.is_dir():
+        raise StoreRefused(f"there is no folder {target.parent}")
+
+
+def sync(path: Path) -> None:
+    """Return when the file, or the names in the folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def give_to_owner_of(path: Path, like: Path) -> None:
+    """Where root runs this, the server need not: give it what it must open."""
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        owner = like.stat()
+        os.chown(path, owner.st_uid, owner.st_gid)
+
+
+def _publish(partial: Path, target: Path) -> None:
+    """Give the file its name. A hard link never replaces a file; without links there is a moment in which one would."""
+    with suppress(PermissionError, NotImplementedError):
+        try:
+            os.link(partial, target)
+        except FileExistsError as error:
+            raise StoreRefused(f"{target} was made by another process meanwhile") from error
+        return
+    refuse_existing(target)
+    partial.rename(target)

@@ -1,0 +1,109 @@
+"""PostgreSQL's own programs, run on a store: `pg_dump`, `pg_restore`, `psql`. Passwords go by their environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from rota.passwords import read_password
+from rota.replica.ports import StoreRefused
+from rota.storage.urls import PostgresLocation
+
+_SHOWN_LINES = 5
+
+
+class PostgresProgramFailed(StoreRefused):
+    """A program ended with an error; the message ends with what it said."""
+
+
+def program(name: str) -> str:
+    """Where the program is."""
+    found = shutil.which(name)
+    if found is None:
+        raise StoreRefused(
+            f"{name} is not on PATH: install PostgreSQL's client programs, of the server's major release or a later one"
+        )
+    return found
+
+
+def run(command: Sequence[str], location: PostgresLocation | None = None, *, stdout: IO[bytes] | None = None) -> bytes:
+    """Run a program to its end; returns what it printed, unless that goes to `stdout`.
+
+    With a `location`, `-d` and its connection string are added.
+    """
+    arguments, environment = [*command], dict(os.environ)
+    if location is not None:
+        dsn, environment = connection_of(location)
+        arguments += ["-d", dsn]
+    done = subprocess.run(
+        arguments,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout or subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    if done.returncode:
+        raise _failed(command[0], done.stderr)
+    return done.stdout or b""
+
+
+@contextmanager
+def psql(location: PostgresLocation) -> Iterator[IO[bytes]]:
+    """Gives the input of a `psql` that ends at the first error. What is not committed by the end is rolled back.
+
+    Raises:
+        PostgresProgramFailed: A statement failed, whatever the block raised because of that.
+    """
+    dsn, environment = connection_of(location)
+    command = [program("psql"), "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", "-", "-d", dsn]
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said
+        ) as process,
+    ):
+        assert process.stdin is not None, "there is a pipe"
+        failed: BaseException | None = None
+        try:
+            yield process.stdin
+        except (OSError, PostgresProgramFailed) as error:  # Its reader has ended before the block.
+            failed = error
+        try:
+            process.stdin.close()
+        except OSError as error:
+            failed = failed or error
+        if process.wait():
+            said.seek(0)
+            raise _failed("psql", said.read()) from failed
+        if failed is not None:
+            raise failed
+
+
+def connection_of(location: PostgresLocation) -> tuple[str, dict[str, str]]:
+    """The connection string without a password, which all users of the machine may see; and the environment with it."""
+    parts = urlsplit(location.dsn)
+    login, at, hosts = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    pairs = [pair for pair in parts.query.split("&") if pair]
+    given = [pair.partition("=")[2] for pair in pairs if pair.startswith("password=")]
+    query = "&".join(pair for pair in pairs if not pair.startswith("password="))
+    environment = {**os.environ, "PGAPPNAME": "rota"}
+    if location.password_file is not None:
+        environment["PGPASSWORD"] = read_password(location.password_file)
+    elif password or given:
+        environment["PGPASSWORD"] = unquote(given[-1] if given else password)
+    return urlunsplit(parts._replace(netloc=f"{user}{at}{hosts}", query=query)), environment
+
+
+def _failed(command: str, said: bytes) -> PostgresProgramFailed:
+    lines = [line for line in said.decode(errors="replace").splitlines() if line.strip()]
+    name = Path(command).name
+    return PostgresProgramFailed(f"{name} failed: {' / '.join(lines[:_SHOWN_LINES]) or 'it did not say why'}")

@@ -1,0 +1,187 @@
+"""`rota db restored`: make a store safe to serve that was brought back to an earlier state by other means."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rota.protocol.ids import NO_SHARD
+from rota.protocol.limits import GENERATIONS_RAISED
+from rota.replica.ports import Floor, StoreRefused
+from rota.storage.engine import single_engine
+from rota.storage.errors import UPGRADE_HINT, store_errors
+from rota.storage.file_lock import FileLock
+from rota.storage.identity import read_incarnation
+from rota.storage.lost_facts import Facts, Lost, compare, read_facts
+from rota.storage.migrate import MigrationStatus, read_status
+from rota.storage.raising import start_again
+from rota.storage.schema import replicas, shards, store_clock_ms
+from rota.storage.store_file import Note, read_note, write_note
+from rota.storage.store_note import read_standing
+from rota.storage.urls import SqliteLocation, StoreLocation, parse_store_url
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredShard:
+    """One shard, as it is served from now on."""
+
+    shard_id: int
+    last_seq: int
+    """Where its journal ends."""
+    generation_floor: int
+    epoch: int
+    former_last_seq: int | None = None
+    """Where its journal ended before the store went back; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A store with a new incarnation, and what is known about what it lost."""
+
+    incarnation: str
+    shards: tuple[RestoredShard, ...]
+    lost: Lost | None
+    """None where the store as it was could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A store in whose place a backup was put."""
+
+    restored: Restored
+    kept_as: str
+    """Under which name the store stays that was there; empty where there was none."""
+    unreadable: str
+    """Why that one could not be read; empty where it could."""
+
+
+async def restored(
+    store_url: str, *, raise_by: int = GENERATIONS_RAISED, former_url: str | None = None, force: bool = False
+) -> Restored:
+    """Give the store a new incarnation, and floors above all that it may have granted. All or nothing.
+
+    `former_url` names the store as it was, where that can still be read.
+
+    Raises:
+        StoreRefused: A server uses the store (unless `force`), no server ever did, or the numbers would be used up.
+    """
+    location = parse_store_url(store_url)
+    former_location = parse_store_url(former_url) if former_url is not None else None
+    if former_location == location:
+        raise StoreRefused("--former is the store as it was, not the store that was restored")
+    former = await facts_of(former_location) if former_location is not None else None
+    async with _alone(location) as lock:
+        known = highest_of(former, read_note(lock) if lock is not None else None)
+        async with _writing(location) as connection:
+            await check_schema(connection, location)
+            await read_incarnation(connection)
+            if lock is None and not force:
+                await refuse_live_replicas(connection)
+            await start_again(connection, raise_by=raise_by, known=known)
+            done = await report(connection, former)
+            note = await read_standing(connection)
+        if lock is not None:
+            write_note(lock, note)
+    return done
+
+
+async def report(connection: AsyncConnection, former: Facts | None) -> Restored:
+    """What this transaction finds after `start_again`, compared with the facts of the store as it was."""
+    wanted = (shards.c.shard_id, shards.c.last_seq, shards.c.generation_floor, shards.c.epoch)
+    rows = await connection.execute(select(*wanted).where(shards.c.shard_id != NO_SHARD).order_by(shards.c.shard_id))
+    ends = former.last_seqs if former is not None else {}
+    found = tuple(RestoredShard(*row, former_last_seq=ends.get(row.shard_id)) for row in rows)
+    lost = compare(former, await read_facts(connection)) if former is not None else None
+    return Restored(await read_incarnation(connection), found, lost)
+
+
+async def refuse_live_replicas(connection: AsyncConnection) -> None:
+    """Raise `StoreRefused` while a replica is registered, or has a lease."""
+    now = store_clock_ms()
+    registered = select(replicas.c.replica_id, replicas.c.seen_until_ms - now).where(replicas.c.seen_until_ms > now)
+    leases = (
+        select(shards.c.replica_id, func.max(shards.c.lease_until_ms - now))
+        .where(shards.c.lease_until_ms > now, shards.c.shard_id != NO_SHARD)
+        .group_by(shards.c.replica_id)
+    )
+    live: dict[str, int] = {}
+    for statement in (registered, leases):
+        for name, left_ms in await connection.execute(statement):
+            live[name] = max(live.get(name, 0), left_ms)
+    if live:
+        raise StoreRefused(
+            f"a server may be using this store ({', '.join(sorted(live))}). Stop all servers and run this again: what "
+            f"a server that was killed held ends by itself in {-(-max(live.values()) // 1000)} s"
+        )
+
+
+def highest_of(former: Facts | None, note: Note | None) -> Floor:
+    """The highest numbers that the store granted before it went back, as far as they are known."""
+    known = [each.highest for each in (former, note) if each is not None]
+    return Floor(max((each.generation_id for each in known), default=0), max((each.epoch for each in known), default=0))
+
+
+def is_there(location: StoreLocation) -> bool:
+    """Whether there is such a file; a database is asked instead."""
+    return not isinstance(location, SqliteLocation) or location.path.exists()
+
+
+async def facts_of(location: StoreLocation) -> Facts:
+    """The facts of a store that is only read."""
+    if not is_there(location):
+        raise StoreRefused(f"there is no store at {location}")
+    engine = single_engine(location, writes=False)
+    try:
+        with store_errors():
+            async with engine.begin() as connection:
+                await check_schema(connection, location)
+                return await read_facts(connection)
+    finally:
+        await engine.dispose()
+
+
+async def check_schema(connection: AsyncConnection, location: StoreLocation) -> None:
+    """Raise `StoreRefused` where the schema is not one that this release knows."""
+    status = await connection.run_sync(read_status)
+    if not status.usable:
+        stands = f"is at {status.current}" if status.current else "is missing"
+        raise StoreRefused(f"the schema of {location} {stands}, this release needs {status.head}: {UPGRADE_HINT}")
+
+
+def refuse_other_release(status: MigrationStatus, source: Path) -> None:
+    """Raise `StoreRefused` for a backup that this release cannot bring up to its own schema."""
+    if status.current is None:
+        raise StoreRefused(f"{source} is no store of Rota: it has no schema")
+    if status.is_newer:
+        raise StoreRefused(
+            f"{source} was made by a later release (its schema is at {status.current}, this release knows "
+            f"{status.head}): restore it with that release"
+        )
+
+
+@asynccontextmanager
+async def _alone(location: StoreLocation) -> AsyncIterator[FileLock | None]:
+    """Hold the lock of an embedded store; None on Postgres, which has none."""
+    if not isinstance(location, SqliteLocation):
+        yield None
+        return
+    if not is_there(location):
+        raise StoreRefused(f"there is no store at {location}")
+    with FileLock(location.path) as lock:
+        yield lock
+
+
+@asynccontextmanager
+async def _writing(location: StoreLocation) -> AsyncIterator[AsyncConnection]:
+    engine = single_engine(location, writes=True)
+    try:
+        with store_errors():
+            async with engine.begin() as connection:
+                yield connection
+    finally:
+        await engine.dispose()

@@ -1,0 +1,105 @@
+"""`rota db backup`, `restore` and `restored`, as an operator runs them: what they print, and typical mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Rota
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def backup(rota: Rota, tmp_path: Path) -> Path:
+    """A backup of the running server's store, with a group that works and an offset."""
+    rota.member("indexers")
+    rota("offsets", "set", "billing", "invoices", "0", "7")
+    done = rota("db", "backup", str(tmp_path / "backup.db"), "--store", rota.store_url)
+    assert (done.exit_code, done.out, done.err) == (0, f"{tmp_path / 'backup.db'}\n", "")
+    return tmp_path / "backup.db"
+
+
+def test_a_folder_gets_a_backup_with_a_date_in_its_name(rota: Rota, tmp_path: Path) -> None:
+    done = rota("db", "backup", str(tmp_path), "--store", rota.store_url)
+
+    assert re.fullmatch(rf"{tmp_path}/rota-\d{{8}}T\d{{6}}Z\.db\n", done.out)
+    assert (Path(done.out.strip()).stat().st_mode & 0o777) == 0o600
+
+
+def test_a_backup_is_verified_and_restored(rota: Rota, backup: Path, tmp_path: Path) -> None:
+    store = ("--store", f"sqlite:///{tmp_path / 'new.db'}")
+
+    done = rota("db", "restore", str(backup), *store)
+
+    assert done.exit_code == 0
+    assert re.match(r"incarnation \w{32}; generations go on above 1,000,00\d\n", done.err)
+    assert "the store as it was is not known (--former)" in done.err
+    assert done.out.split("\n")[0].split() == ["SHARD-ID", "LAST-SEQ", "FORMER-LAST-SEQ", "GENERATION-FLOOR", "EPOCH"]
+    assert rota("db", "verify", *store).exit_code == 0
+
+
+def test_a_restore_says_what_is_lost_and_what_is_kept(rota: Rota, backup: Path, tmp_path: Path) -> None:
+    rota("offsets", "set", "billing", "invoices", "0", "9")
+    later = tmp_path / "later.db"
+    rota("db", "backup", str(later), "--store", rota.store_url)
+    store = ("--store", f"sqlite:///{later}")
+
+    done = rota("db", "restore", str(backup), *store, "-o", "json")
+
+    found = json.loads(done.out)
+    assert f"{rota.namespace}/billing invoices/0: 9 was committed, now 7 is committed" in done.err
+    assert [commit["lost"] for commit in found["lost"]["commits"]] == [9]
+    assert Path(found["kept_as"]).is_file()
+    again = rota("db", "restored", *store, "--former", f"sqlite:///{found['kept_as']}", "-o", "ndjson")
+    assert json.loads(again.out.splitlines()[0])["generation_floor"] > 2_000_000
+    assert "9 was committed, now 7 is committed" in again.err
+
+
+def test_lost_commits_beyond_the_first_ones_are_counted(
+    rota: Rota, backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rota.cli.copies.SHOWN", 2)
+    for partition in "012":
+        rota("offsets", "set", "billing", "invoices", partition, "9")
+    rota("db", "backup", str(tmp_path / "later.db"), "--store", rota.store_url)
+
+    done = rota("db", "restore", str(backup), "--store", f"sqlite:///{tmp_path / 'later.db'}")
+
+    assert done.err.count("lost commit: ") == 2
+    assert "… and 1 more such lines; `-o json` has all" in done.err
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("db", "restore", "{backup}", "--store", "{live}"), "another service is using this store"),
+        (("db", "restored", "--store", "{live}"), "another service is using this store"),
+        (("db", "backup", "{backup}", "--store", "{live}"), "is there already"),
+        (("db", "backup", "{folder}/x.db", "--store", "sqlite:///{folder}/typo.db"), "there is no store at"),
+        (("db", "restore", "{folder}/typo", "--store", "sqlite:///{folder}/x.db"), "there is no backup at"),
+        (("db", "restore", "{program}", "--store", "sqlite:///{folder}/x.db"), "cannot be copied"),
+        (("db", "restored", "--store", "sqlite:///{folder}/typo.db"), "there is no store at"),
+        (("db", "backup", "{folder}/x.dump", "--store", "postgresql://no@127.0.0.1:1/x"), "cannot be reached"),
+    ],
+)
+def test_a_mistake_is_one_line_and_changes_nothing(
+    rota: Rota, backup: Path, tmp_path: Path, command: tuple[str, ...], says: str
+) -> None:
+    names = {"backup": str(backup), "live": rota.store_url, "folder": str(tmp_path), "program": shutil.which("env")}
+    before = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+
+    done = rota(*(part.format(**names) for part in command))
+
+    assert (done.exit_code in (1, 69), done.out, done.err.count("\n")) == (True, "", 1)
+    assert says in done.err
+    assert {name: size for name, size in files_of(tmp_path).items() if not name.endswith(".lock")} == before
+
+
+def files_of(folder: Path) -> dict[str, int]:
+    return {name: os.stat(folder / name).st_size for name in os.listdir(folder)}

@@ -1,0 +1,518 @@
+"""Backups on both engines: one moment of the store, put back whole, and no number granted again that was granted."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rota.group.rows import RowChanges
+from rota.pipeline.failures import WrongIncarnation
+from rota.pipeline.journal import open_journal
+from rota.pipeline.positions import Position
+from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
+from rota.storage import SqlStore, downgrade
+from rota.storage.backup import backup, restore
+from rota.storage.lost_facts import Lost, LostCommit, LostGroup
+from rota.storage.postgres_programs import connection_of
+from rota.storage.readers import list_readers
+from rota.storage.restored import restored
+from rota.storage.urls import PostgresLocation, parse_store_url
+from tests.contracts.builders import a_batch, a_group, an_offset, image_of
+from tests.contracts.conftest import SHARD_COUNT
+from tests.support.postgres import PostgresServer, binary
+
+MAX_INT32 = 2**31 - 1
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
+@pytest.fixture(autouse=True)
+def _programs_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{binary('pg_dump').parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[SqlStore]:
+    """An open store whose shard 0 has a group in generation 3."""
+    store = SqlStore(url)
+    await store.open(SHARD_COUNT)
+    await append(store, await claimed(store), 3, 7)
+    yield store
+    await store.close()
+
+
+async def claimed(store: SqlStore, shard_id: int = 0, lease_ms: int = 60_000) -> ShardClaim:
+    (claim,) = await store.claim([shard_id], "r-1", "http://one", lease_ms, steal=True)
+    return claim
+
+
+async def append(store: SqlStore, claim: ShardClaim, generation_id: int, offset: int, after: int | None = None) -> None:
+    rows = RowChanges(groups=[a_group(generation_id=generation_id)], offsets=[an_offset(offset=offset)])
+    assert await store.append([a_batch(claim, after=after, rows=rows)]) == []
+
+
+async def stop(store: SqlStore) -> None:
+    """End the store's leases and its use of it, as a server does that stops."""
+    await store.release([ShardClaim(owner.shard_id, owner.epoch, 0) for owner in await store.owners()], "r-1")
+    await store.close()
+
+
+async def opened(url: str) -> SqlStore:
+    store = SqlStore(url)
+    await store.open(SHARD_COUNT)
+    return store
+
+
+def path_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///"))
+
+
+# --- a backup, and a restore of it ------------------------------------------------------------------
+
+
+async def test_a_restored_store_grants_nothing_that_it_granted(store: SqlStore, url: str, tmp_path: Path) -> None:
+    file = await backup(url, tmp_path / "copy")
+    later = await claimed(store)
+    await append(store, later, 41, 99, after=1)
+    await stop(store)
+
+    done = await restore(url, file, raise_by=10)
+
+    again = await opened(url)
+    image, claim, other = await image_of(again, 0), await claimed(again), await claimed(again, 5)
+    assert (image.last_seq, image.groups[0].generation_id, image.offsets[0].offset) == (1, 3, 7)
+    assert (claim.generation_floor, other.generation_floor) == (51, 51)  # Shard 5 had no replica before the backup.
+    assert min(claim.epoch, other.epoch) > later.epoch + 1_000
+    assert again.incarnation == done.restored.incarnation != store.incarnation
+    assert not again.went_back
+    await again.close()
+
+
+async def test_a_restore_lists_what_is_lost(store: SqlStore, url: str, tmp_path: Path) -> None:
+    file = await backup(url, tmp_path / "copy")
+    claim = await claimed(store)
+    added = RowChanges(groups=[a_group("new", generation_id=1)], offsets=[an_offset(1, 5)])
+    await store.append([a_batch(claim, after=1, rows=added)])
+    await append(store, claim, 41, 99, after=2)
+    await stop(store)
+
+    done = await restore(url, file)
+
+    g = ("default", "g", "documents")
+    assert done.restored.lost == Lost(
+        (LostGroup("default", "g", 41, 3), LostGroup("default", "new", 1, 0)),
+        (LostCommit(*g, 0, 99, 7), LostCommit(*g, 1, 5, None)),
+        (),
+    )
+    assert (done.restored.shards[0].last_seq, done.restored.shards[0].former_last_seq) == (1, 3)
+
+
+async def test_the_store_that_was_there_is_kept(
+    store: SqlStore, url: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    file = await backup(url, tmp_path / "copy")
+    await append(store, await claimed(store), 41, 99, after=1)
+    await stop(store)
+
+    kept_as = (await restore(url, file)).kept_as
+
+    question = "SELECT max(generation_id) FROM groups"
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(kept_as)) as former:
+            assert former.execute(question).fetchone() == (41,)
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        asked = question.replace("groups", f"{kept_as}.groups")
+        assert server.execute(asked, database=url.rpartition("/")[2]).strip() == "41"
+
+
+async def test_a_backup_is_restored_where_there_is_no_store(
+    store: SqlStore, url: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    file = await backup(url, tmp_path)
+    if url.startswith("sqlite"):
+        elsewhere = f"sqlite:///{tmp_path / 'new' / 'folder' / 'rota.db'}"
+    else:
+        elsewhere = request.getfixturevalue("postgres_dsn")
+
+    done = await restore(elsewhere, file)
+
+    again = await opened(elsewhere)
+    assert (done.kept_as, done.restored.lost) == ("", None)
+    assert (await claimed(again)).generation_floor == 1_000_003
+    assert (file.stat().st_mode & 0o777, file.suffix) == (0o600, ".db" if url.startswith("sqlite") else ".dump")
+    await again.close()
+
+
+async def test_no_restore_while_a_server_runs(store: SqlStore, url: str, tmp_path: Path) -> None:
+    file = await backup(url, tmp_path / "copy")
+    await store.register(Replica("r-1", "http://one"), 60_000)
+
+    with pytest.raises(StoreRefused, match=r"another service is using this store|a server may be using .*r-1"):
+        await restore(url, file)
+
+    await append(store, await claimed(store), 4, 8, after=1)
+
+
+async def test_a_backup_never_takes_the_place_of_a_file(store: SqlStore, url: str, tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+
+    for name, says in (("there", "is there already"), ("link", "is there already"), ("no/folder/x", "no folder")):
+        with pytest.raises(StoreRefused, match=says):
+            await backup(url, tmp_path / name)
+
+    assert (tmp_path / "there").read_text() == "mine"
+    assert not (tmp_path / "nowhere").exists()
+    assert not list(tmp_path.glob(".*"))  # Nothing is left of what was begun.
+
+
+async def test_no_raise_beyond_the_last_generation(store: SqlStore, url: str, tmp_path: Path) -> None:
+    file = await backup(url, tmp_path / "copy")
+    await stop(store)
+
+    with pytest.raises(StoreRefused, match="use up the generations"):
+        await restore(url, file, raise_by=MAX_INT32 - 3)
+    with pytest.raises(StoreRefused, match="use up the generations"):
+        await restored(url, raise_by=MAX_INT32 - 3)
+
+    again = await opened(url)
+    assert (again.incarnation, (await claimed(again)).generation_floor) == (store.incarnation, 0)
+    await again.close()
+
+
+async def test_what_is_no_backup_replaces_nothing(store: SqlStore, url: str, tmp_path: Path) -> None:
+    whole = await backup(url, tmp_path / "whole")
+    await stop(store)
+    cut, text = tmp_path / "cut", tmp_path / "text"
+    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size * 2 // 3])
+    text.write_text("not a database, but long enough to be looked at " * 200)
+    says = "is damaged|cannot be copied|is no store|is no whole dump"
+
+    for source in (cut, text, tmp_path / "nothing", tmp_path):
+        with pytest.raises(StoreRefused, match=rf"{says}|there is no backup"):
+            await restore(url, source)
+
+    again = await opened(url)
+    assert (again.incarnation, (await image_of(again, 0)).last_seq) == (store.incarnation, 1)
+    await again.close()
+
+
+async def test_a_backup_of_a_later_release_is_refused(
+    store: SqlStore, url: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    await stop(store)
+    later = "UPDATE alembic_version SET version_num = '9999'"
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(path_of(url))) as connection, connection:
+            connection.execute(later)
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        server.execute(later.replace("alembic", "rota.alembic"), database=url.rpartition("/")[2])
+    file = await backup(url, tmp_path / "copy")
+
+    with pytest.raises(StoreRefused, match="made by a later release"):
+        await restore(url, file)
+
+
+# --- a store that was brought back by other means ---------------------------------------------------
+
+
+async def test_restored_ends_what_was_and_raises_every_shard(store: SqlStore, url: str) -> None:
+    former = await claimed(store)
+    await stop(store)
+
+    done = await restored(url, raise_by=1_000)
+
+    again = await opened(url)
+    # The note beside an embedded store knows the highest generation, but not of which shard.
+    assert {shard.generation_floor for shard in done.shards} - {1_000} == {1_003}
+    assert len(done.shards) == SHARD_COUNT
+    assert (done.lost, done.incarnation) == (None, again.incarnation)
+    assert await again.renew([replace(former, epoch=former.epoch)], "r-1", 1_000) == []
+    (claim,) = await again.claim([0], "r-2", "http://two", 60_000)
+    assert (claim.generation_floor, claim.is_other_timeline) == (1_003, False)
+    await again.close()
+
+
+async def test_restored_waits_for_no_server_but_says_so(postgres_url: str) -> None:
+    store = await opened(postgres_url)
+    await store.register(Replica("r-9", "http://nine"), 60_000)
+    claim = await claimed(store)
+
+    with pytest.raises(StoreRefused, match=r"\(r-1, r-9\)\. Stop all servers"):
+        await restored(postgres_url)
+    assert len(await store.renew([claim], "r-1", 60_000)) == 1
+    await restored(postgres_url, force=True)
+
+    assert await store.renew([claim], "r-1", 60_000) == []
+    await store.close()
+
+
+async def test_restored_passes_a_former_store_that_is_known(
+    store: SqlStore, url: str, sqlite_template: bytes, tmp_path: Path
+) -> None:
+    """Any store that can be read will do."""
+    former_url = f"sqlite:///{tmp_path / 'former.db'}"
+    (tmp_path / "former.db").write_bytes(sqlite_template)
+    former = await opened(former_url)
+    await append(former, await claimed(former), 2_000_000, 99)
+    await former.close()
+    await stop(store)
+
+    done = await restored(url, raise_by=1, former_url=former_url)
+
+    assert min(shard.generation_floor for shard in done.shards) > 2_000_000
+    assert done.lost is not None
+    assert [commit.lost for commit in done.lost.commits] == [99]
+    with pytest.raises(StoreRefused, match="not the store that was restored"):
+        await restored(url, former_url=url)
+
+
+async def test_a_store_that_no_server_opened_has_nothing_to_raise(url: str) -> None:
+    with pytest.raises(StoreRefused, match="no server ever opened"):
+        await restored(url)
+
+
+async def test_readers_of_the_journal_see_another_one(store: SqlStore, url: str) -> None:
+    journal = open_journal(url)
+    read = journal.heads().end
+    journal.bookmark("pipeline", read)
+    await stop(store)
+
+    done = await restored(url)
+
+    (reader,) = await list_readers(url)
+    assert (reader.other_journal, reader.unread, reader.read(0)) == (True, 1, 0)
+    with pytest.raises(WrongIncarnation, match=f"this journal is {done.incarnation}, but what was read before is of"):
+        journal.heads().check(read)
+    journal.heads().check(Position(done.incarnation, {}))  # Another folder of tables begins anew.
+
+
+# --- the file of an embedded store ------------------------------------------------------------------
+
+
+async def test_a_copy_of_the_file_is_known_by_the_note(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = await opened(sqlite_url)
+    await append(store, await claimed(store), 3, 7)
+    await store.close()
+    copy = path_of(sqlite_url).read_bytes()
+    again = await opened(sqlite_url)
+    await append(again, await claimed(again), 40, 9)
+    await again.close()
+    assert not again.went_back
+
+    path_of(sqlite_url).write_bytes(copy)
+
+    back = await opened(sqlite_url)
+    assert (back.went_back, (await claimed(back)).generation_floor) == (True, 1_000_040)
+    assert back.incarnation != store.incarnation
+    assert "the store went back to an earlier state" in caplog.text
+    await back.close()
+    once_more = await opened(sqlite_url)
+    assert not once_more.went_back
+    await once_more.close()
+
+
+async def test_a_renewal_is_enough_for_the_note(sqlite_url: str) -> None:
+    """A server that is killed closes nothing."""
+    store = await opened(sqlite_url)
+    copy = sqlite3.connect(":memory:")
+    with closing(copy), closing(sqlite3.connect(path_of(sqlite_url))) as live:
+        live.backup(copy)
+        claim = await claimed(store)
+        await append(store, claim, 3, 7)
+        await store.renew([claim], "r-1", 60_000)
+        lock = path_of(sqlite_url).with_name("rota.db.lock")
+        noted = lock.read_bytes()
+        await store.close()
+        with closing(sqlite3.connect(path_of(sqlite_url))) as target:
+            copy.backup(target)
+    lock.write_bytes(noted)
+
+    back = await opened(sqlite_url)
+
+    assert back.went_back
+    await back.close()
+
+
+async def test_a_file_of_before_a_restore_is_known_by_its_note(sqlite_url: str, tmp_path: Path) -> None:
+    store = await opened(sqlite_url)
+    file = await backup(sqlite_url, tmp_path / "copy")
+    await store.close()
+    await restored(sqlite_url)
+
+    path_of(sqlite_url).write_bytes(file.read_bytes())
+
+    back = await opened(sqlite_url)
+    assert (back.went_back, (await claimed(back)).generation_floor) == (True, 2_000_000)
+    await back.close()
+
+
+async def test_the_note_of_an_earlier_release_means_no_loss(sqlite_url: str) -> None:
+    store = await opened(sqlite_url)
+    await store.close()
+    path_of(sqlite_url).with_name("rota.db.lock").write_text(f"{store.incarnation}\n")
+
+    again = await opened(sqlite_url)
+
+    assert not again.went_back
+    await again.close()
+
+
+async def test_a_log_of_the_former_file_is_kept_beside_it(sqlite_url: str, tmp_path: Path) -> None:
+    """SQLite would take it for a part of the file that was put there."""
+    store = await opened(sqlite_url)
+    file = await backup(sqlite_url, tmp_path / "copy")
+    await append(store, await claimed(store), 41, 99)
+    path = path_of(sqlite_url)
+    left = {f"{path.name}{suffix}": Path(f"{path}{suffix}").read_bytes() for suffix in ("", "-wal")}
+    await store.close()
+    for name, content in left.items():
+        path.with_name(name).write_bytes(content)  # As a server that was killed leaves them.
+
+    done = await restore(sqlite_url, file, raise_by=1)
+
+    again = await opened(sqlite_url)
+    assert ((await image_of(again, 0)).last_seq, (await claimed(again)).generation_floor) == (0, 42)
+    with closing(sqlite3.connect(done.kept_as)) as former:
+        assert former.execute("SELECT max(generation_id) FROM groups").fetchone() == (41,)
+    await again.close()
+
+
+async def test_a_damaged_store_is_replaced_and_kept(sqlite_url: str, tmp_path: Path) -> None:
+    store = await opened(sqlite_url)
+    file = await backup(sqlite_url, tmp_path / "copy")
+    await append(store, await claimed(store), 41, 99)
+    await store.close()
+    path_of(sqlite_url).write_bytes(b"nothing that SQLite knows " * 400)
+
+    done = await restore(sqlite_url, file)
+
+    assert "not a database" in done.unreadable
+    assert Path(done.kept_as).read_bytes().startswith(b"nothing that SQLite knows")
+    # The note knew of generation 41.
+    assert {shard.generation_floor for shard in done.restored.shards} == {1_000_041}
+
+
+async def test_a_backup_of_an_earlier_release_is_upgraded(sqlite_url: str, tmp_path: Path) -> None:
+    store = await opened(sqlite_url)
+    await append(store, await claimed(store), 3, 7)
+    await store.close()
+    await downgrade(sqlite_url, "0007")
+    older = tmp_path / "older.db"
+    older.write_bytes(path_of(sqlite_url).read_bytes())
+
+    done = await restore(sqlite_url, older)
+
+    assert done.restored.shards[0].generation_floor == 1_000_003
+    assert older.read_bytes() == Path(done.kept_as).read_bytes()  # The backup itself stays as it is.
+
+
+@pytest.mark.parametrize("name", ["rota.db", "rota.db-wal", "rota.db.lock"])
+async def test_the_store_is_no_target_and_no_source(sqlite_url: str, name: str) -> None:
+    path = path_of(sqlite_url).with_name(name)
+
+    with pytest.raises(StoreRefused, match="is a file of the store itself"):
+        await backup(sqlite_url, path)
+    with pytest.raises(StoreRefused, match="is a file of the store itself"):
+        await restore(sqlite_url, path)
+
+
+async def test_a_file_that_is_no_store_is_not_backed_up(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("CREATE TABLE notes (text)")
+
+    for name, says in (("other.db", "is no store of Rota"), ("typo.db", "there is no store")):
+        with pytest.raises(StoreRefused, match=says):
+            await backup(f"sqlite:///{tmp_path / name}", tmp_path / "copy")
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.db"]
+
+
+# --- Postgres and its programs ----------------------------------------------------------------------
+
+
+async def test_programs_that_are_missing_are_named(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    await (await opened(postgres_url)).close()
+    monkeypatch.setenv("PATH", "")
+    source = Path(__file__)
+
+    with pytest.raises(StoreRefused, match="pg_dump is not on PATH: install PostgreSQL's client programs"):
+        await backup(postgres_url, source.with_name("copy"))
+    with pytest.raises(StoreRefused, match="pg_restore is not on PATH"):
+        await restore(postgres_url, source)
+
+
+async def test_a_wrong_url_is_said_before_anything_is_made(postgres_url: str, tmp_path: Path) -> None:
+    store = await opened(postgres_url)
+    file = await backup(postgres_url, tmp_path / "copy")
+    await stop(store)
+
+    with pytest.raises((StoreRefused, StoreUnavailable), match="does not exist"):
+        await backup(f"{postgres_url}_typo", tmp_path / "other")
+    with pytest.raises((StoreRefused, StoreUnavailable), match="does not exist"):
+        await restore(f"{postgres_url}_typo", file)
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
+async def test_a_dump_of_a_whole_database_is_refused(
+    postgres_url: str, postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    postgres_server.execute("CREATE TABLE public.mine (id int)", database=postgres_url.rpartition("/")[2])
+    whole = tmp_path / "whole.dump"
+    subprocess.run([binary("pg_dump"), "--format=custom", f"--file={whole}", postgres_url], check=True)
+
+    with pytest.raises(StoreRefused, match="no dump of the schema rota alone"):
+        await restore(postgres_url, whole)
+
+
+async def test_a_role_that_the_server_lacks_is_named(
+    postgres_url: str, postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    store = await opened(postgres_url)
+    database = postgres_url.rpartition("/")[2]
+    postgres_server.execute("CREATE ROLE visitor", database=database)
+    postgres_server.execute("GRANT USAGE ON SCHEMA rota TO visitor", database=database)
+    file = await backup(postgres_url, tmp_path / "copy")
+    postgres_server.execute("DROP OWNED BY visitor; DROP ROLE visitor", database=database)
+    await stop(store)
+
+    with pytest.raises(StoreRefused, match='CREATE ROLE "visitor" NOLOGIN'):
+        await restore(postgres_url, file)
+
+    await (await opened(postgres_url)).close()  # All of it is as it was.
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    ["postgresql://u:p%40ss@a:1,b:2/db?sslmode=require", "postgresql://u@a:1,b:2/db?password=p%40ss&sslmode=require"],
+)
+def test_a_password_is_not_in_a_command_line(dsn: str) -> None:
+    location = parse_store_url(dsn)
+    assert isinstance(location, PostgresLocation)
+
+    shown, environment = connection_of(location)
+
+    assert shown == "postgresql://u@a:1,b:2/db?sslmode=require"
+    assert environment["PGPASSWORD"] == "p@ss"
+
+
+def test_a_password_file_is_read_anew(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    location = PostgresLocation("postgresql://u@a/db", file)
+    for password in ("first", "second"):
+        file.write_text(f"{password}\n")
+        assert connection_of(location)[1]["PGPASSWORD"] == password
+    assert json.dumps(connection_of(location)[0]) == '"postgresql://u@a/db"'
