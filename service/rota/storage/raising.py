@@ -51,7 +51,11 @@ def raising(dialect: str, incarnation: str, raise_by: int, known: Floor = NOTHIN
     columns = ["shard_id", "replica_id", "address", "epoch", "lease_until_ms", "last_seq"]
     unclaimed = select(number.c.shard_id, *(literal(each) for each in ("", "", 0, 0, 0)))
     unclaimed = unclaimed.where(number.c.shard_id.not_in(select(shards.c.shard_id)))
+    # A fenced transaction that began before this must not end as if the floors were as it saw them: where the row of
+    # its group has changed, Postgres refuses its commit.
+    touched = [update(groups).values(state=groups.c.state)] if dialect == "postgresql" else []
     return (
+        *touched,
         insert(shards).from_select(columns, unclaimed),
         update(shards).where(shards.c.shard_id != NO_SHARD).values(_raised(dialect, raise_by, known)),
         update(store).values(incarnation=incarnation),
