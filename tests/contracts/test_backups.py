@@ -32,7 +32,7 @@ from tests.support.postgres import PostgresServer, binary
 MAX_INT32 = 2**31 - 1
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.thorough)])
 def url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(f"{request.param}_url"))
 
@@ -81,6 +81,7 @@ def path_of(url: str) -> Path:
 # --- a backup, and a restore of it ------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)
 async def test_a_restored_store_grants_nothing_that_it_granted(store: SqlStore, url: str, tmp_path: Path) -> None:
     file = await backup(url, tmp_path / "copy")
     later = await claimed(store)
@@ -229,6 +230,7 @@ async def test_a_backup_of_a_later_release_is_refused(
 # --- a store that was brought back by other means ---------------------------------------------------
 
 
+@pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)
 async def test_restored_ends_what_was_and_raises_every_shard(store: SqlStore, url: str) -> None:
     former = await claimed(store)
     await stop(store)
@@ -455,6 +457,7 @@ async def test_programs_that_are_missing_are_named(postgres_url: str, monkeypatc
         await restore(postgres_url, source)
 
 
+@pytest.mark.thorough
 async def test_a_wrong_url_is_said_before_anything_is_made(postgres_url: str, tmp_path: Path) -> None:
     store = await opened(postgres_url)
     file = await backup(postgres_url, tmp_path / "copy")
@@ -467,6 +470,7 @@ async def test_a_wrong_url_is_said_before_anything_is_made(postgres_url: str, tm
     assert [path.name for path in tmp_path.iterdir()] == ["copy"]
 
 
+@pytest.mark.thorough
 async def test_a_dump_of_a_whole_database_is_refused(
     postgres_url: str, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
@@ -478,6 +482,7 @@ async def test_a_dump_of_a_whole_database_is_refused(
         await restore(postgres_url, whole)
 
 
+@pytest.mark.thorough
 async def test_a_role_that_the_server_lacks_is_named(
     postgres_url: str, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:

@@ -19,7 +19,13 @@ from tests.support.processes import Processes
 pytestmark = pytest.mark.processes
 
 DOCS = ROOT / "docs"
-QUICK = ("how-to/observe.md", "how-to/shard-pool.md", "how-to/sidecar.md", "how-to/stop.md")
+QUICK = (
+    "how-to/backup-and-restore.md",
+    "how-to/observe.md",
+    "how-to/shard-pool.md",
+    "how-to/sidecar.md",
+    "how-to/stop.md",
+)
 SLOW = (
     "how-to/cron-singleton.md",
     "how-to/migrate-from-kafka.md",
