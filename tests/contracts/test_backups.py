@@ -18,7 +18,7 @@ from rota.pipeline.failures import WrongIncarnation
 from rota.pipeline.journal import open_journal
 from rota.pipeline.positions import Position
 from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
-from rota.storage import SqlStore, downgrade
+from rota.storage import SqlStore, downgrade, upgrade
 from rota.storage.backup import backup, restore
 from rota.storage.lost_facts import Lost, LostCommit, LostGroup
 from rota.storage.postgres_programs import connection_of
@@ -406,6 +406,32 @@ async def test_a_damaged_store_is_replaced_and_kept(sqlite_url: str, tmp_path: P
     assert Path(done.kept_as).read_bytes().startswith(b"nothing that SQLite knows")
     # The note knew of generation 41.
     assert {shard.generation_floor for shard in done.restored.shards} == {1_000_041}
+
+
+async def test_a_restore_that_was_ended_in_between_is_repeated(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No start begins an empty store meanwhile, and the second attempt knows what the first one did."""
+    store = await opened(sqlite_url)
+    file = await backup(sqlite_url, tmp_path / "copy")
+    await append(store, await claimed(store), 41, 99)
+    await store.close()
+    path_of(sqlite_url).with_name("rota.db.lock").unlink()
+    with monkeypatch.context() as patched:
+        rename = Path.rename
+        patched.setattr(Path, "rename", lambda path, to: _ended() if path.suffix == ".restoring" else rename(path, to))
+        with pytest.raises(KeyboardInterrupt):
+            await restore(sqlite_url, file, raise_by=1)
+    with pytest.raises(StoreRefused, match="its file is gone"):
+        await upgrade(sqlite_url)
+
+    done = await restore(sqlite_url, file, raise_by=1)
+
+    assert {shard.generation_floor for shard in done.restored.shards} == {42}
+
+
+def _ended() -> None:
+    raise KeyboardInterrupt
 
 
 async def test_a_backup_of_an_earlier_release_is_upgraded(sqlite_url: str, tmp_path: Path) -> None:

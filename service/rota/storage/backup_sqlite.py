@@ -6,6 +6,7 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from urllib.parse import quote
@@ -55,11 +56,16 @@ async def restore_sqlite(store: Path, source: Path, *, raise_by: int) -> Replace
         _copy(source, copy)
         await _migrate(copy, source)
         former, unreadable = await _former(store)
+        noted = read_note(lock) or Note(former.incarnation if former is not None else "unknown")
+        noted = replace(noted, highest=highest_of(former, noted))
         async with _transaction(copy) as connection:
-            await start_again(connection, raise_by=raise_by, known=highest_of(former, read_note(lock)))
+            await start_again(connection, raise_by=raise_by, known=noted.highest)
             done = await report(connection, former)
             note = await read_standing(connection)
-        kept_as = _exchange(store, copy, lock)
+        # From here on a start must not find an empty place and begin an empty store; nor must a second attempt, after
+        # this one was killed, know less than this one.
+        write_note(lock, noted)
+        kept_as = _exchange(store, copy, lock.path)
         write_note(lock, note)
     return Replaced(done, kept_as, unreadable)
 
@@ -133,14 +139,9 @@ async def _former(store: Path) -> tuple[Facts | None, str]:
         return None, str(error)
 
 
-def _exchange(store: Path, copy: Path, lock: FileLock) -> str:
-    """Put the copy in the store's place, which keeps its owner; returns the name that the store gets instead.
-
-    From here on a start must not find an empty place and begin an empty store: the note says that one was there.
-    """
-    if read_note(lock) is None:
-        write_note(lock, Note("unknown"))
-    for each in (copy, lock.path):
+def _exchange(store: Path, copy: Path, lock: Path) -> str:
+    """Put the copy in the store's place, which keeps its owner; returns the name that the store gets instead."""
+    for each in (copy, lock):
         give_to_owner_of(each, store if store.exists() else store.parent)
     sync(copy)
     kept_as = _put_aside(store)
