@@ -300,6 +300,9 @@ async def test_readers_of_the_journal_see_another_one(store: SqlStore, url: str)
     with pytest.raises(WrongIncarnation, match=f"this journal is {done.incarnation}, but what was read before is of"):
         journal.heads().check(read)
     journal.heads().check(Position(done.incarnation, {}))  # Another folder of tables begins anew.
+    journal.bookmark("pipeline", journal.heads().end)
+    (reader,) = await list_readers(url)
+    assert (reader.other_journal, reader.unread) == (False, 0)
 
 
 # --- the file of an embedded store ------------------------------------------------------------------

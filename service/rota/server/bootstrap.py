@@ -71,6 +71,8 @@ async def open_services(
     store = await _open_store(settings)
     try:
         metrics = Metrics()
+        if store.went_back:
+            metrics.store_went_back(settings.shard_count)
         embedded = isinstance(store.location, SqliteLocation)
         secrets = _peer_secrets(settings, peer_secret)
         peer_tls = _peer_tls(settings)
