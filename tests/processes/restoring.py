@@ -153,10 +153,14 @@ class Holder:
 
     def join(self) -> int:
         """Join, or join again, which opens a generation; returns the token."""
-        body = {"protocol_type": "worker", "protocols": [{"name": "range"}], "member_id": self.member_id}
+        body: dict[str, Any] = {
+            "protocol_type": "worker",
+            "protocols": [{"name": "range"}],
+            "member_id": self.member_id,
+        }
         body |= {"session_timeout_ms": 60_000, "client_id": "w"}
         reply = self._post("join", body)
-        if reply.get("code") == "MEMBER_ID_REQUIRED" or "generation_id" not in reply:
+        if "generation_id" not in reply:  # A newcomer was given its id.
             self.member_id = str(reply["member_id"])
             reply = self._post("join", {**body, "member_id": self.member_id})
         self.generation_id = int(reply["generation_id"])
