@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -177,6 +178,22 @@ async def test_a_backup_never_takes_the_place_of_a_file(store: SqlStore, url: st
     assert (tmp_path / "there").read_text() == "mine"
     assert not (tmp_path / "nowhere").exists()
     assert not list(tmp_path.glob(".*"))  # Nothing is left of what was begun.
+
+
+async def test_a_file_system_without_hard_links_will_do(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no links here")
+
+    await (await opened(sqlite_url)).close()
+    monkeypatch.setattr(os, "link", refuse)
+
+    file = await backup(sqlite_url, tmp_path / "copy")
+
+    assert file.read_bytes().startswith(b"SQLite format 3")
+    with pytest.raises(StoreRefused, match="is there already"):
+        await backup(sqlite_url, tmp_path / "copy")
 
 
 async def test_no_raise_beyond_the_last_generation(store: SqlStore, url: str, tmp_path: Path) -> None:

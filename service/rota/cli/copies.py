@@ -78,8 +78,11 @@ def restore(
     read, the commits and generations that the backup lacks are listed.
     """
     from rota.storage.backup import restore as put_back
+    from rota.storage.urls import parse_store_url
 
-    done = asyncio.run(put_back(store_url(store), source, raise_by=raise_generations_by, force=force))
+    url = store_url(store)
+    done = asyncio.run(put_back(url, source, raise_by=raise_generations_by, force=force))
+    tell(f"{parse_store_url(url)} holds now what {source} holds")
     if done.kept_as:
         tell(f"the store that was there is kept as {done.kept_as}")
     if done.unreadable:

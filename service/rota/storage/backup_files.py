@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -68,11 +68,10 @@ def give_to_owner_of(path: Path, like: Path) -> None:
 
 def _publish(partial: Path, target: Path) -> None:
     """Give the file its name. A hard link never replaces a file; without links there is a moment in which one would."""
-    with suppress(PermissionError, NotImplementedError):
-        try:
-            os.link(partial, target)
-        except FileExistsError as error:
-            raise StoreRefused(f"{target} was made by another process meanwhile") from error
-        return
-    refuse_existing(target)
-    partial.rename(target)
+    try:
+        os.link(partial, target)
+    except FileExistsError as error:
+        raise StoreRefused(f"{target} was made by another process meanwhile") from error
+    except OSError:  # A file system without links.
+        refuse_existing(target)
+        partial.rename(target)

@@ -19,7 +19,7 @@ from rota.storage.engine import single_engine
 from rota.storage.errors import as_store_error, store_errors
 from rota.storage.identity import read_incarnation
 from rota.storage.lost_facts import Facts, read_facts
-from rota.storage.migrate import MigrationStatus, status_of, upgrade
+from rota.storage.migrate import status_of, upgrade
 from rota.storage.postgres_programs import PostgresProgramFailed, program, psql, run
 from rota.storage.raising import new_incarnation, no_room, raising
 from rota.storage.readers import opened
@@ -28,6 +28,8 @@ from rota.storage.schema import ALONE, POSTGRES_SCHEMA
 from rota.storage.urls import PostgresLocation
 
 _FIRST_WITH_FLOORS = "0008"
+_LOCK_WAIT_MS = 60_000
+"""As long as a migration of the schema is waited for."""
 _REVISION = re.compile(rf"^COPY {POSTGRES_SCHEMA}\.alembic_version [^;]*;\n(?P<revision>\w+)\n", re.MULTILINE)
 _ENTRY = re.compile(
     r"^\d+; \d+ \d+ (?:SCHEMA - (?P<schema>\S+)|TABLE (?!DATA |ATTACH )(?P<owner>\S+) \S+) ", re.MULTILINE
@@ -42,6 +44,7 @@ async def back_up_postgres(store_url: str, location: PostgresLocation, target: P
     """
     target = named(target, ".dump")
     dump = [program("pg_dump"), "--format=custom", f"--schema={POSTGRES_SCHEMA}", "--no-unlogged-table-data"]
+    dump.append(f"--lock-wait-timeout={_LOCK_WAIT_MS}")
     async with opened(store_url, writes=False) as engine:
         with new_file(target) as file, store_errors():
             async with engine.begin() as connection:
@@ -63,7 +66,7 @@ async def restore_postgres(
     Raises:
         StoreRefused: A server uses the store (unless `force`), or the source is no dump of it, or of a later release.
     """
-    status = await asyncio.to_thread(_check_dump, source)
+    await asyncio.to_thread(_check_dump, source)
     engine = single_engine(location, writes=True)
     try:
         with store_errors():
@@ -72,8 +75,8 @@ async def restore_postgres(
                 former, unreadable = await _former(connection, force=force) if kept_as else (None, "")
         statements = raising("postgresql", new_incarnation(), raise_by, highest_of(former, None))
         await asyncio.to_thread(_load, location, source, kept_as, statements, raise_by)
-        if not status.up_to_date:
-            await upgrade(store_url)
+        # Also where the dump is of this release: it lacks the journal's partitions of today.
+        await upgrade(store_url)
         with store_errors():
             async with engine.connect() as connection:
                 return Replaced(await report(connection, former), kept_as, unreadable)
@@ -81,7 +84,7 @@ async def restore_postgres(
         await engine.dispose()
 
 
-def _check_dump(source: Path) -> MigrationStatus:
+def _check_dump(source: Path) -> None:
     """Read all of it; `StoreRefused` where it cannot be put back as it is."""
     if not source.is_file():
         raise StoreRefused(f"there is no backup at {source}")
@@ -106,7 +109,6 @@ def _check_dump(source: Path) -> MigrationStatus:
             f"{source} is of an earlier release than the first with floors: restore it with pg_restore, then run "
             "`rota db upgrade` and `rota db restored`"
         )
-    return status
 
 
 async def _name_to_keep(connection: AsyncConnection) -> str:
