@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from rota.client import Election, LeadershipLost, Term
+from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import RebalanceGroup, SyncGroup
 from rota.runtime.coordinator import LocalCoordinator
 from tests.client.stage import SESSION_MS, Cable, a_coordinator, a_worker, until
@@ -69,7 +70,7 @@ async def test_the_only_candidate_leads_with_its_generation_as_the_token() -> No
     async with a_coordinator() as coordinator, Candidate(coordinator, "a").election() as election:
         async for term in election.terms():
             async with term:
-                assert (election.is_leader, term.is_valid, term.token) == (True, True, 1)
+                assert (election.is_leader, term.is_valid, term.token) == (True, True, fencing_token(1))
                 assert term.valid_until is not None
                 assert (await term.verify()).is_leader
             return
@@ -82,9 +83,9 @@ async def test_a_term_goes_on_while_candidates_come_and_go_and_its_token_grows()
         async with term:
             async with Candidate(coordinator, "b").election() as other:
                 await other.member.wait_assigned()
-                await until(lambda: term.token == 2)
+                await until(lambda: term.token == fencing_token(2))
                 assert (term.is_valid, other.is_leader) == (True, False)
-            await until(lambda: term.token == 3)
+            await until(lambda: term.token == fencing_token(3))
             assert term.is_valid
 
 
@@ -165,7 +166,7 @@ async def test_a_short_outage_does_not_end_a_term() -> None:
                 await asyncio.sleep(1)
                 candidate.cable.plug_in()
                 await until(lambda: election.unreachable_since is None)
-                assert (term.is_valid, term.token) == (True, 1)
+                assert (term.is_valid, term.token) == (True, fencing_token(1))
 
 
 @in_virtual_time
@@ -247,6 +248,6 @@ async def test_what_the_work_returns_or_raises_comes_out_of_run() -> None:
         async def fail(term: Term) -> None:
             raise ZeroDivisionError
 
-        assert await election.run(answer) == 1
+        assert await election.run(answer) == fencing_token(1)
         with pytest.raises(ZeroDivisionError):
             await election.run(fail)

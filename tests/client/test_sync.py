@@ -11,6 +11,7 @@ import pytest
 
 import rota.client as sdk
 from rota.client import GroupIdNotFound, LeadershipLost, OffsetToCommit, sync
+from rota.protocol.fencing_token import fencing_token
 
 PATIENCE_S = 60.0
 
@@ -62,7 +63,7 @@ def resign_while_working(election: Any, term: Any) -> None:
 
 def test_run_calls_a_plain_function_in_each_term(url: str) -> None:
     with a_client(url) as client, client.leader("writer", session_timeout_ms=60_000) as election:
-        assert election.run(lambda term: term.token) == 1
+        assert election.run(lambda term: term.token) == fencing_token(1)
 
 
 def test_callbacks_are_plain_functions_in_threads_of_their_own(url: str) -> None:

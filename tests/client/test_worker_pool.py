@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from rota.client import Shard, WorkerPool
+from rota.protocol.fencing_token import fencing_token
 from tests.client.stage import GROUP, SESSION_MS, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
@@ -109,7 +110,7 @@ async def test_the_work_on_a_lost_shard_is_cancelled_at_the_deadline() -> None:
         pool = worker.client.worker_pool(GROUP, {"work": 4}, wait, session_timeout_ms=SESSION_MS)
         async with pool:
             await until(lambda: sum(ledger.at_work.values()) == 4)
-            assert [(shard.is_held, shard.token) for shard in shards] == [(True, 1)] * 4
+            assert [(shard.is_held, shard.token) for shard in shards] == [(True, fencing_token(1))] * 4
             worker.cable.pull()
             await until(lambda: sum(ledger.at_work.values()) == 0)
             assert [shard.is_held for shard in shards] == [False] * 4

@@ -40,6 +40,7 @@ def a_group(group_id: str = "g", **changes: Any) -> GroupRow:
         state_since_ms=AT_MS,
         rebalance_reason="a member joined",
         rebalance_by="m-1",
+        takeovers=2,
     )
     return replace(group, **changes)
 
@@ -53,9 +54,10 @@ def a_member(member_id: str = "m-1", group_id: str = "g", position: int = 0, **c
         session_timeout_ms=45_000,
         rebalance_timeout_ms=300_000,
         protocols=(Protocol("range", b"\x00\x01topics"), Protocol("roundrobin", b"")),
+        subject="token:ci",
     )
     assignment: bytes = changes.pop("assignment", b"\xff\x00")
-    return MemberRow("default", group_id, position, replace(image, **changes), assignment)
+    return MemberRow("default", group_id, position, replace(image, **changes), assignment, takeover=2)
 
 
 def an_offset(partition: int = 0, offset: int = 7, group_id: str = "g", **changes: Any) -> OffsetRow:

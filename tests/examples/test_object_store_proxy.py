@@ -83,9 +83,10 @@ async def test_no_token_another_group_s_token_and_a_forged_one_open_nothing(
 @pytest.mark.thorough
 async def test_a_token_is_signed_for_those_who_hold_the_generation_only(client: Client, server: Server) -> None:
     async with client.leader("billing") as election:
-        async for term in election.terms():
-            stale = VerifyFence("default", "billing", term.token + 1, election.member.member_id, sign=True)
-            nameless = VerifyFence("default", "billing", term.token, sign=True)
+        async for _ in election.terms():
+            generation_id, member_id = election.member.generation_id, election.member.member_id
+            stale = VerifyFence("default", "billing", generation_id + 1, member_id, sign=True)
+            nameless = VerifyFence("default", "billing", generation_id, sign=True)
             transport = HttpTransport([server.url])
             answers = [(await transport.send(request, timeout_ms=5_000)).reply for request in (stale, nameless)]
             await transport.close()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from rota.protocol.fencing_token import fencing_token
 from tests.exec.wrappers import (
     PRINT_ENVIRONMENT,
     SESSION_MS,
@@ -104,7 +105,7 @@ def test_the_pipe_tells_of_a_token_that_grows_and_ends_with_the_leadership(wrapp
     command = guardian_of(lead).children()[0].pid
 
     wrappers.lead("true")
-    lead.wait_for_line(rf'^{{.*"fencing_token":{first["fencing_token"] + 1}.*}}$')
+    lead.wait_for_line(rf'^{{.*"fencing_token":{first["fencing_token"] + fencing_token(1)}.*}}$')
     lead.send(signal.SIGKILL)
 
     assert lead.wait_for_exit() == -signal.SIGKILL

@@ -232,7 +232,7 @@ class Worker:
         group, partitions = (NAMESPACE, self.group_id), _partitions(event.share)
         identity = (client_id, self._instance_id, member.member_id, event.generation_id)
         self.has_worked = True
-        self._held = Hold(group, *identity, partitions, now_ms, now_ms)
+        self._held = Hold(group, *identity, partitions, now_ms, event.fencing_token, now_ms)
 
     def _close_hold(self, now_ms: int) -> None:
         if self._held is not None:

@@ -47,6 +47,7 @@ async def _set_up(dsn: str) -> None:
         GRANT ALL ON ALL TABLES IN SCHEMA public TO teller;
         GRANT USAGE ON SCHEMA rota TO teller;
         GRANT EXECUTE ON FUNCTION rota.assert_current(text, text, integer, text) TO teller;
+        GRANT EXECUTE ON FUNCTION rota.assert_token(text, text, bigint, text) TO teller;
         GRANT EXECUTE ON FUNCTION rota.commit_offsets(text, text, integer, text, jsonb) TO teller;
         GRANT EXECUTE ON FUNCTION rota.commit_offsets(text, text, integer, text, text, integer, bigint, text) TO teller;
         GRANT EXECUTE ON FUNCTION rota.committed_offset(text, text, text, integer) TO teller;

@@ -14,10 +14,11 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from rota.fencing.errors import InvalidToken, StaleToken
 from rota.fencing.keys import InvalidKeys, KeyRing, new_key, public_keys, read_keys
 from rota.fencing.tokens import Fence, FencingToken, sign, verify
+from rota.protocol.fencing_token import fencing_token
 from rota.server.access.files import Reread
 
 NOW = 1_700_000_000
-TOKEN = FencingToken("default", "billing", 7, "writer-1", is_leader=True, issued_at=NOW, expires_at=NOW + 60)
+TOKEN = FencingToken("default", "billing", 7, "writer-1", True, NOW, NOW + 60, fencing_token(7), "writer")
 
 
 def a_key(folder: Path, name: str = "key") -> Path:
@@ -95,22 +96,42 @@ def test_another_servers_token_is_refused(ring: KeyRing, tmp_path: Path) -> None
 
 def test_a_fence_refuses_what_is_older_than_it_has_seen(ring: KeyRing) -> None:
     fence = a_fence(ring)
-    old, new = sign(TOKEN, ring), sign(replace(TOKEN, generation_id=8), ring)
+    old, new = sign(TOKEN, ring), sign(replace(TOKEN, generation_id=8, fencing_token=fencing_token(8)), ring)
 
     fence.admit(old)
     fence.admit(new)
-    with pytest.raises(StaleToken, match="8 has been here"):
+    with pytest.raises(StaleToken, match=f"{fencing_token(8)} has been here"):
         fence.admit(old)
     fence.admit(sign(replace(TOKEN, group_id="another"), ring))
 
 
 def test_a_fence_keeps_what_it_has_seen_where_it_is_told(ring: KeyRing) -> None:
     highest: dict[str, int] = {}
-    a_fence(ring, highest).admit(sign(replace(TOKEN, generation_id=8), ring))
+    a_fence(ring, highest).admit(sign(replace(TOKEN, generation_id=8, fencing_token=fencing_token(8)), ring))
 
     with pytest.raises(StaleToken):
         a_fence(ring, highest).admit(sign(TOKEN, ring))
-    assert highest == {"default/billing": 8}
+    assert highest == {"default/billing": fencing_token(8), "default/billing/writer": fencing_token(8)}
+
+
+def test_a_fence_refuses_a_predecessor_and_admits_the_members_beside_it(ring: KeyRing) -> None:
+    fence = a_fence(ring)
+    beside = replace(TOKEN, member_id="other-1", group_instance_id="other")
+    dynamic = replace(TOKEN, member_id="dynamic", group_instance_id=None)
+    successor = replace(TOKEN, member_id="writer-2", fencing_token=fencing_token(7, 1))
+
+    fence.admit(sign(TOKEN, ring))
+    fence.admit(sign(successor, ring))
+
+    with pytest.raises(StaleToken, match="default/billing/writer is over"):
+        fence.admit(sign(TOKEN, ring))
+    for token in (beside, dynamic, successor):
+        fence.admit(sign(token, ring))
+
+
+def test_a_token_that_contradicts_its_generation_is_refused(ring: KeyRing) -> None:
+    with pytest.raises(InvalidToken):
+        verify(sign(replace(TOKEN, fencing_token=fencing_token(8)), ring), ring.public, now=NOW)
 
 
 def test_a_token_of_another_group_or_tenant_opens_nothing(ring: KeyRing) -> None:

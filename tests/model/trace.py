@@ -13,6 +13,7 @@ from contextlib import nullcontext
 
 from rota.group import records as r
 from rota.protocol.errors import ErrorCode
+from rota.protocol.fencing_token import generation_of
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import CommitOffsets, CommitReply, JoinReply, SyncGroup, SyncReply
 from rota.testing.history import Call, GroupKey, Landed
@@ -80,7 +81,7 @@ class Recording:
             timed.append((call.sent_ms, _sent(call.request)))
         for effect in history.effects:
             if effect.group == self._group:
-                about = {"partition": _name(TOPIC, effect.partition), "token": effect.token}
+                about = {"partition": _name(TOPIC, effect.partition), "token": generation_of(effect.token)}
                 timed.append((effect.at_ms, {"kind": "write", "accepted": effect.accepted, **about}))
         for at_ms, event in sorted(timed, key=lambda each: each[0]):
             yield self._position(at_ms), _LATER, event

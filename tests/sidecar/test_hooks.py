@@ -15,6 +15,7 @@ import httpx
 import pytest
 import trustme
 
+from rota.protocol.fencing_token import fencing_token
 from rota.sidecar.hooks.command import CommandHook
 from rota.sidecar.hooks.dispatch import Dispatcher, HookFailed
 from rota.sidecar.hooks.file import StatusFile
@@ -105,13 +106,16 @@ def is_signed(got: Received) -> bool:
 async def test_a_webhook_is_signed_and_names_its_generation() -> None:
     with Receiver(lambda got: 204) as receiver:
         async with httpx.AsyncClient(trust_env=False) as http:
-            await Webhook(http, f"http://127.0.0.1:{receiver.port}/hook", SECRET).deliver(change(7))
+            await Webhook(http, f"http://127.0.0.1:{receiver.port}/hook", SECRET).deliver(change(fencing_token(7)))
 
     (got,) = receiver.received
     assert is_signed(got)
-    assert (got.path, got.headers["rota-generation"], got.headers["rota-event-id"]) == ("/hook", "7", "boot-7")
-    assert (got.json()["change"], got.json()["fencing_token"]) == ("elected", 7)
-    forged = Received(got.method, got.path, got.headers, got.body.replace(b'"fencing_token":7', b'"fencing_token":8'))
+    token = fencing_token(7)
+    assert (got.path, got.headers["rota-generation"], got.headers["rota-fencing-token"]) == ("/hook", "7", f"{token}")
+    assert (got.json()["change"], got.json()["fencing_token"]) == ("elected", token)
+    assert got.headers["rota-event-id"] == f"boot-{token}"
+    body = got.body.replace(b'"fencing_token":%d' % token, b'"fencing_token":%d' % (token + 1))
+    forged = Received(got.method, got.path, got.headers, body)
     assert not is_signed(forged)
 
 

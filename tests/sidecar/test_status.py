@@ -8,20 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rota.protocol.fencing_token import fencing_token
 from rota.sidecar.news import Change, News
 from rota.sidecar.settings import instance_id_of
 from rota.sidecar.status import KNOWING, State, Status, by_topic, environment, name_of
 
-LEADER = Status("billing", State.LEADER, "pod-0", True, "pod-0-x", 7)
+LEADER = Status("billing", State.LEADER, "pod-0", True, "pod-0-x", fencing_token(7))
 
 
 @given(state=st.sampled_from(State), left_ms=st.none() | st.integers(-10_000, 10_000))
 def test_nothing_is_told_beyond_its_expiry(state: State, left_ms: int | None) -> None:
-    status = Status("billing", state, "pod-0", True, "pod-0-x", 7).unless_over(left_ms)
+    status = Status("billing", state, "pod-0", True, "pod-0-x", fencing_token(7)).unless_over(left_ms)
 
     assert (status.state in KNOWING) == (state in KNOWING and left_ms is not None and left_ms > 0)
     if state in KNOWING and status.state not in KNOWING:
-        assert (status.name, status.is_self, status.generation, status.expires_in_ms) == ("", False, -1, 0)
+        assert (status.name, status.is_self, status.token, status.expires_in_ms) == ("", False, -1, 0)
 
 
 def test_a_name_is_what_comes_before_the_uuid() -> None:
@@ -36,7 +37,7 @@ def test_partitions_are_grouped_and_sorted() -> None:
 def test_a_program_learns_the_token_only_where_something_is_held() -> None:
     follower = Status("billing", State.FOLLOWER, "pod-1", False, "pod-0-x", 8)
 
-    assert environment(LEADER, "elected")["ROTA_FENCING_TOKEN"] == "7"
+    assert environment(LEADER, "elected")["ROTA_FENCING_TOKEN"] == str(fencing_token(7))
     assert environment(follower, "following")["ROTA_FENCING_TOKEN"] == ""
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from rota.group import (
     apply,
-    describe,
     expiry,
+    fence,
     heartbeat,
     join,
     leave,
@@ -165,6 +165,29 @@ def offsets_of_an_empty_group_expire_by_their_own_age(patch: Patch) -> None:
         return over, len(over) == len(group.offsets)
 
     patch(shard, "expired_offsets", expired_offsets)
+
+
+@mutant
+def a_successor_has_its_predecessors_token(patch: Patch) -> None:
+    """S7d: the generation alone is the token, so a static member and its successor have the same (faults F2)."""
+    patch(state.Group, "next_takeover", lambda _self, _member: 0)
+
+
+@mutant
+def takeovers_are_counted_on_in_the_next_generation(patch: Patch) -> None:
+    """S7d: a new generation does not begin with tokens of its own."""
+    patch(state.Group, "begin_generation", lambda self, generation_id: setattr(self, "generation_id", generation_id))
+
+
+@mutant
+def a_takeover_is_forgotten_with_its_owner(patch: Patch) -> None:
+    """S7d: a new owner counts the takeovers of a generation from zero, so it gives a token twice."""
+    original = shard_state.ShardState._fill_group
+
+    def fill(self: Any, row: Any) -> None:
+        original(self, replace(row, takeovers=0))
+
+    patch(shard_state.ShardState, "_fill_group", fill)
 
 
 # --- sessions -----------------------------------------------------------------------------------------
@@ -401,7 +424,7 @@ def newcomer_passes_the_fence(patch: Patch) -> None:
         joined = group is not None and request.member_id in group.members
         return FenceReply(generation_id=group.generation_id, is_member=True) if joined else reply
 
-    original = describe.verify_fence
+    original = fence.verify_fence
     patch(shard, "verify_fence", verify)
 
 

@@ -17,6 +17,7 @@ from rota.membership import (
     State,
 )
 from rota.protocol.errors import ErrorCode
+from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import (
     NO_GENERATION,
     Heartbeat,
@@ -215,7 +216,7 @@ def test_followers_of_a_failed_assignment_back_off_further_each_time() -> None:
 
 def test_a_sync_brings_the_assignment() -> None:
     bench = a_stable_follower()
-    assert bench.events == [Assigned(1, "range", "m-0", False, b"share")]
+    assert bench.events == [Assigned(1, "range", "m-0", False, b"share", fencing_token(1))]
     assert bench.membership.holds(bench.now_ms)
 
 
@@ -361,7 +362,9 @@ def test_a_higher_generation_in_a_heartbeat_means_sync_again_and_keep_working_me
     request = bench.sends()
     assert isinstance(request, SyncGroup)
     assert request.generation_id == 2
-    assert bench.answered(synced(b"new share", 2)) == [Assigned(2, "range", "m-0", False, b"new share")]
+    assert bench.answered(synced(b"new share", 2)) == [
+        Assigned(2, "range", "m-0", False, b"new share", fencing_token(2))
+    ]
 
 
 def test_a_leader_resyncs_a_changed_assignment_without_joining() -> None:
@@ -372,7 +375,7 @@ def test_a_leader_resyncs_a_changed_assignment_without_joining() -> None:
     request = bench.sends()
     assert isinstance(request, SyncGroup)
     assert (request.generation_id, request.assignments) == (1, (("m-1", b"more"),))
-    assert bench.answered(synced(b"more", 2)) == [Assigned(2, "range", "m-1", True, b"more")]
+    assert bench.answered(synced(b"more", 2)) == [Assigned(2, "range", "m-1", True, b"more", fencing_token(2))]
 
 
 def test_a_follower_cannot_resync() -> None:

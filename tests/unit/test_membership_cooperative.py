@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rota.membership import Assigned, JoinedAsLeader, Lost, RebalanceStarted, State
 from rota.protocol.errors import ErrorCode
+from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import (
     CommitOffsets,
     CommitReply,
@@ -63,7 +64,7 @@ def test_the_next_assignment_replaces_what_it_held() -> None:
     bench.answered(PENDING)
     assert bench.answered(joined(2)) == []
     assert bench.membership.holds(bench.now_ms)
-    assert bench.answered(synced(b"less", 2)) == [Assigned(2, "range", "m-0", False, b"less")]
+    assert bench.answered(synced(b"less", 2)) == [Assigned(2, "range", "m-0", False, b"less", fencing_token(2))]
 
 
 def test_it_commits_in_the_old_generation_while_it_joins() -> None:

@@ -13,6 +13,7 @@ from rota.membership import (
     Unreachable,
 )
 from rota.protocol.errors import ErrorCode
+from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import (
     CommitOffsets,
     CommitReply,
@@ -187,7 +188,7 @@ def test_a_join_answered_at_once_in_the_same_generation_renews_nothing_so_a_hear
     bench.answered(BEATING)
     heartbeat_at_ms = bench.sent_at_ms
     assert isinstance(bench.sends(), SyncGroup)
-    assert bench.answered(synced()) == [Assigned(1, "range", "m-0", False, b"share")]
+    assert bench.answered(synced()) == [Assigned(1, "range", "m-0", False, b"share", fencing_token(1))]
     assert bench.membership.deadline_ms == heartbeat_at_ms + SESSION_MS - MARGIN_MS
 
 
@@ -198,4 +199,4 @@ def test_a_sync_answered_after_the_deadline_hands_nothing_out() -> None:
     assert isinstance(bench.sends(), Heartbeat)
     bench.answered(BEATING)
     assert isinstance(bench.sends(), SyncGroup)
-    assert bench.answered(synced()) == [Assigned(1, "range", "m-0", False, b"share")]
+    assert bench.answered(synced()) == [Assigned(1, "range", "m-0", False, b"share", fencing_token(1))]

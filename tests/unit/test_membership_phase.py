@@ -8,6 +8,7 @@ from rota.membership import Assigned, Lost, State
 from rota.membership.join_phase import JoinPhase
 from rota.membership.pace import Pace
 from rota.protocol.errors import ErrorCode
+from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import Heartbeat, HeartbeatReply, JoinReply, LeaveReply, Protocol, SyncGroup
 from tests.unit.membership_bench import (
     BEATING,
@@ -121,7 +122,7 @@ def test_a_loss_while_joining_is_not_rebalanced_twice() -> None:
     bench.answered(joined(2))
 
     assert lost == [Lost(1, "UNKNOWN_MEMBER_ID", ErrorCode.UNKNOWN_MEMBER_ID)]
-    assert bench.answered(synced(generation_id=2)) == [Assigned(2, "range", "m-0", False, b"share")]
+    assert bench.answered(synced(generation_id=2)) == [Assigned(2, "range", "m-0", False, b"share", fencing_token(2))]
 
 
 def test_a_member_called_back_early_may_step_aside_later() -> None:

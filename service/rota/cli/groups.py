@@ -204,8 +204,8 @@ def _print_description(group: DescribeReply) -> None:
     print_table([[f"{name}:", value] for name, value in facts.items() if value not in (None, "")])
     if group.members:
         print()
-        rows = [(member.member_id, member.group_instance_id, member.host, _held(member)) for member in group.members]
-        print_table(rows, headings=("member", "instance", "host", "holds"))
+        rows = [(m.member_id, m.group_instance_id, m.host, m.fencing_token, _held(m)) for m in group.members]
+        print_table(rows, headings=("member", "instance", "host", "token", "holds"))
 
 
 def _held(member: DescribedMember) -> str:

@@ -75,7 +75,7 @@ class Term:
 
     def __init__(self, member: Member[Leadership]) -> None:
         self._member = member
-        self._token = member.generation_id
+        self._token = member.fencing_token
         self.lost: StopSignal = StopSignal()
         """Set once this term is over, for whatever reason: wait for it, or look at `is_valid`."""
         self.stopping: StopSignal = StopSignal()
@@ -94,7 +94,7 @@ class Term:
         """The fencing token: give it to whatever you write to, and have older ones refused there."""
         # It may be in the next generation already, which another candidate leads, before this term ends.
         if not self.lost.is_set() and self._member.is_leader:
-            self._token = max(self._token, self._member.generation_id)
+            self._token = max(self._token, self._member.fencing_token)
         return self._token
 
     @property

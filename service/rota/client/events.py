@@ -8,19 +8,21 @@ from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
 from rota.protocol.errors import ErrorCode
+from rota.protocol.fencing_token import NO_TOKEN
 
 Share = TypeVar("Share")
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned(Generic[Share]):
-    """The member holds `share` in generation `generation_id`, which is its fencing token."""
+    """The member holds `share` in generation `generation_id`. `fencing_token` is what resources compare."""
 
     generation_id: int
     share: Share
     is_leader: bool
     leader_id: str
     protocol_name: str
+    fencing_token: int = NO_TOKEN
 
 
 @dataclass(frozen=True, slots=True)

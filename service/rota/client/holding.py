@@ -117,7 +117,8 @@ class Holding(Generic[Share]):
         except Exception as error:
             self._on_error(error)
             return
-        assigned = Assigned(event.generation_id, share, event.is_leader, event.leader_id, event.protocol_name)
+        leads, token = event.is_leader, event.fencing_token
+        assigned = Assigned(event.generation_id, share, leads, event.leader_id, event.protocol_name, token)
         if not self.is_leaving:
             self.current = assigned
             self._callbacks.add(partial(self._take_up, assigned))

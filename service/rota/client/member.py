@@ -146,8 +146,17 @@ class Member(Running, Generic[Share]):
 
     @property
     def generation_id(self) -> int:
-        """The generation, which is the fencing token; -1 while in none."""
+        """The generation; -1 while in none. What you write to compares `fencing_token` instead."""
         return self._machine.generation_id
+
+    @property
+    def fencing_token(self) -> int:
+        """The fencing token: give it to what you write to, and have lower ones refused there; -1 in no generation.
+
+        It grows with the generation, and within one when a static member is replaced: the process that has the same
+        `group_instance_id` next gets a higher one.
+        """
+        return self._machine.fencing_token
 
     @property
     def is_leader(self) -> bool:

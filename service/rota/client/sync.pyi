@@ -392,7 +392,15 @@ class Member(Generic[Share]):
 
     @property
     def generation_id(self) -> int:
-        """The generation, which is the fencing token; -1 while in none."""
+        """The generation; -1 while in none. What you write to compares `fencing_token` instead."""
+
+    @property
+    def fencing_token(self) -> int:
+        """The fencing token: give it to what you write to, and have lower ones refused there; -1 in no generation.
+
+        It grows with the generation, and within one when a static member is replaced: the process that has the same
+        `group_instance_id` next gets a higher one.
+        """
 
     @property
     def is_leader(self) -> bool:

@@ -39,7 +39,7 @@ class Shard:
     @property
     def token(self) -> int:
         """The fencing token: give it to whatever you write to, and have older ones refused there."""
-        return self._consumer.generation_id
+        return self._consumer.fencing_token
 
     @property
     def member_id(self) -> str:

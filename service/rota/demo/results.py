@@ -24,7 +24,8 @@ class Fenced(Exception):
 class Results:
     """One row for each file of each round. A partition accepts only whoever brings its highest generation so far.
 
-    The check and the write are one transaction. That is all it takes: the generation is the fencing token.
+    The check and the write are one transaction. That is all it takes: of members without an instance id,
+    the generation tells each holder from the one before.
     """
 
     def __init__(self, path: Path) -> None:

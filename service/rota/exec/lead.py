@@ -17,6 +17,7 @@ from rota.exec.run import Ended, Grant, GuardianLost, Run, beside
 from rota.exec.signals import ENDING, caught
 from rota.exec.stopping import StopTimes
 from rota.protocol.defaults import COMMAND_REBALANCE_TIMEOUT_MS
+from rota.protocol.fencing_token import generation_of
 
 _log = logging.getLogger(__name__)
 
@@ -144,7 +145,7 @@ class _Leading:
             **self._options.environment,
             "ROTA_GROUP": self._name,
             "ROTA_FENCING_TOKEN": str(token),
-            "ROTA_GENERATION": str(token),
+            "ROTA_GENERATION": str(generation_of(token)),
             "ROTA_MEMBER_ID": member_id,
         }
         return Grant(environment, {"group": self._name, "fencing_token": token, "member_id": member_id})

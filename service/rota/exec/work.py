@@ -19,6 +19,7 @@ from rota.exec.run import Ended, Grant, GuardianLost, Run, beside
 from rota.exec.signals import ENDING, caught
 from rota.exec.stopping import StopTimes
 from rota.protocol.defaults import REQUEST_TIMEOUT_MS
+from rota.protocol.fencing_token import generation_of
 
 Share = tuple[TopicPartition, ...]
 
@@ -168,13 +169,13 @@ class _Working:
             return Ended(None, "its share was lost")
         self._share, self._run = self._wanted, run
         self._idle.clear()
-        generation_id = consumer.generation_id
-        run.start(self._options.command, self._grant(generation_id, consumer), valid_until)
-        _log.info("%s: runs on %s in generation %d", self._group_id, _told(self._share), generation_id)
-        async with beside(self._follow(run, generation_id, consumer)):
+        token = consumer.fencing_token
+        run.start(self._options.command, self._grant(token, consumer), valid_until)
+        _log.info("%s: runs on %s in generation %d", self._group_id, _told(self._share), generation_of(token))
+        async with beside(self._follow(run, token, consumer)):
             return await run.wait()
 
-    async def _follow(self, run: Run, generation_id: int, consumer: Consumer) -> None:
+    async def _follow(self, run: Run, token: int, consumer: Consumer) -> None:
         """Tell the guardian of renewals, and the command of a new generation; end it where its share is another."""
         look_s = self._options.times.margin_ms / 1000 / 4
         while True:
@@ -182,15 +183,15 @@ class _Working:
                 run.renew(valid_until)
             if self._wanted != self._share:
                 run.stop("its share has changed", self._options.drain_ms / 1000)
-            elif consumer.generation_id > generation_id:
-                generation_id = consumer.generation_id
-                run.tell(self._grant(generation_id, consumer))
+            elif consumer.fencing_token > token:
+                token = consumer.fencing_token
+                run.tell(self._grant(token, consumer))
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(look_s):
                     await self._changed.wait()
 
-    def _grant(self, generation_id: int, consumer: Consumer) -> Grant:
+    def _grant(self, token: int, consumer: Consumer) -> Grant:
         numbers: dict[str, list[int]] = {}
         for topic, partition in self._share:
             numbers.setdefault(topic, []).append(partition)
@@ -198,8 +199,8 @@ class _Working:
         environment = {
             **self._options.environment,
             "ROTA_GROUP": self._group_id,
-            "ROTA_FENCING_TOKEN": str(generation_id),
-            "ROTA_GENERATION": str(generation_id),
+            "ROTA_FENCING_TOKEN": str(token),
+            "ROTA_GENERATION": str(generation_of(token)),
             "ROTA_MEMBER_ID": consumer.member_id,
             "ROTA_ASSIGNMENT": json.dumps(assignment),
         }
@@ -207,7 +208,7 @@ class _Working:
             environment["ROTA_PARTITIONS"] = " ".join(str(partition) for _, partition in self._share)
         document = {
             "group": self._group_id,
-            "fencing_token": generation_id,
+            "fencing_token": token,
             "member_id": consumer.member_id,
             "assignment": assignment,
         }

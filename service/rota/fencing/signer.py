@@ -35,5 +35,7 @@ class Signer:
             reply.is_leader,
             now,
             now + self.ttl_s,
+            reply.fencing_token,
+            reply.group_instance_id,
         )
         return replace(reply, token=sign(token, self.keys()))

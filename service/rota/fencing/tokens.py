@@ -16,6 +16,7 @@ from cryptography.exceptions import InvalidSignature
 
 from rota.fencing.errors import InvalidToken, StaleToken
 from rota.fencing.keys import KeyRing, PublicKeys, base64url, from_base64url
+from rota.protocol.fencing_token import fencing_token, generation_of
 
 TOKEN_TYPE: Final = "rota-fence+jwt"
 """Its header says so, so that no token that was signed for something else is taken for one."""
@@ -33,6 +34,9 @@ class FencingToken:
     is_leader: bool
     issued_at: int
     expires_at: int
+    fencing_token: int
+    """The number to compare: it also tells a static member from its successor in the same generation."""
+    group_instance_id: str | None = None
 
 
 def sign(token: FencingToken, keys: KeyRing) -> str:
@@ -46,6 +50,8 @@ def sign(token: FencingToken, keys: KeyRing) -> str:
         "namespace": token.namespace,
         "group_id": token.group_id,
         "generation_id": token.generation_id,
+        "fencing_token": token.fencing_token,
+        "group_instance_id": token.group_instance_id,
         "is_leader": token.is_leader,
     }
     signed = f"{_segment(header)}.{_segment(claims)}"
@@ -86,10 +92,11 @@ def verify(text: str, keys: PublicKeys, *, now: float | None = None, leeway_s: f
 
 
 class Fence:
-    """Lets writes through whose token is valid and of no older generation than any that was let through before.
+    """Admits writes whose token is valid, and neither of an older generation nor of a static member that was replaced.
 
-    `highest` keeps the generations by `namespace/group_id`. It is the fence: whoever guards data that outlives its own
-    process keeps it with the data.
+    `highest` is the fence: keep it with the data, where that outlives this process. Under `namespace/group_id` it has
+    the first fencing token of the newest generation seen. Members of one generation write side by side, so a takeover
+    of one must not refuse the others: under `namespace/group_id/group_instance_id` it has that member's highest token.
     """
 
     def __init__(
@@ -109,11 +116,14 @@ class Fence:
         if group_id not in (None, token.group_id) or namespace not in (None, token.namespace):
             raise InvalidToken(f"a token of {token.namespace}/{token.group_id}, which this does not belong to")
         name = f"{token.namespace}/{token.group_id}"
-        newest = self._highest.get(name, 0)
-        if token.generation_id < newest:
-            raise StaleToken(f"generation {token.generation_id} of {name} is over: {newest} has been here")
-        if token.generation_id > newest:
-            self._highest[name] = token.generation_id
+        marks = {name: fencing_token(token.generation_id)}
+        if token.group_instance_id is not None:
+            marks[f"{name}/{token.group_instance_id}"] = token.fencing_token
+        for key, mark in marks.items():
+            newest = self._highest.get(key, 0)
+            if mark < newest:
+                raise StaleToken(f"the fencing token {mark} of {key} is over: {newest} has been here")
+        self._highest.update({key: mark for key, mark in marks.items() if mark > self._highest.get(key, 0)})
         return token
 
 
@@ -137,9 +147,13 @@ def _from_claims(claims: dict[str, Any]) -> FencingToken:
         claims["is_leader"],
         claims["iat"],
         claims["exp"],
+        # A release that did not count takeovers signed without it.
+        claims.get("fencing_token", fencing_token(claims["generation_id"])),
+        claims.get("group_instance_id"),
     )
-    if claims["iss"] != "rota" or not all(
-        type(number) is int for number in (token.generation_id, token.issued_at, token.expires_at)
-    ):
+    numbers = (token.generation_id, token.fencing_token, token.issued_at, token.expires_at)
+    if claims["iss"] != "rota" or not all(type(number) is int for number in numbers):
         raise ValueError("not the claims of a fencing token")
+    if generation_of(token.fencing_token) != token.generation_id:
+        raise ValueError("the fencing token is of another generation")
     return token

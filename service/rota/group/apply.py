@@ -86,6 +86,8 @@ def _member_gone(group: Group, record: MemberGone, _at_ms: int) -> None:
 def _member_fenced(group: Group, record: MemberFenced, _at_ms: int) -> None:
     member = group.members[record.member_id]
     group.rename(member, record.new_member_id)
+    if record.takeover:
+        group.takeovers = member.takeover = record.takeover
     if member.settled is None or group.settled is None:
         return
     group.dirty_members[record.member_id] = None
@@ -97,7 +99,7 @@ def _member_fenced(group: Group, record: MemberFenced, _at_ms: int) -> None:
 
 def _generation_completed(group: Group, record: GenerationCompleted, at_ms: int) -> None:
     group.move_to(COMPLETING_REBALANCE, at_ms)
-    group.generation_id = record.generation_id
+    group.begin_generation(record.generation_id)
     group.join_generation_id = record.generation_id
     group.protocol_name = record.protocol_name
     group.leader_id = group.generation_leader_id = record.leader_id
@@ -124,7 +126,7 @@ def _leader_changed(_group: Group, _record: LeaderChanged, _at_ms: int) -> None:
 
 def _assignment_synced(group: Group, record: AssignmentSynced, at_ms: int) -> None:
     if record.resync:
-        group.generation_id = record.generation_id
+        group.begin_generation(record.generation_id)
         group.fenced_reported.clear()
     group.move_to(STABLE, at_ms)
     assignments = dict(record.assignments)
@@ -193,7 +195,7 @@ def _session_stats(_group: Group, _record: SessionStats, _at_ms: int) -> None:
 def _group_emptied(group: Group, record: GroupEmptied, at_ms: int) -> None:
     if group.state is not EMPTY:
         group.move_to(EMPTY, at_ms)
-    group.generation_id = record.generation_id
+    group.begin_generation(record.generation_id)
     group.join_generation_id = record.generation_id
     group.protocol_name = None
     group.leader_id = group.generation_leader_id = None

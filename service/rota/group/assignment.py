@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from rota.group.apply import record
 from rota.group.records import AssignmentSynced
 from rota.group.result import Result, TimerKind
-from rota.group.state import COMPLETING_REBALANCE, STABLE, Group
+from rota.group.state import COMPLETING_REBALANCE, STABLE, Group, Member
+from rota.protocol.fencing_token import NO_TOKEN
 from rota.types import Generation, JoinedWith, ServerSide, server_side
 
 
@@ -56,6 +57,16 @@ def ask_for_assignment(result: Result, group: Group) -> None:
         _ask_for_assignment(result, group)
 
 
+def renew_assignment(result: Result, group: Group, successor: Member) -> None:
+    """Assign anew where the server assigns and the leader has a new member id: the shares name it, and its token.
+
+    Only where no topics are needed: then the shares are a matter of the members, and the same ones get the same.
+    """
+    side = server_side_of(group)
+    if side is not None and side.wants_topic is None and group.is_leader(successor.member_id):
+        record_assignment(result, group, side.assign(generation_of(group), {}), resync=False)
+
+
 def _ask_for_assignment(result: Result, group: Group) -> None:
     _await_no_syncs(group)
     result.set_timer(TimerKind.ASSIGN, group, "", result.now_ms)
@@ -82,7 +93,9 @@ def generation_of(group: Group) -> Generation:
         JoinedWith(m.member_id, m.image.group_instance_id, m.image.metadata_for(name), m.assignment)
         for m in group.members.values()
     )
-    return Generation(group.generation_id, group.leader_id or "", name, members)
+    leader = group.members.get(group.leader_id or "")
+    token = group.token_of(leader) if leader is not None else NO_TOKEN
+    return Generation(group.generation_id, group.leader_id or "", name, members, token)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,21 @@
-"""Reading a group: describe, list, leader and fence. Nothing here changes anything."""
+"""Reading a group: describe, list and leader. Nothing here changes anything."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rota.group.membership_checks import is_in_generation
-from rota.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group, GroupState, Member
+from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE, Group, GroupState, Member
 from rota.protocol.errors import ErrorCode
+from rota.protocol.fencing_token import NO_TOKEN
 from rota.protocol.messages import (
     DescribedMember,
     DescribeGroup,
     DescribeReply,
-    FenceReply,
     GetLeader,
     LeaderReply,
     ListedGroup,
     ListGroups,
     ListReply,
-    VerifyFence,
 )
 from rota.types.registry import decoded, readable_assignment, readable_metadata
 
@@ -63,22 +61,6 @@ def list_groups(groups: Iterable[Group], request: ListGroups) -> ListReply:
     return ListReply(groups=tuple(_summary(group) for group in page), more=len(found) > len(page))
 
 
-def verify_fence(group: Group | None, request: VerifyFence) -> FenceReply:
-    """Is this generation current, and (where given) is this member in it? The group's answer, in one look."""
-    if group is None:
-        return FenceReply(ErrorCode.GROUP_ID_NOT_FOUND)
-    is_member = is_in_generation(group, request.member_id)
-    if request.generation_id != group.generation_id or group.state is EMPTY:
-        error = ErrorCode.ILLEGAL_GENERATION
-    elif request.member_id and not is_member:
-        error = ErrorCode.UNKNOWN_MEMBER_ID
-    else:
-        error = ErrorCode.NONE
-    holds = error is ErrorCode.NONE
-    leads = holds and is_member and group.generation_leader_id == request.member_id
-    return FenceReply(error, generation_id=group.generation_id, is_leader=leads, is_member=holds and is_member)
-
-
 def get_leader(group: Group | None, _request: GetLeader) -> LeaderReply:
     """Who leads the current generation. In a join phase it is that of the last one, as long as it is there."""
     if group is None:
@@ -90,6 +72,7 @@ def get_leader(group: Group | None, _request: GetLeader) -> LeaderReply:
         group_instance_id=leader.image.group_instance_id if leader else None,
         client_id=leader.image.client_id if leader else "",
         state=group.state.value,
+        fencing_token=group.token_of(leader) if leader else NO_TOKEN,
     )
 
 
@@ -131,6 +114,7 @@ def _described(group: Group, member: Member, *, decodes: bool) -> DescribedMembe
         session_deadline_ms=member.session_deadline_ms,
         joined=member.joined,
         awaited=_is_awaited(group, member),
+        fencing_token=group.token_of(member) if member.settled is not None else NO_TOKEN,
         metadata_decoded=decoded(readable_metadata(kind, metadata)) if metadata and decodes else None,
         assignment_decoded=decoded(readable_assignment(kind, assignment)) if assignment and decodes else None,
     )

@@ -11,6 +11,7 @@ from itertools import pairwise
 from rota.group.assignment import server_side_of
 from rota.group.shard import Shard
 from rota.group.state import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
+from rota.protocol.fencing_token import LAST_TAKEOVER
 
 
 def check_shard(shard: Shard) -> list[str]:
@@ -31,6 +32,7 @@ def check_group(group: Group) -> list[str]:
     broken += check_join_phase(group)
     broken += check_sync_phase(group)
     broken += _settled_side(group)
+    broken += _tokens(group)
     for member in group.members.values():
         broken += (f"{member.member_id}: {rule}" for rule in _member(group, member))
     return broken
@@ -124,10 +126,19 @@ def _settled_side(group: Group) -> Iterator[str]:
     settled = [member for member in group.members.values() if member.settled is not None]
     if row.leader_id != group.generation_leader_id:
         yield f"{group.generation_leader_id!r} leads the generation, but {row.leader_id!r} is settled"
+    if row.takeovers != group.takeovers:
+        yield f"{group.takeovers} takeovers, but {row.takeovers} are settled"
     if row.state in (COMPLETING_REBALANCE.value, STABLE.value) and row.leader_id is None:
         yield f"{row.state} is settled without a leader"
     if row.leader_id is not None and row.leader_id not in {member.member_id for member in settled}:
         yield f"the settled leader {row.leader_id} is no settled member"
+
+
+def _tokens(group: Group) -> Iterator[str]:
+    """S7d: no two members that took a place over in this generation have the same fencing token."""
+    given = [m.takeover for m in group.members.values() if 0 < m.takeover < LAST_TAKEOVER]
+    if len(set(given)) != len(given) or max(given, default=0) > group.takeovers:
+        yield f"members have the numbers {given} of {group.takeovers} takeovers"
 
 
 def _member(group: Group, member: Member) -> Iterator[str]:

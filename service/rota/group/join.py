@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rota.group.apply import record
-from rota.group.assignment import ask_for_assignment
+from rota.group.assignment import ask_for_assignment, renew_assignment
 from rota.group.membership_checks import check_member, report_fenced
 from rota.group.mismatch import join_mismatch
 from rota.group.rebalance import (
@@ -20,6 +20,7 @@ from rota.group.rows import MemberImage
 from rota.group.sessions import start_session, stop_session
 from rota.group.state import EMPTY, PREPARING_REBALANCE, STABLE, Group, GroupState, Member
 from rota.protocol.errors import ErrorCode
+from rota.protocol.fencing_token import LAST_TAKEOVER
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, JoinReply
 from rota.types import why_not_assigned
@@ -191,20 +192,24 @@ def _replace_static_member(
 ) -> None:
     """A static member came back under a new id; the old one is fenced (KIP-345).
 
-    In Stable nobody else notices, unless the group would now choose another protocol. While the assignment is
-    awaited it always rebalances, because the leader may already be assigning to the old id (KAFKA-9801).
+    In Stable no other member notices, unless the group would now choose another protocol, or the numbers that tell the
+    successors' fencing tokens apart are used up. While the assignment is awaited it always rebalances, because the
+    leader may already be assigning to the old id (KAFKA-9801).
     """
     assert request.group_instance_id is not None
     member = group.members[old_id]
     drop_parked(result, member, ErrorCode.FENCED_INSTANCE_ID, member_id=old_id)
-    fenced = MemberFenced(old_id, request.new_member_id, request.group_instance_id, request.reason)
+    takeover = group.next_takeover(member)
+    fenced = MemberFenced(old_id, request.new_member_id, request.group_instance_id, request.reason, takeover)
     record(result, group, fenced)
     member.session_armed_ms = None
     start_session(result, group, member)
-    keeps_assignment = group.state is STABLE and _keeps_protocol(group, member, request)
+    has_own_token = takeover < LAST_TAKEOVER
+    keeps_assignment = group.state is STABLE and has_own_token and _keeps_protocol(group, member, request)
     former = member.image.metadata_for(group.protocol_name or "")
     _update(result, group, member, request, settle=keeps_assignment)
     if keeps_assignment:
+        renew_assignment(result, group, member)
         member.skip_assignment = group.is_leader(member.member_id)
         result.reply(call, join_reply(group, member, skip_assignment=member.skip_assignment))
         if member.image.metadata_for(group.protocol_name or "") != former:

@@ -76,6 +76,7 @@ def encode_image(image: MemberImage) -> dict[str, Any]:
         "session_timeout_ms": image.session_timeout_ms,
         "rebalance_timeout_ms": image.rebalance_timeout_ms,
         "protocols": [[p.name, _base64(p.metadata)] for p in image.protocols],
+        **({"subject": image.subject} if image.subject else {}),
     }
 
 

@@ -142,6 +142,7 @@ def join_reply(group: Group, member: Member, *, skip_assignment: bool = False) -
         leader_id=group.leader_id or "",
         members=member_list(group) if leads and not by_server else (),
         skip_assignment=skip_assignment or by_server,
+        fencing_token=group.token_of(member),
     )
 
 

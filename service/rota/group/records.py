@@ -81,6 +81,9 @@ class MemberFenced:
     new_member_id: str
     group_instance_id: str
     reason: str
+    takeover: int = 0
+    """The successor's number among the takeovers of this generation; 0 where its predecessor was in no generation, and
+    in lines of releases that did not count."""
 
 
 @dataclass(frozen=True, slots=True)

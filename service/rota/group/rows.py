@@ -18,6 +18,8 @@ class MemberImage:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: tuple[Protocol, ...]
+    subject: str = ""
+    """The caller that joined, as access rules name it; empty where the server has no rules."""
 
     def metadata_for(self, protocol_name: str) -> bytes:
         for protocol in self.protocols:
@@ -42,6 +44,8 @@ class GroupRow:
     state_since_ms: int
     rebalance_reason: str
     rebalance_by: str
+    takeovers: int = 0
+    """How many static members of this generation another member id has taken over since it began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,8 @@ class MemberRow:
     position: int
     image: MemberImage
     assignment: bytes
+    takeover: int = 0
+    """Its number among the takeovers of its generation: a part of its fencing token. 0: it took no place over."""
 
 
 @dataclass(frozen=True, slots=True)

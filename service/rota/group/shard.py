@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from rota.group.apply import record
 from rota.group.assignment import AssignmentJob, ask_for_assignment, assignment_job, is_current
-from rota.group.describe import describe_group, get_leader, list_groups, verify_fence
+from rota.group.describe import describe_group, get_leader, list_groups
 from rota.group.expiry import on_timer
+from rota.group.fence import verify_fence
 from rota.group.heartbeat import heartbeat, heartbeat_many, unpark_heartbeat
 from rota.group.join import check_join, join_group, pass_generations, reject_join, unpark_join
 from rota.group.leave import leave_group

@@ -40,6 +40,7 @@ class ShardState:
             member = group.admit(member_row.image)
             member.settled = member_row.image
             member.assignment = member_row.assignment
+            member.takeover = member_row.takeover
         for offset in image.offsets:
             # A user's transaction may have left one behind while its group was being deleted.
             owner = self.groups.get((offset.namespace, offset.group_id))
@@ -160,6 +161,7 @@ class ShardState:
         group.settled = row
         group.state = GroupState(row.state)
         group.join_generation_id = row.join_generation_id
+        group.takeovers = row.takeovers
         group.state_since_ms = row.state_since_ms
         group.protocol_type = row.protocol_type
         group.protocol_name = row.protocol_name

@@ -31,6 +31,7 @@ from enum import StrEnum
 
 from rota.group.gaps import GapCount
 from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow
+from rota.protocol.fencing_token import LAST_TAKEOVER, fencing_token
 
 
 class GroupState(StrEnum):
@@ -90,6 +91,7 @@ class Member:
         "settled",
         "skip_assignment",
         "sync_call",
+        "takeover",
     )
 
     def __init__(self, image: MemberImage, position: int) -> None:
@@ -97,6 +99,8 @@ class Member:
         self.position = position
         self.settled: MemberImage | None = None
         self.assignment = b""
+        self.takeover = 0
+        """Its number among the takeovers of this generation; 0 unless it has another member's place since then."""
         # Soft from here on.
         self.joined = False
         """It joined in this phase. It stays true between two polls of a pending join."""
@@ -153,6 +157,7 @@ class Group:
         "static_members",
         "support",
         "sync_deadline_ms",
+        "takeovers",
     )
 
     def __init__(self, namespace: str, group_id: str, generation_id: int = 0) -> None:
@@ -161,6 +166,8 @@ class Group:
         self.state = EMPTY
         self.generation_id = generation_id
         self.join_generation_id = generation_id
+        self.takeovers = 0
+        """How many static members of this generation another member id has taken over."""
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.generation_leader_id: str | None = None
@@ -208,6 +215,14 @@ class Group:
     def is_leader(self, member_id: str) -> bool:
         return self.leader_id == member_id
 
+    def token_of(self, member: Member) -> int:
+        """The fencing token that this member has in the current generation."""
+        return fencing_token(self.generation_id, member.takeover)
+
+    def next_takeover(self, member: Member) -> int:
+        """The number that a successor of this member gets. A newcomer holds no token yet, so it passes none on."""
+        return 0 if member.settled is None else min(self.takeovers + 1, LAST_TAKEOVER)
+
     def all_joined(self) -> bool:
         """Every known member has joined and no pending id is left."""
         return self.joined_count == len(self.members) and not self.pending
@@ -243,6 +258,15 @@ class Group:
         assert (self.state, state) in TRANSITIONS, f"no way from {self.state} to {state}"
         self.state = state
         self.state_since_ms = now_ms
+
+    def begin_generation(self, generation_id: int) -> None:
+        """A new generation has tokens of its own: no takeover has been counted in it."""
+        self.generation_id = generation_id
+        self.takeovers = 0
+        for member in self.members.values():
+            if member.takeover:
+                member.takeover = 0
+                self.dirty_members[member.member_id] = None
 
     def admit(self, image: MemberImage) -> Member:
         member = Member(image, self.next_position)
@@ -318,6 +342,7 @@ class Group:
             state_since_ms=self.state_since_ms,
             rebalance_reason=self.rebalance_reason,
             rebalance_by=self.rebalance_by,
+            takeovers=self.takeovers,
         )
         self.dirty = True
 
@@ -352,4 +377,6 @@ class Group:
 
     def member_row(self, member: Member) -> MemberRow:
         assert member.settled is not None
-        return MemberRow(self.namespace, self.group_id, member.position, member.settled, member.assignment)
+        return MemberRow(
+            self.namespace, self.group_id, member.position, member.settled, member.assignment, member.takeover
+        )

@@ -56,6 +56,7 @@ def sync_reply(group: Group, member: Member) -> SyncReply:
         protocol_type=group.protocol_type,
         protocol_name=group.protocol_name,
         assignment=member.assignment,
+        fencing_token=group.token_of(member),
     )
 
 

@@ -143,6 +143,7 @@ def _enter_generation(standing: Standing, reply: JoinReply, at: Moment) -> list[
     standing.pace.at_once(at.now_ms)
     standing.generation_id = reply.generation_id
     standing.hold(reply.generation_id)
+    standing.take_token(reply.fencing_token)
     standing.protocol_name = reply.protocol_name or ""
     standing.leader_id = reply.leader_id
     if not standing.is_leader or reply.skip_assignment:
@@ -179,6 +180,7 @@ def _take_sync(standing: Standing, request: SyncGroup, reply: SyncReply, at: Mom
 def _synced(standing: Standing, reply: SyncReply, at: Moment) -> list[Event]:
     standing.assignments = ()  # Delivered: if we must ask once more, it is to fetch ours.
     standing.see_resync(reply.generation_id)
+    standing.take_token(reply.fencing_token)
     standing.deadline.settled(at.sent_at_ms)
     if not standing.deadline.holds(at.now_ms):
         return []  # A heartbeat goes first, then this sync again: nothing is handed out that is over already.
@@ -190,7 +192,12 @@ def _synced(standing: Standing, reply: SyncReply, at: Moment) -> list[Event]:
     standing.state = State.STABLE
     standing.assignment = reply.assignment
     assigned = Assigned(
-        standing.generation_id, standing.protocol_name, standing.leader_id, standing.is_leader, reply.assignment
+        standing.generation_id,
+        standing.protocol_name,
+        standing.leader_id,
+        standing.is_leader,
+        reply.assignment,
+        standing.fencing_token,
     )
     if not standing.metadata_is_stale:
         return [assigned]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rota.protocol.errors import ErrorCode
+from rota.protocol.fencing_token import NO_TOKEN
 from rota.protocol.messages import JoinedMember
 
 
@@ -26,6 +27,7 @@ class Assigned:
     leader_id: str
     is_leader: bool
     assignment: bytes
+    fencing_token: int = NO_TOKEN
 
 
 @dataclass(frozen=True, slots=True)

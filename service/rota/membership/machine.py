@@ -66,6 +66,11 @@ class Membership:
         return self._standing.generation_id
 
     @property
+    def fencing_token(self) -> int:
+        """What tells this member from every other holder of the same share, in the order in which they held it."""
+        return self._standing.fencing_token
+
+    @property
     def protocol_name(self) -> str:
         return self._standing.protocol_name
 

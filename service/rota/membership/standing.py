@@ -10,6 +10,7 @@ from rota.membership.requests import MembershipRequest
 from rota.membership.settings import MembershipSettings
 from rota.membership.states import FINAL, IN_GENERATION, JOINS, LATER, UNKNOWN, State
 from rota.protocol.errors import ErrorCode
+from rota.protocol.fencing_token import fencing_token, takeover_of
 from rota.protocol.messages import (
     NO_GENERATION,
     CommitOffsets,
@@ -35,6 +36,8 @@ class Standing:
         self.generation_id = NO_GENERATION
         self.last_generation_id = NO_GENERATION
         """The highest generation that it has held in this group, under whatever member id."""
+        self.takeover = 0
+        """This member's number among the takeovers of its generation, as the coordinator said."""
         self.protocol_name = ""
         self.leader_id = ""
         self.assignment: bytes | None = None
@@ -64,6 +67,15 @@ class Standing:
         return self.member_id != "" and self.leader_id == self.member_id
 
     @property
+    def fencing_token(self) -> int:
+        """This member's, in the generation that it is in. No token of its predecessor is as high."""
+        return fencing_token(self.generation_id, self.takeover)
+
+    def take_token(self, token: int) -> None:
+        """The coordinator said this member's token; a coordinator that counts no takeovers does not."""
+        self.takeover = takeover_of(token)
+
+    @property
     def valid_until_ms(self) -> int | None:
         return None if self.assignment is None else self.deadline.valid_until_ms
 
@@ -90,6 +102,7 @@ class Standing:
         """The group's leader changed the assignment: we are in the next generation without having joined it."""
         if generation_id > self.generation_id:
             self.generation_id = self.phase.seen_generation_id = generation_id
+            self.takeover = 0
             self.hold(generation_id)
 
     def hold(self, generation_id: int) -> None:
@@ -191,6 +204,7 @@ class Standing:
         """Back to joining, as the same member. The last generation seen is remembered only to judge the next join."""
         self.back_to_joining(now_ms)
         self.generation_id = NO_GENERATION
+        self.takeover = 0
         self.leader_id = ""
         self.assignment = None
         self.deadline.clear()

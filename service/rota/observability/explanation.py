@@ -203,7 +203,7 @@ class _Explainer:
         leader = next((member for member in group.members if member.member_id == group.leader_id), None)
         if leader is None:
             return [Point("leader", "Nobody leads until the next generation names somebody.")]
-        token = f"generation {group.generation_id} is the fencing token"
+        token = f"its fencing token is {leader.fencing_token}, of generation {group.generation_id}"
         ends = ", which ends with this rebalance" if group.state == "PreparingRebalance" else ""
         return [Point("leader", f"{_named(leader)} leads; {token}{ends}.")]
 

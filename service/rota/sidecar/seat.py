@@ -138,7 +138,7 @@ class ElectionSeat(Seat):
             name=name_of(member.member_id if leads else self._leader_id),
             is_self=leads,
             member_id=member.member_id,
-            generation=term.token if leads and term is not None else member.generation_id,
+            token=term.token if leads and term is not None else member.fencing_token,
         )
 
     async def run(self) -> None:
@@ -174,7 +174,7 @@ class ElectionSeat(Seat):
                 case Assigned(leader_id=leader_id, is_leader=False) if leader_id != self._leader_id:
                     self._leader_id = leader_id
                     self._tell("following")
-                case Assigned(generation_id=token, leader_id=leader_id, is_leader=True):
+                case Assigned(fencing_token=token, leader_id=leader_id, is_leader=True):
                     self._leader_id = leader_id
                     if self._election.is_leader and token > self._told_token >= 0:
                         self._told_token = token
@@ -227,7 +227,7 @@ class PoolSeat(Seat):
             name=name_of(member.member_id),
             is_self=True,
             member_id=member.member_id,
-            generation=member.generation_id,
+            token=member.fencing_token,
             assignment=by_topic(self._share),
         )
 

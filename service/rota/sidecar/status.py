@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from rota.protocol.fencing_token import generation_of
+
 _UUID_LENGTH = 36
 
 
@@ -37,8 +39,8 @@ class Status:
     """The leader's name, as `GET /` of the old leader-elector told it; empty where it is not known."""
     is_self: bool = False
     member_id: str = ""
-    generation: int = -1
-    """The fencing token, where something is held."""
+    token: int = -1
+    """The fencing token, where something is held; with that, or without, it says the generation."""
     assignment: tuple[tuple[str, tuple[int, ...]], ...] = ()
     expires_in_ms: int = 0
     trouble: str = ""
@@ -53,8 +55,8 @@ class Status:
             "state": self.state,
             "group": self.group,
             "member_id": self.member_id,
-            "generation": self.generation,
-            "fencing_token": self.generation if holds else None,
+            "generation": generation_of(self.token),
+            "fencing_token": self.token if holds else None,
             "assignment": [{"topic": topic, "partitions": list(numbers)} for topic, numbers in self.assignment],
             "expires_in_ms": self.expires_in_ms,
             "trouble": self.trouble,
@@ -91,7 +93,7 @@ def environment(status: Status, kind: str) -> Mapping[str, str]:
         "ROTA_GROUP": status.group,
         "ROTA_LEADER": status.name,
         "ROTA_MEMBER_ID": status.member_id,
-        "ROTA_GENERATION": str(status.generation),
+        "ROTA_GENERATION": str(generation_of(status.token)),
         "ROTA_FENCING_TOKEN": str(document["fencing_token"] or ""),
         "ROTA_PARTITIONS": " ".join(f"{topic}/{number}" for topic, found in status.assignment for number in found),
     }

@@ -156,6 +156,7 @@ def _group_values(shard_id: int, row: GroupRow) -> Row:
         row.state_since_ms,
         row.rebalance_reason,
         row.rebalance_by,
+        row.takeovers,
     )
 
 
@@ -178,15 +179,17 @@ def _member_values(shard_id: int, row: MemberRow) -> Row:
         image.rebalance_timeout_ms,
         json.dumps([[each.name, b64encode(each.metadata).decode()] for each in image.protocols]),
         row.assignment,
+        row.takeover,
+        image.subject,
     )
 
 
 def _member_row(values: Sequence[Any]) -> MemberRow:
     _, namespace, group_id, member_id, position, instance_id, client_id, host, session_ms, rebalance_ms, *rest = values
-    protocols, assignment = rest
+    protocols, assignment, takeover, subject = rest
     offered = tuple(Protocol(name, b64decode(metadata)) for name, metadata in protocols)
-    image = MemberImage(member_id, instance_id, client_id, host, session_ms, rebalance_ms, offered)
-    return MemberRow(namespace, group_id, position, image, assignment)
+    image = MemberImage(member_id, instance_id, client_id, host, session_ms, rebalance_ms, offered, subject)
+    return MemberRow(namespace, group_id, position, image, assignment, takeover)
 
 
 def _offset_values(shard_id: int, row: OffsetRow) -> Row:

@@ -197,6 +197,7 @@ groups = Table(
     Column("state_since_ms", BigInteger, nullable=False),
     Column("rebalance_reason", Text, nullable=False),
     Column("rebalance_by", Text, nullable=False),
+    Column("takeovers", Integer, nullable=False, server_default="0", comment="of members, in this generation"),
     Index("groups_by_name", "namespace", "group_id"),
 )
 
@@ -215,6 +216,8 @@ members = Table(
     Column("rebalance_timeout_ms", BigInteger, nullable=False),
     Column("protocols", Json, nullable=False, comment="[[name, metadata in base64], …] in order of preference"),
     Column("assignment", LargeBinary, nullable=False),
+    Column("takeover", Integer, nullable=False, server_default="0", comment="its number among the takeovers"),
+    Column("subject", Text, nullable=False, server_default="", comment="the caller that joined; empty: not known"),
 )
 
 offsets = Table(

@@ -51,6 +51,8 @@ def _join(account: GroupAccount, reply: m.JoinReply) -> Iterator[str]:
     durable = (account.generation_id, account.leader_id, account.protocol_name, account.protocol_type)
     if told != durable:
         yield f"S2 told {told}, durable is {durable}"
+    if reply.fencing_token != account.token_of(reply.member_id):
+        yield f"S7d its token is {account.token_of(reply.member_id)}"
     if reply.member_id not in account.members:
         yield "S3 told a generation that it is not in"
     if account.state not in ("CompletingRebalance", "Stable"):
@@ -74,6 +76,8 @@ def _sync(account: GroupAccount, request: m.SyncGroup, reply: m.SyncReply) -> It
         yield f"S5 assigned for {reply.generation_id} in {account.state} {account.generation_id}"
     elif account.assignments.get(request.member_id, b"") != reply.assignment:
         yield f"S5 durable is {account.assignments.get(request.member_id)!r}"
+    elif reply.fencing_token != account.token_of(request.member_id):
+        yield f"S7d its token is {account.token_of(request.member_id)}"
 
 
 def _heartbeat(account: GroupAccount, request: m.Heartbeat, reply: m.HeartbeatReply) -> Iterator[str]:
@@ -149,6 +153,9 @@ def _describe(account: GroupAccount, reply: m.DescribeReply) -> Iterator[str]:
     durable = (account.state, account.generation_id, set(account.members), account.leads())
     if described != durable:
         yield f"S15 durable is {durable}"
+    for member in reply.members:
+        if member.fencing_token != account.token_of(member.member_id):
+            yield f"S7d the token of {member.member_id} is {account.token_of(member.member_id)}"
 
 
 def _fence(account: GroupAccount, request: m.VerifyFence, reply: m.FenceReply) -> Iterator[str]:
@@ -156,7 +163,9 @@ def _fence(account: GroupAccount, request: m.VerifyFence, reply: m.FenceReply) -
     if reply.error is ErrorCode.GROUP_ID_NOT_FOUND:
         return
     current = request.generation_id == account.generation_id and account.state != "Empty"
-    holds = current and (not request.member_id or request.member_id in account.settled)
+    holds = current and (request.member_id in account.settled if request.member_id else not account.takeovers)
+    if reply.error is _NONE and request.member_id and reply.fencing_token != account.token_of(request.member_id):
+        yield f"S7d its token is {account.token_of(request.member_id)}"
     leads = holds and request.member_id != "" and request.member_id == account.leads()
     if (holds, leads) != (reply.error is _NONE, reply.is_leader):
         yield f"S15 generation {account.generation_id} in {account.state}, led by {account.leads()!r}"
@@ -166,3 +175,5 @@ def _leader(account: GroupAccount, reply: m.LeaderReply) -> Iterator[str]:
     """S2: nobody is ever named as the leader of a generation but the one that the journal names, while it is there."""
     if reply.error is _NONE and (reply.leader_id, reply.generation_id) != (account.leads(), account.generation_id):
         yield f"S2 generation {account.generation_id} is led by {account.leads()!r}"
+    if reply.error is _NONE and reply.fencing_token != account.token_of(account.leads()):
+        yield f"S7d the leader's token is {account.token_of(account.leads())}"

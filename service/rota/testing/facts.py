@@ -75,7 +75,7 @@ def _group_facts(group: Group) -> dict[str, Any]:
         "leader_id": (group.leader_id, group.generation_leader_id),
         "rebalance": (group.rebalance_reason, group.rebalance_by),
         "settled": group.settled,
-        "members": [(m.position, m.image, m.settled, m.assignment) for m in group.members.values()],
+        "members": [(m.position, m.image, m.settled, m.assignment, m.takeover) for m in group.members.values()],
         "static_members": dict(group.static_members),
         "support": dict(group.support),
         "next_position": group.next_position,

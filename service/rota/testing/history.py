@@ -54,17 +54,19 @@ class Hold(NamedTuple):
     generation_id: int
     partitions: tuple[int, ...]
     from_ms: int
+    token: int
     until_ms: int
 
 
 class Effect(NamedTuple):
-    """A write that reached the fenced resource, with the token it brought."""
+    """A write that reached the fenced resource, with the token it brought and the member that sent it."""
 
     group: GroupKey
     partition: int
     token: int
     accepted: bool
     at_ms: int
+    member_id: str
 
 
 class UserCommit(NamedTuple):

@@ -9,7 +9,7 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import CommitReply
 from rota.testing.beside_checks import check_user_commits
-from rota.testing.history import Departure, GroupKey
+from rota.testing.history import Departure, Effect, GroupKey
 from rota.testing.scan import Scan
 
 _NONE = ErrorCode.NONE
@@ -65,14 +65,29 @@ def check_refused_commits(scan: Scan) -> Iterator[str]:
 
 
 def check_fence(scan: Scan) -> Iterator[str]:
-    """S7b: what the fenced resource took has never a lower token than what it took before."""
-    highest: dict[tuple[GroupKey, int], int] = {}
+    """S7b: no token that the fenced resource accepts is lower than one before, or another member's before."""
+    highest: dict[tuple[GroupKey, int], Effect] = {}
     for effect in scan.history.effects:
         key = (effect.group, effect.partition)
-        if effect.accepted and effect.token < highest.get(key, 0):
-            yield f"S7b {key}: token {effect.token} was taken after {highest[key]}"
-        if effect.accepted:
-            highest[key] = max(effect.token, highest.get(key, 0))
+        before = highest.get(key)
+        if not effect.accepted:
+            continue
+        if before is not None and effect.token < before.token:
+            yield f"S7b {key}: token {effect.token} was accepted after {before.token}"
+        elif before is not None and effect.token == before.token and effect.member_id != before.member_id:
+            yield f"S7b {key}: token {effect.token} was accepted from {before.member_id} and {effect.member_id}"
+        if before is None or effect.token >= before.token:
+            highest[key] = effect
+
+
+def check_one_holder(scan: Scan) -> Iterator[str]:
+    """S7d: a token has one holder: no two members ever hold the same partition with the same token."""
+    holders: dict[tuple[GroupKey, int, int], str] = {}
+    for hold in scan.history.holds:
+        for partition in hold.partitions:
+            holder = holders.setdefault((hold.group, partition, hold.token), hold.member_id)
+            if holder != hold.member_id:
+                yield f"S7d {hold.group[1]}: {holder} and {hold.member_id} hold {partition} with token {hold.token}"
 
 
 def check_overlap(scan: Scan) -> Iterator[str]:
@@ -163,6 +178,7 @@ HISTORY_RULES: tuple[Callable[[Scan], Iterator[str]], ...] = (
     check_unknown,
     check_refused_commits,
     check_fence,
+    check_one_holder,
     check_overlap,
     check_departures,
     check_no_spurious_rebalance,

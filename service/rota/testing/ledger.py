@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from rota.group import records as r
 from rota.group.rows import MemberImage
+from rota.protocol.fencing_token import fencing_token
 from rota.testing.history import GroupKey, Landed
 
 
@@ -26,6 +27,10 @@ class GroupAccount:
     members: dict[str, MemberImage] = field(default_factory=dict)
     settled: dict[str, MemberImage] = field(default_factory=dict)
     settled_state: str | None = None
+    takeovers: int = 0
+    """How many members of the generation were replaced by another member id."""
+    numbers: dict[str, int] = field(default_factory=dict)
+    """By the successors' ids, which of those takeovers were theirs."""
     assignments: dict[str, bytes] = field(default_factory=dict)
     offsets: dict[tuple[str, int], r.CommittedOffset] = field(default_factory=dict)
     committed_ms: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -50,6 +55,14 @@ class GroupAccount:
             if image.group_instance_id is not None:
                 found.setdefault(image.group_instance_id, []).append(member_id)
         return found
+
+    def token_of(self, member_id: str) -> int:
+        """The fencing token that a member has in the generation; a newcomer has none."""
+        return fencing_token(self.generation_id, self.numbers.get(member_id, 0)) if member_id in self.settled else -1
+
+    def begin_generation(self, generation_id: int) -> None:
+        self.generation_id, self.takeovers = generation_id, 0
+        self.numbers.clear()
 
     def leads(self) -> str:
         """Who leads the generation, as long as it is a member."""
@@ -151,7 +164,8 @@ def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
         case r.GenerationCompleted():
             _complete(account, record)
         case r.AssignmentSynced():
-            account.generation_id = record.generation_id
+            if record.generation_id != account.generation_id:
+                account.begin_generation(record.generation_id)
             account.state = "Stable"
             account.rebalance_since_ms = None
             account.assignments = dict(record.assignments)
@@ -165,14 +179,16 @@ def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
             for partition in record.partitions:
                 del account.offsets[partition]
         case r.GroupEmptied():
-            account.generation_id = account.join_generation_id = record.generation_id
+            account.begin_generation(record.generation_id)
+            account.join_generation_id = record.generation_id
             account.state = "Empty"
             account.rebalance_since_ms = None
             account.settle("Empty")
 
 
 def _complete(account: GroupAccount, record: r.GenerationCompleted) -> None:
-    account.generation_id = account.join_generation_id = record.generation_id
+    account.begin_generation(record.generation_id)
+    account.join_generation_id = record.generation_id
     account.state = "CompletingRebalance"
     account.leader_id = record.leader_id
     account.protocol_name = record.protocol_name
@@ -189,8 +205,11 @@ def _go(account: GroupAccount, member_id: str) -> None:
 def _rename(account: GroupAccount, record: r.MemberFenced) -> None:
     old, new = record.member_id, record.new_member_id
     account.members = _renamed(account.members, old, new)
+    account.numbers.pop(old, None)
     if old in account.settled:
         account.settled = _renamed(account.settled, old, new)
+        account.takeovers += 1
+        account.numbers[new] = account.takeovers
         if account.settled_state == "CompletingRebalance":
             account.settle("PreparingRebalance")
     if old in account.assignments:

@@ -48,6 +48,7 @@ class Share(NamedTuple):
     generation_id: int
     partitions: tuple[int, ...]
     from_ms: int
+    token: int
 
 
 class Member(Client):
@@ -270,7 +271,7 @@ class Member(Client):
     def _hold(self, generation_id: int, partitions: tuple[int, ...]) -> None:
         self.close_hold()
         now_ms = self.world.scheduler.now_ms
-        held = self._held = Share(self.core.member_id, generation_id, partitions, now_ms)
+        held = self._held = Share(self.core.member_id, generation_id, partitions, now_ms, self.core.fencing_token)
         self.positions = {}
         if held.partitions:
             self._fetch(held)
@@ -307,7 +308,7 @@ class Member(Client):
         if self.core.holds(self.now_ms()):
             partition = world.rng.choice(held.partitions)
             delay_ms = 1 + int(world.rng.random() * (3_000 if world.troublesome and world.chance(0.05) else 5))
-            world.scheduler.after(delay_ms, None, world.fenced_write, self.group, partition, held.generation_id)
+            world.scheduler.after(delay_ms, None, world.fenced_write, self.group, partition, held)
             if self.commit_call is None or self.commit_call.done is None:
                 self._commit(partition, held.generation_id)
         interval_ms = world.profile.work_every_ms

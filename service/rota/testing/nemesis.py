@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from random import Random
 from typing import TYPE_CHECKING
 
 from rota.protocol.ids import shard_of
@@ -78,6 +79,7 @@ class Nemesis:
         self.active = True
         self.lost_replica_id = ""
         self._started = 0
+        self._twins = Random(f"{world.seed}:twins")
         self._beside = [BESIDE[name](world) for name in sorted(world.parts.beside)]
         self._faults = [kind for kind in self._kinds() if world.chance(FAULT_SHARE)] or [self._crash_replica]
 
@@ -248,9 +250,17 @@ class Nemesis:
             member.crash()
         else:
             self.world.sometimes("static member started twice")
+            self._cut_predecessor_off(member)
         self._start_member(group, slot)
         if member.group_instance_id is not None and self.world.chance(0.4):
             self.world.scheduler.after(300, None, self._resync, group)
+
+    def _cut_predecessor_off(self, member: Member) -> None:
+        """In half of the cases it does not learn that another process has its instance id, and works on."""
+        if self._twins.random() < 0.5:
+            network, until_ms = self.world.network, self.world.scheduler.now_ms + int(self._twins.random() * 6_000)
+            network.cut_to[member.name] = network.cut_from[member.name] = until_ms
+            self.world.sometimes("a predecessor was cut off from its successor")
 
     def _retire(self, group: GroupKey) -> None:
         """Everybody goes, and the group is deleted; whoever comes next makes it anew."""

@@ -23,6 +23,7 @@ from rota.replica.ports import ShardClaim
 from rota.testing.facts import facts_of, image_differences, without_offsets
 from rota.testing.history import Call, Effect, GroupKey, History
 from rota.testing.liveness import LivenessServer
+from rota.testing.member import Share
 from rota.testing.nemesis import Nemesis
 from rota.testing.network import Network
 from rota.testing.profiles import Parts, Profile, parts_of, profile_of, with_parts
@@ -354,15 +355,15 @@ class World:
         if live != folded:
             self.violation(f"S14 shard {shard_id}: live {live}, folded {folded}")
 
-    def fenced_write(self, group: GroupKey, partition: int, token: int) -> None:
+    def fenced_write(self, group: GroupKey, partition: int, held: Share) -> None:
         """The user's own data: it takes no token that is older than one it has seen."""
-        key = (group, partition)
+        key, token = (group, partition), held.token
         accepted = token >= self._tokens.get(key, 0)
         if accepted:
             self._tokens[key] = token
         else:
             self.sometimes("fenced resource refused an old token")
-        self.history.effects.append(Effect(group, partition, token, accepted, self.scheduler.now_ms))
+        self.history.effects.append(Effect(group, partition, token, accepted, self.scheduler.now_ms, held.member_id))
 
     def sometimes(self, situation: str) -> None:
         self.history.sometimes[situation] += 1

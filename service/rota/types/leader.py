@@ -60,7 +60,7 @@ def elect(generation: Generation, _topics: Mapping[str, TopicFacts]) -> dict[str
     """The group's leader leads: it was there first, or led before. Everybody is told."""
     leader = next(member for member in generation.members if member.member_id == generation.leader_id)
     endpoint = _endpoint_of(leader.metadata)
-    told = encode_election(Election(generation.leader_id, generation.generation_id, endpoint))
+    told = encode_election(Election(generation.leader_id, generation.leader_token, endpoint))
     return {member.member_id: told for member in generation.members}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
+from rota.protocol.fencing_token import NO_TOKEN
 from rota.types.topic_facts import TopicFacts
 
 Readable: TypeAlias = Mapping[str, Any]
@@ -30,6 +31,8 @@ class Generation:
     leader_id: str
     protocol_name: str
     members: Sequence[JoinedWith]
+    leader_token: int = NO_TOKEN
+    """The fencing token of the leader."""
 
 
 def _any_share_changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:

@@ -60,7 +60,7 @@ class DescribeGroupRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ...) -> None: ...
 
 class DescribedMember(_message.Message):
-    __slots__ = ("member_id", "group_instance_id", "client_id", "host", "metadata", "assignment", "session_timeout_ms", "rebalance_timeout_ms", "session_deadline_ms", "joined", "awaited", "metadata_decoded", "assignment_decoded")
+    __slots__ = ("member_id", "group_instance_id", "client_id", "host", "metadata", "assignment", "session_timeout_ms", "rebalance_timeout_ms", "session_deadline_ms", "joined", "awaited", "metadata_decoded", "assignment_decoded", "fencing_token")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +74,7 @@ class DescribedMember(_message.Message):
     AWAITED_FIELD_NUMBER: _ClassVar[int]
     METADATA_DECODED_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_DECODED_FIELD_NUMBER: _ClassVar[int]
+    FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     group_instance_id: str
     client_id: str
@@ -87,7 +88,8 @@ class DescribedMember(_message.Message):
     awaited: bool
     metadata_decoded: str
     assignment_decoded: str
-    def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., session_deadline_ms: _Optional[int] = ..., joined: _Optional[bool] = ..., awaited: _Optional[bool] = ..., metadata_decoded: _Optional[str] = ..., assignment_decoded: _Optional[str] = ...) -> None: ...
+    fencing_token: int
+    def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., session_deadline_ms: _Optional[int] = ..., joined: _Optional[bool] = ..., awaited: _Optional[bool] = ..., metadata_decoded: _Optional[str] = ..., assignment_decoded: _Optional[str] = ..., fencing_token: _Optional[int] = ...) -> None: ...
 
 class DescribeGroupResponse(_message.Message):
     __slots__ = ("group_id", "state", "generation_id", "protocol_type", "protocol_name", "leader_id", "members", "pending_members", "rebalance_reason", "rebalance_by", "state_since_ms", "phase_deadline_ms", "revision", "epoch")

@@ -53,7 +53,7 @@ class JoinedMember(_message.Message):
     def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., metadata: _Optional[bytes] = ...) -> None: ...
 
 class JoinGroupResponse(_message.Message):
-    __slots__ = ("pending", "member_id", "generation_id", "protocol_type", "protocol_name", "leader_id", "members", "skip_assignment", "revision", "epoch")
+    __slots__ = ("pending", "member_id", "generation_id", "protocol_type", "protocol_name", "leader_id", "members", "skip_assignment", "fencing_token", "revision", "epoch")
     PENDING_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,7 @@ class JoinGroupResponse(_message.Message):
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     SKIP_ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     pending: bool
@@ -72,9 +73,10 @@ class JoinGroupResponse(_message.Message):
     leader_id: str
     members: _containers.RepeatedCompositeFieldContainer[JoinedMember]
     skip_assignment: bool
+    fencing_token: int
     revision: int
     epoch: int
-    def __init__(self, pending: _Optional[bool] = ..., member_id: _Optional[str] = ..., generation_id: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., leader_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[JoinedMember, _Mapping]]] = ..., skip_assignment: _Optional[bool] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, pending: _Optional[bool] = ..., member_id: _Optional[str] = ..., generation_id: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., leader_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[JoinedMember, _Mapping]]] = ..., skip_assignment: _Optional[bool] = ..., fencing_token: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class MemberAssignment(_message.Message):
     __slots__ = ("member_id", "assignment")
@@ -109,12 +111,13 @@ class SyncGroupRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., generation_id: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., assignments: _Optional[_Iterable[_Union[MemberAssignment, _Mapping]]] = ..., error: _Optional[str] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class SyncGroupResponse(_message.Message):
-    __slots__ = ("pending", "generation_id", "protocol_type", "protocol_name", "assignment", "revision", "epoch")
+    __slots__ = ("pending", "generation_id", "protocol_type", "protocol_name", "assignment", "fencing_token", "revision", "epoch")
     PENDING_FIELD_NUMBER: _ClassVar[int]
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_TYPE_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_NAME_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     pending: bool
@@ -122,9 +125,10 @@ class SyncGroupResponse(_message.Message):
     protocol_type: str
     protocol_name: str
     assignment: bytes
+    fencing_token: int
     revision: int
     epoch: int
-    def __init__(self, pending: _Optional[bool] = ..., generation_id: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., assignment: _Optional[bytes] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, pending: _Optional[bool] = ..., generation_id: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., assignment: _Optional[bytes] = ..., fencing_token: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("namespace", "group_id", "member_id", "group_instance_id", "generation_id", "wait_ms")
@@ -349,34 +353,38 @@ class FetchOffsetsResponse(_message.Message):
     def __init__(self, offsets: _Optional[_Iterable[_Union[FetchedOffset, _Mapping]]] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class VerifyFenceRequest(_message.Message):
-    __slots__ = ("namespace", "group_id", "generation_id", "member_id", "sign")
+    __slots__ = ("namespace", "group_id", "generation_id", "member_id", "sign", "fencing_token")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     SIGN_FIELD_NUMBER: _ClassVar[int]
+    FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     group_id: str
     generation_id: int
     member_id: str
     sign: bool
-    def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., generation_id: _Optional[int] = ..., member_id: _Optional[str] = ..., sign: _Optional[bool] = ...) -> None: ...
+    fencing_token: int
+    def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., generation_id: _Optional[int] = ..., member_id: _Optional[str] = ..., sign: _Optional[bool] = ..., fencing_token: _Optional[int] = ...) -> None: ...
 
 class VerifyFenceResponse(_message.Message):
-    __slots__ = ("generation_id", "is_leader", "is_member", "token", "revision", "epoch")
+    __slots__ = ("generation_id", "is_leader", "is_member", "token", "fencing_token", "revision", "epoch")
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
     IS_LEADER_FIELD_NUMBER: _ClassVar[int]
     IS_MEMBER_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     generation_id: int
     is_leader: bool
     is_member: bool
     token: str
+    fencing_token: int
     revision: int
     epoch: int
-    def __init__(self, generation_id: _Optional[int] = ..., is_leader: _Optional[bool] = ..., is_member: _Optional[bool] = ..., token: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, generation_id: _Optional[int] = ..., is_leader: _Optional[bool] = ..., is_member: _Optional[bool] = ..., token: _Optional[str] = ..., fencing_token: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class GetLeaderRequest(_message.Message):
     __slots__ = ("namespace", "group_id", "after_generation", "wait_ms")
@@ -391,12 +399,13 @@ class GetLeaderRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ..., after_generation: _Optional[int] = ..., wait_ms: _Optional[int] = ...) -> None: ...
 
 class GetLeaderResponse(_message.Message):
-    __slots__ = ("generation_id", "leader_id", "group_instance_id", "client_id", "state", "revision", "epoch")
+    __slots__ = ("generation_id", "leader_id", "group_instance_id", "client_id", "state", "fencing_token", "revision", "epoch")
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    FENCING_TOKEN_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     generation_id: int
@@ -404,9 +413,10 @@ class GetLeaderResponse(_message.Message):
     group_instance_id: str
     client_id: str
     state: str
+    fencing_token: int
     revision: int
     epoch: int
-    def __init__(self, generation_id: _Optional[int] = ..., leader_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, generation_id: _Optional[int] = ..., leader_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., state: _Optional[str] = ..., fencing_token: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class FindCoordinatorRequest(_message.Message):
     __slots__ = ("namespace", "group_id")

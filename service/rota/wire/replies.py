@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rota.protocol.errors import RejectedRequest
+from rota.protocol.fencing_token import NO_TOKEN
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
     CommitReply,
@@ -56,7 +57,10 @@ def _reply(build: type, *entries: Entry, title: str = "") -> Record:
 
 _MEMBER_ID = Entry("member_id", _TEXT)
 _INSTANCE_ID = Entry("group_instance_id", _TEXT, None)
-_GENERATION_ID = Entry("generation_id", _NUMBER, doc="The fencing token.")
+_GENERATION_ID = Entry("generation_id", _NUMBER)
+_FENCING_TOKEN = Entry(
+    "fencing_token", _NUMBER, NO_TOKEN, "The fencing token: hand it to what you write to, which refuses lower ones."
+)
 _TOPIC = Entry("topic", _TEXT)
 _PARTITION = Entry("partition", _NUMBER)
 _STATE = Entry("state", _TEXT, doc="Empty, PreparingRebalance, CompletingRebalance, Stable or Dead.")
@@ -82,9 +86,10 @@ JOIN_REPLY = _reply(
         doc="For the leader only: everybody, with the metadata of the chosen protocol.",
     ),
     Entry("skip_assignment", _FLAG, doc="The leader is back in a Stable group: nothing to assign."),
+    _FENCING_TOKEN,
     title="JoinReply",
 )
-SYNC_REPLY = _reply(SyncReply, _GENERATION_ID, *_CHOSEN, Entry("assignment", _BYTES), title="SyncReply")
+SYNC_REPLY = _reply(SyncReply, _GENERATION_ID, *_CHOSEN, Entry("assignment", _BYTES), _FENCING_TOKEN, title="SyncReply")
 HEARTBEAT_REPLY = _reply(HeartbeatReply, _GENERATION_ID, _STATE, title="HeartbeatReply")
 LEAVE_REPLY = _reply(
     LeaveReply,
@@ -119,6 +124,7 @@ FENCE_REPLY = _reply(
     Entry("is_leader", _FLAG),
     Entry("is_member", _FLAG),
     Entry("token", _TEXT, "", "Signed with a key of `/.well-known/jwks.json`, where `sign` asked for it."),
+    Entry("fencing_token", _NUMBER, NO_TOKEN, "That of the member, or the lowest in the generation."),
     title="FenceReply",
 )
 DESCRIBE_REPLY = _reply(
@@ -147,6 +153,7 @@ DESCRIBE_REPLY = _reply(
                 Entry("awaited", _FLAG, False, "The phase that is under way waits for it, to join or to sync."),
                 Entry("metadata_decoded", AnyObject(), None, f"The metadata {_DECODED}"),
                 Entry("assignment_decoded", AnyObject(), None, f"The assignment {_DECODED}"),
+                Entry("fencing_token", _NUMBER, NO_TOKEN, "-1 for a member that only joins the next generation."),
             )
         ),
     ),
@@ -186,6 +193,7 @@ LEADER_REPLY = _reply(
     _INSTANCE_ID,
     Entry("client_id", _TEXT),
     _STATE,
+    Entry("fencing_token", _NUMBER, NO_TOKEN, "The leader's; -1 where there is none."),
     title="LeaderReply",
 )
 TOPIC_REPLY = _reply(TopicReply, *_TOPIC_ENTRIES, title="TopicReply")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rota.protocol.errors import ErrorCode
+from rota.protocol.fencing_token import MAX_TOKEN
 from rota.protocol.ids import (
     NAME_PATTERN,
     check_client_id,
@@ -64,6 +65,7 @@ INSTANCE_ID = Text(check=check_instance_id, pattern=NAME_PATTERN)
 TOPIC = Text(check=check_topic, pattern=NAME_PATTERN)
 PROTOCOL_NAME = Text(249)
 GENERATION_ID = Integer(NO_GENERATION, INT32_MAX)
+FENCING_TOKEN = Integer(0, MAX_TOKEN)
 PARTITION = Integer(0, INT32_MAX)
 METADATA = Octets("metadata_max_bytes")
 ASSIGNMENT = Octets("assignment_max_bytes")
@@ -113,6 +115,14 @@ def _leaving_member(**values: Any) -> LeavingMember:
     if not member.member_id and member.group_instance_id is None:
         raise invalid("must have a member_id or a group_instance_id")
     return member
+
+
+def _verify_fence(*, generation_id: int | None, fencing_token: int | None, **rest: Any) -> VerifyFence:
+    """A token says its generation."""
+    if generation_id is None and fencing_token is None:
+        raise invalid("fencing_token is missing, or generation_id")
+    of_generation = NO_GENERATION if generation_id is None else generation_id
+    return VerifyFence(generation_id=of_generation, fencing_token=fencing_token, **rest)
 
 
 PROTOCOL = given(
@@ -220,11 +230,12 @@ FETCH_OFFSETS = given(
 DELETE_OFFSETS = given(DeleteOffsets, (Entry("topic", ListOf(TopicSelector()), doc=_SELECTOR_DOC, attribute="topics"),))
 
 VERIFY_FENCE = given(
-    VerifyFence,
+    _verify_fence,
     (
-        Entry("generation_id", GENERATION_ID, doc="The fencing token at hand."),
-        Entry("member_id", MEMBER_ID, "", "Also checked to be a member, where given."),
+        Entry("generation_id", GENERATION_ID, None, "The generation to check, instead of a token or beside it."),
+        Entry("member_id", MEMBER_ID, "", "Also checked to be a member; required once a member was taken over."),
         Entry("sign", Boolean(), False, "Also answer with a signed token, for others to check offline."),
+        Entry("fencing_token", FENCING_TOKEN, None, "The fencing token to check."),
     ),
     title="VerifyFence",
 )

@@ -17,7 +17,7 @@ class Remedy(StrEnum):
     RETRY = "retry"
     """The same request again, later (after `Retry-After`)."""
     RETRY_WITH_MEMBER_ID = "retry with member_id"
-    """Join again at once, with the member id that the answer brought."""
+    """Join again at once, with the member id that the answer brought; where a fence was checked, name the member."""
     RETRY_AT_OWNER = "retry at owner"
     REJOIN = "rejoin"
     """Join again with the member id at hand."""
@@ -60,7 +60,7 @@ STATUS: Mapping[ErrorCode, Status] = MappingProxyType(
     {
         ErrorCode.NONE: _final(200, "OK", Remedy.NOTHING, "Success"),
         ErrorCode.MEMBER_ID_REQUIRED: _final(
-            428, "FAILED_PRECONDITION", Remedy.RETRY_WITH_MEMBER_ID, "Join again with the member id given here"
+            428, "FAILED_PRECONDITION", Remedy.RETRY_WITH_MEMBER_ID, "The request needs a member id"
         ),
         ErrorCode.REBALANCE_IN_PROGRESS: _final(409, "ABORTED", Remedy.REJOIN, "The group is rebalancing"),
         ErrorCode.ASSIGNMENT_FAILED: _final(409, "ABORTED", Remedy.REJOIN, "The leader could not assign"),

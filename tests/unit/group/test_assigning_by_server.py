@@ -7,6 +7,7 @@ import json
 import pytest
 
 from rota.protocol.errors import ErrorCode
+from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import JoinedMember
 from rota.types import TopicFacts
 from rota.types.leader import decode_election
@@ -282,7 +283,7 @@ def test_one_call_elects(name: str) -> None:
     assert core.leader_id == "m0"
     for member_id in core.ids:
         election = decode_election(core.ask(a_sync(member_id, 1)).assignment)
-        assert (election.leader_id, election.token, election.endpoint) == ("m0", 1, "http://here")
+        assert (election.leader_id, election.token, election.endpoint) == ("m0", fencing_token(1), "http://here")
 
 
 def test_a_leader_that_syncs_as_in_other_groups_changes_nothing() -> None:

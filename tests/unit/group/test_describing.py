@@ -10,6 +10,7 @@ from rota.assignors.model import TopicPartition
 from rota.group import describe
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
+from rota.protocol.fencing_token import fencing_token
 from rota.types.consumer import Assignment, Subscription, encode_assignment, encode_subscription
 from tests.unit.group.driver import (
     GROUP_ID,
@@ -31,6 +32,11 @@ from tests.unit.group.driver import (
 )
 
 DESCRIBE = m.DescribeGroup(*KEY)
+TOKEN = fencing_token(1)
+
+
+def a_fence_reply(*, is_leader: bool = False, is_member: bool = False) -> m.FenceReply:
+    return m.FenceReply(generation_id=1, is_leader=is_leader, is_member=is_member, fencing_token=TOKEN)
 
 
 def a_consumer_group(members: int = 1) -> Core:
@@ -83,6 +89,7 @@ def test_a_stable_group_is_described_with_its_members() -> None:
         rebalance_timeout_ms=REBALANCE_MS,
         session_deadline_ms=core.now_ms + SESSION_MS,
         joined=False,
+        fencing_token=TOKEN,
     )
 
 
@@ -202,7 +209,7 @@ def test_the_leader_is_named_with_its_own_ids() -> None:
     core = a_consumer_group()
 
     assert core.ask(m.GetLeader(*KEY)) == m.LeaderReply(
-        generation_id=1, leader_id="m0", group_instance_id="i0", client_id="app", state="Stable"
+        generation_id=1, leader_id="m0", group_instance_id="i0", client_id="app", state="Stable", fencing_token=TOKEN
     )
 
 
@@ -217,9 +224,9 @@ def test_a_group_whose_leader_has_gone_has_none() -> None:
 @pytest.mark.parametrize(
     ("member_id", "generation_id", "reply"),
     [
-        pytest.param("m0", 1, m.FenceReply(generation_id=1, is_leader=True, is_member=True), id="leader"),
-        pytest.param("m1", 1, m.FenceReply(generation_id=1, is_member=True), id="member"),
-        pytest.param("", 1, m.FenceReply(generation_id=1), id="no member"),
+        pytest.param("m0", 1, a_fence_reply(is_leader=True, is_member=True), id="leader"),
+        pytest.param("m1", 1, a_fence_reply(is_member=True), id="member"),
+        pytest.param("", 1, a_fence_reply(), id="no member"),
         pytest.param("m0", 2, m.FenceReply(ErrorCode.ILLEGAL_GENERATION, generation_id=1), id="later generation"),
         pytest.param("m0", 0, m.FenceReply(ErrorCode.ILLEGAL_GENERATION, generation_id=1), id="earlier generation"),
         pytest.param("x", 1, m.FenceReply(ErrorCode.UNKNOWN_MEMBER_ID, generation_id=1), id="stranger"),

@@ -12,7 +12,9 @@ from rota.group.journal import RECORD_KINDS, decode_entry, encode_entry
 from rota.group.rows import MemberImage
 from rota.protocol.messages import Protocol
 
-IMAGE = MemberImage("m", "i", "app", "10.0.0.7", 10_000, 30_000, (Protocol("range", b"\x00\xff"), Protocol("b")))
+IMAGE = MemberImage(
+    "m", "i", "app", "10.0.0.7", 10_000, 30_000, (Protocol("range", b"\x00\xff"), Protocol("b")), "token:ci"
+)
 IMAGE_LINE = {
     "member_id": "m",
     "group_instance_id": "i",
@@ -21,6 +23,7 @@ IMAGE_LINE = {
     "session_timeout_ms": 10_000,
     "rebalance_timeout_ms": 30_000,
     "protocols": [["range", "AP8="], ["b", ""]],
+    "subject": "token:ci",
 }
 LINES: dict[r.Record, dict[str, Any]] = {
     r.RebalanceStarted("a member joined", "m", "Stable"): {"by": "m", "from_state": "Stable"},
@@ -29,10 +32,11 @@ LINES: dict[r.Record, dict[str, Any]] = {
     r.MemberLeft("m", None, "done"): {"member_id": "m", "group_instance_id": None},
     r.MemberExpired("m", "i", "silent"): {"member_id": "m", "group_instance_id": "i"},
     r.MemberRemoved("m", "i", "full"): {"member_id": "m", "group_instance_id": "i"},
-    r.MemberFenced("m", "n", "i", "came back"): {
+    r.MemberFenced("m", "n", "i", "came back", 3): {
         "member_id": "m",
         "new_member_id": "n",
         "group_instance_id": "i",
+        "takeover": 3,
     },
     r.GenerationCompleted(2, "worker", "range", "m", ("m", "n"), 7, "joined", "n"): {
         "generation_id": 2,

@@ -17,6 +17,7 @@ from rota.group.records import (
 )
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
+from rota.protocol.fencing_token import fencing_token
 from tests.unit.group.driver import (
     KEY,
     LIMITS,
@@ -213,6 +214,7 @@ def test_the_leader_gets_the_members_with_their_instance_ids() -> None:
         protocol_name="range",
         leader_id="m0",
         members=(m.JoinedMember("m0", "i0", b""), m.JoinedMember("m1", "i1", b"")),
+        fencing_token=fencing_token(1),
     )
     assert core.answer(calls[1]).members == ()
 
@@ -311,7 +313,9 @@ def test_the_leaders_assignment_is_one_line_without_strangers() -> None:
     core.send(a_sync("m0", 1, m0=b"a", stranger=b"b"))
 
     assert core.last("assignment_synced") == AssignmentSynced(1, "m0", (("m0", b"a"),), False, "")
-    assert core.ask(a_sync("m1", 1)) == m.SyncReply(generation_id=1, protocol_type="worker", protocol_name="range")
+    assert core.ask(a_sync("m1", 1)) == m.SyncReply(
+        generation_id=1, protocol_type="worker", protocol_name="range", fencing_token=fencing_token(1)
+    )
 
 
 def test_a_resync_is_a_line_with_its_own_generation() -> None:

@@ -23,7 +23,9 @@ Json = dict[str, Any]
 _DESCRIPTION = """\
 Kafka's classic group protocol for everybody: join a group, agree on a generation, get your share, keep heartbeating.
 
-The generation is the fencing token. Errors are RFC 9457 problem documents whose `code` is a name of the protocol.
+Each grant has a `fencing_token`: what you write to refuses lower ones.
+
+Errors are RFC 9457 problem documents whose `code` is a name of the protocol.
 Bytes are standard base64, times are integers that end in `_ms`. Calls with `wait_ms` may park for that long."""
 
 

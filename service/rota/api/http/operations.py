@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode as E
+from rota.protocol.fencing_token import fencing_token
 
 MEMBERSHIP = "membership"
 OFFSETS = "offsets"
@@ -45,6 +46,7 @@ class Operation:
 
 _G = ("default", "indexers")
 _MEMBER = "indexer-1-6f1c7e0a-1d4b-4c59-9a0e-0a4f5b1c2d3e"
+_TOKEN = fencing_token(7)
 _OTHER = "indexer-2-0b7d9c5e-57f4-4ad0-8a2b-7e6f5d4c3b2a"
 _MEMBER_ERRORS = (E.INVALID_GROUP_ID, E.UNKNOWN_MEMBER_ID, E.FENCED_INSTANCE_ID, E.ILLEGAL_GENERATION)
 _GROUP_ERRORS = (E.INVALID_GROUP_ID, E.GROUP_ID_NOT_FOUND)
@@ -63,6 +65,7 @@ OPERATIONS: tuple[Operation, ...] = (
             protocol_type="worker",
             protocol_name="range",
             leader_id=_MEMBER,
+            fencing_token=_TOKEN,
             members=(m.JoinedMember(_MEMBER, None, b"documents"), m.JoinedMember(_OTHER, None, b"documents")),
         ),
         (
@@ -76,7 +79,13 @@ OPERATIONS: tuple[Operation, ...] = (
         MEMBERSHIP,
         "Fetch this member's assignment; the leader brings everybody's. Parks until the leader has synced.",
         m.SyncGroup(*_G, _MEMBER, 7, assignments=((_MEMBER, b"documents:0-5"), (_OTHER, b"documents:6-11"))),
-        m.SyncReply(generation_id=7, protocol_type="worker", protocol_name="range", assignment=b"documents:0-5"),
+        m.SyncReply(
+            generation_id=7,
+            protocol_type="worker",
+            protocol_name="range",
+            assignment=b"documents:0-5",
+            fencing_token=_TOKEN,
+        ),
         (*_MEMBER_ERRORS, E.REBALANCE_IN_PROGRESS, E.ASSIGNMENT_FAILED, E.INCONSISTENT_GROUP_PROTOCOL),
     ),
     Operation(
@@ -122,17 +131,17 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "fenceVerify",
         FENCES,
-        "Is this generation still the current one, and this member in it?",
-        m.VerifyFence(*_G, 7, _MEMBER),
-        m.FenceReply(generation_id=7, is_leader=True, is_member=True),
-        (*_GROUP_ERRORS, E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION),
+        "Is this fencing token, or this generation, still the current one, and this member in it?",
+        m.VerifyFence(*_G, 7, _MEMBER, fencing_token=_TOKEN),
+        m.FenceReply(generation_id=7, is_leader=True, is_member=True, fencing_token=_TOKEN),
+        (*_GROUP_ERRORS, E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION, E.MEMBER_ID_REQUIRED),
     ),
     Operation(
         "leaderGet",
         FENCES,
         "The leader and its fencing token. With wait_ms, waits for a leader of a generation after after_generation.",
         m.GetLeader(*_G, after_generation=6, wait_ms=30_000),
-        m.LeaderReply(generation_id=7, leader_id=_MEMBER, client_id="indexer-1", state="Stable"),
+        m.LeaderReply(generation_id=7, leader_id=_MEMBER, client_id="indexer-1", state="Stable", fencing_token=_TOKEN),
         _GROUP_ERRORS,
     ),
     Operation(

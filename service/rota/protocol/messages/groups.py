@@ -6,22 +6,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from rota.protocol.errors import ErrorCode
+from rota.protocol.fencing_token import NO_TOKEN
 from rota.protocol.messages.base import NO_GENERATION, Act, Audited, GroupRequest, NamespaceRequest, Parkable
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyFence(GroupRequest):
-    """Is `generation_id` still the group's current one, and `member_id` (if given) still in it?"""
+    """Is this fencing token, or `generation_id` with `member_id`, still that of a member of the current generation?
 
-    generation_id: int
+    A generation alone is enough only as long as no member of it was taken over.
+    """
+
+    generation_id: int = NO_GENERATION
     member_id: str = ""
     sign: bool = False
     """Also answer with a signed token, for services that check it without asking us. Needs `member_id`."""
+    fencing_token: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FenceReply:
-    """`error` is `ILLEGAL_GENERATION` or `UNKNOWN_MEMBER_ID` where the fence does not hold."""
+    """`error` is `ILLEGAL_GENERATION` or `UNKNOWN_MEMBER_ID` where the fence does not hold.
+
+    `MEMBER_ID_REQUIRED`: a member of this generation was taken over, so the request must say whose generation it is.
+    """
 
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""
@@ -29,6 +37,10 @@ class FenceReply:
     is_leader: bool = False
     is_member: bool = False
     token: str = ""
+    fencing_token: int = NO_TOKEN
+    """That of the member that the request is about; of a request about a generation, the lowest in it."""
+    group_instance_id: str | None = None
+    """The member's, for the signed token; not on the clients' wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +68,7 @@ class DescribedMember:
     awaited: bool = False
     metadata_decoded: dict[str, Any] | None = None
     assignment_decoded: dict[str, Any] | None = None
+    fencing_token: int = NO_TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +164,7 @@ class GetLeader(GroupRequest, Parkable):
 
 @dataclass(frozen=True, slots=True)
 class LeaderReply:
-    """The leader of the current generation; `generation_id` is the fencing token. Empty id: none now."""
+    """The leader of the current generation, with its fencing token. Empty id: none now."""
 
     error: ErrorCode = ErrorCode.NONE
     detail: str = ""
@@ -160,3 +173,4 @@ class LeaderReply:
     group_instance_id: str | None = None
     client_id: str = ""
     state: str = ""
+    fencing_token: int = NO_TOKEN

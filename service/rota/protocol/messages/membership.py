@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rota.protocol.errors import ErrorCode
+from rota.protocol.fencing_token import NO_TOKEN
 from rota.protocol.messages.base import NO_GENERATION, Act, Audited, GroupRequest, Parkable
 
 
@@ -63,6 +64,7 @@ class JoinReply:
     leader_id: str = ""
     members: tuple[JoinedMember, ...] = ()
     skip_assignment: bool = False
+    fencing_token: int = NO_TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ class SyncReply:
     protocol_type: str | None = None
     protocol_name: str | None = None
     assignment: bytes = b""
+    fencing_token: int = NO_TOKEN
+    """This member's, for as long as it has this share: a resource rejects lower ones (`protocol/fencing_token.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,13 @@ from collections.abc import Callable
 
 import httpx
 
+from rota.protocol.fencing_token import generation_of
 from rota.sidecar.hooks.dispatch import HookFailed
 from rota.sidecar.news import Change
 
 SIGNATURE_HEADER = "Rota-Signature"
 GENERATION_HEADER = "Rota-Generation"
+TOKEN_HEADER = "Rota-Fencing-Token"
 EVENT_ID_HEADER = "Rota-Event-Id"
 _RETRIED = frozenset({408, 425, 429})
 
@@ -43,7 +45,8 @@ class Webhook:
         headers = {
             "Content-Type": "application/json",
             EVENT_ID_HEADER: change.event_id,
-            GENERATION_HEADER: str(change.status.generation),
+            GENERATION_HEADER: str(generation_of(change.status.token)),
+            TOKEN_HEADER: str(change.status.token),
         }
         if self._secret is not None:
             headers[SIGNATURE_HEADER] = signature(self._secret, int(self._clock()), body)
