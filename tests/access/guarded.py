@@ -152,7 +152,7 @@ class Service:
 
 
 @asynccontextmanager
-async def a_guarded_service(secrets: Secrets, more: str = "") -> AsyncIterator[Service]:
+async def a_guarded_service(secrets: Secrets, more: str = "", **options: Any) -> AsyncIterator[Service]:
     """The servers look at changed files with each call."""
     async with reviewing(secrets.reviewer) as review_url:
         secrets.write(review_url, more)
@@ -162,7 +162,7 @@ async def a_guarded_service(secrets: Secrets, more: str = "") -> AsyncIterator[S
         clock = SystemClock()
         store = MemoryStore(clock.monotonic_ms)
         await store.open(2)
-        async with LocalCoordinator(store, shard_count=2, limits=LIMITS, clock=clock) as coordinator:
+        async with LocalCoordinator(store, shard_count=2, limits=LIMITS, clock=clock, **options) as coordinator:
             await coordinator.wait_until_ready()
             api = create_app(coordinator, LIMITS, ping_seconds=0.05, guard=guard)
             server, tls_server = (GrpcServer(coordinator, LIMITS, guard=guard) for _ in range(2))

@@ -151,6 +151,7 @@ def test_a_rule_that_names_groups_says_nothing_of_topics() -> None:
         ({"issuers": [{"issuer": "i", "audiences": ["rota"], "review": "https://k"}]}, "review is for kind kubernetes"),
         ({"quotas": [{"namespace": "a", "max_groups": 0}]}, "max_groups must be a positive number"),
         ({"bind_members_to_pods": "yes"}, "must be true or false"),
+        ({"bind_members_to_callers": 1}, "bind_members_to_callers must be true or false"),
     ],
 )
 def test_a_file_that_says_something_else_is_refused_with_where_and_why(

@@ -79,3 +79,19 @@ async def member_ids(coordinator: LocalCoordinator) -> list[str]:
     described = (await coordinator.call(DescribeGroup(*KEY))).reply
     assert isinstance(described, DescribeReply)
     return [member.member_id for member in described.members]
+
+
+@in_virtual_time
+async def test_a_stream_that_joins_in_anothers_name_gives_the_seat_back() -> None:
+    async with a_coordinator() as coordinator:
+        roster, own, thief = Roster(coordinator), Deaf(), Deaf()
+        former = roster.seat(own, KEY, "m", "i")
+        taken = roster.seat(thief, KEY, "m", "i")
+
+        roster.give_back(taken, KEY, former)
+
+        assert roster.seats(KEY)["m"].stream is own
+        alone = roster.seat(thief, KEY, "n", None)
+        roster.give_back(alone, KEY, None)
+        assert list(roster.seats(KEY)) == ["m"]
+        roster.remove(own, KEY, ["m"])

@@ -290,7 +290,7 @@ def commit_ignores_generation(patch: Patch) -> None:
     patch(
         offsets,
         "check_generation",
-        lambda group, member_id, instance_id, _: check_member(group, member_id, instance_id),
+        lambda group, member_id, instance_id, *_: check_member(group, member_id, instance_id),
     )
 
 
@@ -298,7 +298,7 @@ def commit_ignores_generation(patch: Patch) -> None:
 def sync_ignores_generation(patch: Patch) -> None:
     """S6: a leader of an old generation assigns for the new one."""
     patch(
-        sync, "check_generation", lambda group, member_id, instance_id, _: check_member(group, member_id, instance_id)
+        sync, "check_generation", lambda group, member_id, instance_id, *_: check_member(group, member_id, instance_id)
     )
 
 

@@ -24,8 +24,8 @@ TEXT = st.text(max_size=8)
 NUMBER = st.integers(-1, 2**31 - 1)
 CODE = st.sampled_from(ErrorCode)
 MEMBERS = st.lists(st.builds(MemberHeartbeat, TEXT, NUMBER, st.none() | TEXT), max_size=4).map(tuple)
-REQUESTS = st.builds(Heartbeat, TEXT, TEXT, TEXT, NUMBER, st.none() | TEXT) | st.builds(
-    HeartbeatMany, TEXT, TEXT, MEMBERS
+REQUESTS = st.builds(Heartbeat, TEXT, TEXT, TEXT, NUMBER, st.none() | TEXT, subject=TEXT) | st.builds(
+    HeartbeatMany, TEXT, TEXT, MEMBERS, TEXT
 )
 ERRORS = st.lists(st.builds(HeartbeatError, TEXT, CODE, TEXT), max_size=4).map(tuple)
 REPLIES = st.builds(HeartbeatReply, CODE, TEXT, NUMBER, TEXT) | st.builds(
@@ -53,6 +53,9 @@ def test_replies_arrive_with_what_travels_beside_them(
         [["n", "g"]],
         [["n", "g", "m", "1", None]],
         [["n", "g", "m", 1, 2]],
+        [["n", "g", "m", 1, None, 2]],
+        [["n", "g", "m", 1, None, "token:ci", ""]],
+        [["n", "g", [], None]],
         [["n", "g", {}]],
         [["n", "g", [["m", None, None]]]],
         [{"n": 1, "g": 2, "m": 3, "x": 4, "y": 5}],

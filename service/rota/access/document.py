@@ -21,27 +21,35 @@ class InvalidAccess(ValueError):
     """The document cannot be used; the message says where and why."""
 
 
+_SWITCHES = {"bind_members_to_pods": False, "bind_members_to_callers": True}
+
+
 @dataclass(frozen=True, slots=True)
 class AccessDocument:
-    """What the file says. `bind_members_to_pods`: see `rota.access.binding`."""
+    """What the file says.
+
+    `bind_members_to_pods`: see `rota.access.binding`; `bind_members_to_callers`: see `rota.access.own_name`.
+    """
 
     rules: tuple[Rule, ...] = ()
     quotas: Mapping[str, Quota] = field(default_factory=dict)
     issuers: tuple[Issuer, ...] = ()
     bind_members_to_pods: bool = False
+    bind_members_to_callers: bool = True
 
 
 def read_document(document: Mapping[str, Any]) -> AccessDocument:
     """The file's content, as TOML gives it; raises `InvalidAccess`."""
-    _only(document, ("rules", "quotas", "issuers", "bind_members_to_pods"), "the file")
-    bound = document.get("bind_members_to_pods", False)
-    if not isinstance(bound, bool):
-        raise InvalidAccess("bind_members_to_pods must be true or false")
+    _only(document, ("rules", "quotas", "issuers", *_SWITCHES), "the file")
+    switches = {name: document.get(name, default) for name, default in _SWITCHES.items()}
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise InvalidAccess(f"{name} must be true or false")
     rules = tuple(_each(document, "rules", read_rule))
     _unique((rule.name for rule in rules), "rules")
     issuers = tuple(_each(document, "issuers", _issuer))
     _unique((issuer.issuer for issuer in issuers), "issuers")
-    return AccessDocument(rules, dict(_each(document, "quotas", _quota)), issuers, bound)
+    return AccessDocument(rules, dict(_each(document, "quotas", _quota)), issuers, **switches)
 
 
 def read_rule(table: Mapping[str, Any]) -> Rule:

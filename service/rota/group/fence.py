@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.group.membership_checks import is_in_generation
+from rota.group.membership_checks import check_caller, is_in_generation, why
 from rota.group.state import EMPTY, Group, Member
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token, generation_of, takeover_of
@@ -34,6 +34,8 @@ def _check_member(group: Group, request: VerifyFence) -> FenceReply:
     if not is_in_generation(group, request.member_id):
         return FenceReply(ErrorCode.UNKNOWN_MEMBER_ID, generation_id=group.generation_id)
     member = group.members[request.member_id]
+    if request.sign and (error := check_caller(member, request.subject)) is not ErrorCode.NONE:
+        return FenceReply(error, why(error), generation_id=group.generation_id)
     if request.fencing_token not in (None, group.token_of(member)):
         detail = "the fencing_token is not this member's"
         return FenceReply(ErrorCode.ILLEGAL_GENERATION, detail, generation_id=group.generation_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.group.membership_checks import check_member, report_fenced
+from rota.group.membership_checks import check_member, report_fenced, why
 from rota.group.result import Result
 from rota.group.sessions import renew_session
 from rota.group.state import PREPARING_REBALANCE, Group, Member
@@ -21,7 +21,7 @@ _NONE = ErrorCode.NONE
 
 def heartbeat(result: Result, group: Group, request: Heartbeat, call: int) -> None:
     """Renew the session. With `wait_ms` the answer waits until the group leaves this generation."""
-    error = check_member(group, request.member_id, request.group_instance_id)
+    error = check_member(group, request.member_id, request.group_instance_id, request.subject)
     if error is _NONE and not group.join_generation_id <= request.generation_id <= group.generation_id:
         error = ErrorCode.ILLEGAL_GENERATION
     if error is not _NONE:
@@ -43,7 +43,7 @@ def heartbeat_many(result: Result, group: Group, request: HeartbeatMany, call: i
     """What `heartbeat` does without a wait, for several members. One loop, because there may be thousands."""
     errors: list[HeartbeatError] = []
     members, static_members = group.members, group.static_members
-    oldest, newest = group.join_generation_id, group.generation_id
+    oldest, newest, subject = group.join_generation_id, group.generation_id, request.subject
     for beat in request.members:
         member_id = beat.member_id
         member = members.get(member_id)
@@ -52,8 +52,9 @@ def heartbeat_many(result: Result, group: Group, request: HeartbeatMany, call: i
             member is None
             or not oldest <= beat.generation_id <= newest
             or (instance_id is not None and static_members.get(instance_id) != member_id)
+            or (subject and member.image.subject not in ("", subject))
         ):
-            errors.append(_refuse_one(result, group, beat))
+            errors.append(_refuse_one(result, group, beat, subject))
         else:
             renew_session(result, group, member)
     if group.state is PREPARING_REBALANCE:
@@ -84,15 +85,15 @@ def _park(result: Result, group: Group, member: Member, call: int) -> None:
 
 
 def _refuse(result: Result, group: Group, request: Heartbeat, error: ErrorCode, call: int) -> None:
-    result.reply(call, HeartbeatReply(error, "", group.generation_id, group.state.value))
+    result.reply(call, HeartbeatReply(error, why(error), group.generation_id, group.state.value))
     report_fenced(
         result, group, "heartbeat", error, request.member_id, request.group_instance_id, request.generation_id
     )
 
 
-def _refuse_one(result: Result, group: Group, beat: MemberHeartbeat) -> HeartbeatError:
-    error = check_member(group, beat.member_id, beat.group_instance_id)
+def _refuse_one(result: Result, group: Group, beat: MemberHeartbeat, subject: str) -> HeartbeatError:
+    error = check_member(group, beat.member_id, beat.group_instance_id, subject)
     if error is _NONE:
         error = ErrorCode.ILLEGAL_GENERATION
     report_fenced(result, group, "heartbeat", error, beat.member_id, beat.group_instance_id, beat.generation_id)
-    return HeartbeatError(beat.member_id, error)
+    return HeartbeatError(beat.member_id, error, why(error))

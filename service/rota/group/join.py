@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rota.group.apply import record
 from rota.group.assignment import ask_for_assignment, renew_assignment
-from rota.group.membership_checks import check_member, report_fenced
+from rota.group.membership_checks import check_caller, check_member, report_fenced, why
 from rota.group.mismatch import join_mismatch
 from rota.group.rebalance import (
     drop_parked,
@@ -27,6 +27,8 @@ from rota.types import why_not_assigned
 
 MOST_GENERATIONS_AHEAD = 10_000
 """By so much a member may be ahead of its group: a store is seldom taken back over more generations than that."""
+
+_HELD_BY_ANOTHER = "a member of another caller has this group_instance_id, until it leaves or its session is over"
 
 
 def check_join(group: Group, request: JoinGroup, limits: Limits) -> JoinReply | None:
@@ -82,6 +84,8 @@ def join_group(result: Result, group: Group, request: JoinGroup, call: int, limi
             _issue_member_id(result, group, request, call)
         elif (old_id := group.static_members.get(request.group_instance_id)) is None:
             _add_member(result, group, request, request.new_member_id, call, limits)
+        elif (error := check_caller(group.members[old_id], request.subject)) is not ErrorCode.NONE:
+            result.reply(call, JoinReply(error, _HELD_BY_ANOTHER))
         else:
             _replace_static_member(result, group, request, old_id, call, limits)
     elif request.member_id in group.pending:
@@ -91,11 +95,11 @@ def join_group(result: Result, group: Group, request: JoinGroup, call: int, limi
         else:
             _add_member(result, group, request, request.member_id, call, limits)
     else:
-        error = check_member(group, request.member_id, request.group_instance_id)
+        error = check_member(group, request.member_id, request.group_instance_id, request.subject)
         if error is ErrorCode.NONE:
             _rejoin(result, group, group.members[request.member_id], request, call, limits)
         else:
-            result.reply(call, JoinReply(error, member_id=request.member_id))
+            result.reply(call, JoinReply(error, why(error), member_id=request.member_id))
             report_fenced(result, group, "join", error, request.member_id, request.group_instance_id, -1)
 
 
@@ -240,7 +244,7 @@ def _keeps_protocol(group: Group, member: Member, request: JoinGroup) -> bool:
 def _update(result: Result, group: Group, member: Member, request: JoinGroup, *, settle: bool) -> None:
     """Take over what the member now says of itself, where it differs."""
     # Its instance id is for life: a rejoin without it does not make a static member a dynamic one.
-    image = _image(request, member.member_id, member.image.group_instance_id)
+    image = _image(request, member.member_id, member.image.group_instance_id, member.image.subject)
     if image != member.image:
         record(result, group, MemberUpdated(image, settle, request.reason))
 
@@ -260,7 +264,8 @@ def _park(result: Result, group: Group, member: Member, call: int) -> None:
         group.joined_count += 1
 
 
-def _image(request: JoinGroup, member_id: str, group_instance_id: str | None) -> MemberImage:
+def _image(request: JoinGroup, member_id: str, group_instance_id: str | None, former_subject: str = "") -> MemberImage:
+    """What the member now is. An administrator that joins in its name does not become its caller."""
     return MemberImage(
         member_id=member_id,
         group_instance_id=group_instance_id,
@@ -269,6 +274,7 @@ def _image(request: JoinGroup, member_id: str, group_instance_id: str | None) ->
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         protocols=request.protocols,
+        subject=request.subject or former_subject,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rota.group.apply import record
-from rota.group.membership_checks import check_member, report_fenced
+from rota.group.membership_checks import check_caller, check_member, report_fenced
 from rota.group.rebalance import drop_parked, empty_group, maybe_complete_join, start_rebalance
 from rota.group.records import MemberLeft, MemberRemoved
 from rota.group.result import Result
@@ -18,7 +18,8 @@ def leave_group(result: Result, group: Group, request: LeaveGroup, call: int, li
     """Remove each member that is one, tell of each that is not, then let the others agree anew."""
     members_before = len(group.members)
     pending_before = len(group.pending)
-    answers = tuple(_leave(result, group, member, by_admin=request.by_admin) for member in request.members)
+    by_admin, subject = request.by_admin, request.subject
+    answers = tuple(_leave(result, group, member, by_admin=by_admin, subject=subject) for member in request.members)
     gone = [a.member_id or a.group_instance_id or "" for a in answers if a.error is ErrorCode.NONE]
     if len(group.members) < members_before:
         _after_departure(result, group, limits, gone, by_admin=request.by_admin)
@@ -28,17 +29,17 @@ def leave_group(result: Result, group: Group, request: LeaveGroup, call: int, li
     result.reply(call, LeaveReply(members=answers))
 
 
-def _leave(result: Result, group: Group, leaving: LeavingMember, *, by_admin: bool) -> LeftMember:
+def _leave(result: Result, group: Group, leaving: LeavingMember, *, by_admin: bool, subject: str) -> LeftMember:
     member_id, instance_id = leaving.member_id, leaving.group_instance_id
     if not member_id and instance_id is not None:
         current = group.static_members.get(instance_id)
-        error = ErrorCode.NONE if current else ErrorCode.UNKNOWN_MEMBER_ID
+        error = check_caller(group.members[current], subject) if current else ErrorCode.UNKNOWN_MEMBER_ID
     elif member_id in group.pending and instance_id is None:
         del group.pending[member_id]
         return LeftMember(member_id, instance_id, ErrorCode.NONE)
     else:
         current = member_id
-        error = check_member(group, member_id, instance_id)
+        error = check_member(group, member_id, instance_id, subject)
         report_fenced(result, group, "leave", error, member_id, instance_id, -1)
     if error is ErrorCode.NONE and leaving.silent_for_ms is not None:
         assert current is not None

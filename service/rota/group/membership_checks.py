@@ -5,7 +5,7 @@ from __future__ import annotations
 from rota.group.apply import record
 from rota.group.records import RequestFenced
 from rota.group.result import Result
-from rota.group.state import Group
+from rota.group.state import Group, Member
 from rota.protocol.errors import ErrorCode
 
 FENCED_INSTANCE_ID = ErrorCode.FENCED_INSTANCE_ID
@@ -14,20 +14,40 @@ NONE = ErrorCode.NONE
 UNKNOWN_MEMBER_ID = ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def check_member(group: Group, member_id: str, group_instance_id: str | None) -> ErrorCode:
-    """Fenced instance first, then unknown member (protocol.md §8.8)."""
+NOT_THE_CALLER = "another caller joined as this member"
+
+
+def check_caller(member: Member, subject: str) -> ErrorCode:
+    """Whether this caller may act as the member: it joined as it, or either of them is not known.
+
+    A member that joined without rules has no caller, and gets one when it joins in a later join phase.
+    """
+    is_callers = not subject or member.image.subject in ("", subject)
+    return NONE if is_callers else ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+def why(error: ErrorCode) -> str:
+    """What an answer with this error says for people."""
+    return NOT_THE_CALLER if error is ErrorCode.GROUP_AUTHORIZATION_FAILED else ""
+
+
+def check_member(group: Group, member_id: str, group_instance_id: str | None, subject: str = "") -> ErrorCode:
+    """Fenced instance first, then unknown member (protocol.md §8.8), then whether it is the caller's."""
     if group_instance_id is not None:
         current = group.static_members.get(group_instance_id)
         if current is None:
             return UNKNOWN_MEMBER_ID
         if current != member_id:
             return FENCED_INSTANCE_ID
-    return NONE if member_id in group.members else UNKNOWN_MEMBER_ID
+    member = group.members.get(member_id)
+    return UNKNOWN_MEMBER_ID if member is None else check_caller(member, subject)
 
 
-def check_generation(group: Group, member_id: str, group_instance_id: str | None, generation_id: int) -> ErrorCode:
+def check_generation(
+    group: Group, member_id: str, group_instance_id: str | None, generation_id: int, subject: str = ""
+) -> ErrorCode:
     """A current member, and the current generation."""
-    error = check_member(group, member_id, group_instance_id)
+    error = check_member(group, member_id, group_instance_id, subject)
     if error is NONE and generation_id != group.generation_id:
         return ILLEGAL_GENERATION
     return error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from rota.group.apply import record
-from rota.group.membership_checks import check_generation, is_in_generation, report_fenced
+from rota.group.membership_checks import check_generation, is_in_generation, report_fenced, why
 from rota.group.records import IN_USERS_TRANSACTION, CommittedOffset, OffsetsCommitted, OffsetsDeleted
 from rota.group.result import Result
 from rota.group.rows import OffsetRow, SideCommit
@@ -37,7 +37,8 @@ def check_commit(group: Group, request: CommitOffsets) -> ErrorCode:
         return _NONE
     if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    error = check_generation(group, request.member_id, request.group_instance_id, request.generation_id)
+    instance_id, subject = request.group_instance_id, request.subject
+    error = check_generation(group, request.member_id, instance_id, request.generation_id, subject)
     if error is _NONE and not is_in_generation(group, request.member_id):
         return ErrorCode.ILLEGAL_GENERATION
     if error is _NONE and group.state is COMPLETING_REBALANCE:
@@ -49,7 +50,7 @@ def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: i
     """Record progress and renew the session. One partition's bad metadata does not spoil the others."""
     error = check_commit(group, request)
     if error is not _NONE:
-        result.reply(call, CommitReply(error))
+        result.reply(call, CommitReply(error, why(error)))
         instance_id = request.group_instance_id
         report_fenced(result, group, "commit", error, request.member_id, instance_id, request.generation_id)
         return

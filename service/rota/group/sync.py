@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rota.group.apply import record
 from rota.group.assignment import AssignmentJob, is_current, record_assignment, server_side_of
-from rota.group.membership_checks import check_generation, report_fenced
+from rota.group.membership_checks import check_generation, report_fenced, why
 from rota.group.mismatch import sync_mismatch
 from rota.group.rebalance import REBALANCE_IN_PROGRESS, release_heartbeats, start_rebalance
 from rota.group.records import AssignmentFailed, AssignmentSynced
@@ -69,9 +69,10 @@ def unpark_sync(result: Result, group: Group, member: Member, *, answer: bool) -
 
 
 def _check(group: Group, request: SyncGroup) -> SyncReply | None:
-    error = check_generation(group, request.member_id, request.group_instance_id, request.generation_id)
+    instance_id, subject = request.group_instance_id, request.subject
+    error = check_generation(group, request.member_id, instance_id, request.generation_id, subject)
     if error is not ErrorCode.NONE:
-        return SyncReply(error)
+        return SyncReply(error, why(error))
     named = (request.protocol_type, request.protocol_name)
     if named[0] not in (None, group.protocol_type) or named[1] not in (None, group.protocol_name):
         return SyncReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail=sync_mismatch(group, *named))

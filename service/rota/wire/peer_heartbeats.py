@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rota.protocol.errors import ErrorCode
@@ -23,13 +24,14 @@ Told = tuple[HeartbeatReply | HeartbeatManyReply, int, int, str]
 
 _BESIDE = (int, int, str)
 _ONE = (str, str, str, int, str | None)
+_SEVERAL = (str, str, list)
 _MEMBER = (str, int, str | None)
 _REPLY = (str, str, int, str)
 _ERROR = (str, str, str)
 
 
 def pack_heartbeats(requests: Sequence[AnyHeartbeat]) -> bytes:
-    """Each becomes a list: five entries for one member, three for several. What they would wait is not said."""
+    """Each becomes a list: five entries for one member, three for several, and the caller. Waits are left out."""
     return json.dumps([_request(request) for request in requests]).encode()
 
 
@@ -57,16 +59,25 @@ def unpack_told(data: bytes) -> list[Told]:
 def _request(request: AnyHeartbeat) -> list[Any]:
     if isinstance(request, Heartbeat):
         named = (request.member_id, request.generation_id, request.group_instance_id)
-        return [request.namespace, request.group_id, *named]
+        return [request.namespace, request.group_id, *named, *_caller(request)]
     members = [[each.member_id, each.generation_id, each.group_instance_id] for each in request.members]
-    return [request.namespace, request.group_id, members]
+    return [request.namespace, request.group_id, members, *_caller(request)]
+
+
+def _caller(request: AnyHeartbeat) -> list[str]:
+    """The last entry, where callers are checked: a peer of an earlier release does not read it."""
+    return [request.subject] if request.subject else []
 
 
 def _read_request(given: list[Any]) -> AnyHeartbeat:
-    if len(given) == len(_ONE):
-        return Heartbeat(*_checked(given, _ONE))
-    namespace, group_id, members = _checked(given, (str, str, list))
-    return HeartbeatMany(namespace, group_id, tuple([MemberHeartbeat(*_checked(each, _MEMBER)) for each in members]))
+    size = len(_ONE) if len(given) >= len(_ONE) else len(_SEVERAL)
+    subject = _checked(given[size:], (str,))[0] if len(given) > size else ""
+    if size == len(_ONE):
+        one = Heartbeat(*_checked(given[:size], _ONE))
+        return replace(one, subject=subject) if subject else one
+    namespace, group_id, members = _checked(given[:size], _SEVERAL)
+    beats = tuple([MemberHeartbeat(*_checked(each, _MEMBER)) for each in members])
+    return HeartbeatMany(namespace, group_id, beats, subject)
 
 
 def _told(reply: HeartbeatReply | HeartbeatManyReply, revision: int, epoch: int, owner: str) -> list[Any]:

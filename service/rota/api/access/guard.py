@@ -11,6 +11,7 @@ from rota.access.actions import (
     READ_JOURNAL,
     SCRAPE,
     WATCH,
+    Action,
     Kind,
     Need,
     Resource,
@@ -18,6 +19,7 @@ from rota.access.actions import (
     need_of,
 )
 from rota.access.binding import check_binding
+from rota.access.own_name import in_name_of, is_anothers
 from rota.access.quotas import may_park
 from rota.api.access.identity import CURRENT, NOTE, ORIGIN, Authenticator, Credentials, Identity, nobody
 from rota.api.access.meters import Meters
@@ -28,6 +30,7 @@ from rota.protocol.messages import (
     Act,
     Heartbeat,
     HeartbeatMany,
+    LeaveGroup,
     ListedGroup,
     ListGroups,
     ListReply,
@@ -66,6 +69,19 @@ class Guard:
             if wrong:
                 raise RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, f"{identity.caller.subject}: {wrong}")
 
+    def in_name_of_caller(self, request: Request) -> Request:
+        """With its caller, which only acts for members that it joined as; an administrator may act for all."""
+        if not self.authenticator.policy.document.bind_members_to_callers:
+            return request
+        if isinstance(request, LeaveGroup) and self.may_administer(request):
+            return request  # Asked before, for it is carried out member by member.
+        return in_name_of(request, self.current().caller.subject)
+
+    def may_administer(self, request: Request) -> bool:
+        """Whether the caller is an administrator of the request's group."""
+        resource = Resource(Kind.GROUP, request.namespace, request.key)
+        return self.current().decision(Action.ADMINISTER, resource).allowed
+
     def admit_to(self, need: Need, namespace: str, group_id: str) -> None:
         """The same for what is no request of the protocol."""
         self.current().check(need, namespace, group_id)
@@ -101,13 +117,18 @@ class GuardedCoordinator:
             return await self._list(request)
         if is_administrative(request):
             request = self._signed(request)
-        return await self._ask(request)
+        own = self._guard.in_name_of_caller(request)
+        answer = await self._ask(own)
+        return await self._ask(request) if self._is_administrators(own, answer) else answer
 
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         refused = self._refused(request)
         if refused is not None:
             return refused
-        answer = self._inner.try_heartbeat(request)
+        own: Any = self._guard.in_name_of_caller(request)
+        answer = self._inner.try_heartbeat(own)
+        if answer is not None and self._is_administrators(own, answer):
+            answer = self._inner.try_heartbeat(request)
         # Counted here only if it is answered here: otherwise `call` comes next, and counts.
         return answer and (self._too_much(request) or answer)
 
@@ -150,6 +171,12 @@ class GuardedCoordinator:
         except RejectedRequest as rejected:
             return Answer(refuse(request, rejected.code, rejected.detail))
         return None
+
+    def _is_administrators(self, own: Request, answer: Answer) -> bool:
+        """Whether the owner rejected what an administrator may do all the same: asked only then, as it is rare."""
+        if not getattr(own, "subject", "") or not is_anothers(answer.reply):
+            return False
+        return self._guard.may_administer(own)
 
     async def _ask(self, request: Request) -> Answer:
         if not may_park(request):

@@ -89,6 +89,14 @@ class Roster:
             table.stop_listening()
         return gone
 
+    def give_back(self, seat: Seat, key: GroupKey, former: Seat | None) -> None:
+        """The member turned out to be another caller's: its own stream has it again, this one does not."""
+        if former is not None and former.stream is seat.stream:
+            return
+        self.remove(seat.stream, key, [seat.member_id])
+        if former is not None:
+            self.seat(former.stream, key, former.member_id, former.group_instance_id)
+
     def hear(self, stream: Stream, request: HeartbeatMany, errors: Iterable[HeartbeatError]) -> None:
         """Seat everybody whose heartbeat came over the stream, but those that are members no more."""
         key = (request.namespace, request.group_id)

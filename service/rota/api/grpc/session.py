@@ -252,6 +252,7 @@ class Session:
         if not isinstance(request, JoinGroup) or not request.member_id:
             yield
             return
+        former = self._roster.seats((request.namespace, request.group_id)).get(request.member_id)
         seat = self._seat(request, request.member_id)
         seat.joins += 1
         try:
@@ -259,6 +260,8 @@ class Session:
         except CallFailed as failed:
             if failed.failure.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
                 self._roster.remove(self, (request.namespace, request.group_id), [request.member_id])
+            elif failed.failure.code is ErrorCode.GROUP_AUTHORIZATION_FAILED:
+                self._roster.give_back(seat, (request.namespace, request.group_id), former)
             raise
         finally:
             seat.joins -= 1

@@ -60,6 +60,18 @@ class Parkable:
     wait_ms: int | None
 
 
+class InMembersName:
+    """A request in the name of a member. Only the caller that joined as this member may send it, or an administrator.
+
+    `subject` is the caller as access rules name it. The guard sets it, and it travels to the shard's owner, which knows
+    the caller of each member. Empty: not checked, because the server has no rules or the caller is an administrator.
+    """
+
+    __slots__ = ()
+
+    subject: str
+
+
 class Audited:
     """A request that may be an administrator's: then `act` says whose."""
 

@@ -7,11 +7,19 @@ from typing import Any
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import NO_TOKEN
-from rota.protocol.messages.base import NO_GENERATION, Act, Audited, GroupRequest, NamespaceRequest, Parkable
+from rota.protocol.messages.base import (
+    NO_GENERATION,
+    Act,
+    Audited,
+    GroupRequest,
+    InMembersName,
+    NamespaceRequest,
+    Parkable,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyFence(GroupRequest):
+class VerifyFence(GroupRequest, InMembersName):
     """Is this fencing token, or `generation_id` with `member_id`, still that of a member of the current generation?
 
     A generation alone is enough only as long as no member of it was taken over.
@@ -22,6 +30,8 @@ class VerifyFence(GroupRequest):
     sign: bool = False
     """Also answer with a signed token, for services that check it without asking us. Needs `member_id`."""
     fencing_token: int | None = None
+    subject: str = ""
+    """Only with `sign`: whoever may describe the group may check a fence, as resources do."""
 
 
 @dataclass(frozen=True, slots=True)

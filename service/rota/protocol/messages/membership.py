@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import NO_TOKEN
-from rota.protocol.messages.base import NO_GENERATION, Act, Audited, GroupRequest, Parkable
+from rota.protocol.messages.base import NO_GENERATION, Act, Audited, GroupRequest, InMembersName, Parkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Protocol:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinGroup(GroupRequest, Parkable):
+class JoinGroup(GroupRequest, Parkable, InMembersName):
     """Ask to be in the next generation. Parks until the join phase is over, at most `wait_ms`.
 
     `new_member_id` is what the coordinator may give to a newcomer; it is drawn by the runtime,
@@ -39,6 +39,7 @@ class JoinGroup(GroupRequest, Parkable):
     wait_ms: int | None = None
     new_member_id: str = ""
     last_generation_id: int = NO_GENERATION
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class JoinReply:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncGroup(GroupRequest, Parkable):
+class SyncGroup(GroupRequest, Parkable, InMembersName):
     """Fetch this member's assignment; the leader also brings all assignments, or the reason why it has none."""
 
     member_id: str
@@ -79,6 +80,7 @@ class SyncGroup(GroupRequest, Parkable):
     assignments: tuple[tuple[str, bytes], ...] = ()
     leader_error: str | None = None
     wait_ms: int | None = None
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +99,14 @@ class SyncReply:
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat(GroupRequest, Parkable):
+class Heartbeat(GroupRequest, Parkable, InMembersName):
     """A heartbeat. With `wait_ms` it parks and answers the moment the group leaves the generation."""
 
     member_id: str
     generation_id: int
     group_instance_id: str | None = None
     wait_ms: int | None = None
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +129,11 @@ class MemberHeartbeat:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatMany(GroupRequest):
+class HeartbeatMany(GroupRequest, InMembersName):
     """Heartbeats of several members of one group, from one process. Never parks."""
 
     members: tuple[MemberHeartbeat, ...]
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +171,13 @@ class LeavingMember:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveGroup(GroupRequest, Audited):
+class LeaveGroup(GroupRequest, Audited, InMembersName):
     """Leave at once. `by_admin` marks a removal by an administrator (RemoveMembers)."""
 
     members: tuple[LeavingMember, ...]
     by_admin: bool = False
     act: Act | None = None
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages.base import Act, Audited, GroupRequest
+from rota.protocol.messages.base import Act, Audited, GroupRequest, InMembersName
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class OffsetToCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitOffsets(GroupRequest, Audited):
+class CommitOffsets(GroupRequest, Audited, InMembersName):
     """Record progress. Generation -1 without a member is an administrator's commit to an Empty group."""
 
     generation_id: int
@@ -26,6 +26,7 @@ class CommitOffsets(GroupRequest, Audited):
     member_id: str = ""
     group_instance_id: str | None = None
     act: Act | None = None
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,147 @@
+"""Members belong to the callers that joined: each operation in a member's name × each caller, over both transports."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rota.client.transports.grpc import GrpcTransport
+from rota.client.transports.http import HttpTransport
+from rota.credentials import Credentials
+from rota.fencing.keys import KeyRing, new_key, read_keys
+from rota.fencing.signer import Signer
+from rota.fencing.tokens import verify
+from rota.protocol import messages as m
+from rota.protocol.errors import ErrorCode
+from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service
+
+E = ErrorCode
+OPERATIONS: dict[str, Callable[[tuple[str, str], m.JoinReply], Any]] = {
+    "join": lambda key, me: replace(a_join(key), member_id=me.member_id),
+    "take over": lambda key, _: a_join(key),
+    "sync": lambda key, me: m.SyncGroup(*key, me.member_id, me.generation_id),
+    "heartbeat": lambda key, me: m.Heartbeat(*key, me.member_id, me.generation_id),
+    "commit": lambda key, me: m.CommitOffsets(
+        *key, me.generation_id, (m.OffsetToCommit("t", 0, 7),), me.member_id, "host-1"
+    ),
+    "leave": lambda key, me: m.LeaveGroup(*key, (m.LeavingMember(me.member_id),)),
+    "leave by instance": lambda key, _: m.LeaveGroup(*key, (m.LeavingMember("", "host-1"),)),
+    "sign": lambda key, me: m.VerifyFence(*key, me.generation_id, me.member_id, sign=True),
+    "check the fence": lambda key, me: m.VerifyFence(*key, me.generation_id, me.member_id),
+}
+REFUSED = {"own": E.NONE, "other": E.GROUP_AUTHORIZATION_FAILED, "administrator": E.NONE, "none": E.UNAUTHENTICATED}
+
+
+def a_join(key: tuple[str, str]) -> m.JoinGroup:
+    return m.JoinGroup(*key, "leader", (m.Protocol("single"),), 30_000, 30_000, group_instance_id="host-1")
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> KeyRing:
+    file = tmp_path / "fence.pem"
+    file.write_bytes(new_key())
+    return read_keys([file])
+
+
+@asynccontextmanager
+async def served(folder: Path, ring: KeyRing, more: str = "") -> AsyncIterator[tuple[Service, dict[str, Credentials]]]:
+    secrets = Secrets(folder)
+    callers = {
+        "own": Credentials(secrets.a_token("own")),
+        "other": Credentials(secrets.a_token("other")),
+        "administrator": Credentials(secrets.a_token("administrator", "operator")),
+        "none": Credentials(),
+    }
+    async with a_guarded_service(secrets, more, sign=Signer(lambda: ring, 60)) as service:
+        yield service, callers
+
+
+@asynccontextmanager
+async def calling(service: Service, transport: str, credentials: Credentials) -> AsyncIterator[Callable[..., Any]]:
+    """A function that sends a request and returns its reply."""
+    made: Any
+    if transport == "http":
+        url = str(service.http.base_url)
+        made = HttpTransport([url], credentials=credentials, inner=service.http._transport)
+    else:
+        made = GrpcTransport([f"grpc://{service.server.address}"], credentials=credentials)
+    try:
+
+        async def send(request: m.Request) -> Any:
+            return (await made.send(request, timeout_ms=5_000)).reply
+
+        yield send
+    finally:
+        await made.close()
+
+
+def error_of(reply: Any) -> ErrorCode:
+    """Of the call, or of the one member that leaves."""
+    part = reply.members[0].error if isinstance(reply, m.LeaveReply) and reply.members else reply.error
+    return ErrorCode(part if reply.error is E.NONE else reply.error)
+
+
+@pytest.mark.parametrize("transport", ["http", "grpc"])
+@pytest.mark.parametrize("caller", REFUSED)
+async def test_only_the_caller_that_joined_acts_for_a_member(
+    tmp_path: Path, ring: KeyRing, transport: str, caller: str
+) -> None:
+    async with served(tmp_path, ring) as (service, callers):
+        async with (
+            calling(service, transport, callers["own"]) as own,
+            calling(service, transport, callers[caller]) as it,
+        ):
+            found = {}
+            for number, (name, request) in enumerate(OPERATIONS.items()):
+                key = (NAMESPACE, f"g{number}")
+                me = await own(a_join(key))
+                found[name] = error_of(await it(request(key, me)))
+                is_as_it_was = (await own(m.Heartbeat(*key, me.member_id, me.generation_id))).error is E.NONE
+                assert is_as_it_was or found[name] is E.NONE, f"{name} was rejected, and the member is no more"
+
+    expected = dict.fromkeys(OPERATIONS, REFUSED[caller])
+    if caller == "other":
+        expected["check the fence"] = E.NONE
+    assert found == expected
+
+
+async def test_a_signed_token_is_for_the_caller_that_joined(tmp_path: Path, ring: KeyRing) -> None:
+    async with served(tmp_path, ring) as (service, callers):
+        async with calling(service, "http", callers["own"]) as own, calling(service, "http", callers["other"]) as other:
+            key = (NAMESPACE, "g")
+            me = await own(a_join(key))
+            sign = m.VerifyFence(*key, me.generation_id, me.member_id, sign=True)
+            mine, stolen = await own(sign), await other(sign)
+
+    token = verify(mine.token, ring.public)
+    assert (token.member_id, token.fencing_token, token.group_instance_id) == (me.member_id, me.fencing_token, "host-1")
+    assert (stolen.error, stolen.token) == (E.GROUP_AUTHORIZATION_FAILED, "")
+    assert "another caller" in stolen.detail
+
+
+async def test_a_batch_is_rejected_member_by_member(tmp_path: Path, ring: KeyRing) -> None:
+    async with served(tmp_path, ring) as (service, callers):
+        async with calling(service, "http", callers["own"]) as own:
+            me = await own(a_join((NAMESPACE, "g")))
+        answers = {}
+        for caller in ("own", "other", "administrator"):
+            body = {"members": [{"member_id": me.member_id, "generation_id": me.generation_id}]}
+            path = f"/v1/namespaces/{NAMESPACE}/groups/g/heartbeat"
+            answer = await service.http.post(path, json=body, headers=callers[caller].headers())
+            answers[caller] = answer.json()["members"][0]["error"]
+
+    assert answers == {"own": "NONE", "other": "GROUP_AUTHORIZATION_FAILED", "administrator": "NONE"}
+
+
+async def test_with_the_switch_off_callers_are_not_compared(tmp_path: Path, ring: KeyRing) -> None:
+    async with served(tmp_path, ring, "bind_members_to_callers = false\n") as (service, callers):
+        async with calling(service, "http", callers["own"]) as own, calling(service, "http", callers["other"]) as other:
+            me = await own(a_join((NAMESPACE, "g")))
+            reply = await other(m.Heartbeat(NAMESPACE, "g", me.member_id, me.generation_id))
+
+    assert reply.error is E.NONE
