@@ -58,7 +58,7 @@ class Counter:
 
     async def _count_some(self, shard: Shard) -> int:
         shard.raise_if_lost()
-        member_id, generation_id = shard.member_id, shard.token
+        member_id, generation_id = shard.member_id, shard.generation_id
         async with self._database.acquire() as connection, connection.transaction():
             start = max(0, await connection.fetchval(PROGRESS, GROUP, TOPIC, shard.partition))
             rows = await connection.fetch(NEXT, shard.partition, start, BATCH)

@@ -853,8 +853,12 @@ class Shard:
         """The fencing token: give it to whatever you write to, and have older ones refused there."""
 
     @property
+    def generation_id(self) -> int:
+        """The generation: with `member_id`, what `rota.commit_offsets` in a transaction asks for."""
+
+    @property
     def member_id(self) -> str:
-        """Who this process is in its group: what a fence in a transaction asks for beside the token."""
+        """Which member of its group this process is: what a fence asks for beside the generation or the token."""
 
     @property
     def valid_until(self) -> float | None:

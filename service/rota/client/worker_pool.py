@@ -42,8 +42,13 @@ class Shard:
         return self._consumer.fencing_token
 
     @property
+    def generation_id(self) -> int:
+        """The generation: with `member_id`, what `rota.commit_offsets` in a transaction asks for."""
+        return self._consumer.generation_id
+
+    @property
     def member_id(self) -> str:
-        """Who this process is in its group: what a fence in a transaction asks for beside the token."""
+        """Which member of its group this process is: what a fence asks for beside the generation or the token."""
         return self._consumer.member_id
 
     @property
