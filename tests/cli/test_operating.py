@@ -51,7 +51,7 @@ def test_why_of_a_stable_group_names_leader_and_token(rota: Rota) -> None:
     lines = rota("groups", "why", "indexers").out.splitlines()
 
     assert lines[0].startswith("Stable for ")
-    assert f"{member_id} at 127.0.0.1 leads; generation 1 is the fencing token." in lines[1]
+    assert f"{member_id} at 127.0.0.1 leads; its fencing token is 1048576, of generation 1." in lines[1]
     assert "It took " in lines[2]
 
 

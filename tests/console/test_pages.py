@@ -59,7 +59,7 @@ async def test_a_group_says_why_it_is_so_who_is_in_it_and_who_holds_what(site: S
     assert "audit 7 · documents 0-2" in text
     assert text.count("<rect") == 4 + 4  # the states of the machine, and the units on the map
     assert 'class="node lit calm"' in text
-    assert "generation 1 is the fencing token" in text
+    assert "its fencing token is 1048576, of generation 1" in text
 
 
 async def test_of_a_large_group_those_are_shown_whom_one_would_look_for(

@@ -10,6 +10,7 @@ from rota.group.journal import encode_entry
 from rota.observability.explanation import Explanation, Mood, duration, explain, listed
 from rota.observability.generations import Event, Generation, generations
 from rota.protocol import messages as m
+from rota.protocol.fencing_token import fencing_token
 from tests.unit.group.driver import (
     GROUP_ID,
     NAMESPACE,
@@ -51,7 +52,7 @@ def test_a_stable_group_waits_for_nobody_and_names_its_leader_and_token() -> Non
 
     assert told.mood is Mood.CALM
     assert told.headline == "Stable for 0 ms: 2 members in generation 1, nobody is waited for."
-    assert said(told, "leader") == ["m0 leads; generation 1 is the fencing token."]
+    assert said(told, "leader") == [f"m0 leads; its fencing token is {fencing_token(1)}, of generation 1."]
     (because,) = said(told, "because")
     assert because.startswith("The last rebalance began 600 ms ago: member m0 joined. It took 600 ms.")
 

@@ -75,7 +75,7 @@ shared("unknown_outcome_is_failure", "faults R5", "D3", 9, 16)
 shared("claimed_lease_counts_from_the_answer", "aesthetics D2, faults R8", "S15")
 shared("lease_counts_from_the_answer", "faults R3", "S15")
 shared("a_lease_that_ran_out_is_renewed", "faults R4", "L1 L2 L6 L7")
-shared("stale_renewal_reinstalls", "aesthetics D2", "S11 S15 L7 crash", 64, 82)
+shared("stale_renewal_reinstalls", "aesthetics D2", "S11 S15 L7 crash", 56, 170)
 shared("replies_after_the_lease", "aesthetics D2, faults R6", "S15", 21, 32)
 
 

@@ -396,11 +396,7 @@ class Member(Generic[Share]):
 
     @property
     def fencing_token(self) -> int:
-        """The fencing token: give it to what you write to, and have lower ones refused there; -1 in no generation.
-
-        It grows with the generation, and within one when a static member is replaced: the process that has the same
-        `group_instance_id` next gets a higher one.
-        """
+        """The fencing token, -1 in no generation. The next process with this `group_instance_id` gets a higher one."""
 
     @property
     def is_leader(self) -> bool:
