@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import asyncpg
@@ -45,12 +45,7 @@ async def _set_up(dsn: str) -> None:
         CREATE TABLE public.ledger (number integer, teller text);
         DO $$ BEGIN CREATE ROLE teller LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
         GRANT ALL ON ALL TABLES IN SCHEMA public TO teller;
-        GRANT USAGE ON SCHEMA rota TO teller;
-        GRANT EXECUTE ON FUNCTION rota.assert_current(text, text, integer, text) TO teller;
-        GRANT EXECUTE ON FUNCTION rota.assert_token(text, text, bigint, text) TO teller;
-        GRANT EXECUTE ON FUNCTION rota.commit_offsets(text, text, integer, text, jsonb) TO teller;
-        GRANT EXECUTE ON FUNCTION rota.commit_offsets(text, text, integer, text, text, integer, bigint, text) TO teller;
-        GRANT EXECUTE ON FUNCTION rota.committed_offset(text, text, text, integer) TO teller;
+        SELECT rota.grant_fences('teller', 'default');
         """
     )
     await connection.close()
@@ -64,8 +59,10 @@ def dsn(postgres_server: PostgresServer, bank_template: str) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def serving(dsn: str, **options: object) -> AsyncIterator[LocalCoordinator]:
-    store = SqlStore(dsn)
+async def serving(
+    dsn: str, *, on_terminated: Callable[[str], None] | None = None, **options: object
+) -> AsyncIterator[LocalCoordinator]:
+    store = SqlStore(dsn, on_terminated=on_terminated)
     await store.open(4)
     try:
         async with LocalCoordinator(store, shard_count=4, limits=LIMITS, lease_ms=60_000, **options) as coordinator:  # type: ignore[arg-type]

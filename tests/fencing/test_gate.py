@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import asyncpg
 import pytest
 
 from rota.runtime.coordinator import LocalCoordinator
-from tests.fencing.conftest import fetched, joined, replaced
+from tests.fencing.conftest import fetched, joined, replaced, serving
 
 ASSERT = "SELECT rota.assert_current('default', 'tellers', $1, $2)"
 COMMIT = "SELECT rota.commit_offsets('default', 'tellers', $1, $2, 'transfers', 0, 7)"
@@ -92,3 +95,130 @@ async def test_a_procedure_that_commits_commits_offsets(
     await teller.execute("CALL public.work($1, $2)", me.generation_id, me.member_id)
 
     assert await fetched(coordinator) == {("transfers", 0): 7}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - another process makes it true
+            await asyncio.sleep(0.02)
+
+
+async def wait_for_the_gate(dsn: str) -> None:
+    """Return when a transaction that commits holds a gate."""
+    query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 7682003 AND granted"
+    admin = await asyncpg.connect(dsn)
+    async with asyncio.timeout(10):
+        while not await admin.fetchval(query):  # noqa: ASYNC110 - another process makes it true
+            await asyncio.sleep(0.02)
+    await admin.close()
+
+
+SLEEPS_AT_COMMIT = """
+    CREATE TEMPORARY TABLE mine (id integer);
+    CREATE FUNCTION pg_temp.sleep() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN PERFORM pg_sleep(60); RETURN NULL; END $$;
+    CREATE CONSTRAINT TRIGGER last AFTER INSERT ON mine DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION pg_temp.sleep();
+"""
+
+
+async def test_a_commit_that_sleeps_in_the_gate_is_terminated(dsn: str, teller: asyncpg.Connection) -> None:
+    roles: list[str] = []
+    async with serving(dsn, on_terminated=roles.append) as coordinator:
+        me = await joined(coordinator)
+        await teller.execute(SLEEPS_AT_COMMIT)
+        transaction = teller.transaction()
+        await transaction.start()
+        await teller.execute(ASSERT, me.generation_id, me.member_id)
+        await teller.execute("INSERT INTO mine VALUES (1)")
+        commit = asyncio.create_task(transaction.commit())
+        await wait_for_the_gate(dsn)
+        new = await replaced(coordinator, me)
+        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, ConnectionError)):
+            await commit
+
+    assert (new.generation_id > me.generation_id, roles) == (True, ["teller"])
+
+
+@pytest.mark.parametrize("lock", ["pg_advisory_lock", "pg_advisory_lock_shared"])
+async def test_an_advisory_lock_of_the_gate_is_terminated(dsn: str, teller: asyncpg.Connection, lock: str) -> None:
+    roles: list[str] = []
+    async with serving(dsn, on_terminated=roles.append) as coordinator:
+        for shard_id in range(4):
+            await teller.execute(f"SELECT {lock}(7682003, {shard_id})")
+        me = await joined(coordinator)
+
+    assert (me.generation_id, roles) == (1, ["teller"])
+    assert teller.is_closed()
+
+
+async def test_a_server_without_the_right_says_which_role_is_in_the_way(
+    dsn: str, teller: asyncpg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin = await asyncpg.connect(dsn)
+    await admin.execute(
+        """
+        DO $$ BEGIN CREATE ROLE keeper LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+        GRANT USAGE ON SCHEMA rota TO keeper;
+        GRANT ALL ON ALL TABLES IN SCHEMA rota TO keeper;
+        GRANT ALL ON ALL SEQUENCES IN SCHEMA rota TO keeper;
+        """
+    )
+    await admin.close()
+    async with serving(dsn.replace("postgres@", "keeper@")) as coordinator:
+        for shard_id in range(4):
+            await teller.execute(f"SELECT pg_advisory_lock(7682003, {shard_id})")
+        joining = asyncio.create_task(joined(coordinator))
+        await until(lambda: "grant pg_signal_backend" in caplog.text)
+        await teller.close()
+        await asyncio.gather(joining, return_exceptions=True)
+
+    said = next(record for record in caplog.records if "cannot be terminated" in record.message)
+    assert said.role == "teller"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "SELECT rota.assert_current('other', 'tellers', 1)",
+        "SELECT rota.commit_offsets('other', 'tellers', 1, 'm', 'transfers', 0, 7)",
+        """SELECT rota.commit_offsets('other', 'tellers', 1, 'm', '[{"topic": "t", "partition": 0, "offset": 1}]')""",
+        "SELECT rota.committed_offset('other', 'tellers', 'transfers', 0)",
+    ],
+)
+async def test_a_role_uses_fences_in_its_namespaces_alone(dsn: str, teller: asyncpg.Connection, call: str) -> None:
+    with pytest.raises(asyncpg.PostgresError, match="GROUP_AUTHORIZATION_FAILED: role teller") as refused:
+        await teller.execute(call)
+
+    assert refused.value.sqlstate == "RT006"
+    assert refused.value.hint == "SELECT rota.grant_fences('teller', 'other');"
+
+
+async def test_a_namespace_is_granted_to_members_of_a_role(dsn: str) -> None:
+    committed = "SELECT rota.committed_offset('other', 'tellers', 'transfers', 0)"
+    admin = await asyncpg.connect(dsn)
+    await admin.execute(
+        """
+        DO $$ BEGIN
+            CREATE ROLE clerks; CREATE ROLE clerk LOGIN IN ROLE clerks;
+        EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+        SELECT rota.grant_fences('clerks', 'other');
+        """
+    )
+    try:
+        clerk = await asyncpg.connect(dsn, user="clerk")
+        assert await clerk.fetchval(committed) == -1
+        await clerk.execute("SET ROLE clerks")
+        assert await clerk.fetchval(committed) == -1
+        await admin.execute("SELECT rota.revoke_fences('clerks', 'other')")
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await clerk.fetchval(committed)
+        await clerk.close()
+    finally:
+        await admin.close()
+
+
+@pytest.mark.parametrize("call", ["rota.grant_fences('teller', '*')", "rota.check_role('default')"])
+async def test_an_application_grants_itself_nothing(teller: asyncpg.Connection, call: str) -> None:
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await teller.execute(f"SELECT {call}")

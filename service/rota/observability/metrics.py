@@ -140,6 +140,12 @@ class Metrics:
             "Shards of which the store had lost lines: it went back to an earlier state.",
             registry=self.registry,
         )
+        self._gate_sessions = Counter(
+            "rota_gate_sessions_terminated_total",
+            "Sessions on Postgres that kept the gate of a shard from its owner, and were terminated.",
+            ["role"],
+            registry=self.registry,
+        )
         # Without a Redis there is nothing to say about it: the label keeps the sample away until there is.
         self._liveness_up = Gauge(
             "rota_liveness_up",
@@ -230,6 +236,10 @@ class Metrics:
     def store_failed(self, operation: str) -> None:
         """`operation` is commit or leases."""
         self._store_failures.labels(operation).inc()
+
+    def gate_session_terminated(self, role: str) -> None:
+        """`role` is that of the session: the roles of a database are few."""
+        self._gate_sessions.labels(role).inc()
 
     def rebalance_started(self, reason: str) -> None:
         """`reason` in words, as the journal has it; the label is one of a few."""

@@ -68,9 +68,9 @@ async def open_services(
     `peer_secret` what it shares with those beside it where the settings name no secrets.
     """
     load_protocol_types()
-    store = await _open_store(settings)
+    metrics = Metrics()
+    store = await _open_store(settings, metrics)
     try:
-        metrics = Metrics()
         if store.went_back:
             metrics.store_went_back(settings.shard_count)
         embedded = isinstance(store.location, SqliteLocation)
@@ -247,13 +247,14 @@ async def _peer_server(
         await server.stop()
 
 
-async def _open_store(settings: Settings) -> SqlStore:
+async def _open_store(settings: Settings, metrics: Metrics) -> SqlStore:
     location = parse_store_url(settings.store)
     if isinstance(location, SqliteLocation):
         location.path.parent.mkdir(parents=True, exist_ok=True)
         await upgrade(settings.store)
     # A write that hangs must have given up well before the lease that allowed it is over.
-    store = SqlStore(settings.store, write_timeout_ms=min(3_000, settings.lease_ms * 6 // 10))
+    write_timeout_ms = min(3_000, settings.lease_ms * 6 // 10)
+    store = SqlStore(settings.store, write_timeout_ms=write_timeout_ms, on_terminated=metrics.gate_session_terminated)
     await store.open(settings.shard_count)
     return store
 

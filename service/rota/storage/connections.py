@@ -25,6 +25,7 @@ from rota.storage.engine import (
     sqlite_engine,
 )
 from rota.storage.errors import UPGRADE_HINT, sqlstate, store_errors
+from rota.storage.gate import NO_RIGHT, Gate, OnTerminated
 from rota.storage.partitions import create_partitions_ahead
 from rota.storage.store_file import StoreFile
 from rota.storage.store_note import read_length, read_standing, recognise
@@ -34,7 +35,6 @@ _log = logging.getLogger(__name__)
 
 _POSTGRES_CONNECTIONS = 8
 _SQLITE_READERS = 2
-_NO_RIGHT = "42501"
 
 
 class Connections(Protocol):
@@ -137,12 +137,20 @@ class PostgresConnections:
     dialect = "postgresql"
     appender: Appender = PostgresAppender()
 
-    def __init__(self, location: PostgresLocation, *, write_timeout_ms: int, read_timeout_ms: int) -> None:
+    def __init__(
+        self,
+        location: PostgresLocation,
+        *,
+        write_timeout_ms: int,
+        read_timeout_ms: int,
+        on_terminated: OnTerminated | None = None,
+    ) -> None:
         self._location = location
         self._write_timeout_ms = write_timeout_ms
         self._read_timeout_ms = read_timeout_ms
         self._engine: AsyncEngine | None = None
         self._appending: KeptConnection | None = None
+        self._gate = Gate(self.writing, on_terminated)
 
     async def open(self) -> None:
         is_direct = await self._find_out_whether_direct()
@@ -168,6 +176,7 @@ class PostgresConnections:
         """There is no place for it outside of the store."""
 
     async def close(self) -> None:
+        await self._gate.close()
         if self._appending is not None:
             await self._appending.close()
         if self._engine is not None:
@@ -179,8 +188,12 @@ class PostgresConnections:
         mode = "ISOLATION LEVEL READ COMMITTED READ WRITE"
         return postgres_transaction(self._opened(), self._write_timeout_ms, mode=mode)
 
-    def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        return self._appending.use() if self._appending is not None else self.writing()
+    @asynccontextmanager
+    async def appending(self) -> AsyncIterator[AsyncConnection]:
+        transaction = self._appending.use() if self._appending is not None else self.writing()
+        with self._gate.watched():
+            async with transaction as connection:
+                yield connection
 
     def reading(self, *, isolated: bool = True) -> AbstractAsyncContextManager[AsyncConnection]:
         mode = f"ISOLATION LEVEL {'REPEATABLE READ' if isolated else 'READ COMMITTED'} READ ONLY"
@@ -196,16 +209,24 @@ class PostgresConnections:
             async with self.writing() as connection:
                 created = await create_partitions_ahead(connection)
         except DBAPIError as error:
-            if sqlstate(error) != _NO_RIGHT:
+            if sqlstate(error) != NO_RIGHT:
                 raise
             _log.warning("no right to make the journal's partitions: %s does it, too", UPGRADE_HINT)
         else:
             _log.debug("made the journal's partitions %s", created)
 
 
-def connections_to(location: StoreLocation, *, write_timeout_ms: int, read_timeout_ms: int) -> Connections:
+def connections_to(
+    location: StoreLocation, *, write_timeout_ms: int, read_timeout_ms: int, on_terminated: OnTerminated | None = None
+) -> Connections:
+    """`on_terminated` gets the role of each session on Postgres that kept the gate of a shard (`gate.py`)."""
     match location:
         case SqliteLocation(path):
             return SqliteConnections(path, write_timeout_ms=write_timeout_ms)
         case PostgresLocation():
-            return PostgresConnections(location, write_timeout_ms=write_timeout_ms, read_timeout_ms=read_timeout_ms)
+            return PostgresConnections(
+                location,
+                write_timeout_ms=write_timeout_ms,
+                read_timeout_ms=read_timeout_ms,
+                on_terminated=on_terminated,
+            )

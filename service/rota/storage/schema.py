@@ -273,7 +273,7 @@ group_events = Table(
 )
 
 # What users' own transactions have committed through `rota.commit_offsets`, until the shard's owner has taken it in.
-# The offset itself stands in `offsets` already. Only Postgres has these two, and the functions that write them.
+# The offset itself stands in `offsets` already. Only Postgres has the next three, and the functions that write them.
 side_commits = Table(
     "side_commits",
     metadata,
@@ -297,6 +297,15 @@ fence_checks = Table(
     Column("member_id", Name),
     Column("offsets", Json, comment="what is to be committed; null where the fence alone is checked"),
     prefixes=["UNLOGGED"],
+    info={"only": "postgresql"},
+)
+
+# Which roles may use the fence functions in which namespaces; `rota.grant_fences` writes it.
+fence_roles = Table(
+    "fence_roles",
+    metadata,
+    Column("role_name", Name, primary_key=True),
+    Column("namespace", Name, primary_key=True, comment="* is all of them"),
     info={"only": "postgresql"},
 )
 

@@ -27,6 +27,7 @@ from rota.replica.ports import (
 from rota.storage.batches import check_batches
 from rota.storage.connections import connections_to
 from rota.storage.errors import UPGRADE_HINT, store_errors
+from rota.storage.gate import OnTerminated
 from rota.storage.identity import fix_identity, read_incarnation
 from rota.storage.journal import read_events
 from rota.storage.leases import Leases
@@ -43,10 +44,18 @@ class SqlStore:
 
     A write (lease or append) that takes more than `write_timeout_ms` raises `StoreUnavailable`, and
     Postgres gives up its statements after that time, too: keep it below the lease. The reads that a renewal
-    or a commit waits for (`owners`, `side_commits`) end by then, too.
+    or a commit waits for (`owners`, `side_commits`) end by then, too. `on_terminated` gets the role of each session
+    that was terminated because it kept the gate of a shard (`gate.py`).
     """
 
-    def __init__(self, url: str, *, write_timeout_ms: int = 3_000, read_timeout_ms: int = 30_000) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        write_timeout_ms: int = 3_000,
+        read_timeout_ms: int = 30_000,
+        on_terminated: OnTerminated | None = None,
+    ) -> None:
         self.location = parse_store_url(url)
         self.incarnation = ""
         """Random id of this journal, known once the store is open: its sequence numbers mean nothing in another."""
@@ -55,7 +64,10 @@ class SqlStore:
         self._write_timeout_s = write_timeout_ms / 1000
         self._read_timeout_s = read_timeout_ms / 1000
         self._connections = connections_to(
-            self.location, write_timeout_ms=write_timeout_ms, read_timeout_ms=read_timeout_ms
+            self.location,
+            write_timeout_ms=write_timeout_ms,
+            read_timeout_ms=read_timeout_ms,
+            on_terminated=on_terminated,
         )
         self._is_in_use = False
         self._replicas = Replicas(self._connections.dialect)
