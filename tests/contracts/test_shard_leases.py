@@ -101,6 +101,16 @@ async def test_renewing_in_another_replicas_name_does_nothing(store: ShardStore)
     assert await store.renew([claim], "r-2", A_MINUTE_MS) == []
 
 
+async def test_a_shard_is_confirmed_to_its_last_claimant_alone(store: ShardStore) -> None:
+    old = await store.claim([0, 1], "r-1", "http://one", A_MINUTE_MS)
+    new = await claim_one(store, 0, "r-1")
+
+    assert await store.confirm(old, "r-1") == [1]
+    assert await store.confirm([new, old[1]], "r-1") == [0, 1]
+    assert await store.confirm([new], "r-2") == []
+    assert await store.confirm([], "r-1") == []
+
+
 async def test_a_released_shard_is_free_at_once(store: ShardStore) -> None:
     claims = await store.claim([0, 1], "r-1", "http://one", A_MINUTE_MS)
 

@@ -10,6 +10,7 @@ from rota.group import offsets, rebalance, shard, sync
 from rota.group.state import STABLE
 from rota.protocol.errors import ErrorCode
 from rota.replica.known_owners import KnownOwners
+from rota.runtime import coordinator
 from rota.storage import memory, prune_plan
 from rota.testing import replica
 from tests.sim.registry import Patch, mutant
@@ -106,6 +107,13 @@ def _with_shards_known(original: Any) -> Any:
         self.keeper.known.mine = self.keeper.leases.owned
 
     return init
+
+
+@mutant
+def a_fence_check_is_answered_by_the_lease_alone(patch: Patch) -> None:
+    """S15 (F6): a former owner, whose lease goes on because a clock was set, says that a fence holds."""
+    for server in (coordinator, replica):
+        patch(server, "needs_confirmation", lambda _request: False)
 
 
 # --- users' transactions ----------------------------------------------------------------------------------

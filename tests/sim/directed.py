@@ -9,7 +9,7 @@ from rota.replica.forwarding import NoAnswer
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
-from tests.runtime import test_waiting
+from tests.runtime import test_confirming, test_waiting
 from tests.runtime.conftest import NOW
 from tests.unit.group import test_progress, test_static_members
 from tests.unit.replica import test_forwarding, test_group_commit, test_leases, test_owned_shard, test_shared_liveness
@@ -49,6 +49,16 @@ async def _hang_up() -> None:
         await test_waiting.test_a_client_that_hangs_up_is_unparked_and_its_member_keeps_its_session(coordinator)
 
 
+@in_virtual_time
+async def _take_the_shard() -> None:
+    clock = LoopClock()
+    store = MemoryStore(clock.monotonic_ms)
+    await store.open(1)
+    async with LocalCoordinator(store, shard_count=1, limits=NOW, clock=clock) as coordinator:
+        await coordinator.wait_until_ready()
+        await test_confirming.test_a_fence_is_not_confirmed_where_another_owns_the_shard(coordinator, store.tables)
+
+
 DIRECTED: dict[str, Directed] = {
     "a_call_of_unknown_outcome_is_sent_again": Directed(
         test_forwarding.test_a_call_of_unknown_outcome_is_not_sent_again, _lose_an_answer
@@ -57,6 +67,9 @@ DIRECTED: dict[str, Directed] = {
         test_waiting.test_a_client_that_hangs_up_is_unparked_and_its_member_keeps_its_session, _hang_up
     ),
     "a_closed_shard_still_decides": Directed(test_owned_shard.test_a_closed_shard_answers_only_what_it_has_decided),
+    "a_fence_check_is_answered_by_the_lease_alone": Directed(
+        test_confirming.test_a_fence_is_not_confirmed_where_another_owns_the_shard, _take_the_shard
+    ),
     "a_heartbeat_is_answered_from_memory": Directed(
         test_owned_shard.test_a_heartbeat_is_left_to_submit_unless_all_is_durable
     ),

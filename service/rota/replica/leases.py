@@ -18,6 +18,7 @@ from typing import Any
 from rota.group.rows import ShardImage
 from rota.protocol.errors import ErrorCode
 from rota.replica import steps
+from rota.replica.confirmation import NOT_OWNED
 from rota.replica.known_owners import KnownOwners
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard
 from rota.replica.placement import shards_of
@@ -250,7 +251,7 @@ class Leases:
         for shard_id, owned in sent.items():
             # A shard that was dropped meanwhile stays dropped: this answer is about its old claim (R2).
             if shard_id not in kept:
-                lost.append((owned, "the lease went to another replica"))
+                lost.append((owned, NOT_OWNED))
             elif not owned.may_answer(now):
                 # No member could heartbeat in the meantime, so every session has to start afresh.
                 lost.append((owned, "the lease had run out before it was renewed"))

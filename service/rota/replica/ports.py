@@ -179,6 +179,9 @@ class ShardStore(Protocol):
     async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[Renewal]:
         """Prolong the leases; returns the shards that are still ours with the claim's epoch, by id."""
 
+    async def confirm(self, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
+        """Read which of the shards are still ours with the claim's epoch, whatever any clock says."""
+
     async def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:
         """End the leases now, where they are still ours with the claim's epoch."""
 

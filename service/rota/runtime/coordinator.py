@@ -27,12 +27,14 @@ from rota.protocol.messages import (
     VerifyFence,
     refuse,
 )
+from rota.replica.confirmation import needs_confirmation
 from rota.replica.forwarding import DRAINING, Forwarding, shard_of_request
 from rota.replica.listing import not_all, page_of_shards
 from rota.replica.ports import Answer, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
 from rota.replica.side_door import needs_side_commits
 from rota.runtime.assigning import ServerAssigner
 from rota.runtime.clock import Clock, SystemClock
+from rota.runtime.confirming import Confirmations
 from rota.runtime.directory import Directory
 from rota.runtime.forwarding import Forwarder, Peers
 from rota.runtime.host import ShardHost
@@ -117,6 +119,8 @@ class LocalCoordinator:
             sessions=self._sessions,
             assign=self._assigner.want,
         )
+        # A store that is this process's alone has no other owner.
+        self._confirmations = None if steal else Confirmations(store, self.replica_id, self._ownership.give_up)
 
     async def __aenter__(self) -> LocalCoordinator:
         await self.start()
@@ -316,7 +320,12 @@ class LocalCoordinator:
         host = self._ownership.hosts[shard_id]
         if needs_side_commits(request) and not await self._knows_progress(host):
             return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store does not answer"))
+        if needs_confirmation(request) and not await self._is_owner(host):
+            return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store does not confirm the owner"))
         return await _answered(host, request)
+
+    async def _is_owner(self, host: ShardHost) -> bool:
+        return self._confirmations is None or await self._confirmations.is_owner(host)
 
     async def _knows_progress(self, host: ShardHost) -> bool:
         """Look at what users committed in transactions of their own, past the shard's memory: before it is shown."""

@@ -60,6 +60,9 @@ class Connections(Protocol):
     def appending(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """As `writing`, for the appender alone: BEGIN and COMMIT are left out where they are its own, or not needed."""
 
+    def single(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """For one statement that writes nothing: in one round trip where the engine can do that."""
+
     def reading(self, *, isolated: bool = True) -> AbstractAsyncContextManager[AsyncConnection]:
         """A transaction in which every statement sees the same snapshot.
 
@@ -119,6 +122,9 @@ class SqliteConnections:
         async with writing as connection:
             yield connection
         self._file.check()
+
+    def single(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        return self._readers.begin()
 
     def reading(self, *, isolated: bool = True) -> AbstractAsyncContextManager[AsyncConnection]:  # noqa: ARG002
         return self._readers.begin()
@@ -190,10 +196,12 @@ class PostgresConnections:
 
     @asynccontextmanager
     async def appending(self) -> AsyncIterator[AsyncConnection]:
-        transaction = self._appending.use() if self._appending is not None else self.writing()
         with self._gate.watched():
-            async with transaction as connection:
+            async with self.single() as connection:
                 yield connection
+
+    def single(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        return self._appending.use() if self._appending is not None else self.writing()
 
     def reading(self, *, isolated: bool = True) -> AbstractAsyncContextManager[AsyncConnection]:
         mode = f"ISOLATION LEVEL {'REPEATABLE READ' if isolated else 'READ COMMITTED'} READ ONLY"

@@ -65,6 +65,11 @@ class Leases:
         self._renew = update_ours.values(renewed).returning(
             shards.c.shard_id, shards.c.last_seq, shards.c.generation_floor
         )
+        self._confirm = (
+            select(shards.c.shard_id)
+            .join_from(self._held.table, shards, shards.c.shard_id == self._held.table.c.shard_id)
+            .where(shards.c.epoch == self._held.table.c.epoch, shards.c.replica_id == _ME)
+        )
         self._release = update_ours.values(lease_until_ms=store_clock_ms())
         floors = {"shard_id": Integer(), "generation_floor": Integer(), "epoch_floor": BigInteger()}
         self._floors = given_rows(dialect, "floors", floors)
@@ -103,6 +108,10 @@ class Leases:
     ) -> list[Renewal]:
         values = {"me": replica_id, "lease_ms": lease_ms, **self._held.bind(_shards_and_epochs(claims))}
         return sorted(Renewal(*row) for row in await connection.execute(self._renew, values))
+
+    async def confirm(self, connection: AsyncConnection, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
+        values = {"me": replica_id, **self._held.bind(_shards_and_epochs(claims))}
+        return sorted((await connection.scalars(self._confirm, values)).all())
 
     async def release(self, connection: AsyncConnection, claims: Sequence[ShardClaim], replica_id: str) -> None:
         await connection.execute(self._release, {"me": replica_id, **self._held.bind(_shards_and_epochs(claims))})

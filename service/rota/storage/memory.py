@@ -183,6 +183,9 @@ class MemoryTables:
             shard.timeline = self.timeline if self.timeline is not None else shard.timeline
         return [Renewal(shard_id, shard.last_seq, shard.generation_floor) for shard_id, shard in held.items()]
 
+    def confirm(self, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
+        return self._held(claims, replica_id)
+
     def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:
         for shard_id in self._held(claims, replica_id):
             self._shards[shard_id].lease_until_ms = self._clock_ms()
@@ -363,6 +366,9 @@ class MemoryStore:
 
     async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[Renewal]:
         return self.tables.renew(claims, replica_id, lease_ms)
+
+    async def confirm(self, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
+        return self.tables.confirm(claims, replica_id)
 
     async def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:
         self.tables.release(claims, replica_id)

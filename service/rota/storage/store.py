@@ -157,6 +157,12 @@ class SqlStore:
             await self._connections.note_length(connection)
             return renewals
 
+    async def confirm(self, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
+        if not claims:
+            return []
+        async with self._writing(self._connections.single()) as connection:
+            return await self._leases.confirm(connection, claims, replica_id)
+
     async def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:
         if claims:
             async with self._writing() as connection:

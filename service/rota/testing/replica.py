@@ -17,6 +17,7 @@ from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import SideCommit
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import GroupRequest, JoinGroup, Request, refuse
+from rota.replica.confirmation import NOT_OWNED, needs_confirmation
 from rota.replica.group_commit import Append, GroupCommit, ReadSideCommits
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard, Ready
 from rota.replica.ports import Answer
@@ -78,6 +79,8 @@ class Replica(ReplicaProcess):
         owned = self.owned[shard_id]
         if self.world.parts.side_door and needs_side_commits(request):
             self.take_in(owned, partial(self._serve_if_known, owned, incoming, request))
+        elif needs_confirmation(request):
+            self._confirm(owned, partial(self._submit, owned, incoming, request), incoming, request)
         else:
             self._submit(owned, incoming, request)
 
@@ -86,6 +89,25 @@ class Replica(ReplicaProcess):
             self._submit(owned, incoming, request)
         else:
             incoming.answer(Answer(refuse(request, NOT_AVAILABLE, "the store does not answer")))
+
+    def _confirm(self, owned: OwnedShard, then: Callable[[], None], incoming: Incoming, request: Request) -> None:
+        """Go on once the store says that the shard is still owned here."""
+
+        def read(held: list[int] | None) -> None:
+            if held == [owned.shard_id]:
+                then()
+                return
+            if held is not None:
+                self.drop(owned, NOT_OWNED)
+            incoming.answer(Answer(refuse(request, NOT_AVAILABLE, "the store does not confirm the owner")))
+
+        self.world.store.submit(
+            self,
+            partial(self.world.store.tables.confirm, [owned.claim], self.replica_id),
+            self.keeper.leases.lease_ms // 2,
+            read,
+            cut_off=self.cut_off_from_store(),
+        )
 
     def _submit(self, owned: OwnedShard, incoming: Incoming, request: Request) -> None:
         if isinstance(request, JoinGroup) and not request.member_id:

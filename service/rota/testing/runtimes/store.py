@@ -131,6 +131,9 @@ class StoreOfReplica:
     async def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[Renewal]:
         return await self._lease(lambda: self._tables.renew(claims, replica_id, lease_ms))
 
+    async def confirm(self, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
+        return await self._write(lambda: self._tables.confirm(claims, replica_id))
+
     async def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:
         await self._write(lambda: self._tables.release(claims, replica_id))
 
