@@ -65,12 +65,12 @@ class PostgresServer(Server):
     def start(self) -> None:
         if not self.data_directory.exists():
             copy: list[str | Path] = ["cp", "-Rp", _initialised_cluster(), self.data_directory]
-            _run(copy, _environment(self._directory), user=server_user())
+            run_program(copy, environment_of(self._directory), user=server_user())
         options = [f"--{name}={value}" for name, value in self._settings.items()]
         self._process = Process(
             [binary("postgres"), "-D", self.data_directory, *options],
             self._directory / "postgres.log",
-            env=_environment(self._directory),
+            env=environment_of(self._directory),
             user=server_user(),
             place=self._place,
         )
@@ -105,7 +105,7 @@ class PostgresServer(Server):
     def execute(self, statement: str, *, database: str = "postgres") -> str:
         """Run one statement in a connection of its own; returns what psql prints, unaligned and without headings."""
         options = ["-XqAt", "-v", "ON_ERROR_STOP=1", "-d", self.dsn(database), "-c", statement]
-        return _run([binary("psql"), *options], _environment(self._directory), user=None)
+        return run_program([binary("psql"), *options], environment_of(self._directory), user=None)
 
     def _accepts_connections(self) -> bool:
         # The postmaster keeps its state in the eighth line of its lock file, where pg_ctl looks for it, too.
@@ -146,13 +146,13 @@ def _initialised_cluster() -> Path:
     directory = make_server_directory("postgres-initdb")
     options = ["-A", "trust", "--no-sync", "--no-locale", "--encoding=UTF8", "--no-instructions"]
     command: list[str | Path] = [binary("initdb"), "-D", directory / "data", "-U", "postgres", *options]
-    _run(command, _environment(directory), user=server_user())
+    run_program(command, environment_of(directory), user=server_user())
     with (directory / "data" / "pg_hba.conf").open("a") as rules:
         rules.write("host all all samenet trust\n")  # In a place of its own a server is reached from others.
     return directory / "data"
 
 
-def _run(command: list[str | Path], env: Mapping[str, str], *, user: int | None) -> str:
+def run_program(command: list[str | Path], env: Mapping[str, str], *, user: int | None) -> str:
     """Run a program of the server to its end; returns what it printed, or fails with that."""
     done = subprocess.run(
         command,
@@ -170,6 +170,6 @@ def _run(command: list[str | Path], env: Mapping[str, str], *, user: int | None)
     return done.stdout.strip()
 
 
-def _environment(home: Path) -> dict[str, str]:
+def environment_of(home: Path) -> dict[str, str]:
     """An environment in which neither the user's locale nor `PG*` variables change what the programs do."""
     return {"HOME": str(home), "LC_ALL": "C", "PATH": os.defpath, "TZ": "UTC"}
