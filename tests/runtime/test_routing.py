@@ -266,7 +266,7 @@ async def test_a_replica_that_stops_costs_its_groups_no_generation_and_its_clien
 
 
 async def test_the_shards_of_a_replica_that_died_are_taken_when_its_leases_are_over(tables: MemoryTables) -> None:
-    async with a_replica(tables, "r2") as staying:
+    async with a_replica(tables, "r2", lease_ms=2_000) as staying:
         async with a_replica(tables, "r1", lease_ms=2_000) as dying:
             await settled([dying, staying])
             group = a_group_of(dying)

@@ -2,7 +2,8 @@
 
 The store's clock may be set: by NTP, or by a failover to a host whose clock is ahead. Then a lease seems to be over
 while its owner, on its own clock, goes on to answer. So each read is compared with this replica's monotonic clock. Once
-the store's clock has been set, a lease that seems over may go on for the length of one lease.
+the store's clock has been set, a lease that seems over may go on for the length of one lease. The first read cannot be
+compared, so it counts as if the clock had just been set.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Container, Iterable
 from typing import NamedTuple
 
 from rota.replica.going_back import Asked, StoreMemory
-from rota.replica.ports import Replica, ShardOwner
+from rota.replica.ports import RELEASED, Replica, ShardOwner
 
 UNCLAIMED_MS = 100
 """A free shard is read again after so long: it is due to a replica that was up a moment ago, and may be dead."""
@@ -50,7 +51,7 @@ class KnownOwners:
         self.read_ms = 0
         """When the last read was sent, by the monotonic clock."""
         self.clock_set_ms: int | None = None
-        """When a read last showed that the store's clock had been set, by the monotonic clock."""
+        """When a read last showed that the store's clock may have been set, by the monotonic clock."""
         self._ahead: Ahead | None = None
 
     def update(
@@ -73,7 +74,10 @@ class KnownOwners:
 
     def _compare_clocks(self, read: Ahead) -> None:
         """One read is as exact as it was quick, all together are more so, as long as no clock is set."""
-        known = self._ahead.seen_later(read.at_ms) if self._ahead is not None else read
+        if self._ahead is None:
+            self.clock_set_ms, self._ahead = read.at_ms, read
+            return
+        known = self._ahead.seen_later(read.at_ms)
         if read.least_ms > known.most_ms + SLACK_MS or read.most_ms < known.least_ms - SLACK_MS:
             # Also backwards: it may have been set again, forwards, since an owner renewed its lease.
             self.clock_set_ms, self._ahead = read.at_ms, read
@@ -102,6 +106,11 @@ class KnownOwners:
         """Whether no other replica has ever claimed the shard since this one has."""
         owner = self.owners.get(shard_id)
         return owner is None or owner.replica_id == self.replica_id
+
+    def is_released(self, shard_id: int) -> bool:
+        """Whether its owner has given the shard back: no clock has to judge that."""
+        owner = self.owners.get(shard_id)
+        return owner is not None and owner.lease_until_ms == RELEASED
 
     def next_free_ms(self, here: Container[int]) -> int | None:
         """When, by the monotonic clock, a shard that is not `here` may become free. A live owner renews long before."""

@@ -192,7 +192,8 @@ class Leases:
         """Also by this replica's clock: where the store's was set, the owner may go on for the length of one lease."""
         set_ms = self.known.clock_set_ms
         is_judged = set_ms is None or now.monotonic_ms >= set_ms + self.lease_ms
-        return self.known.is_free(shard_id) and (is_judged or self.known.is_no_other(shard_id))
+        needs_no_clock = self.known.is_no_other(shard_id) or self.known.is_released(shard_id)
+        return self.known.is_free(shard_id) and (is_judged or needs_no_clock)
 
     def _claim_and_load(self, shard_ids: Sequence[int], now: Now) -> Generator[Do, tuple[Any, Now], Now]:
         lease_until_ms = now.monotonic_ms + self.lease_ms

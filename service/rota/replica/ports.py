@@ -90,6 +90,10 @@ class Floor(NamedTuple):
     """The next claim's epoch is greater than this."""
 
 
+RELEASED = 0
+"""The end of a lease that its owner has released: no clock has to judge it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShardOwner:
     """Who owns a shard, by the store's clock. `lease_left_ms` is 0 or less where the lease is over."""
@@ -107,7 +111,7 @@ class ShardOwner:
     own_grpc_port: int = 0
     """The owner's alone, at the host that was asked: its other ports it shares with who says so. 0 is none."""
     lease_until_ms: int = 0
-    """When the lease ends, as the store's clock shows it; 0 where the store was not asked. Only differences count."""
+    """When the lease ends, as the store's clock shows it; `RELEASED`, also where the store was not asked."""
     claimed_seq: int | None = None
     """The journal's last entry when this epoch began; None where that is not known."""
     incarnation: str = ""

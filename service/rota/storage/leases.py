@@ -26,7 +26,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.protocol.ids import NO_SHARD
-from rota.replica.ports import EPOCHS_SKIPPED, Floor, Renewal, ShardClaim, ShardOwner
+from rota.replica.ports import EPOCHS_SKIPPED, RELEASED, Floor, Renewal, ShardClaim, ShardOwner
 from rota.storage.bulk import GivenRows, given_rows
 from rota.storage.schema import POSTGRES_SCHEMA, shards, store, store_clock_ms
 
@@ -70,7 +70,7 @@ class Leases:
             .join_from(self._held.table, shards, shards.c.shard_id == self._held.table.c.shard_id)
             .where(shards.c.epoch == self._held.table.c.epoch, shards.c.replica_id == _ME)
         )
-        self._release = update_ours.values(lease_until_ms=store_clock_ms())
+        self._release = update_ours.values(lease_until_ms=RELEASED)
         floors = {"shard_id": Integer(), "generation_floor": Integer(), "epoch_floor": BigInteger()}
         self._floors = given_rows(dialect, "floors", floors)
         self._raise_floors = _raise_floors(dialect, self._floors)

@@ -21,6 +21,7 @@ from rota.group.state import GroupState
 from rota.protocol.errors import ErrorCode, check_not_pruned
 from rota.replica.ports import (
     EPOCHS_SKIPPED,
+    RELEASED,
     Floor,
     JournalEvent,
     Renewal,
@@ -188,7 +189,7 @@ class MemoryTables:
 
     def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:
         for shard_id in self._held(claims, replica_id):
-            self._shards[shard_id].lease_until_ms = self._clock_ms()
+            self._shards[shard_id].lease_until_ms = RELEASED
 
     def owners(self) -> list[ShardOwner]:
         now_ms = self._clock_ms()

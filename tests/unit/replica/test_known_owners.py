@@ -7,7 +7,7 @@ import pytest
 from rota.replica.known_owners import SLACK_MS, Ahead, KnownOwners
 from rota.replica.leases import Leases
 from rota.replica.owned_shard import Now
-from rota.replica.ports import Replica, ShardOwner
+from rota.replica.ports import RELEASED, Replica, ShardOwner
 
 LEASE_MS = 1_000
 
@@ -64,7 +64,7 @@ def test_a_slow_read_shows_no_step_and_leaves_doubt() -> None:
     reader.ahead_ms += 300
 
     assert not reader.read(at_ms=500, takes_ms=400)
-    assert reader.known.clock_set_ms is None
+    assert reader.known.clock_set_ms == 400
     assert not reader.read(at_ms=950, takes_ms=2)
     assert reader.known.clock_set_ms == 952
 
@@ -79,7 +79,7 @@ def test_a_clock_was_set_if_it_differs_beyond_the_slack(sign: int) -> None:
     reader.read(at_ms=9_000, takes_ms=0)
     reader.ahead_ms += sign * SLACK_MS
     reader.read(at_ms=9_100, takes_ms=0)
-    assert reader.known.clock_set_ms is None
+    assert reader.known.clock_set_ms == 9_000
 
     reader.ahead_ms += sign * (2 * SLACK_MS + 1)
     reader.read(at_ms=9_200, takes_ms=0)
@@ -98,10 +98,24 @@ def test_a_slow_read_delays_when_a_shard_becomes_free() -> None:
 def test_a_clock_that_was_set_lets_a_lease_last_its_length() -> None:
     reader = Reader()
     reader.known.clock_set_ms = 500
-    reader.known.update([ShardOwner(0, "another", "", 1, 0)], 500)
+    reader.known.update([ShardOwner(0, "another", "", 1, 0, lease_until_ms=1)], 500)
 
     assert not reader.leases._is_free(0, Now(0, 500 + LEASE_MS - 1))
     assert reader.leases._is_free(0, Now(0, 500 + LEASE_MS))
+
+
+def test_the_first_read_counts_as_if_the_clock_had_been_set() -> None:
+    reader = Reader()
+    reader.lease_until_ms = reader.ahead_ms - 1
+
+    assert [reader.read(at_ms=at_ms) for at_ms in (100, 600, 1_099, 1_110)] == [False, False, False, True]
+
+
+def test_a_released_shard_is_free_at_the_first_read() -> None:
+    reader = Reader()
+    reader.lease_until_ms = RELEASED
+
+    assert reader.read(at_ms=100)
 
 
 def test_quick_reads_make_up_for_slow_ones() -> None:
