@@ -10,12 +10,13 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0010"
-down_revision = "0007"
+revision = "0011"
+down_revision = "0010"
 branch_labels = None
 depends_on = None
 
 CALLED = (
+    "rota.assert_token(text, text, bigint, text)",
     "rota.assert_current(text, text, integer, text)",
     "rota.commit_offsets(text, text, integer, text, jsonb)",
     "rota.commit_offsets(text, text, integer, text, text, integer, bigint, text)",
@@ -98,7 +99,7 @@ BEGIN
         )
     THEN
         RAISE EXCEPTION 'GROUP_AUTHORIZATION_FAILED: role % may not use the fences of namespace %', caller, of_namespace
-            USING ERRCODE = 'RT006', HINT = format('SELECT rota.grant_fences(%L, %L);', caller, of_namespace);
+            USING ERRCODE = 'RT007', HINT = format('SELECT rota.grant_fences(%L, %L);', caller, of_namespace);
     END IF;
 END $$
 """
@@ -112,6 +113,44 @@ BEGIN
     PERFORM rota.check_role($1);
     PERFORM rota.check_fence($1, $2, $3, $4, false);
     INSERT INTO rota.fence_checks (namespace, group_id, generation_id, member_id) VALUES ($1, $2, $3, $4);
+END $$
+"""
+
+ASSERT_TOKEN = f"""
+CREATE OR REPLACE FUNCTION rota.assert_token(
+    namespace text, group_id text, fencing_token bigint, member_id text DEFAULT NULL
+)
+RETURNS void LANGUAGE plpgsql SECURITY DEFINER {SEARCH_PATH} AS $$
+DECLARE
+    of_generation integer;
+    of_takeover integer;
+    holder text;
+BEGIN
+    PERFORM rota.check_role($1);
+    IF $3 IS NULL OR $3 < 0 OR $3 >> 20 > 2147483647 THEN
+        RAISE EXCEPTION 'INVALID_REQUEST: % is no fencing token', $3 USING ERRCODE = 'RT005';
+    END IF;
+    of_generation := $3 >> 20;
+    of_takeover := $3 & 1048575;
+    holder := $4;
+    IF $4 IS NOT NULL OR of_takeover > 0 THEN
+        SELECT m.member_id INTO holder
+        FROM rota.groups AS g JOIN rota.members AS m USING (shard_id, namespace, group_id)
+        WHERE g.namespace = $1 AND g.group_id = $2 AND g.generation_id = of_generation
+            AND m.takeover = of_takeover AND m.member_id = coalesce($4, m.member_id);
+        IF NOT FOUND THEN
+            IF $4 IS NOT NULL OR NOT EXISTS (
+                SELECT FROM rota.groups AS g WHERE g.namespace = $1 AND g.group_id = $2
+            ) THEN
+                PERFORM rota.check_fence($1, $2, of_generation, $4, false);
+            END IF;
+            RAISE EXCEPTION 'ILLEGAL_GENERATION: no member of group % has the fencing token % now', $2, $3
+                USING ERRCODE = 'RT001';
+        END IF;
+    END IF;
+    PERFORM rota.check_fence($1, $2, of_generation, holder, false);
+    INSERT INTO rota.fence_checks (namespace, group_id, generation_id, member_id)
+    VALUES ($1, $2, of_generation, holder);
 END $$
 """
 
@@ -180,7 +219,7 @@ NEW = {
     "rota.grant_fences(text, text)": GRANT_FENCES,
     "rota.revoke_fences(text, text)": REVOKE_FENCES,
 }
-REPLACED = (FENCE_AT_COMMIT, ASSERT_CURRENT, COMMIT_OFFSETS, COMMITTED_OFFSET)
+REPLACED = (FENCE_AT_COMMIT, ASSERT_TOKEN, ASSERT_CURRENT, COMMIT_OFFSETS, COMMITTED_OFFSET)
 
 
 def upgrade() -> None:
@@ -203,8 +242,10 @@ def upgrade() -> None:
 def downgrade() -> None:
     if op.get_context().dialect.name != "postgresql":
         return
-    former = op.get_context().environment_context.script.get_revision("0002").module
-    for definition in (former.FENCE_AT_COMMIT, former.ASSERT_CURRENT, former.COMMIT_OFFSETS, former.COMMITTED_OFFSET):
+    scripts = op.get_context().environment_context.script
+    first, tokens = scripts.get_revision("0002").module, scripts.get_revision("0009").module
+    former = (first.FENCE_AT_COMMIT, first.ASSERT_CURRENT, first.COMMIT_OFFSETS, first.COMMITTED_OFFSET)
+    for definition in (*former, tokens.ASSERT_TOKEN):
         op.execute(definition.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"))
     for signature in NEW:
         op.execute(f"DROP FUNCTION {signature}")

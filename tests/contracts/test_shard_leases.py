@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from rota.group.rows import ShardImage
 from rota.replica.ports import ShardClaim, ShardStore
@@ -99,6 +100,23 @@ async def test_renewing_in_another_replicas_name_does_nothing(store: ShardStore)
     claim = await claim_one(store, 0, "r-1")
 
     assert await store.renew([claim], "r-2", A_MINUTE_MS) == []
+
+
+async def test_a_claim_takes_no_lease_that_began_since_its_owners_were_read(store: ShardStore) -> None:
+    await store.claim([0, 1], "r-1", "http://one", 0)
+    await store.claim([0], "r-2", "http://two", 0)
+
+    taken = await store.claim([0, 1, 2], "r-3", "http://three", 0, known_epochs={0: 1, 1: 1})
+
+    assert [claim.shard_id for claim in taken] == [1, 2]
+    again = await store.claim([0], "r-2", "http://two", 0, known_epochs={})
+    assert [claim.shard_id for claim in again] == [0]
+
+
+async def test_a_shard_that_has_lost_lines_is_not_confirmed(store: ShardStore) -> None:
+    claim = await claim_one(store, 0, "r-1")
+
+    assert await store.confirm([replace(claim, last_seq=1)], "r-1") == []
 
 
 async def test_a_shard_is_confirmed_to_its_last_claimant_alone(store: ShardStore) -> None:

@@ -181,6 +181,7 @@ async def test_a_server_without_the_right_says_which_role_is_in_the_way(
     "call",
     [
         "SELECT rota.assert_current('other', 'tellers', 1)",
+        "SELECT rota.assert_token('other', 'tellers', 1048576)",
         "SELECT rota.commit_offsets('other', 'tellers', 1, 'm', 'transfers', 0, 7)",
         """SELECT rota.commit_offsets('other', 'tellers', 1, 'm', '[{"topic": "t", "partition": 0, "offset": 1}]')""",
         "SELECT rota.committed_offset('other', 'tellers', 'transfers', 0)",
@@ -190,7 +191,7 @@ async def test_a_role_uses_fences_in_its_namespaces_alone(dsn: str, teller: asyn
     with pytest.raises(asyncpg.PostgresError, match="GROUP_AUTHORIZATION_FAILED: role teller") as refused:
         await teller.execute(call)
 
-    assert refused.value.sqlstate == "RT006"
+    assert refused.value.sqlstate == "RT007"
     assert refused.value.hint == "SELECT rota.grant_fences('teller', 'other');"
 
 

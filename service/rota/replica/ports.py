@@ -171,6 +171,8 @@ class ShardStore(Protocol):
     ) -> list[ShardClaim]:
         """Take the shards among `shard_ids` whose lease is over or that are `replica_id`'s already.
 
+        With `known_epochs` only those that no other replica has claimed since these were read.
+
         Each taken shard gets an epoch above its last one, its floor, and the one in `known_epochs`, also when the same
         replica takes it again. Where the server's timeline is another, it gets an epoch `EPOCHS_SKIPPED` higher: some
         may be lost. `steal` takes them whatever their lease says: for the embedded store, where a file lock proves
@@ -184,7 +186,10 @@ class ShardStore(Protocol):
         """Prolong the leases; returns the shards that are still ours with the claim's epoch, by id."""
 
     async def confirm(self, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
-        """Read which of the shards are still ours with the claim's epoch, whatever any clock says."""
+        """Read which of the shards are still ours with the claim's epoch, whatever any clock says.
+
+        None whose journal ends before the claim's `last_seq`: its store went back to an earlier state.
+        """
 
     async def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:
         """End the leases now, where they are still ours with the claim's epoch."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from rota.replica.confirmation import NOT_OWNED
-from rota.replica.ports import ShardStore, StoreUnavailable
+from rota.replica.ports import ShardClaim, ShardStore, StoreUnavailable
 from rota.runtime.host import ShardHost
 
 
@@ -32,10 +33,14 @@ class Confirmations:
         async with self._is_reading:
             hosts, self._asked, self._next = self._asked, set(), None
             try:
-                owned = await self._store.confirm([host.claim for host in hosts], self._replica_id)
+                owned = await self._store.confirm([_as_of_now(host) for host in hosts], self._replica_id)
             except StoreUnavailable:
                 return ()
         for host in hosts:
             if host.shard_id not in owned:
                 self._give_up(host, NOT_OWNED)
         return {host for host in hosts if host.shard_id in owned}
+
+
+def _as_of_now(host: ShardHost) -> ShardClaim:
+    return replace(host.claim, last_seq=host.durable_seq)

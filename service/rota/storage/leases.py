@@ -11,8 +11,10 @@ from sqlalchemy import (
     Boolean,
     ColumnElement,
     Executable,
+    FromClause,
     Integer,
     Text,
+    and_,
     bindparam,
     case,
     func,
@@ -65,11 +67,9 @@ class Leases:
         self._renew = update_ours.values(renewed).returning(
             shards.c.shard_id, shards.c.last_seq, shards.c.generation_floor
         )
-        self._confirm = (
-            select(shards.c.shard_id)
-            .join_from(self._held.table, shards, shards.c.shard_id == self._held.table.c.shard_id)
-            .where(shards.c.epoch == self._held.table.c.epoch, shards.c.replica_id == _ME)
-        )
+        durable = {"shard_id": Integer(), "epoch": BigInteger(), "last_seq": BigInteger()}
+        self._durable = given_rows(dialect, "durable", durable)
+        self._confirm = _confirm(self._durable.table)
         self._release = update_ours.values(lease_until_ms=RELEASED)
         floors = {"shard_id": Integer(), "generation_floor": Integer(), "epoch_floor": BigInteger()}
         self._floors = given_rows(dialect, "floors", floors)
@@ -84,12 +84,13 @@ class Leases:
         lease_ms: int,
         *,
         steal: bool,
-        known_epochs: Mapping[int, int],
+        known_epochs: Mapping[int, int] | None,
     ) -> list[ShardClaim]:
         """In one transaction: the first statement locks what the second takes, and reads what it was before."""
-        wanted = self._wanted.bind([(each, known_epochs.get(each, 0)) for each in sorted(set(shard_ids))])
-        values = {"me": replica_id, "my_address": address, "lease_ms": lease_ms, "steal": steal, **wanted}
-        before = {"me": replica_id, "steal": steal, **wanted}
+        known = known_epochs or {}
+        wanted = self._wanted.bind([(each, known.get(each, 0)) for each in sorted(set(shard_ids))])
+        before = {"me": replica_id, "steal": steal, "any_epoch": known_epochs is None, **wanted}
+        values = {"my_address": address, "lease_ms": lease_ms, **before}
         former = {row.shard_id: row for row in await connection.execute(self._former, before)}
         taken = (await connection.execute(self._claim, values)).all()
         claims = []
@@ -110,7 +111,8 @@ class Leases:
         return sorted(Renewal(*row) for row in await connection.execute(self._renew, values))
 
     async def confirm(self, connection: AsyncConnection, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
-        values = {"me": replica_id, **self._held.bind(_shards_and_epochs(claims))}
+        rows = [(claim.shard_id, claim.epoch, claim.last_seq) for claim in claims]
+        values = {"me": replica_id, **self._durable.bind(rows)}
         return sorted((await connection.scalars(self._confirm, values)).all())
 
     async def release(self, connection: AsyncConnection, claims: Sequence[ShardClaim], replica_id: str) -> None:
@@ -138,10 +140,19 @@ def _timeline(dialect: str) -> ColumnElement[Any]:
     return select(function).scalar_subquery()
 
 
-def _is_free() -> ColumnElement[bool]:
-    return or_(
-        shards.c.lease_until_ms <= store_clock_ms(), shards.c.replica_id == _ME, bindparam("steal", type_=Boolean())
+def _confirm(durable: FromClause) -> Executable:
+    return (
+        select(shards.c.shard_id)
+        .join_from(durable, shards, shards.c.shard_id == durable.c.shard_id)
+        .where(shards.c.epoch == durable.c.epoch, shards.c.replica_id == _ME, shards.c.last_seq >= durable.c.last_seq)
     )
+
+
+def _is_free(known_epoch: ColumnElement[int]) -> ColumnElement[bool]:
+    """Not where another replica has claimed it since the owners were read: its lease was seen by no read."""
+    is_as_known = or_(shards.c.epoch <= known_epoch, bindparam("any_epoch", type_=Boolean()))
+    is_over = and_(shards.c.lease_until_ms <= store_clock_ms(), is_as_known)
+    return or_(is_over, shards.c.replica_id == _ME, bindparam("steal", type_=Boolean()))
 
 
 def _former(dialect: str, wanted: GivenRows) -> Executable:
@@ -150,7 +161,7 @@ def _former(dialect: str, wanted: GivenRows) -> Executable:
     return (
         select(shards.c.shard_id, shards.c.epoch, shards.c.replica_id, is_other.label("is_other_timeline"))
         .join_from(wanted.table, shards, shards.c.shard_id == wanted.table.c.shard_id)
-        .where(_is_free())
+        .where(_is_free(wanted.table.c.known_epoch))
         .order_by(shards.c.shard_id)
         .with_for_update(of=shards)
     )
@@ -192,7 +203,7 @@ def _claim(dialect: str, wanted: GivenRows) -> Executable:
             # The renewals write another one: until then, each claim finds that it is another.
             "timeline": func.coalesce(shards.c.timeline, insert.excluded.timeline),
         },
-        where=_is_free(),
+        where=_is_free(insert.excluded.epoch - 1),
     ).returning(shards.c.shard_id, shards.c.epoch, shards.c.last_seq, shards.c.generation_floor)
     return claim
 

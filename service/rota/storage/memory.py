@@ -160,10 +160,12 @@ class MemoryTables:
         taken = []
         for shard_id in sorted(set(shard_ids)):
             shard = self._shards.setdefault(shard_id, _Shard())
-            if shard.epoch and not (steal or shard.lease_until_ms <= now_ms or shard.replica_id == replica_id):
+            known_epoch = known_epochs.get(shard_id, 0) if known_epochs is not None else 0
+            is_as_known = known_epochs is None or shard.epoch <= known_epoch
+            is_free = shard.lease_until_ms <= now_ms and is_as_known
+            if shard.epoch and not (steal or is_free or shard.replica_id == replica_id):
                 continue
             former = (shard.epoch, shard.replica_id, self._is_other_timeline(shard))
-            known_epoch = known_epochs.get(shard_id, 0) if known_epochs is not None else 0
             shard.epoch = max(shard.epoch, shard.epoch_floor, known_epoch) + 1 + EPOCHS_SKIPPED * former[2]
             shard.replica_id, shard.address = replica_id, address
             shard.lease_until_ms, shard.claimed_seq = now_ms + lease_ms, shard.last_seq
@@ -185,7 +187,9 @@ class MemoryTables:
         return [Renewal(shard_id, shard.last_seq, shard.generation_floor) for shard_id, shard in held.items()]
 
     def confirm(self, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
-        return self._held(claims, replica_id)
+        durable = {claim.shard_id: claim.last_seq for claim in claims}
+        held = self._held(claims, replica_id)
+        return [shard_id for shard_id in held if self._shards[shard_id].last_seq >= durable[shard_id]]
 
     def release(self, claims: Sequence[ShardClaim], replica_id: str) -> None:
         for shard_id in self._held(claims, replica_id):

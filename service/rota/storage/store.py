@@ -141,7 +141,7 @@ class SqlStore:
             return []
         async with self._writing() as connection:
             return await self._leases.claim(
-                connection, shard_ids, replica_id, address, lease_ms, steal=steal, known_epochs=known_epochs or {}
+                connection, shard_ids, replica_id, address, lease_ms, steal=steal, known_epochs=known_epochs
             )
 
     async def raise_floors(self, floors: Mapping[int, Floor]) -> None:

@@ -103,7 +103,9 @@ class Replica(ReplicaProcess):
 
         self.world.store.submit(
             self,
-            partial(self.world.store.tables.confirm, [owned.claim], self.replica_id),
+            partial(
+                self.world.store.tables.confirm, [replace(owned.claim, last_seq=owned.durable_seq)], self.replica_id
+            ),
             self.keeper.leases.lease_ms // 2,
             read,
             cut_off=self.cut_off_from_store(),
