@@ -126,8 +126,6 @@ class History:
     """What the coordinators were configured with; None where that is not known."""
     cooperative: frozenset[GroupKey] = frozenset()
     """Groups that reach an assignment in several rebalances, one after the other."""
-    blind_until_ms: dict[int, int] = field(default_factory=dict)
-    """By shard, until when two replicas may answer: see `World.note_blind_claims`."""
     epochs: list[tuple[int, int, str, int]] = field(default_factory=list)
     """Every acquisition of a shard: shard, epoch, replica, time."""
     unknown_appends: list[tuple[int, int, int]] = field(default_factory=list)
@@ -144,14 +142,6 @@ class History:
     def stepped_ahead_ms(self, since_ms: int) -> int:
         """How far the database's clock was set forwards since then."""
         return sum(max(step.by_ms, 0) for step in self.clock_steps if step.at_ms >= since_ms)
-
-    def is_blind(self, shard_id: int, at_ms: int) -> bool:
-        """Might two replicas answer for the shard then, because a clock was set?"""
-        return at_ms <= self.blind_until_ms.get(shard_id, -1)
-
-    def was_blind(self, call: Call) -> bool:
-        """Might an answer to this call be out of date, because a clock was set?"""
-        return call.sent_ms <= self.blind_until_ms.get(call.shard_id, -1)
 
     def note_reached(self, state: str, event: str, *outcomes: str) -> None:
         """For the coverage of the core's inputs: see `coverage.py`."""

@@ -8,7 +8,6 @@ from rota.group import records as r
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import CommitReply
-from rota.replica.confirmation import needs_confirmation
 from rota.testing.beside_checks import check_user_commits
 from rota.testing.history import Departure, Effect, GroupKey
 from rota.testing.scan import Scan
@@ -19,8 +18,7 @@ _NONE = ErrorCode.NONE
 def check_real_time(scan: Scan) -> Iterator[str]:
     """S15: an answer reflects everything that anybody had been told before the question was asked."""
     for call in scan.history.calls:
-        is_excused = scan.history.was_blind(call) and not needs_confirmation(call.request)
-        if call.epoch and call.revision < call.floor and not is_excused:
+        if call.epoch and call.revision < call.floor:
             yield f"S15 {call.request}: answered as of {call.revision}, when {call.floor} was known"
 
 

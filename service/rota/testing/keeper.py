@@ -36,8 +36,6 @@ class ShardKeeper:
         self.leases = Leases(registered, self.known, lease_ms=world.profile.lease_ms)
         self._in_round = False
         self._rounds = 0
-        self.reads_ms: list[int] = []
-        """When it has read the store's clock: at first, and the last two times."""
         world.scheduler.after(int(world.rng.random() * 50), replica, self._begin_round, 0)
 
     def nudge(self) -> None:
@@ -100,7 +98,7 @@ class ShardKeeper:
             case step.Register():
                 self._ask(lambda: tables.register(leases.replica, leases.lease_ms), then, fail)
             case step.Claim():
-                self._ask(partial(self._claim, do, world.scheduler.now_ms), then, fail)
+                self._ask(partial(self._claim, do), then, fail)
             case step.Load(claims, _):
                 self._ask(lambda: [tables.load(claim.shard_id) for claim in claims], then, fail)
             case step.Serve():
@@ -141,8 +139,6 @@ class ShardKeeper:
 
         def read(owners: list[ShardOwner]) -> None:
             self.known.update(owners, sent_ms, self._world.scheduler.now_ms, asked)
-            if owners:
-                self.reads_ms = [*self.reads_ms[:1], *self.reads_ms[1:][-1:], self._world.scheduler.now_ms]
             then(None)
             self._world.note_owners_read(self._replica, sent_ms)
 
@@ -158,13 +154,12 @@ class ShardKeeper:
             cut_off=self._replica.cut_off_from_store(),
         )
 
-    def _claim(self, do: step.Claim, sent_ms: int) -> list[ShardClaim]:
+    def _claim(self, do: step.Claim) -> list[ShardClaim]:
         replica_id = self._replica.replica_id
         claims = self._world.store.tables.claim(
             do.shard_ids, replica_id, replica_id, self.leases.lease_ms, known_epochs=do.known_epochs
         )
         self._world.note_claims(claims, replica_id)
-        self._world.note_blind_claims(claims, self.reads_ms, sent_ms)
         return claims
 
     def _release(self, claims: list[ShardClaim], *, deregisters: bool) -> None:

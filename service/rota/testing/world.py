@@ -289,10 +289,9 @@ class World:
     def note_release(self, owner_id: str, shard_id: int, epoch: int, revision: int) -> None:
         """D1: nothing is answered that the store does not have. S15: nobody answers who is not the owner any more."""
         self.history.releases[(shard_id, epoch)] = self.scheduler.now_ms
-        is_blind = self.history.is_blind(shard_id, self.scheduler.now_ms)
         if self.is_excused(shard_id):
             return
-        if self.store.tables.owner_of(shard_id) != owner_id and not is_blind:
+        if self.store.tables.owner_of(shard_id) != owner_id:
             self.violation(f"S15 shard {shard_id}: {owner_id} answers after another has taken it")
         journal = self.history.journal[shard_id]
         if len(journal) < revision or (revision and journal[revision - 1].epoch > epoch):
@@ -304,20 +303,6 @@ class World:
             if former and former[-1][2] == replica_id:
                 self.sometimes("same replica takes a shard again")
             self.history.epochs.append((claim.shard_id, claim.epoch, replica_id, self.scheduler.now_ms))
-
-    def note_blind_claims(self, claims: list[ShardClaim], reads_ms: list[int], sent_ms: int) -> None:
-        """The gaps that are left (F6): a replica cannot know that the store's clock was set before its first read, nor
-        forth and back between two of them, and a claim that was sent before may land after it.
-
-        For the rest of one lease, the former owner may answer by its state before the claim. It writes nothing.
-        """
-        now_ms, lease_ms = self.scheduler.now_ms, self.profile.lease_ms
-        steps = self.history.clock_steps
-        unseen = [step for step in steps if reads_ms and reads_ms[-2:][0] <= step.at_ms]
-        for step in [step for step in steps if step.by_ms > 0 and step.at_ms >= now_ms - lease_ms]:
-            if not reads_ms or step.at_ms <= reads_ms[0] or step.at_ms >= sent_ms or len(unseen) > 1:
-                self.sometimes("a claim trusts a clock that was set")
-                self.history.blind_until_ms.update(dict.fromkeys((c.shard_id for c in claims), step.at_ms + lease_ms))
 
     def note_owner(self, replica: ReplicaProcess, shard_id: int) -> None:
         former = [
