@@ -206,11 +206,11 @@ class Shard(ShardState):
         return max(self.generation_floor, *live, *self.tombstones.values(), 0)
 
     def raise_generations(self, result: Result, floor: int, lost: Lost) -> None:
-        """Grant no generation up to `floor` any more. Groups without members follow when a member joins."""
+        """Grant no generation up to `floor` any more. Empty groups follow when a member joins."""
         self.generation_floor = max(self.generation_floor, floor)
         reason = f"the store went back: no generation up to {floor} is granted"
         for group in list(self.groups.values()):
-            if group.generation_id < floor and group.members:
+            if group.generation_id < floor and group.state is not EMPTY:
                 raise_generation(result, group, floor, self.limits, reason, lost.get(group.key, ()))
         self._note_dirty(result)
 

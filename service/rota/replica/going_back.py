@@ -241,7 +241,8 @@ class StoreMemory:
             return Floor(0, known.epoch + EPOCHS_SKIPPED)
         is_all = now_ms < last.lease_until_ms
         generation_id = 1 + last.highest_generation + (0 if is_all else GENERATIONS_SKIPPED)
-        return Floor(generation_id, known.epoch + (0 if is_all else EPOCHS_SKIPPED))
+        # A claim of this replica may have landed whose answer was lost.
+        return Floor(generation_id, known.epoch + EPOCHS_SKIPPED)
 
     def compare_rows(self, images: Iterable[ShardImage]) -> list[LostFact]:
         """What the store does not know any more of the shards `to_compare`."""

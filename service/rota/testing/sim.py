@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _shrink(options.first, profile, options.mutant, options.without)
     seeds = range(options.first, options.first + options.seeds)
     tally = run_side_by_side(seeds, profile, options.jobs, options.mutant, options.without, setbacks=options.setbacks)
-    _report(tally, profile, options.mutant, options.without)
+    _report(tally, profile, options.mutant, options.without, setbacks=options.setbacks)
     if options.coverage:
         print("\n".join(["", *table(tally.reached)]))
     return 1 if tally.failures else 0
@@ -161,7 +161,9 @@ def _planted(mutant: str | None) -> AbstractContextManager[None]:
     return planted
 
 
-def _report(tally: Tally, profile: Profile | None, mutant: str | None, without: Without = NOTHING) -> None:
+def _report(
+    tally: Tally, profile: Profile | None, mutant: str | None, without: Without = NOTHING, *, setbacks: bool = False
+) -> None:
     seconds = max(tally.cpu_seconds, 1e-9)
     print(
         f"{tally.seeds} seeds, {tally.rebalances} rebalances, {tally.calls} calls, {tally.steps} steps "
@@ -173,7 +175,7 @@ def _report(tally: Tally, profile: Profile | None, mutant: str | None, without: 
         print(f"\nseed {seed} violates {len(found)} rules on Python {platform.python_version()}:")
         for text in found[:5]:
             print(f"  {text}")
-        print(f"  replay: {replay_command(seed, profile, mutant, without)}")
+        print(f"  replay: {replay_command(seed, profile, mutant, without)}{' --setbacks' if setbacks else ''}")
     print(f"{len(tally.failures)} of {tally.seeds} seeds violate something" if tally.failures else "0 violations")
 
 

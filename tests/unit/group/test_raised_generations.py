@@ -123,6 +123,22 @@ def test_a_new_owner_finds_a_raised_group_without_a_generation_to_hold() -> None
     assert core.ask(a_sync("m0", 1)).error is not ErrorCode.NONE
 
 
+def test_a_floor_binds_a_group_whose_settled_members_are_all_gone() -> None:
+    """Only newcomers were in its join phase, which a new owner forgets: the phase ends without a member."""
+    core = a_stable_group(members=1)
+    core.ask(a_join(new="m9"))
+    core.send(a_join("m9"))
+    core.ask(a_join(new="m8"))
+    core.ask(a_leave("m0"))
+    core.restart()
+    assert (core.group.state, core.group.members) == ("PreparingRebalance", {})
+
+    raise_floor(core)
+    core.advance(1_000)
+
+    assert (core.group.state, core.generation_id) == ("Empty", FLOOR + 1)
+
+
 def test_the_highest_generation_is_that_of_any_group_or_the_floor() -> None:
     core = a_stable_group()
     core.checking = False
