@@ -9,6 +9,7 @@ from rota.group.rows import ShardImage
 from rota.replica.ports import ShardClaim, ShardStore
 from tests.contracts.builders import (
     A_MINUTE_MS,
+    a_batch,
     claim_one,
     image_of,
 )
@@ -111,6 +112,15 @@ async def test_a_claim_takes_no_lease_that_began_since_its_owners_were_read(stor
     assert [claim.shard_id for claim in taken] == [1, 2]
     again = await store.claim([0], "r-2", "http://two", 0, known_epochs={})
     assert [claim.shard_id for claim in again] == [0]
+
+
+async def test_an_append_of_another_replica_with_the_same_epoch_is_refused(store: ShardStore) -> None:
+    """Where the store went back, two replicas may have been given one epoch."""
+    claim = await claim_one(store, 0, "r-1")
+    batch = a_batch(claim)
+
+    assert await store.append([replace(batch, replica_id="r-2")]) == [0]
+    assert await store.append([replace(batch, replica_id="r-1")]) == []
 
 
 async def test_a_shard_that_has_lost_lines_is_not_confirmed(store: ShardStore) -> None:

@@ -73,6 +73,7 @@ class Batch(NamedTuple):
     first_seq: int
     entries: tuple[Entry, ...]
     rows: RowChanges
+    replica_id: str
 
     @property
     def last_seq(self) -> int:
@@ -302,7 +303,8 @@ class OwnedShard:
     def take_batch(self) -> Batch:
         """Everything decided since the last batch. Only while no append of this shard is under way."""
         entries, self._entries = tuple(self._entries), []
-        return Batch(self.shard_id, self.claim.epoch, self.seq - len(entries) + 1, entries, self.shard.rows())
+        first_seq = self.seq - len(entries) + 1
+        return Batch(self.shard_id, self.claim.epoch, first_seq, entries, self.shard.rows(), self._replica_id)
 
     def committed(self, last_seq: int, now: Now) -> Ready:
         """Step 1 is done for the batch that ends with `last_seq`; 2, 3 and 4 follow for all that waited for it."""

@@ -53,6 +53,8 @@ class ShardBatch:
     first_seq: int
     events: tuple[JournalEvent, ...]
     rows: RowChanges
+    replica_id: str | None = None
+    """The owner: where the store went back, another replica may have the same epoch. None: any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -324,7 +324,7 @@ def encode_batch(batch: Batch) -> ShardBatch:
         JournalEvent(seq=seq, epoch=batch.epoch, **encode_entry(entry))
         for seq, entry in enumerate(batch.entries, batch.first_seq)
     ]
-    return ShardBatch(batch.shard_id, batch.epoch, batch.first_seq, tuple(events), batch.rows)
+    return ShardBatch(batch.shard_id, batch.epoch, batch.first_seq, tuple(events), batch.rows, batch.replica_id)
 
 
 def _described(result: Result) -> dict[str, str | int | bool]:

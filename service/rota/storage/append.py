@@ -13,8 +13,10 @@ from sqlalchemy import (
     Dialect,
     Integer,
     Table,
+    Text,
     Update,
     delete,
+    or_,
     select,
     tuple_,
     update,
@@ -58,7 +60,7 @@ def changes_of(batches: Sequence[ShardBatch]) -> list[TableChange]:
 
 
 def ends_of(batches: Sequence[ShardBatch]) -> list[Row]:
-    return [(batch.shard_id, batch.epoch, batch.first_seq, last_seq(batch)) for batch in batches]
+    return [(batch.shard_id, batch.epoch, batch.first_seq, last_seq(batch), batch.replica_id) for batch in batches]
 
 
 def compiled(statement: ClauseElement, dialect: Dialect, **options: Any) -> Statement:
@@ -71,18 +73,18 @@ def compiled(statement: ClauseElement, dialect: Dialect, **options: Any) -> Stat
 def given_ends(dialect: str) -> GivenRows:
     """The rows of `ends_of`, given to a statement."""
     numbers = {"epoch": BigInteger(), "first_seq": BigInteger(), "last_seq": BigInteger()}
-    return given_rows(dialect, "ends", {"shard_id": Integer(), **numbers})
+    return given_rows(dialect, "ends", {"shard_id": Integer(), **numbers, "replica_id": Text()})
 
 
 def advance(ends: GivenRows) -> Update:
-    """Move the journal's end of each given shard that has this epoch and ends where the batch begins.
+    """Move the journal's end of each given shard that has this epoch and owner, and ends where the batch begins.
 
     The others have a new owner or a journal that ends elsewhere. Those that moved stay locked
     until the transaction is over, so that nobody can claim them between this check and the commit.
     """
-    following = lock_in_order(
-        ends, shards.c.epoch == ends.table.c.epoch, shards.c.last_seq == ends.table.c.first_seq - 1
-    )
+    given = ends.table.c
+    is_owner = or_(given.replica_id.is_(None), shards.c.replica_id == given.replica_id)
+    following = lock_in_order(ends, shards.c.epoch == given.epoch, is_owner, shards.c.last_seq == given.first_seq - 1)
     moved = update(shards).where(shards.c.shard_id == following.c.shard_id)
     return moved.values(last_seq=following.c.last_seq).returning(shards.c.shard_id)
 

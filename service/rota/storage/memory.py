@@ -70,7 +70,8 @@ class _Shard:
         return self.epoch == claim.epoch and self.replica_id == replica_id
 
     def accepts(self, batch: ShardBatch) -> bool:
-        return self.epoch == batch.epoch and self.last_seq == batch.first_seq - 1
+        is_owner = self.epoch == batch.epoch and batch.replica_id in (None, self.replica_id)
+        return is_owner and self.last_seq == batch.first_seq - 1
 
     def position_of(self, after_seq: int) -> int:
         """The index in `events` of the line after this one."""

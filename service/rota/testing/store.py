@@ -161,7 +161,7 @@ class SimulatedStore:
 
     def _append(self, replica_id: str, clock_offset_ms: int, batch: Batch) -> bool:
         events = tuple(_event(batch.first_seq + i, entry, batch.epoch) for i, entry in enumerate(batch.entries))
-        sent = ShardBatch(batch.shard_id, batch.epoch, batch.first_seq, events, batch.rows)
+        sent = ShardBatch(batch.shard_id, batch.epoch, batch.first_seq, events, batch.rows, batch.replica_id)
         if self.tables.append([sent]):
             return False
         self._note_landed(replica_id, clock_offset_ms, batch)

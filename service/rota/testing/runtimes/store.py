@@ -54,7 +54,14 @@ class RuntimeStore(SimulatedStore):
 
 def _decoded(batch: ShardBatch) -> Batch:
     """The batch with its entries."""
-    return Batch(batch.shard_id, batch.epoch, batch.first_seq, tuple(map(_entry, batch.events)), batch.rows)
+    return Batch(
+        batch.shard_id,
+        batch.epoch,
+        batch.first_seq,
+        tuple(map(_entry, batch.events)),
+        batch.rows,
+        batch.replica_id or "",
+    )
 
 
 def _entry(event: JournalEvent) -> Entry:
