@@ -145,6 +145,36 @@ async def test_postgres_claims_of_another_timeline_say_so_until_a_renewal(
     assert (first.epoch, third.epoch) == (claim.epoch + 1 + EPOCHS_SKIPPED, second.epoch + 1)
 
 
+async def test_a_renewal_of_a_lease_that_is_over_shows_no_timeline() -> None:
+    """Another replica may have had the shard since, in lines that the store has lost."""
+    backing = MemoryBacking()
+    backing.tables.timeline = "one"
+    store = backing.new_store()
+    await store.open(1)
+    (claim,) = await store.claim([0], "r-1", "http://one", 0)
+
+    backing.tables.timeline = "two"
+    await store.renew([claim], "r-1", A_MINUTE_MS)
+
+    assert (await claim_one(store)).is_other_timeline
+
+
+async def test_postgres_renewals_of_leases_that_are_over_show_none(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    store = SqlStore(postgres_url)
+    await store.open(1)
+    (claim,) = await store.claim([0], "r-1", "http://one", 0)
+
+    database = postgres_url.rpartition("/")[2]
+    postgres_server.execute("UPDATE rota.shards SET timeline = 'another'", database=database)
+    await store.renew([claim], "r-1", A_MINUTE_MS)
+    again = await claim_one(store)
+    await store.close()
+
+    assert again.is_other_timeline
+
+
 async def test_postgres_shows_a_plain_role_its_timeline(postgres_server: PostgresServer, postgres_url: str) -> None:
     database = postgres_url.rpartition("/")[2]
     role = f"reader_{database}"

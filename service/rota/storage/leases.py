@@ -63,7 +63,10 @@ class Leases:
         self._held = given_rows(dialect, "held", {"shard_id": Integer(), "epoch": BigInteger()})
         ours = lock_in_order(self._held, shards.c.epoch == self._held.table.c.epoch, shards.c.replica_id == _ME)
         update_ours = update(shards).where(shards.c.shard_id == ours.c.shard_id)
-        renewed = {"lease_until_ms": _LEASE_END, "timeline": func.coalesce(_timeline(dialect), shards.c.timeline)}
+        # A lease that is over proves nothing: another replica may have had the shard since, in lines that were lost.
+        is_held = shards.c.lease_until_ms > store_clock_ms()
+        timeline = case((is_held, func.coalesce(_timeline(dialect), shards.c.timeline)), else_=shards.c.timeline)
+        renewed = {"lease_until_ms": _LEASE_END, "timeline": timeline}
         self._renew = update_ours.values(renewed).returning(
             shards.c.shard_id, shards.c.last_seq, shards.c.generation_floor
         )

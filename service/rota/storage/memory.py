@@ -183,8 +183,9 @@ class MemoryTables:
     def renew(self, claims: Sequence[ShardClaim], replica_id: str, lease_ms: int) -> list[Renewal]:
         held = {shard_id: self._shards[shard_id] for shard_id in self._held(claims, replica_id)}
         for shard in held.values():
+            if self.timeline is not None and shard.lease_until_ms > self._clock_ms():
+                shard.timeline = self.timeline
             shard.lease_until_ms = self._clock_ms() + lease_ms
-            shard.timeline = self.timeline if self.timeline is not None else shard.timeline
         return [Renewal(shard_id, shard.last_seq, shard.generation_floor) for shard_id, shard in held.items()]
 
     def confirm(self, claims: Sequence[ShardClaim], replica_id: str) -> list[int]:
