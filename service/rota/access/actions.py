@@ -124,7 +124,7 @@ def need_of(request: m.Request) -> Need:
     match request:
         case m.LeaveGroup(by_admin=True):
             return _ADMINISTER_GROUP
-        case m.CommitOffsets(member_id="", group_instance_id=None):
+        case m.CommitOffsets(is_standalone=True):
             return _ADMINISTER_GROUP
         case m.VerifyFence(sign=True):
             return _JOIN

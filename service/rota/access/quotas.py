@@ -144,7 +144,7 @@ class Meter:
         match request:
             case m.JoinGroup():
                 return self._refusal_of_newcomer(request)
-            case m.CommitOffsets(member_id="", group_instance_id=None):
+            case m.CommitOffsets(is_standalone=True):
                 return self._refusal_of_group(request.group_id)
             case _:
                 return ""

@@ -33,9 +33,9 @@ def check_commit(group: Group, request: CommitOffsets) -> ErrorCode:
 
     A newcomer is not rejected as UNKNOWN_MEMBER_ID: it would take a new id, while its own waits in the join phase.
     """
-    if request.generation_id < 0 and group.state is EMPTY:
+    if request.is_standalone and group.state is EMPTY:
         return _NONE
-    if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
+    if request.is_standalone and not request.member_id and request.group_instance_id is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     instance_id, subject = request.group_instance_id, request.subject
     error = check_generation(group, request.member_id, instance_id, request.generation_id, subject)

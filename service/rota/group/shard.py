@@ -331,7 +331,7 @@ class Shard(ShardState):
     def _commit(self, result: Result, request: CommitOffsets, call: int) -> None:
         group = self._group(request)
         key = (request.namespace, request.group_id)
-        if group is None and request.group_id and request.generation_id < 0:
+        if group is None and request.group_id and request.is_standalone:
             group = self.groups[key] = Group(*key, self.tombstones.get(key, 0))
             group.state_since_ms = result.now_ms
         if group is None:

@@ -215,7 +215,7 @@ OFFSET_TO_COMMIT = given(
 COMMIT_OFFSETS = given(
     CommitOffsets,
     (
-        Entry("generation_id", GENERATION_ID, NO_GENERATION, "-1 without a member: an administrator's commit."),
+        Entry("generation_id", GENERATION_ID, NO_GENERATION, "Negative: an administrator's commit."),
         Entry("member_id", MEMBER_ID, ""),
         Entry("group_instance_id", INSTANCE_ID, None, _INSTANCE_DOC),
         Entry("offsets", ListOf(OFFSET_TO_COMMIT), doc="One entry per partition."),

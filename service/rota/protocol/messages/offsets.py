@@ -19,7 +19,7 @@ class OffsetToCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsets(GroupRequest, Audited, InMembersName):
-    """Record progress. Generation -1 without a member is an administrator's commit to an Empty group."""
+    """Record progress, as a member of a generation or, with a negative generation, as an administrator."""
 
     generation_id: int
     offsets: tuple[OffsetToCommit, ...]
@@ -27,6 +27,15 @@ class CommitOffsets(GroupRequest, Audited, InMembersName):
     group_instance_id: str | None = None
     act: Act | None = None
     subject: str = ""
+
+    @property
+    def is_standalone(self) -> bool:
+        """Whether the commit claims no generation: only an Empty group accepts it, or an unknown one, which it makes.
+
+        The names that it gives count for nothing: in an Empty group, no member exists that could be checked against
+        them. So it takes an administrator. The core, the guard and the quotas all ask here.
+        """
+        return self.generation_id < 0
 
 
 @dataclass(frozen=True, slots=True)
