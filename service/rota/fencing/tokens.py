@@ -68,17 +68,20 @@ def verify(text: str, keys: PublicKeys, *, now: float | None = None, leeway_s: f
         leeway_s: How far this machine's clock may be ahead of the server's.
 
     Raises:
-        InvalidToken: Do not act on it.
+        InvalidToken: Do not act on it. Nothing else is raised, whatever the text is.
     """
+    if len(text) > _MAX_TOKEN_CHARS:
+        raise InvalidToken("not a token")
     try:
-        header_part, claims_part, signature_part = text[: _MAX_TOKEN_CHARS + 1].split(".")
+        header_part, claims_part, signature_part = text.split(".")
         header = _read(header_part)
         signature = from_base64url(signature_part)
     except ValueError as error:
         raise InvalidToken("not a token") from error
     if header.get("alg") != "EdDSA" or header.get("typ") != TOKEN_TYPE or "crit" in header:
         raise InvalidToken("not a fencing token")
-    key = keys.get(str(header.get("kid")))
+    key_id = header.get("kid")
+    key = keys.get(key_id) if isinstance(key_id, str) else None
     if key is None:
         raise InvalidToken("signed with a key that is not known here")
     try:
@@ -86,7 +89,7 @@ def verify(text: str, keys: PublicKeys, *, now: float | None = None, leeway_s: f
         token = _from_claims(_read(claims_part))
     except (InvalidSignature, KeyError, TypeError, ValueError) as error:
         raise InvalidToken("the signature does not fit") from error
-    if token.expires_at + leeway_s <= (time.time() if now is None else now):
+    if token.expires_at <= (time.time() if now is None else now) - leeway_s:
         raise InvalidToken("the token has run out")
     return token
 
@@ -132,7 +135,11 @@ def _segment(value: dict[str, Any]) -> str:
 
 
 def _read(segment: str) -> dict[str, Any]:
-    value = json.loads(from_base64url(segment))
+    """A part of a token as a JSON object; ValueError for anything else, also for one that is nested too deeply."""
+    try:
+        value = json.loads(from_base64url(segment))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
     if not isinstance(value, dict):
         raise ValueError("not an object")
     return value

@@ -1,0 +1,105 @@
+"""Hostile fencing tokens: whatever the text is, its verification raises `InvalidToken` or returns a signed token."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rota.fencing.errors import InvalidToken
+from rota.fencing.keys import KeyRing, base64url, new_key, read_keys
+from rota.fencing.tokens import Fence, FencingToken, sign, verify
+
+NOW = 1_700_000_000
+TOKEN = FencingToken("default", "billing", 7, "writer-1", is_leader=True, issued_at=NOW, expires_at=NOW + 60)
+FEW = settings(max_examples=150, derandomize=True, deadline=None)
+BEYOND = sys.getrecursionlimit() + 1_000
+NESTED = (
+    b"[" * 5_000,
+    b"[" * BEYOND + b"]" * BEYOND,
+    b'{"kid":' * BEYOND + b"0" + b"}" * BEYOND,
+    b'{"alg":"EdDSA","typ":"rota-fence+jwt","kid":' + b"[" * 900 + b"]" * 900 + b"}",
+)
+LARGE = (
+    b'{"kid":"' + b"x" * 2**22 + b'"}',
+    b'{"kid":' + b"9" * 5_000 + b"}",
+    b" " * 2**22,
+)
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+HEADERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "alg": st.just("EdDSA") | JSON_VALUES,
+        "typ": st.just("rota-fence+jwt") | JSON_VALUES,
+        "kid": JSON_VALUES,
+        "crit": JSON_VALUES,
+    },
+)
+SEGMENTS = st.binary(max_size=60).map(base64url) | st.text(max_size=40) | JSON_VALUES.map(lambda v: segment(v))
+
+
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory: pytest.TempPathFactory) -> KeyRing:
+    path = tmp_path_factory.mktemp("keys") / "key.pem"
+    path.write_bytes(new_key())
+    return read_keys([path])
+
+
+def segment(value: Any) -> str:
+    return base64url(json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("hostile", [*NESTED, *LARGE], ids=range(len(NESTED) + len(LARGE)))
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_deep_and_large_parts_are_invalid_tokens(ring: KeyRing, hostile: bytes, place: int) -> None:
+    parts = sign(TOKEN, ring).split(".")
+    parts[place] = base64url(hostile)
+
+    with pytest.raises(InvalidToken):
+        verify(".".join(parts), ring.public, now=NOW)
+    with pytest.raises(InvalidToken):
+        Fence(lambda: ring.public, clock=lambda: NOW).admit(".".join(parts))
+
+
+@FEW
+@given(text=st.text(alphabet=st.characters(), max_size=200))
+def test_any_text_is_an_invalid_token(ring: KeyRing, text: str) -> None:
+    with pytest.raises(InvalidToken):
+        verify(text, ring.public, now=NOW)
+
+
+@FEW
+@given(parts=st.tuples(HEADERS.map(segment) | SEGMENTS, SEGMENTS, SEGMENTS))
+def test_any_three_parts_are_an_invalid_token(ring: KeyRing, parts: tuple[str, str, str]) -> None:
+    with pytest.raises(InvalidToken):
+        verify(".".join(parts), ring.public, now=NOW)
+
+
+@FEW
+@given(claims=JSON_VALUES)
+def test_signed_claims_of_any_shape_are_an_invalid_token(ring: KeyRing, claims: Any) -> None:
+    """A key that signs other things as well, as an operator may have it."""
+    header = {"alg": "EdDSA", "typ": "rota-fence+jwt", "kid": ring.signing_id}
+    signed = f"{segment(header)}.{segment(claims)}"
+    text = f"{signed}.{base64url(ring.signing.sign(signed.encode('ascii')))}"
+
+    with pytest.raises(InvalidToken):
+        verify(text, ring.public, now=NOW)
+
+
+def test_signed_numbers_that_no_clock_has_are_an_invalid_token(ring: KeyRing) -> None:
+    header = {"alg": "EdDSA", "typ": "rota-fence+jwt", "kid": ring.signing_id}
+    claims = {"namespace": "n", "group_id": "g", "generation_id": 1, "sub": "a", "is_leader": True, "iss": "rota"}
+    signed = f"{segment(header)}.{segment({**claims, 'iat': 1, 'exp': -(10**400)})}"
+
+    with pytest.raises(InvalidToken):
+        verify(f"{signed}.{base64url(ring.signing.sign(signed.encode('ascii')))}", ring.public, now=NOW)
