@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from rota.v1 import coordinator_pb2 as pb
-from tests.abuse.attackers import all_answered, lines, until
+from tests.abuse.attackers import all_answered, all_closed, lines, until
 from tests.abuse.target import DEADLINE_S, MIB, Target
 from tests.grpc.clients import stub
 
@@ -81,3 +81,15 @@ async def test_a_bomb_is_not_unpacked_over_grpc(target: Target) -> None:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await stub(channel).Heartbeat(request)
             assert refused.value.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+
+@pytest.mark.parametrize("path", [PATH, b"/healthz"], ids=["a call", "a probe"])
+async def test_endless_trailers_take_no_memory(path: bytes, target: Target) -> None:
+    """Before the answer and after it: trailers are dropped, and whatever frames a body is bounded."""
+    request = b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n" % path
+    async with target.unharmed(most_mib=64, what="20 trailers of 8 MiB"):
+        async with lines(target.port, 20) as endless:
+            for line in endless:
+                line.say(request)
+                line.say(b"x: y\r\n" * (8 * MIB // 6))
+            await all_closed(endless, DEADLINE_S)

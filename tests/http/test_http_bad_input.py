@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from rota.server import http_protocol
+from rota.api.http import framing
 from tests.http.scripted import ScriptedCoordinator
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -271,7 +271,7 @@ async def test_chunked_without_a_length_is_fine(scripted: ScriptedCoordinator, c
 
 
 async def test_headers_that_drip_are_cut_off(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_protocol, "HEAD_DEADLINE_SECONDS", 0.05)
+    monkeypatch.setattr(framing, "HEAD_DEADLINE_SECONDS", 0.05)
     assert await exchange(client, b"GET /healthz HTTP/1.1\r\n", b"Host: x\r\n") == b""
 
 

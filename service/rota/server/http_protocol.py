@@ -1,21 +1,16 @@
-"""uvicorn's HTTP/1.1 protocol with the deadlines and bounds that it lacks."""
+"""The HTTP/1.1 protocol of a server's listeners: connections, certificates, and one write for each answer."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import resource
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-
 from rota.api.http.credentials import CERTIFICATE
+from rota.api.http.framing import BoundedHttpProtocol
 from rota.protocol.errors import ErrorCode
 from rota.server.tls import caller_of_connection, has_ended
-from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
 
-HEAD_DEADLINE_SECONDS = 10.0
-MAX_HEAD_BYTES = 64 * 1024
 WRITE_DEADLINE_SECONDS = 30.0
 FILES_OF_OURS = 128
 """Open files that connections must leave to the store, to peers and to Redis."""
@@ -31,19 +26,14 @@ def _most_connections() -> int:
     return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_OF_OURS)
 
 
-class GuardedHttpProtocol(HttpToolsProtocol):
-    """Closes connections whose request line and headers do not arrive in time, or never end, and who never reads.
+class GuardedHttpProtocol(BoundedHttpProtocol):
+    """The listeners of a server: with a bound on connections, certificates, and a deadline for clients that never read.
 
-    uvicorn stops its keep-alive timer at the first byte of a request and sets none for the rest of
-    its head, so a client that drips would hold a connection for ever; and one that takes no answer would
-    hold its connection and the answer, also while we shut down. Bodies are bounded by the API.
+    One that takes no answer would hold its connection and the answer, also while we shut down.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._awaits_head = True
-        self._head_bytes = 0
-        self._head_deadline: asyncio.TimerHandle | None = None
         self._write_deadline: asyncio.TimerHandle | None = None
         self._extensions: dict[str, Any] = {}
         self._most_connections = _most_connections()
@@ -60,10 +50,8 @@ class GuardedHttpProtocol(HttpToolsProtocol):
                 transport.abort()
                 return
             self._extensions = {CERTIFICATE: caller_of_connection(shown)}
-        self._head_deadline = self.loop.call_later(self.timeout_keep_alive, self._close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._clear_deadline()
         self._clear_write_deadline()
         super().connection_lost(exc)
 
@@ -76,53 +64,14 @@ class GuardedHttpProtocol(HttpToolsProtocol):
         self._clear_write_deadline()
 
     def on_message_begin(self) -> None:
-        self._awaits_head = True
         super().on_message_begin()
         if self._extensions:
             self.scope["extensions"] = self._extensions
 
     def on_headers_complete(self) -> None:
-        self._awaits_head = False
         super().on_headers_complete()
         if self.scope["method"] == "POST" and not self.expect_100_continue:
             self.cycle.transport = _HeadWithBody(self.transport)  # type: ignore[assignment]
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if not self._awaits_head:
-            if self._head_bytes or self._head_deadline is not None:
-                self._clear_deadline()
-            return
-        if not self._head_bytes:
-            self._clear_deadline()
-            self._head_deadline = self.loop.call_later(HEAD_DEADLINE_SECONDS, self._close)
-        self._head_bytes += len(data)
-        if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(431, f"the headers must be at most {MAX_HEAD_BYTES} bytes")
-
-    def send_400_response(self, msg: str) -> None:
-        """What is no HTTP at all; uvicorn would answer in plain text."""
-        self._refuse(400, msg)
-
-    def _refuse(self, status: int, detail: str, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:
-        document = problem_document(code, detail, status, revision=0, epoch=0)
-        body = json.dumps(document).encode()
-        head = (
-            f"content-type: {PROBLEM_MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        ).encode()
-        self.transport.write(STATUS_LINE[status] + head + body)
-        self.transport.close()
-
-    def _close(self) -> None:
-        self._head_deadline = None
-        if not self.transport.is_closing():
-            self.transport.close()
-
-    def _clear_deadline(self) -> None:
-        self._head_bytes = 0
-        if self._head_deadline is not None:
-            self._head_deadline.cancel()
-            self._head_deadline = None
 
     def _clear_write_deadline(self) -> None:
         if self._write_deadline is not None:

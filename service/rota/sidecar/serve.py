@@ -16,6 +16,7 @@ import httpx
 import uvicorn
 from starlette.types import ASGIApp
 
+from rota.api.http.framing import BoundedHttpProtocol
 from rota.client import Client
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS
 from rota.sidecar.app import SidecarApp, probes
@@ -151,6 +152,7 @@ class _Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=BoundedHttpProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -1,0 +1,179 @@
+"""uvicorn's HTTP/1.1 protocol with bounds on what frames a request: its head, its trailers, and the time they take."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from enum import Enum, auto
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from rota.protocol.errors import ErrorCode
+from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
+
+HEAD_DEADLINE_SECONDS = 10.0
+MAX_HEAD_BYTES = 64 * 1024
+REST_DEADLINE_SECONDS = 10.0
+"""How long the rest of a request may take that is answered already."""
+MAX_FRAMING_BYTES = 64 * 1024
+FRAMING_PER_BODY_BYTE = 8
+"""Chunk sizes and trailers may take `MAX_FRAMING_BYTES`, and this much more for each byte of the body."""
+
+
+class Part(Enum):
+    """The part of a request that the connection expects next."""
+
+    NOTHING = auto()
+    """Between two requests."""
+    HEAD = auto()
+    BODY = auto()
+    """The body, its framing and its trailers."""
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """Closes connections whose requests do not arrive in time, or whose framing never ends, and drops all trailers.
+
+    uvicorn stops its keep-alive timer at the first byte of a request and sets none for the rest of its head, so that a
+    client that drips would hold a connection for ever. It appends trailers to the headers, without a bound: a client
+    without credentials could fill the memory, and name in a trailer what a proxy in front of us had removed from the
+    head. RFC 9110 §6.5.1 forbids to merge them. Bodies are bounded by the API.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._part = Part.NOTHING
+        self._has_ended = False
+        """Whether the bytes that are parsed now have ended a request."""
+        self._has_begun = False
+        """Whether they have ended a head: then they are not only the rest of a body."""
+        self._head_bytes = 0
+        self._body_bytes = 0
+        self._rest_bytes = 0
+        """All that followed the head, with the body."""
+        self._head_deadline: asyncio.TimerHandle | None = None
+        self._rest_deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_deadline = self.loop.call_later(self.timeout_keep_alive, self._close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._clear_deadline()
+        self._clear_rest_deadline()
+        super().connection_lost(exc)
+
+    # --- what the parser reports ---------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._part = Part.HEAD
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._part is Part.HEAD:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._part, self._has_begun = Part.BODY, True
+        self._body_bytes = self._rest_bytes = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._part, self._has_ended = Part.NOTHING, True
+        self._clear_rest_deadline()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._part is Part.BODY and self._rest_deadline is None:
+            self._rest_deadline = self.loop.call_later(REST_DEADLINE_SECONDS, self._close)
+
+    # --- what arrives --------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        self._has_ended = self._has_begun = False
+        self._parse(data)
+        if self.transport.is_closing():
+            return
+        if self._part is Part.BODY:
+            self._count_rest(len(data))
+        elif self._part is Part.HEAD or not self._has_ended:
+            self._count_head(len(data))
+        else:
+            self._clear_deadline()
+
+    def _parse(self, data: bytes) -> None:
+        """Parse what has arrived. A request to change the protocol is answered as if it did not ask for that."""
+        try:
+            while data:
+                try:
+                    self.parser.feed_data(data)
+                except httptools.HttpParserUpgrade as upgrade:
+                    if self.parser.get_method() == b"CONNECT":
+                        self.cycle.keep_alive = False
+                        return
+                    data = data[upgrade.args[0] :]
+                else:
+                    return
+        except httptools.HttpParserError as error:
+            self.logger.debug("refused what is no HTTP: %r", error)
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _count_rest(self, size: int) -> None:
+        """Bound what is neither head nor body. Bytes with the end of a head among them are not counted."""
+        self._clear_deadline()
+        if self._has_begun:
+            self._body_bytes = 0
+            return
+        self._rest_bytes += size
+        if self._rest_bytes - self._body_bytes > MAX_FRAMING_BYTES + FRAMING_PER_BODY_BYTE * self._body_bytes:
+            if self.pipeline or self.cycle.response_started:
+                self.transport.close()
+            else:
+                self._refuse(431, f"chunk sizes and trailers must be at most {MAX_FRAMING_BYTES} bytes")
+
+    def _count_head(self, size: int) -> None:
+        """Bound a head, and the empty lines that may come before it, also while an answer is under way."""
+        if not self._head_bytes:
+            self._clear_deadline()
+        is_idle = self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
+        if self._head_deadline is None and (self._part is Part.HEAD or is_idle):
+            self._head_deadline = self.loop.call_later(HEAD_DEADLINE_SECONDS, self._close)
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(431, f"the headers must be at most {MAX_HEAD_BYTES} bytes")
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP at all; uvicorn would answer in plain text."""
+        self._refuse(400, msg)
+
+    def _refuse(self, status: int, detail: str, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:
+        document = problem_document(code, detail, status, revision=0, epoch=0)
+        body = json.dumps(document).encode()
+        head = (
+            f"content-type: {PROBLEM_MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        ).encode()
+        self.transport.write(STATUS_LINE[status] + head + body)
+        self.transport.close()
+
+    def _close(self) -> None:
+        self._head_deadline = self._rest_deadline = None
+        if not self.transport.is_closing():
+            self.transport.close()
+
+    def _clear_deadline(self) -> None:
+        self._head_bytes = 0
+        if self._head_deadline is not None:
+            self._head_deadline.cancel()
+            self._head_deadline = None
+
+    def _clear_rest_deadline(self) -> None:
+        if self._rest_deadline is not None:
+            self._rest_deadline.cancel()
+            self._rest_deadline = None
