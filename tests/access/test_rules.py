@@ -6,10 +6,11 @@ from typing import get_args
 
 import pytest
 
-from rota.access.actions import NEEDS, ROLES, Action, Kind, Resource, is_administrative, need_of
+from rota.access.actions import NEEDS, POSSIBLE_NEEDS, ROLES, Action, Kind, Resource, is_administrative, need_of
 from rota.access.caller import ANONYMOUS, Caller
 from rota.access.document import InvalidAccess, read_document, read_rule, write_rule
-from rota.access.rules import Effect, Rule, decide
+from rota.access.rules import Effect, Rule, decide, may_ever
+from rota.api.http.operations import OPERATIONS
 from rota.protocol import messages as m
 
 WORKER = Caller("sa:team-a/worker", "kubernetes", groups=("workers",))
@@ -159,3 +160,20 @@ def test_a_file_that_says_something_else_is_refused_with_where_and_why(
 ) -> None:
     with pytest.raises(InvalidAccess, match=message.replace("*", r"\*")):
         read_document(document)
+
+
+def test_what_a_request_needs_is_among_what_its_type_may_need() -> None:
+    assert set(POSSIBLE_NEEDS) == set(NEEDS)
+    for operation in OPERATIONS:
+        assert need_of(operation.request) in POSSIBLE_NEEDS[type(operation.request)]
+
+
+def test_no_rule_but_one_that_allows_lets_a_caller_in() -> None:
+    worker = Caller("token:w", "token")
+    allow = Rule("a", ("token:w",), ROLES["viewer"])
+    deny = Rule("d", ("token:w",), ROLES["member"], effect=Effect.DENY)
+
+    assert may_ever([allow], worker, ROLES["viewer"])
+    assert not may_ever([deny], worker, ROLES["member"])
+    assert not may_ever([allow], worker, ROLES["admin"] - ROLES["member"])
+    assert not may_ever([allow, Rule("all", ("*",), ROLES["admin"])], ANONYMOUS, ROLES["admin"])

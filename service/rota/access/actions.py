@@ -106,7 +106,15 @@ NEEDS: Mapping[type, Need] = MappingProxyType(
 )
 """By request type. `need_of` knows the requests that ask for more when a field says so."""
 
-_MAY_ASK_FOR_MORE = frozenset({m.LeaveGroup, m.CommitOffsets, m.VerifyFence})
+_MAY_ASK_FOR_MORE: Mapping[type, Need] = MappingProxyType(
+    {m.LeaveGroup: _ADMINISTER_GROUP, m.CommitOffsets: _ADMINISTER_GROUP, m.VerifyFence: _JOIN}
+)
+"""What a field of these may make them ask for instead."""
+
+POSSIBLE_NEEDS: Mapping[type, tuple[Need, ...]] = MappingProxyType(
+    {each: (need, *(more for kind, more in _MAY_ASK_FOR_MORE.items() if kind is each)) for each, need in NEEDS.items()}
+)
+"""All that a request of a type may ask for, whatever its fields say: known before it is read."""
 
 WATCH = _DESCRIBE_GROUP
 LOCATE = _DESCRIBE_GROUP

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -92,6 +92,13 @@ def decide(rules: Sequence[Rule], caller: Subject, action: Action, resource: Res
     for rule in about:
         return Decision(True, rule.name, f"{asked.format('')}: rule {rule.name!r} allows it")
     return Decision(False, "", f"{asked.format('not ')}: no rule allows it")
+
+
+def may_ever(rules: Iterable[Rule], caller: Subject, actions: Collection[Action]) -> bool:
+    """Whether some rule allows the caller one of these actions anywhere. Where none does, no request can succeed."""
+    return any(
+        rule.effect is Effect.ALLOW and not rule.actions.isdisjoint(actions) for rule in rules_for(rules, caller)
+    )
 
 
 def rules_for(rules: Iterable[Rule], caller: Subject) -> list[Rule]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rota.protocol.errors import ErrorCode
+from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import check_group_id, check_instance_id, check_member_id, check_namespace
 from rota.protocol.limits import MAX_WAIT_MS, Limits
 from rota.protocol.messages import (
@@ -29,6 +29,8 @@ from rota.wire.rpcs import RPCS
 _RPC = RPCS[Heartbeat]
 MAX_REMEMBERED = 10_000
 """Groups of one stream."""
+MAX_TOGETHER = 10_000
+"""Heartbeats of one message, where no single group may have more members."""
 
 
 def parse_heartbeat(data: bytes, limits: Limits) -> Heartbeat:
@@ -51,11 +53,21 @@ def dump_heartbeat_reply(reply: HeartbeatReply, revision: int, epoch: int) -> by
     ).SerializeToString()
 
 
-def read_many(message: HeartbeatManyRequest, limits: Limits) -> list[HeartbeatMany]:
-    """One request for each group; `RejectedRequest` if any of them is wrong."""
+def check_size(message: HeartbeatManyRequest, limits: Limits) -> None:
+    """Bound the heartbeats of one message, in each group and in all of them: each is answered at once."""
     if len(message.groups) > limits.group_max_size:
         raise too_large(f"groups must have at most {limits.group_max_size} items")
-    return [_read_group(group, limits) for group in message.groups]
+    sizes = [len(group.members) for group in message.groups]
+    if max(sizes, default=0) > limits.group_max_size:
+        raise too_large(f"members must have at most {limits.group_max_size} items")
+    if sum(sizes) > max(MAX_TOGETHER, limits.group_max_size):
+        raise too_large(f"all groups together must have at most {MAX_TOGETHER} members: send several messages")
+
+
+def read_many(message: HeartbeatManyRequest, limits: Limits) -> list[HeartbeatMany]:
+    """One request for each group; `RejectedRequest` if any of them is wrong."""
+    check_size(message, limits)
+    return [_read_group(group) for group in message.groups]
 
 
 class HeartbeatReader:
@@ -67,7 +79,8 @@ class HeartbeatReader:
 
     def read(self, message: HeartbeatManyRequest) -> list[HeartbeatMany]:
         """As `read_many`."""
-        if len(message.groups) > min(MAX_REMEMBERED, self._limits.group_max_size):
+        check_size(message, self._limits)
+        if len(message.groups) > MAX_REMEMBERED:
             return read_many(message, self._limits)
         if len(self._said) > MAX_REMEMBERED:
             self._said.clear()
@@ -78,7 +91,7 @@ class HeartbeatReader:
         known = self._said.get(key)
         if known is not None and known[0] == said:
             return known[1]
-        request = _read_group(group, self._limits)
+        request = _read_group(group)
         self._said[key] = (said, request)
         return request
 
@@ -109,6 +122,12 @@ def write_result(result: Any, reply: HeartbeatManyReply, revision: int, epoch: i
         result.errors.add(member_id=error.member_id, error=error.error.value, detail=error.detail)
 
 
+def refuse_all(results: Any, groups: int, rejected: RejectedRequest) -> None:
+    """Fill as many `GroupHeartbeatResult`s, all alike: of a message that is not read, for it would be refused."""
+    for _ in range(groups):
+        results.add(error=rejected.code.value, detail=rejected.detail)
+
+
 def read_results(results: Sequence[Any]) -> list[Received]:
     """One reply for each group; `MalformedReply` for a code that we do not know."""
     return [Received(_read_result(result), result.revision, result.epoch) for result in results]
@@ -127,11 +146,9 @@ def _read_result(result: Any) -> HeartbeatManyReply:
         raise MalformedReply("error must be an error code") from None
 
 
-def _read_group(group: GroupHeartbeat, limits: Limits) -> HeartbeatMany:
+def _read_group(group: GroupHeartbeat) -> HeartbeatMany:
     check_namespace(group.namespace)
     check_group_id(group.group_id)
-    if len(group.members) > limits.group_max_size:
-        raise too_large(f"members must have at most {limits.group_max_size} items")
     return HeartbeatMany(group.namespace, group.group_id, tuple([_read_member(member) for member in group.members]))
 
 

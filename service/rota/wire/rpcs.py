@@ -17,7 +17,7 @@ from rota.v1 import admin_pb2, coordinator_pb2
 from rota.wire.page_token import PageToken
 from rota.wire.protobuf import Shape, parse
 from rota.wire.replies import SHAPES, MalformedReply, Received
-from rota.wire.routes import ROUTES, Carrier, decode_request
+from rota.wire.routes import ROUTES, Carrier, decode_path, decode_request
 
 COORDINATOR = "rota.v1.GroupCoordinator"
 ADMIN = "rota.v1.Admin"
@@ -42,6 +42,10 @@ class Rpc:
     @property
     def path(self) -> str:
         return f"/{self.service}/{self.name}"
+
+    def names_in(self, message: Any) -> dict[str, str]:
+        """What over HTTP is in the path: the namespace, and the group or the topic; checked."""
+        return decode_path({name: getattr(message, name) for name in self._path})
 
     def read_request(self, message: Any, limits: Limits, **given: Any) -> Any:
         """The checked request, with what the message does not say; `RejectedRequest` as over HTTP."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from rota.access.actions import (
     LOCATE,
+    POSSIBLE_NEEDS,
     READ_JOURNAL,
     SCRAPE,
     WATCH,
@@ -40,6 +41,32 @@ from rota.protocol.messages import (
     refuse,
 )
 from rota.replica.ports import Answer, JournalEvent, ShardOwner
+
+
+class Admission(Protocol):
+    """What a transport asks before it reads a request, and once it has: each raises `RejectedRequest`."""
+
+    def admit_undecoded(self, request: type[Request], /) -> None: ...
+
+    def admit_unread(self, request: type[Request], namespace: str, name: str, /) -> None: ...
+
+    def admit(self, request: Request, /) -> None: ...
+
+
+class AdmitAll:
+    """Without a guard every caller may do everything."""
+
+    def admit_undecoded(self, _request: type[Request], /) -> None:
+        return
+
+    def admit_unread(self, _request: type[Request], _namespace: str, _name: str, /) -> None:
+        return
+
+    def admit(self, _request: Request, /) -> None:
+        return
+
+
+ADMIT_ALL = AdmitAll()
 
 
 class Guard:
@@ -81,6 +108,17 @@ class Guard:
         """Whether the caller is an administrator of the request's group."""
         resource = Resource(Kind.GROUP, request.namespace, request.key)
         return self.current().decision(Action.ADMINISTER, resource).allowed
+
+    def admit_unread(self, request: type[Request], namespace: str, name: str) -> None:
+        """Raise `RejectedRequest` where the caller may ask nothing of this kind there, whatever the request says.
+
+        So that the bodies of callers that have no business here are neither awaited nor parsed.
+        """
+        self.current().check_any(POSSIBLE_NEEDS[request], namespace, name)
+
+    def admit_undecoded(self, request: type[Request]) -> None:
+        """The same where even the namespace is in the message: raise where the caller may do this nowhere."""
+        self.current().check_ever(POSSIBLE_NEEDS[request])
 
     def admit_to(self, need: Need, namespace: str, group_id: str) -> None:
         """The same for what is no request of the protocol."""

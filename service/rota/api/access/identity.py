@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,7 +12,7 @@ from typing import Protocol
 from rota.access.actions import Action, Need, Resource
 from rota.access.caller import ANONYMOUS, Caller
 from rota.access.document import AccessDocument
-from rota.access.rules import Decision, decide
+from rota.access.rules import Decision, decide, may_ever
 from rota.protocol.errors import ErrorCode, RejectedRequest
 
 FRESH_S = 0.25
@@ -65,7 +65,17 @@ class Identity:
     same is looked at again and again, and decisions are remembered only until then.
     """
 
-    __slots__ = ("_allowed", "_denied", "_document", "_fresh_until", "_policy", "_still_refused", "caller", "refusal")
+    __slots__ = (
+        "_allowed",
+        "_denied",
+        "_document",
+        "_ever",
+        "_fresh_until",
+        "_policy",
+        "_still_refused",
+        "caller",
+        "refusal",
+    )
 
     def __init__(
         self,
@@ -82,6 +92,7 @@ class Identity:
         self._document = policy.document
         self._allowed: set[_Asked] = set()
         self._denied: set[_Asked] = set()
+        self._ever: dict[tuple[Need, ...], bool] = {}
         self._fresh_until = 0.0
 
     def proof_refused(self) -> str:
@@ -103,17 +114,48 @@ class Identity:
         now = time.monotonic()
         if now < self._fresh_until and asked in self._allowed:
             return
+        self._forget_old_rules()
+        self._decide(asked, self.proof_refused())
+        self._fresh_until = now + FRESH_S
+
+    def check_any(self, needs: Sequence[Need], namespace: str, name: str) -> None:
+        """Raise `RejectedRequest` unless the caller may do one of these, as `check` does for the first of them."""
+        for need in needs[1:]:
+            if (needs[0], namespace, name) in self._allowed:
+                break
+            if self.decision(need.action, Resource(need.kind, namespace, name)).allowed:
+                return self.check(need, namespace, name)
+        return self.check(needs[0], namespace, name)
+
+    def check_ever(self, needs: tuple[Need, ...]) -> None:
+        """Raise `RejectedRequest` where no rule allows the caller any of these anywhere."""
+        refusal = self.proof_refused()
+        if refusal:
+            raise RejectedRequest(ErrorCode.UNAUTHENTICATED, refusal)
+        self._forget_old_rules()
+        may = self._ever.get(needs)
+        if may is None:
+            may = may_ever(self._document.rules, self.caller, [need.action for need in needs])
+            self._ever[needs] = may
+        if not may:
+            raise RejectedRequest(self._code, f"{self.caller.subject} may {needs[0].action} nowhere: no rule allows it")
+
+    def may_see(self, resource: Resource) -> bool:
+        """Whether a list that the caller may ask for shows this."""
+        return self.decision(Action.DESCRIBE, resource).allowed
+
+    @property
+    def _code(self) -> ErrorCode:
+        """What a caller is answered that may not do what it asks for: without credentials, to show some."""
+        return ErrorCode.UNAUTHENTICATED if self.caller.is_anonymous else ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+    def _forget_old_rules(self) -> None:
         document = self._policy.document
         if document is not self._document:
             self._document = document
             self._allowed.clear()
             self._denied.clear()
-        self._decide(asked, self.proof_refused())
-        self._fresh_until = now + FRESH_S
-
-    def may_see(self, resource: Resource) -> bool:
-        """Whether a list that the caller may ask for shows this."""
-        return self.decision(Action.DESCRIBE, resource).allowed
+            self._ever.clear()
 
     def _decide(self, asked: _Asked, refusal: str) -> None:
         if refusal:
@@ -129,8 +171,7 @@ class Identity:
             # Once for each, so that who asks again and again does not fill the log.
             _remember(self._denied, asked)
             _log.warning("refused", extra={"subject": self.caller.subject, "detail": decision.detail})
-        code = ErrorCode.UNAUTHENTICATED if self.caller.is_anonymous else ErrorCode.GROUP_AUTHORIZATION_FAILED
-        raise RejectedRequest(code, decision.detail)
+        raise RejectedRequest(self._code, decision.detail)
 
 
 def nobody(policy: Policy, refusal: str = "") -> Identity:

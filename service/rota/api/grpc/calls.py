@@ -11,13 +11,15 @@ from urllib.parse import unquote
 import grpc
 
 from rota.access.proxies import FORWARDED_FOR, Proxies
+from rota.api.access.guard import Admission
 from rota.api.grpc.deadlines import within_deadline
 from rota.api.grpc.failures import Failure, abort, checked, outcome_of
 from rota.api.heartbeats import answers_to
+from rota.api.large import read_large
 from rota.api.ports import ServedCoordinator
 from rota.observability import tracing
 from rota.observability.metrics import Metrics
-from rota.protocol.errors import ErrorCode
+from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatManyReply, HeartbeatReply, JoinGroup, Request
 from rota.replica.ports import Answer
@@ -27,7 +29,14 @@ from rota.v1.coordinator_pb2 import (
     HeartbeatManyRequest,
     HeartbeatManyResponse,
 )
-from rota.wire.heartbeats import dump_heartbeat_reply, parse_heartbeat, read_many, write_result
+from rota.wire.heartbeats import (
+    check_size,
+    dump_heartbeat_reply,
+    parse_heartbeat,
+    read_many,
+    refuse_all,
+    write_result,
+)
 from rota.wire.protobuf import parse
 from rota.wire.routes import decode_path, parks
 from rota.wire.rpcs import COORDINATOR, REMOVE_MEMBERS, RPCS, Rpc
@@ -43,8 +52,8 @@ class Calls:
     coordinator: ServedCoordinator
     limits: Limits
     metrics: Metrics
-    admit: Callable[[Request], None]
-    """Raises `RejectedRequest` unless the caller may ask this; the coordinator does it, too, where there is a guard."""
+    admission: Admission
+    """Asked before a message is read; the coordinator asks as well, where there is a guard."""
     proxies: Proxies
 
     def behaviours(self) -> dict[str, Behaviour]:
@@ -66,6 +75,22 @@ class Calls:
             return checked(await self.coordinator.call(request))
         with self.metrics.parked(rpc.name):
             return checked(await self.coordinator.call(request))
+
+    def admit_unread(self, rpc: Rpc, message: Any) -> None:
+        """Raise `RejectedRequest` where the caller may do nothing of this kind there: its message is not read then."""
+        names = rpc.names_in(message)
+        self.admission.admit_unread(rpc.request, names["namespace"], names.get("group_id") or names.get("topic", ""))
+
+    def refuse_heartbeats(self, message: Any, response: Any) -> bool:
+        """Fill the response where the caller may heartbeat nowhere: then the message is not read. Whether it was."""
+        try:
+            self.admission.admit_undecoded(HeartbeatMany)
+        except RejectedRequest as rejected:
+            check_size(message, self.limits)
+            refuse_all(response.groups, len(message.groups), rejected)
+            self.metrics.heartbeat_answered(rejected.code, sum(len(group.members) for group in message.groups))
+            return True
+        return False
 
     def count(self, request: HeartbeatMany, reply: HeartbeatManyReply) -> None:
         """One for each member."""
@@ -92,7 +117,10 @@ class Calls:
     # --- the rpcs ----------------------------------------------------------------------------------
 
     async def _call(self, rpc: Rpc, data: bytes, context: Context) -> bytes:
-        request = rpc.parse_request(data, self.limits, **self._unsaid(rpc, context))
+        self.admission.admit_undecoded(rpc.request)
+        message, unsaid = parse(rpc.request_message, data), self._unsaid(rpc, context)
+        self.admit_unread(rpc, message)
+        request = await read_large(len(data), lambda: rpc.read_request(message, self.limits, **unsaid))
         answer = await self.ask(rpc, request, context)
         return dump(rpc.write_answer(answer.reply, answer.revision, answer.epoch))
 
@@ -113,6 +141,7 @@ class Calls:
         return outcome
 
     async def _parse_and_heartbeat(self, data: bytes, context: Context) -> bytes:
+        self.admission.admit_undecoded(Heartbeat)
         request = parse_heartbeat(data, self.limits)
         answer = self.coordinator.try_heartbeat(request)
         if answer is None:
@@ -124,7 +153,10 @@ class Calls:
     async def _heartbeat_many(self, data: bytes, _context: Context) -> bytes:
         """A group whose heartbeats cannot be taken says so in its own result; only the request itself can fail."""
         response = HeartbeatManyResponse()
-        requests = read_many(parse(HeartbeatManyRequest, data), self.limits)
+        message = parse(HeartbeatManyRequest, data)
+        if self.refuse_heartbeats(message, response):
+            return dump(response)
+        requests = await read_large(len(data), lambda: read_many(message, self.limits))
         for request, answer in zip(requests, await answers_to(self.coordinator, requests), strict=True):
             assert isinstance(answer.reply, HeartbeatManyReply)
             self.count(request, answer.reply)

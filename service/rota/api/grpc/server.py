@@ -13,7 +13,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 from grpc_reflection.v1alpha import reflection
 
 from rota.access.proxies import NO_PROXIES, Proxies
-from rota.api.access.guard import Guard, behind
+from rota.api.access.guard import ADMIT_ALL, Guard, behind
 from rota.api.access.identity import ORIGIN
 from rota.api.grpc.calls import Calls, Context, client_of
 from rota.api.grpc.credentials import credentials_of
@@ -24,7 +24,6 @@ from rota.api.grpc.session import Session
 from rota.api.grpc.watching import Watching
 from rota.observability.metrics import Metrics
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Request
 from rota.v1 import access_pb2, admin_pb2, coordinator_pb2
 from rota.wire.rpcs import ADMIN, COORDINATOR
 
@@ -78,8 +77,7 @@ class GrpcServer:
         self._coordinator = coordinator
         self._guard = guard
         guarded = behind(guard, coordinator)
-        admit = guard.admit if guard is not None else _admit_everybody
-        self._calls = Calls(guarded, limits, metrics or Metrics(), admit, proxies)
+        self._calls = Calls(guarded, limits, metrics or Metrics(), guard or ADMIT_ALL, proxies)
         # Follows groups for members that were admitted.
         self._roster = Roster(coordinator)
         self._sessions: set[Session] = set()
@@ -213,10 +211,6 @@ class GrpcServer:
             await asyncio.wait((task,))
             if not task.cancelled():
                 task.result()
-
-
-def _admit_everybody(_request: Request) -> None:
-    return
 
 
 def _services_of(module: Any) -> Any:

@@ -34,6 +34,7 @@ from rota.api.grpc.calls import Calls, Context, client_of, dump
 from rota.api.grpc.failures import CallFailed, Failure, abort, outcome_of
 from rota.api.grpc.roster import GroupKey, Roster, Seat
 from rota.api.heartbeats import answers_to
+from rota.api.large import read_large
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import (
     CommitOffsets,
@@ -229,9 +230,11 @@ class Session:
 
     async def _call(self, kind: _Kind, message: Any) -> SessionEvent:
         unsaid = {"host": self._host} if kind.rpc.request is JoinGroup else {}
-        request = kind.rpc.read_request(message, self._calls.limits, **unsaid)
+        self._calls.admit_unread(kind.rpc, message)
+        limits = self._calls.limits
+        request = await read_large(message.ByteSize(), lambda: kind.rpc.read_request(message, limits, **unsaid))
         # Before anybody is seated: who is on the stream is told of the group.
-        self._calls.admit(request)
+        self._calls.admission.admit(request)
         with self._under_way(request):
             answer = await self._calls.ask(kind.rpc, request, self._context)
         member_id = answer.reply.member_id if isinstance(answer.reply, JoinReply) else getattr(request, "member_id", "")
@@ -288,6 +291,11 @@ class Session:
     def _heartbeat(self, call: int, message: Any) -> None:
         """On the spot, if every group can answer so; otherwise all of them are asked again, as a call."""
         try:
+            refusal = SessionEvent(call=call)
+            refusal.heartbeat.SetInParent()
+            if self._calls.refuse_heartbeats(message, refusal.heartbeat):
+                self.push(refusal)
+                return
             requests = self._heartbeats.read(message)
         except RejectedRequest as rejected:
             self._calls.metrics.request_answered(HEARTBEAT, rejected.code)

@@ -15,7 +15,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rota.api.access.guard import Guard, behind
+from rota.api.access.guard import ADMIT_ALL, Guard, behind
 from rota.api.http.credentials import credentials_of
 from rota.api.http.draining import Draining
 from rota.api.http.handlers import FenceKeys, Handlers, no_fence_keys
@@ -72,8 +72,11 @@ class HttpApi:
         self.metrics = metrics
         self._guard = guard
         self.draining = Draining()
-        self._heartbeats = HeartbeatEndpoint(coordinator, limits, metrics)
-        self._handlers = Handlers(coordinator, limits, metrics, self.draining, self._heartbeats, fence_keys, guard)
+        admission = guard or ADMIT_ALL
+        self._heartbeats = HeartbeatEndpoint(coordinator, limits, metrics, admission)
+        self._handlers = Handlers(
+            coordinator, limits, metrics, self.draining, self._heartbeats, fence_keys, guard, admission
+        )
         self._short_roads = self._calls_of_members()
         self._streams = EventStreams(coordinator, limits, metrics, self.draining, ping_seconds)
         self._document: Rendered | None = None

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive, Scope
 
 from rota.api.http.rendered import CallerGone, Header, HttpRefusal
 from rota.api.http.shapes import NO_QUERY
+from rota.api.large import ON_THE_LOOP_BYTES, read_large
 from rota.protocol.errors import ErrorCode
+from rota.wire.documents import parse_document, parse_large_document
+
+Decoded = TypeVar("Decoded")
 
 BODY_DEADLINE_SECONDS = 30.0
 BODIES_UNDER_WAY_BYTES = 128 * 1024 * 1024
@@ -31,6 +37,15 @@ async def receive_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
     await _discard(receive)
     detail = f"the body must be at most {max_bytes} bytes"
     raise HttpRefusal(413, detail, ErrorCode.PAYLOAD_TOO_LARGE, _CLOSE)
+
+
+async def receive_document(
+    scope: Scope, receive: Receive, max_bytes: int, decode: Callable[[dict[str, Any]], Decoded]
+) -> Decoded:
+    """What `decode` makes of the body. Both happen beside the event loop where the body is large."""
+    body = await receive_body(scope, receive, max_bytes)
+    parse = parse_document if len(body) <= ON_THE_LOOP_BYTES else parse_large_document
+    return await read_large(len(body), lambda: decode(parse(body)))
 
 
 def check_framing(scope: Scope) -> int:

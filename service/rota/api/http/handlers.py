@@ -10,10 +10,10 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.types import Receive, Scope
 
-from rota.api.access.guard import Guard
+from rota.api.access.guard import Admission, Guard
 from rota.api.access.inquiry import CAN_I_QUERY, CAN_I_REPLY, WHO_AM_I_REPLY, answer_to, known_caller
 from rota.api.beginning import EARLIEST, After, from_earliest
-from rota.api.http.bodies import check_framing, check_no_query, receive_body
+from rota.api.http.bodies import check_framing, check_no_query, receive_document
 from rota.api.http.draining import Draining
 from rota.api.http.heartbeats import HeartbeatEndpoint
 from rota.api.http.rendered import Rendered, render_answer, render_document, render_problem
@@ -25,7 +25,6 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, LeaveGroup, LeaveReply, LeavingMember
 from rota.replica.ports import JournalEvent
-from rota.wire.documents import parse_document
 from rota.wire.fields import invalid
 from rota.wire.routes import Carrier, Route, decode_path, decode_request
 
@@ -49,6 +48,7 @@ class Handlers:
     heartbeats: HeartbeatEndpoint
     fence_keys: FenceKeys
     guard: Guard | None
+    admission: Admission
 
     async def call(self, http: HttpRequest, route: Route, operation: str) -> Rendered:
         """Any request of the protocol: decode it as its route says, call, encode."""
@@ -64,8 +64,14 @@ class Handlers:
     ) -> Rendered:
         """The same, where what is asked for is in the body."""
         check_no_query(scope)
-        document = parse_document(await receive_body(scope, receive, self.limits.request_max_bytes))
-        request = decode_request(route, path, document, self.limits)
+        names = decode_path(path)
+        self.admission.admit_unread(route.request, names["namespace"], names.get("group_id") or names.get("topic", ""))
+        request = await receive_document(
+            scope,
+            receive,
+            self.limits.request_max_bytes,
+            lambda document: decode_request(route, path, document, self.limits),
+        )
         if isinstance(request, JoinGroup):
             client = scope.get("client")
             request = replace(request, host=client[0] if client else "")

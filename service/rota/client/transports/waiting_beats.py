@@ -59,6 +59,10 @@ class Beat:
             self.outcome.set_exception(error)
 
 
+MAX_BEATS = 5_000
+"""Heartbeats of one message: half of what servers accept by default."""
+
+
 class WaitingBeats:
     """The heartbeats of one stream. `flush` is called, soon, when there are some to send."""
 
@@ -84,7 +88,10 @@ class WaitingBeats:
 
     def take(self) -> list[Beat]:
         """What is to be sent now."""
-        beats, self._unsent = [beat for beat in self._unsent if not beat.outcome.done()], []
+        beats = [beat for beat in self._unsent if not beat.outcome.done()]
+        beats, self._unsent = beats[:MAX_BEATS], beats[MAX_BEATS:]
+        if self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
         return beats
 
     def heard(self, beats: Iterable[Beat], replies: dict[tuple[str, str], Received]) -> None:

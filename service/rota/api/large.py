@@ -1,0 +1,25 @@
+"""Large messages: they are parsed on a thread of their own, so that the event loop keeps answering."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+ON_THE_LOOP_BYTES = 256 * 1024
+"""What the event loop parses itself: some milliseconds' worth."""
+_parsing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rota-large-messages")
+"""One thread: several would take the interpreter's lock from the event loop, and be no faster."""
+
+Read = TypeVar("Read")
+
+
+async def read_large(size: int, read: Callable[[], Read]) -> Read:
+    """What `read` returns or raises, for a message of `size` bytes. A small one is read here and now.
+
+    `read` must be Python code: an extension that does not release the interpreter's lock would stop the loop as well.
+    """
+    if size <= ON_THE_LOOP_BYTES:
+        return read()
+    return await asyncio.get_running_loop().run_in_executor(_parsing, read)

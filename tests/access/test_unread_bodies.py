@@ -1,0 +1,129 @@
+"""Bodies of callers that no rule admits are neither awaited nor parsed, on either transport."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+
+from rota.access.actions import Action
+from rota.access.rules import Rule
+from rota.api.http.operations import OPERATIONS, Operation
+from rota.server.access.token_files import write_tokens
+from rota.v1 import coordinator_pb2 as pb
+from rota.wire.routes import ROUTES, Carrier, encode_request
+from rota.wire.rpcs import RPCS
+from tests.access.guarded import GROUP, NAMESPACE, Secrets, Service, a_guarded_service, bearer
+from tests.grpc.clients import SessionClient, refused, stub
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+WITH_BODY = [operation for operation in OPERATIONS if ROUTES[type(operation.request)].carrier is Carrier.BODY]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    secrets = Secrets(tmp_path_factory.mktemp("secrets"))
+    async with a_guarded_service(secrets) as service:
+        yield service
+
+
+async def answer_to_a_head(service: Service, method: str, path: str, headers: dict[str, str]) -> bytes:
+    """Send a head that announces 7 MB, and read the answer's first line without having sent any of them."""
+    url = urlsplit(str(service.http.base_url))
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    try:
+        shown = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 7000000\r\n{shown}\r\n".encode())
+        async with asyncio.timeout(10):
+            return await reader.readline()
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("operation", WITH_BODY, ids=lambda o: o.operation_id)
+async def test_no_body_is_awaited_of_an_anonymous_caller(service: Service, operation: Operation) -> None:
+    target = encode_request(operation.request)
+
+    assert (await answer_to_a_head(service, target.method, target.path, {})).startswith(b"HTTP/1.1 401")
+
+
+@pytest.mark.parametrize("call", ["join", "heartbeat", "offsets"])
+async def test_no_body_is_awaited_for_another_namespace(service: Service, call: str) -> None:
+    headers = bearer(service.secrets.a_token(f"member-{call}"))
+
+    answer = await answer_to_a_head(service, "POST", f"/v1/namespaces/team-z/groups/g/{call}", headers)
+
+    assert answer.startswith(b"HTTP/1.1 403")
+
+
+async def test_a_refused_caller_keeps_its_connection(service: Service) -> None:
+    """The body is read past, so that the answer arrives and the next call finds its place."""
+    path = f"/v1/namespaces/{NAMESPACE}/groups/g/join"
+
+    refusals = [await service.http.post(path, content=b"{" * 1_000_000) for _ in range(2)]
+
+    assert [refusal.status_code for refusal in refusals] == [401, 401]
+
+
+async def test_an_administrator_of_empty_groups_may_commit(service: Service) -> None:
+    """One of the actions that a call may need is enough for its body to be read."""
+    token = service.secrets.a_token("resets")
+    only = Rule("resets", ("token:resets",), frozenset({Action.ADMINISTER}), (NAMESPACE,))
+    service.secrets.records[-1] = replace(service.secrets.records[-1], grants=(only,))
+    write_tokens(service.secrets.tokens_file, service.secrets.records)
+    body = {"generation_id": -1, "offsets": [{"topic": "t", "partition": 0, "offset": 1}]}
+
+    path = f"/v1/namespaces/{NAMESPACE}/groups/empty/offsets"
+    answer = await service.http.post(path, json=body, headers=bearer(token))
+
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("path", [rpc.path for rpc in RPCS.values()])
+async def test_no_message_of_an_anonymous_caller_is_decoded(service: Service, path: str) -> None:
+    no_message = b"\xff" * 100
+
+    failed = await refused(service.channel.unary_unary(path)(no_message))  # type: ignore[arg-type]
+
+    assert failed.status.name == "UNAUTHENTICATED"
+
+
+@pytest.mark.parametrize("name", ["JoinGroup", "CommitOffsets"])
+async def test_no_message_for_another_namespace_is_converted(service: Service, name: str) -> None:
+    """The message names no member and no protocol, which its conversion would refuse first."""
+    metadata = tuple(bearer(service.secrets.a_token(f"grpc-{name}")).items())
+    message = getattr(pb, f"{name}Request")(namespace="team-z", group_id="g")
+
+    failed = await refused(getattr(stub(service.channel), name)(message, metadata=metadata))
+
+    assert failed.status.name == "PERMISSION_DENIED"
+
+
+async def test_heartbeats_of_an_anonymous_caller_are_not_read(service: Service) -> None:
+    """Each group is answered for itself, alike, though none of them has a name that a group could have."""
+    many = pb.HeartbeatManyRequest(groups=[pb.GroupHeartbeat(namespace=NAMESPACE, group_id="\n")] * 1_000)
+    stream = SessionClient(service.channel)
+
+    unary = await stub(service.channel).HeartbeatMany(many)
+    streamed = (await stream.ask(heartbeat=many)).heartbeat
+    await stream.close()
+
+    for answer in (unary, streamed):
+        assert len(answer.groups) == 1_000
+        assert {(group.error, group.detail) for group in answer.groups} == {
+            ("UNAUTHENTICATED", "anonymous may join nowhere: no rule allows it")
+        }
+
+
+async def test_a_message_of_too_many_heartbeats_is_refused(service: Service) -> None:
+    metadata = tuple(bearer(service.secrets.a_token("many")).items())
+    beats = [pb.MemberHeartbeat(member_id="m", generation_id=1)] * 101
+    many = pb.HeartbeatManyRequest(groups=[pb.GroupHeartbeat(namespace=NAMESPACE, group_id=GROUP, members=beats)] * 100)
+
+    failed = await refused(stub(service.channel).HeartbeatMany(many, metadata=metadata))
+
+    assert failed.code == "PAYLOAD_TOO_LARGE"

@@ -1,0 +1,70 @@
+"""Large bodies: parsed beside the event loop, with the same result, and batches that are bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import httpx
+import pytest
+
+from rota.api.http.heartbeats import MAX_WAITING
+from rota.api.large import ON_THE_LOOP_BYTES, read_large
+from rota.wire.documents import parse_large_document
+from tests.http.scripted import ScriptedCoordinator
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+GROUP = "/v1/namespaces/default/groups/indexers"
+
+
+async def test_only_large_messages_leave_the_event_loop() -> None:
+    here = threading.get_ident()
+
+    assert await read_large(ON_THE_LOOP_BYTES, threading.get_ident) == here
+    assert await read_large(ON_THE_LOOP_BYTES + 1, threading.get_ident) != here
+
+
+async def test_the_event_loop_runs_on_while_a_large_body_is_parsed(
+    scripted: ScriptedCoordinator, client: httpx.AsyncClient
+) -> None:
+    turns, body = 0, b"{" + b",".join(b'"%d":1' % n for n in range(60_000)) + b"}"
+    parsing = asyncio.create_task(read_large(len(body), lambda: parse_large_document(body)))
+
+    while not parsing.done():
+        turns += 1
+        await asyncio.sleep(0)
+
+    assert len(await parsing) == 60_000
+    assert turns > 10
+
+
+@pytest.mark.parametrize("path", ["heartbeat", "join"])
+async def test_a_large_body_is_answered_as_a_small_one(
+    path: str, scripted: ScriptedCoordinator, client: httpx.AsyncClient
+) -> None:
+    wrong = b'{"surplus": "' + b"x" * ON_THE_LOOP_BYTES + b'"}'
+
+    answer = await client.post(f"{GROUP}/{path}", content=wrong, headers={"content-type": "application/json"})
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
+    assert scripted.requests == []
+
+
+@pytest.mark.parametrize(
+    ("names", "status"),
+    [
+        ([f"m{n}" for n in range(MAX_WAITING)], 200),
+        ([f"m{n}" for n in range(MAX_WAITING + 1)], 413),
+        (["m", "m"], 400),
+    ],
+)
+async def test_members_that_wait_in_one_message_are_bounded(
+    names: list[str], status: int, scripted: ScriptedCoordinator, client: httpx.AsyncClient
+) -> None:
+    beats = [{"member_id": name, "generation_id": 7} for name in names]
+
+    waiting = await client.post(f"{GROUP}/heartbeat", json={"members": beats, "wait_ms": 1})
+    at_once = await client.post(f"{GROUP}/heartbeat", json={"members": beats})
+
+    assert (waiting.status_code, at_once.status_code) == (status, 200)
