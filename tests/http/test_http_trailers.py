@@ -188,3 +188,18 @@ async def test_a_trailer_authenticates_no_caller(tmp_path_factory: pytest.TempPa
         answer = await exchange((url.hostname or "", url.port or 0), request + trailer)
 
     assert answer.startswith(b"HTTP/1.1 401")
+
+
+@pytest.mark.parametrize("kind", LISTENERS)
+async def test_a_request_to_change_the_protocol_is_answered(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As any other, and so is the one after it. No line of the log is the client's to write."""
+    upgrade = b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"
+    last = b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+    async with a_listener(kind, Seen()) as address:
+        answers = await exchange(address, upgrade + upgrade + last)
+        broken = await exchange(address, b"nonsense\r\n\r\n")
+
+    assert answers.count(b"HTTP/1.1 204") == 3
+    assert broken.startswith(b"HTTP/1.1 400")
+    assert caplog.records == []

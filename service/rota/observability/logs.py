@@ -53,6 +53,9 @@ def configure_logging(log_format: LogFormat, level: str = "info", stream: TextIO
     root.setLevel(level.upper())
     for name in _CHATTY:
         logging.getLogger(name).setLevel("DEBUG" if level.lower() == "debug" else "WARNING")
+    if level.lower() != "debug":
+        # It warns of what clients send, as often as they send it.
+        logging.getLogger("uvicorn.error").setLevel("ERROR")
 
 
 def _rfc3339(created: float) -> str:

@@ -13,6 +13,7 @@ from rota.access.actions import Action, Need, Resource
 from rota.access.caller import ANONYMOUS, Caller
 from rota.access.document import AccessDocument
 from rota.access.rules import Decision, decide, may_ever
+from rota.observability.refusals import log_refusal
 from rota.protocol.errors import ErrorCode, RejectedRequest
 
 FRESH_S = 0.25
@@ -134,15 +135,24 @@ class Identity:
             raise RejectedRequest(ErrorCode.UNAUTHENTICATED, refusal)
         self._forget_old_rules()
         may = self._ever.get(needs)
+        if may:
+            return
+        detail = f"{self.caller.subject} may {needs[0].action} nowhere: no rule allows it"
         if may is None:
             may = may_ever(self._document.rules, self.caller, [need.action for need in needs])
-            self._ever[needs] = may
+            if may or self._log(detail):
+                self._ever[needs] = may
         if not may:
-            raise RejectedRequest(self._code, f"{self.caller.subject} may {needs[0].action} nowhere: no rule allows it")
+            raise RejectedRequest(self._code, detail)
 
     def may_see(self, resource: Resource) -> bool:
         """Whether a list that the caller may ask for shows this."""
         return self.decision(Action.DESCRIBE, resource).allowed
+
+    def _log(self, detail: str) -> bool:
+        """Note in the log that the caller was refused; False where the log had too many such lines just now."""
+        subject = self.caller.subject
+        return log_refusal(_log, "refused", f"{subject} {ORIGIN.get()}", subject=subject, detail=detail)
 
     @property
     def _code(self) -> ErrorCode:
@@ -167,10 +177,9 @@ class Identity:
         if decision.allowed:
             _remember(self._allowed, asked)
             return
-        if asked not in self._denied:
-            # Once for each, so that who asks again and again does not fill the log.
+        # Once for each, so that a caller that asks again and again does not fill the log.
+        if asked not in self._denied and self._log(decision.detail):
             _remember(self._denied, asked)
-            _log.warning("refused", extra={"subject": self.caller.subject, "detail": decision.detail})
         raise RejectedRequest(self._code, decision.detail)
 
 

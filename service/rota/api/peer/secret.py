@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from rota.observability.refusals import log_refusal
+
 _KEY = "rota-peer-secret"
 
 _log = logging.getLogger(__name__)
@@ -46,6 +48,8 @@ class SecretRequired(grpc.aio.ServerInterceptor):
 
 
 async def _refuse(_data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-    _log.warning("a peer was refused: it does not show the secret", extra={"peer": context.peer()})
+    peer = context.peer()
+    source = peer.rpartition(":")[0]
+    log_refusal(_log, "a peer was refused: it does not show the secret", source, peer=peer)
     await context.abort(grpc.StatusCode.UNAUTHENTICATED, "peers of this replica show a secret (--peer-secret-file)")
     raise AssertionError("abort raises")

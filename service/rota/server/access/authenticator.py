@@ -12,7 +12,8 @@ from typing import Protocol
 
 from rota.access.caller import Caller
 from rota.access.tokens import MalformedToken, Presented, TokenRecord, is_ours, parse, refusal_of
-from rota.api.access.identity import NO_CREDENTIALS, Credentials, Identity, Policy, nobody
+from rota.api.access.identity import NO_CREDENTIALS, ORIGIN, Credentials, Identity, Policy, nobody
+from rota.observability.refusals import log_refusal
 
 MAX_CREDENTIAL_BYTES = 16 * 1024
 REMEMBERED = 20_000
@@ -20,8 +21,6 @@ REMEMBERED = 20_000
 GOOD_FOR_S = 60.0
 """A verified JWT or review is verified again after so long, on streams too. API tokens are looked at with each call."""
 BAD_FOR_S = 1.0
-TELL_EVERY_S = 1.0
-"""Whoever makes up credentials must not fill the log."""
 
 _BEARER = b"bearer "
 
@@ -63,7 +62,6 @@ class ServerAuthenticator:
         self._bearers = bearers
         self._nobody = nobody(policy)
         self._known: OrderedDict[bytes | str, tuple[float, Identity]] = OrderedDict()
-        self._tell_at = 0.0
         self._looking: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -83,17 +81,11 @@ class ServerAuthenticator:
             identity, good_for_s = await self._verify(credentials), GOOD_FOR_S
         except Refused as refused:
             identity, good_for_s = nobody(self.policy, str(refused)), BAD_FOR_S
-            self._tell(str(refused))
+            log_refusal(_log, "credentials were refused", ORIGIN.get(), detail=str(refused))
         self._known[_key(credentials)] = (time.monotonic() + good_for_s, identity)
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
         return identity
-
-    def _tell(self, refusal: str) -> None:
-        now = time.monotonic()
-        if now >= self._tell_at:
-            self._tell_at = now + TELL_EVERY_S
-            _log.warning("credentials were refused", extra={"detail": refusal})
 
     async def _verify(self, credentials: Credentials) -> Identity:
         """A header wins over a certificate: whoever takes the trouble to show a token means it."""

@@ -11,6 +11,7 @@ import jwt
 from rota.access.caller import Caller
 from rota.access.claims import Issuer, UnusableClaims, caller_of_claims, caller_of_review, end_of_claims
 from rota.api.access.identity import Policy
+from rota.observability.refusals import log_refusal
 from rota.server.access.authenticator import Refused, Unanswered
 from rota.server.access.key_sets import KeySet, KeysUnavailable, http_client
 
@@ -102,6 +103,6 @@ async def _review(token: str, issuer: Issuer) -> dict[str, Any]:
         answer.raise_for_status()
         status: dict[str, Any] = answer.json()["status"]
     except (OSError, httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-        _log.warning("no review of a token", extra={"issuer": issuer.issuer, "why": type(error).__name__})
+        log_refusal(_log, "no review of a token", issuer.issuer, issuer=issuer.issuer, why=type(error).__name__)
         raise Unanswered("the API server does not answer") from error
     return status
