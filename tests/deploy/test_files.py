@@ -10,15 +10,24 @@ import shlex
 import shutil
 import subprocess
 import sys
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from starlette.routing import Route
 from typer.testing import CliRunner
 
+from rota.access.proxies import Proxies
+from rota.api.http.app import create_app
+from rota.api.http.draining import Draining
 from rota.cli.commands import app
+from rota.console.app import Console
+from rota.observability.metrics import Metrics
 from rota.server.settings import Settings
+from rota.storage import MemoryStore
+from tests.http.scripted import ScriptedCoordinator
 from tests.support.pgbouncer import PgBouncer
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
@@ -133,6 +142,37 @@ def test_compose_runs_three_replicas_that_reach_each_other(tmp_path: Path, monke
         assert (
             int(service["stop_grace_period"].rstrip("s")) * 1000 > settings.drain_delay_ms + settings.drain_timeout_ms
         )
+
+
+def test_compose_trusts_its_proxy_and_no_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers of a published port come from the gateway's address, with any header that they like."""
+    secret = tmp_path / "secret"
+    secret.write_text("s" * 40)
+    network = compose()["networks"]["default"]["ipam"]["config"][0]
+    nginx = compose()["services"]["nginx"]["networks"]["default"]["ipv4_address"]
+    gateways = [str(subnet[1]) for subnet in ip_network("172.16.0.0/12").subnets(new_prefix=16)]
+
+    for service in replicas().values():
+        settings = settings_of({**service["environment"], "ROTA_PEER_SECRET_FILE": str(secret)}, monkeypatch)
+        proxies = Proxies(settings.trusted_proxies)
+        assert proxies.client_of(nginx, [f"6.6.6.6, {network['gateway']}"]) == network["gateway"]
+        assert not any(proxies.trust(gateway) for gateway in [*gateways, "192.168.0.1", network["gateway"]])
+    assert ip_address(nginx) in ip_network(network["subnet"])
+
+
+def test_haproxy_lets_in_what_is_for_clients() -> None:
+    """Every route but that of the metrics, those of the console as well."""
+    text = (DEPLOY / "proxy" / "haproxy.cfg").read_text()
+    lists = re.findall(r"acl public var\(txn\.path\) -m (beg|str) (.+)", text)
+    beginnings = tuple(path for how, paths in lists if how == "beg" for path in paths.split())
+    names = {path for how, paths in lists if how == "str" for path in paths.split()}
+    api = create_app(ScriptedCoordinator())
+    console = Console(ScriptedCoordinator(), MemoryStore(lambda: 0), Metrics(), Draining(), dict)
+    routes = {route.path for route in (*api.fastapi.routes, *console.routes()) if isinstance(route, Route)}
+
+    inside = {path for path in routes if path not in names and not path.startswith(beginnings)}
+
+    assert inside == {"/metrics"}
 
 
 def test_compose_asks_for_tokens_where_one_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

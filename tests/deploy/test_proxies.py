@@ -77,8 +77,33 @@ async def test_members_work_through_a_proxy_over_http_and_grpc(
             members = [client.consumer(name, TOPICS, session_timeout_ms=60_000) for client in (one, two, three)]
             async with members[0], members[1], members[2]:
                 await all_partitions_are_shared(members)
-        async with httpx.AsyncClient(trust_env=False) as client:
-            assert (await client.get(f"{urls[0]}/metrics")).status_code == 404
+
+
+METRICS = ("/metrics", "/%6detrics", "/%6D%65trics", "/metrics?x=1", "/metrics%3fx", "/%2fmetrics", "//metrics")
+ABSOLUTE = "http://x/%6detrics"
+
+
+@pytest.mark.parametrize("name", PROXIES)
+async def test_no_spelling_of_the_metrics_passes_a_proxy(
+    name: str, server: Server, processes: Processes, tmp_path: Path
+) -> None:
+    proxy = Proxy(name, processes, tmp_path, http=server.http, grpc=server.grpc)
+
+    answers = {path: await answer_to_a_line(proxy.http, path) for path in (*METRICS, ABSOLUTE, "/healthz", "/")}
+
+    assert [path for path, answer in answers.items() if answer.startswith(b"HTTP/1.1 200")] == ["/healthz", "/"]
+    assert not any(b"rota_" in answers[path] for path in (*METRICS, ABSOLUTE))
+
+
+async def answer_to_a_line(port: int, path: str) -> bytes:
+    """The answer to a path that no client library has touched."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        async with asyncio.timeout(30):
+            return await reader.read()
+    finally:
+        writer.close()
 
 
 @pytest.mark.parametrize("name", PROXIES)
