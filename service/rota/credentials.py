@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,17 @@ _VARIABLES = {
 }
 
 
+SECRET_VARIABLES = ("ROTA_TOKEN", "ROTA_STORE", "ROTA_REDIS", "ROTA_WEBHOOK")
+"""Variables that hold a token, or a URL that may hold a password."""
+
 Version = tuple[tuple[int, int, int], ...]
 """Of files: another one whenever one of them is."""
+
+
+def for_children(environment: Mapping[str, str], passed_on: Collection[str] = ()) -> dict[str, str]:
+    """The environment of commands that are not ours: without our secrets, but for those that are to be passed on."""
+    withheld = set(SECRET_VARIABLES).difference(passed_on)
+    return {name: value for name, value in environment.items() if name not in withheld}
 
 
 class CredentialsError(ValueError):

@@ -316,6 +316,20 @@ async def test_a_file_with_two_names_is_refused(store: SqlStore, sqlite_url: str
         await SqlStore(f"sqlite:///{tmp_path / 'second.db'}").open(SHARD_COUNT)
 
 
+async def test_a_store_that_all_users_can_read_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    url, path = f"sqlite:///{tmp_path / 'rota.db'}", tmp_path / "rota.db"
+    await upgrade(url)
+
+    for mode in (0o600, 0o640, 0o644):
+        path.chmod(mode)
+        store = SqlStore(url)
+        await store.open(SHARD_COUNT)
+        await store.close()
+
+    (reported,) = [record.getMessage() for record in caplog.records if "can read the store" in record.getMessage()]
+    assert str(path) in reported
+
+
 async def test_the_files_of_a_new_store_are_for_its_owner_alone(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'rota.db'}"
     await upgrade(url)

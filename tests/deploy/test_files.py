@@ -26,7 +26,7 @@ from rota.cli.commands import app
 from rota.console.app import Console
 from rota.observability.metrics import Metrics
 from rota.server.settings import Settings
-from rota.storage import MemoryStore
+from rota.storage import SqlStore
 from tests.http.scripted import ScriptedCoordinator
 from tests.support.pgbouncer import PgBouncer
 from tests.support.ports import free_port
@@ -160,14 +160,14 @@ def test_compose_trusts_its_proxy_and_no_gateway(tmp_path: Path, monkeypatch: py
     assert ip_address(nginx) in ip_network(network["subnet"])
 
 
-def test_haproxy_lets_in_what_is_for_clients() -> None:
+def test_haproxy_lets_in_what_is_for_clients(tmp_path: Path) -> None:
     """Every route but that of the metrics, those of the console as well."""
     text = (DEPLOY / "proxy" / "haproxy.cfg").read_text()
     lists = re.findall(r"acl public var\(txn\.path\) -m (beg|str) (.+)", text)
     beginnings = tuple(path for how, paths in lists if how == "beg" for path in paths.split())
     names = {path for how, paths in lists if how == "str" for path in paths.split()}
     api = create_app(ScriptedCoordinator())
-    console = Console(ScriptedCoordinator(), MemoryStore(lambda: 0), Metrics(), Draining(), dict)
+    console = Console(ScriptedCoordinator(), SqlStore(f"sqlite:///{tmp_path}/rota.db"), Metrics(), Draining(), dict)
     routes = {route.path for route in (*api.fastapi.routes, *console.routes()) if isinstance(route, Route)}
 
     inside = {path for path in routes if path not in names and not path.startswith(beginnings)}

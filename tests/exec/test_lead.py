@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from rota.credentials import SECRET_VARIABLES
 from rota.protocol.fencing_token import fencing_token
 from tests.exec.wrappers import (
     PRINT_ENVIRONMENT,
@@ -235,3 +236,21 @@ def test_a_signal_that_comes_before_the_program_is_there_is_not_lost(wrappers: W
         lead.send(signal.SIGTERM)
 
     assert [lead.wait_for_exit() for lead in leads] == [128 + signal.SIGTERM] * 4
+
+
+def test_a_command_gets_no_secret_of_ours_unless_it_is_asked_for(wrappers: Wrappers) -> None:
+    ours = {name: f"{name}-value" for name in SECRET_VARIABLES}
+
+    wrapper = wrappers.lead_with({**ours, "THEIRS": "yes"}, PRINT_ENVIRONMENT, "--pass-env", "ROTA_REDIS")
+    told = environment_of(wrapper)
+
+    assert ours.keys() & told.keys() == {"ROTA_REDIS"}
+    assert (told["THEIRS"], told["ROTA_URL"]) == ("yes", wrappers.url)
+    assert int(told["ROTA_FENCING_TOKEN"]) > 0
+
+
+def test_a_guardian_holds_no_secret_of_ours(wrappers: Wrappers) -> None:
+    wrapper = wrappers.lead_with({"ROTA_STORE": "postgresql://rota:secret@db/rota"}, STUBBORN)
+    pid_of("child", wrapper)
+
+    assert "ROTA_STORE" not in guardian_of(wrapper).environ()

@@ -70,6 +70,12 @@ class Wrappers:
         settings = {"ROTA_URL": url or self.url, "ROTA_SESSION_TIMEOUT_MS": str(self.session_ms)}
         return self.processes.rota(command, "--grace-ms", str(GRACE_MS), *arguments, env=settings)
 
+    def lead_with(self, environment: dict[str, str], script: str, *options: str) -> Process:
+        """`rota lead -- python -c SCRIPT`, with more in its environment."""
+        settings = {"ROTA_URL": self.url, "ROTA_SESSION_TIMEOUT_MS": str(self.session_ms), **environment}
+        command = ("lead", self.group_id, "--grace-ms", str(GRACE_MS), *options, "--", sys.executable, "-c", script)
+        return self.processes.rota(*command, env=settings)
+
     def put_topic(self, topic: str, partitions: int) -> None:
         put = self.processes.rota("topics", "put", topic, "-p", str(partitions), env={"ROTA_URL": self.url})
         assert put.wait_for_exit() == 0, put.output()

@@ -123,6 +123,16 @@ def test_an_empty_postgres_is_refused_with_the_command_that_helps(processes: Pro
     assert "Traceback" not in server.output()
 
 
+def test_what_a_server_writes_is_for_its_user_alone(processes: Processes, tmp_path: Path) -> None:
+    """Also what SQLite and libraries write, and the folder of the store."""
+    server = Server(processes, tmp_path)
+
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+
+    assert "\nUmask:\t0077\n" in status
+    assert (tmp_path / "data").stat().st_mode & 0o077 == 0
+
+
 @pytest.mark.slow
 def test_a_second_signal_ends_the_process_on_the_spot(processes: Processes, tmp_path: Path) -> None:
     slow = processes.rota(

@@ -15,6 +15,7 @@ import httpx
 import pytest
 import trustme
 
+from rota.credentials import SECRET_VARIABLES
 from rota.protocol.fencing_token import fencing_token
 from rota.sidecar.hooks.command import CommandHook
 from rota.sidecar.hooks.dispatch import Dispatcher, HookFailed
@@ -287,3 +288,20 @@ async def test_a_pod_that_is_gone_is_not_labelled_again_but_rights_may_still_com
 def test_a_label_needs_a_pod(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is this a pod"):
         Pod.of({}, tmp_path)
+
+
+@pytest.mark.parametrize(("passed_on", "shown"), [((), {}), (("ROTA_TOKEN",), {"ROTA_TOKEN": "t"})])
+async def test_a_command_gets_no_secret_of_the_sidecar(
+    passed_on: tuple[str, ...], shown: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in SECRET_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ROTA_TOKEN", "t")
+    monkeypatch.setenv("ROTA_STORE", "postgresql://rota:secret@db/rota")
+    script = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'))"
+
+    await CommandHook([sys.executable, "-c", script, str(tmp_path / "told")], 10, passed_on).deliver(change(1))
+
+    told = json.loads((tmp_path / "told").read_text())
+    assert {name: told[name] for name in SECRET_VARIABLES if name in told} == shown
+    assert "PATH" in told

@@ -58,6 +58,15 @@ InstanceId = Annotated[
         show_default=False,
     ),
 ]
+PassedOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pass-env",
+        metavar="NAME",
+        help="Let the command have this variable: ROTA_TOKEN, ROTA_STORE, ROTA_REDIS and ROTA_WEBHOOK are withheld.",
+        show_default=False,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but what goes wrong.")]
 
 
@@ -72,6 +81,7 @@ def lead(
         bool, typer.Option("--again", help="Campaign again after a loss instead of ending with 74.")
     ] = False,
     instance_id: InstanceId = None,
+    pass_env: PassedOn = None,
     quiet: Quiet = False,
     url: Url = None,
     namespace: Namespace = None,
@@ -97,6 +107,7 @@ def lead(
         again,
         instance_id,
         _place(options),
+        tuple(pass_env or ()),
     )
     names = MemberNames(name, instance_id=instance_id)
     raise typer.Exit(run_member(options, names, lambda client: run_lead(client, name, chosen), quiet=quiet))
@@ -117,6 +128,7 @@ def work(
     ] = COMMAND_DRAIN_MS,
     wait: Wait = None,
     instance_id: InstanceId = None,
+    pass_env: PassedOn = None,
     quiet: Quiet = False,
     url: Url = None,
     namespace: Namespace = None,
@@ -141,6 +153,7 @@ def work(
         _ms(wait),
         instance_id,
         _place(options),
+        tuple(pass_env or ()),
     )
     names = MemberNames(group, topic, strategy, instance_id)
     raise typer.Exit(run_member(options, names, lambda client: run_work(client, group, chosen), quiet=quiet))

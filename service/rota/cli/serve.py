@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from functools import cached_property
@@ -69,6 +70,8 @@ def _run(given: dict[str, Any]) -> None:
     from rota.server.settings import Settings
     from rota.server.workers import run_workers
 
+    # What is written here, by SQLite as well, is for its owner alone.
+    os.umask(0o077)
     if "log_format" not in given and sys.stderr.isatty():
         given["log_format"] = "text"
     try:

@@ -92,6 +92,15 @@ def sidecar(
             help="Run this at every change, without a shell; its kind is added.",
         ),
     ] = None,
+    pass_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pass-env",
+            envvar="ROTA_PASS_ENV",
+            metavar="NAME",
+            help="Let --exec have this variable: ROTA_TOKEN, ROTA_STORE, ROTA_REDIS and ROTA_WEBHOOK are withheld.",
+        ),
+    ] = None,
     pod_label: Annotated[
         str | None,
         typer.Option(envvar="ROTA_POD_LABEL", metavar="KEY", help="Keep this label of the pod at the state."),
@@ -131,6 +140,7 @@ def sidecar(
         _secret(webhook_secret_file),
         _program(command),
         _label_of_a_pod(pod_label),
+        tuple(pass_env or ()),
     )
     from rota.sidecar.serve import CannotListen, serve
 

@@ -35,6 +35,8 @@ class LeadOptions:
     group_instance_id: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     """What every run is told besides its grant, such as where the coordinator is."""
+    passed_on: Sequence[str] = ()
+    """Variables that the command is to have though they hold secrets of ours."""
 
 
 async def lead(client: Client, name: str, options: LeadOptions) -> int:
@@ -76,7 +78,7 @@ class _Leading:
     async def run(self, election: Election, terms: AsyncIterator[Term]) -> int:
         while True:
             # The guardian is there before the term is, for then every millisecond counts.
-            with Run(self._options.times) as run:
+            with Run(self._options.times, self._options.passed_on) as run:
                 term = await self._next_term(terms)
                 if term is None:
                     return BY_SIGNAL + self._ended_by if self._ended_by else self._not_elected(election)

@@ -43,6 +43,7 @@ class WorkOptions:
     wait_ms: int | None = None
     group_instance_id: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    passed_on: Sequence[str] = ()
 
 
 async def work(client: Client, group_id: str, options: WorkOptions) -> int:
@@ -117,7 +118,7 @@ class _Working:
         wait_s = None if self._options.wait_ms is None else self._options.wait_ms / 1000
         while True:
             # The guardian is there before the share is, for then every millisecond counts.
-            with Run(self._options.times) as run:
+            with Run(self._options.times, self._options.passed_on) as run:
                 if not await self._wait_for_share(wait_s):
                     return BY_SIGNAL + self._ended_by if self._ended_by else await self._no_share(consumer)
                 try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS, SESSION_TIMEOUT_MS
@@ -42,7 +42,8 @@ class SidecarSettings:
     webhook_secret: bytes | None = None
     command: tuple[str, ...] = ()
     pod_label: str | None = None
-    environment: Mapping[str, str] = field(default_factory=dict)
+    passed_on: tuple[str, ...] = ()
+    """Variables that the command is to have though they hold secrets of ours."""
 
 
 def instance_id_of(environment: Mapping[str, str]) -> str | None:

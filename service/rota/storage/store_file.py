@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,9 @@ from rota.replica.ports import Floor, StoreRefused, StoreUnavailable
 from rota.storage.file_lock import FileLock
 
 _OWNER_ONLY = 0o600
+_OF_OTHERS = 0o006
+"""The group is left out: to share the files with one is a decision that was made for this store."""
+_log = logging.getLogger(__name__)
 _NOTHING = Floor(0, 0)
 
 
@@ -72,6 +76,8 @@ class StoreFile:
         self._lock.acquire()
         self._noted = self._lock.note
         self._opened = opened
+        if opened.st_mode & _OF_OTHERS:
+            _log.warning("other users of this machine can read the store %s: chmod 600 its files", self._path)
 
     @property
     def note(self) -> Note | None:
