@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -130,3 +131,12 @@ def test_the_page_on_failures_names_existing_tests() -> None:
 
     assert [name for name in named if name not in met and not (ROOT / name).is_file()] == []
     assert len([row for row in tried.splitlines() if row.startswith("| ")]) >= 17
+
+
+def test_the_security_policy_is_about_this_version() -> None:
+    """And says how to report, so that a release without a look at the page is noticed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    policy = (ROOT / "SECURITY.md").read_text()
+
+    assert f"(now {project['version'].rpartition('.')[0]})" in policy
+    assert all(f"## {title}" in policy for title in ("Supported versions", "Report a vulnerability", "What to expect"))
