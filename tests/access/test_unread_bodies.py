@@ -69,6 +69,43 @@ async def test_a_refused_caller_keeps_its_connection(service: Service) -> None:
     assert [refusal.status_code for refusal in refusals] == [401, 401]
 
 
+@pytest.mark.parametrize("headers", ["Connection: close", "Connection: close\r\nExpect: 100-continue", "Expect: x"])
+async def test_a_refused_caller_reads_its_answer_to_the_end(service: Service, headers: str) -> None:
+    """Also one that sends all of its body before it reads, on a connection that ends with the answer."""
+    url = urlsplit(str(service.http.base_url))
+    path = f"/v1/namespaces/{NAMESPACE}/groups/g/join"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 7000000\r\n{headers}\r\n\r\n".encode()
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    try:
+        async with asyncio.timeout(20):
+            writer.write(head)
+            for _ in range(70):
+                writer.write(b"x" * 100_000)
+                await writer.drain()
+            answer = await reader.readuntil(b"}")
+    finally:
+        writer.close()
+
+    assert answer.startswith(b"HTTP/1.1 401")
+
+
+async def test_a_body_that_was_never_sent_takes_no_other_request(service: Service) -> None:
+    """A client that was refused before the server asked for the body may go on with its next request."""
+    url = urlsplit(str(service.http.base_url))
+    path = f"/v1/namespaces/{NAMESPACE}/groups/g/join"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 60\r\nExpect: 100-continue\r\n\r\n".encode()
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    try:
+        async with asyncio.timeout(8):
+            writer.write(head)
+            answer = await reader.readuntil(b"}")
+            rest = await reader.read()
+    finally:
+        writer.close()
+
+    assert (answer[:12], rest) == (b"HTTP/1.1 401", b"")
+
+
 async def test_an_administrator_of_empty_groups_may_commit(service: Service) -> None:
     """One of the actions that a call may need is enough for its body to be read."""
     token = service.secrets.a_token("resets")

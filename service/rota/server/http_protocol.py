@@ -71,7 +71,7 @@ class GuardedHttpProtocol(BoundedHttpProtocol):
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         if self.scope["method"] == "POST" and not self.expect_100_continue:
-            self.cycle.transport = _HeadWithBody(self.transport)  # type: ignore[assignment]
+            self.cycle.transport = _HeadWithBody(self.cycle.transport)  # type: ignore[assignment]
 
     def _clear_write_deadline(self) -> None:
         if self._write_deadline is not None:

@@ -17,9 +17,14 @@ HEAD_DEADLINE_SECONDS = 10.0
 MAX_HEAD_BYTES = 64 * 1024
 REST_DEADLINE_SECONDS = 10.0
 """How long the rest of a request may take that is answered already."""
+LINGER_SECONDS = 1.0
+"""The same where the answer ends the connection."""
 MAX_FRAMING_BYTES = 64 * 1024
 FRAMING_PER_BODY_BYTE = 8
 """Chunk sizes and trailers may take `MAX_FRAMING_BYTES`, and this much more for each byte of the body."""
+
+
+_WITHOUT_BODY = frozenset({"GET", "HEAD"})
 
 
 class Part(Enum):
@@ -44,6 +49,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._part = Part.NOTHING
+        self._lingers = False
+        """Whether the connection ends with this request."""
         self._has_ended = False
         """Whether the bytes that are parsed now have ended a request."""
         self._has_begun = False
@@ -78,6 +85,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._part, self._has_begun = Part.BODY, True
         self._body_bytes = self._rest_bytes = 0
         super().on_headers_complete()
+        if self.scope["method"] not in _WITHOUT_BODY:
+            self.cycle.transport = ClosedInTime(self)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -87,11 +96,30 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._part, self._has_ended = Part.NOTHING, True
         self._clear_rest_deadline()
         super().on_message_complete()
+        if self._lingers:
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._part is Part.BODY and self._rest_deadline is None:
+        if self._part is not Part.BODY or self._rest_deadline is not None:
+            return
+        if self.expect_100_continue:
+            # The client may never send the body, and then its next request would be taken for it.
+            self.close_after_rest()
+        else:
             self._rest_deadline = self.loop.call_later(REST_DEADLINE_SECONDS, self._close)
+
+    def close_after_rest(self) -> None:
+        """Close once the rest of the request has arrived, or soon.
+
+        To close on a client that still sends would reset the connection, and it would never read the answer.
+        """
+        if self._part is Part.BODY and not self.transport.is_closing():
+            self._lingers = True
+            self._clear_rest_deadline()
+            self._rest_deadline = self.loop.call_later(LINGER_SECONDS, self._close)
+        else:
+            self.transport.close()
 
     # --- what arrives --------------------------------------------------------------------------------
 
@@ -177,3 +205,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._rest_deadline is not None:
             self._rest_deadline.cancel()
             self._rest_deadline = None
+
+
+class ClosedInTime:
+    """The transport of one answer: to close it waits for the rest of the request."""
+
+    __slots__ = ("_protocol", "is_closing", "write")
+
+    def __init__(self, protocol: BoundedHttpProtocol) -> None:
+        self._protocol = protocol
+        self.write = protocol.transport.write
+        self.is_closing = protocol.transport.is_closing
+
+    def close(self) -> None:
+        self._protocol.close_after_rest()
