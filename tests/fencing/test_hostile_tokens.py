@@ -16,7 +16,7 @@ from rota.fencing.tokens import Fence, FencingToken, sign, verify
 
 NOW = 1_700_000_000
 TOKEN = FencingToken("default", "billing", 7, "writer-1", is_leader=True, issued_at=NOW, expires_at=NOW + 60)
-FEW = settings(max_examples=150, derandomize=True, deadline=None)
+FEW = settings(max_examples=60, derandomize=True, deadline=None)
 BEYOND = sys.getrecursionlimit() + 1_000
 NESTED = (
     b"[" * 5_000,

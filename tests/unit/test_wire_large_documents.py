@@ -27,7 +27,7 @@ def outcome(parse: object, body: bytes) -> object:
         return rejected.code, rejected.detail
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=60, derandomize=True, deadline=None)
 @given(body=TEXTS)
 def test_both_parsers_read_the_same(body: bytes) -> None:
     assert outcome(parse_large_document, body) == outcome(parse_document, body)
