@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from rota.fencing.errors import InvalidToken
 from rota.fencing.keys import KeyRing, base64url, new_key, read_keys
 from rota.fencing.tokens import Fence, FencingToken, sign, verify
+from rota.protocol.fencing_token import fencing_token
 
 NOW = 1_700_000_000
-TOKEN = FencingToken("default", "billing", 7, "writer-1", is_leader=True, issued_at=NOW, expires_at=NOW + 60)
+TOKEN = FencingToken("default", "billing", 7, "writer-1", True, NOW, NOW + 60, fencing_token(7), "writer")
 FEW = settings(max_examples=60, derandomize=True, deadline=None)
 BEYOND = sys.getrecursionlimit() + 1_000
 NESTED = (
@@ -96,10 +97,13 @@ def test_signed_claims_of_any_shape_are_an_invalid_token(ring: KeyRing, claims: 
         verify(text, ring.public, now=NOW)
 
 
-def test_signed_numbers_that_no_clock_has_are_an_invalid_token(ring: KeyRing) -> None:
+@pytest.mark.parametrize(
+    "odd", [{"exp": -(10**400)}, {"exp": 1.5}, {"generation_id": "7"}, {"generation_id": None}, {"fencing_token": [1]}]
+)
+def test_signed_numbers_that_are_none_are_an_invalid_token(ring: KeyRing, odd: dict[str, Any]) -> None:
     header = {"alg": "EdDSA", "typ": "rota-fence+jwt", "kid": ring.signing_id}
     claims = {"namespace": "n", "group_id": "g", "generation_id": 1, "sub": "a", "is_leader": True, "iss": "rota"}
-    signed = f"{segment(header)}.{segment({**claims, 'iat': 1, 'exp': -(10**400)})}"
+    signed = f"{segment(header)}.{segment({**claims, 'iat': 1, 'exp': NOW + 60, **odd})}"
 
     with pytest.raises(InvalidToken):
         verify(f"{signed}.{base64url(ring.signing.sign(signed.encode('ascii')))}", ring.public, now=NOW)
