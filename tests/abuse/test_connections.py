@@ -30,7 +30,7 @@ CLIENT_HELLO = bytes.fromhex("16030100d8010000d40303") + bytes(range(200))
 async def test_heads_that_drip_hold_nobody_up(count: int, target: Target) -> None:
     async with target.unharmed(most_mib=20 + count / 40, what=f"{count} dripping heads"):
         async with lines(target.port, count) as loris:
-            for drop in (b"GET /healthz HTTP/1.1\r\n", b"Host: x\r\n", b"X-", b"a: b\r\n"):
+            for drop in (b"GET /healthz HTTP/1.1\r\n", b"Host: localhost\r\n", b"X-", b"a: b\r\n"):
                 for line in loris:
                     line.say(drop)
                 await target.still_serves()
@@ -65,7 +65,9 @@ async def test_callers_that_vanish_while_they_wait_are_forgotten(count: int, tar
     async with target.unharmed(most_mib=20 + count / 20, what=f"{count} callers that vanish"):
         async with lines(target.port, count) as callers:
             for line in callers:
-                line.say(b"GET /v1/namespaces/default/groups/nobody/leader?wait_ms=50000 HTTP/1.1\r\nHost: x\r\n\r\n")
+                line.say(
+                    b"GET /v1/namespaces/default/groups/nobody/leader?wait_ms=50000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                )
             await target.until_metric(WAITING_FOR_A_LEADER, count)
             for line in callers:
                 line.reset()
@@ -75,8 +77,8 @@ async def test_callers_that_vanish_while_they_wait_are_forgotten(count: int, tar
 async def test_a_pipeline_of_thousands_is_answered_in_order(target: Target) -> None:
     async with target.unharmed(most_mib=40, what="10,000 requests in one write"):
         async with lines(target.port, 1) as (line,):
-            line.say(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 10_000)
-            line.say(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            line.say(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10_000)
+            line.say(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             await all_closed([line], 60)
 
 
@@ -120,4 +122,4 @@ async def drip(loris: list[Line], drop: bytes) -> None:
 def ask_for_more_than_buffers_hold(deaf: list[Line]) -> None:
     for line in deaf:
         line.stop_reading()
-        line.say(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+        line.say(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)

@@ -20,7 +20,9 @@ async def test_all_who_wait_for_a_leader_hear_of_it(count: int, target: Target) 
     group = f"/v1/namespaces/default/groups/awaited-{count}"
     async with target.unharmed(most_mib=most, what=f"{count} parked calls"), lines(target.port, count) as waiting:
         for number, line in enumerate(waiting, 1):
-            line.say(f"GET {group}/leader?wait_ms=50000&after_generation=0 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            line.say(
+                f"GET {group}/leader?wait_ms=50000&after_generation=0 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+            )
             if number % AT_ONCE == 0:
                 await target.until_metric(WAITERS, number)
         print(f"{count} calls are parked at {target.resident_mib:.0f} MiB")

@@ -13,7 +13,10 @@ from rota.server.http_protocol import GuardedHttpProtocol
 from rota.server.http_server import HttpServer
 from tests.http.scripted import ScriptedCoordinator
 
-REQUEST = "POST /v1/namespaces/default/groups/g/leave HTTP/1.1\r\nHost: rota\r\nContent-Length: 2\r\n"
+REQUEST = (
+    "POST /v1/namespaces/default/groups/g/leave HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+    "Content-Type: application/json\r\n"
+)
 
 
 class Wire(asyncio.Transport):

@@ -230,7 +230,8 @@ async def exchange(client: httpx.AsyncClient, *parts: bytes, close: bool = False
 
 
 def post(headers: bytes, body: bytes = b"", path: bytes = b"/v1/namespaces/a/groups/g/heartbeat") -> bytes:
-    return b"POST " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + headers + b"\r\n\r\n" + body
+    head = b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    return b"POST " + path + head + headers + b"\r\n\r\n" + body
 
 
 HEARTBEAT = b'{"member_id": "m-1", "generation_id": 7}'
@@ -250,7 +251,7 @@ RAW: dict[str, tuple[bytes, int]] = {
     "a header without a colon": (post(b"Broken header"), 400),
     "headers without end": (b"GET / HTTP/1.1\r\n" + b"X-Y: " + b"z" * 70_000 + b"\r\n", 431),
     "a path without end": (b"GET /" + b"z" * 70_000, 431),
-    "another method": (b"BREW /healthz HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    "another method": (b"BREW /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
 }
 
 
@@ -272,7 +273,7 @@ async def test_chunked_without_a_length_is_fine(scripted: ScriptedCoordinator, c
 
 async def test_headers_that_drip_are_cut_off(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(framing, "HEAD_DEADLINE_SECONDS", 0.05)
-    assert await exchange(client, b"GET /healthz HTTP/1.1\r\n", b"Host: x\r\n") == b""
+    assert await exchange(client, b"GET /healthz HTTP/1.1\r\n", b"Host: localhost\r\n") == b""
 
 
 async def test_a_caller_that_hangs_up_in_the_middle_of_a_body_disturbs_nobody(
@@ -289,7 +290,7 @@ async def test_a_caller_that_hangs_up_in_the_middle_of_a_body_disturbs_nobody(
 
 
 async def test_requests_in_a_row_on_one_connection_are_answered_in_order(client: httpx.AsyncClient) -> None:
-    first = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    last = b"GET /v1/nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    first = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    last = b"GET /v1/nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     answer = await exchange(client, first * 3 + last)
     assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"200", b"404"]

@@ -140,6 +140,8 @@ volumeMounts: {{- toYaml . | nindent 2 }}
 
 {{/* And what tells the servers where those are. */}}
 {{- define "rota.accessEnv" -}}
+{{- $name := include "rota.fullname" . }}
+{{- $namespace := .Release.Namespace }}
 {{- with .Values }}
 {{- if or .peer.secret .peer.existingSecret }}
 - {name: ROTA_PEER_SECRET_FILE, value: /etc/rota/peer-secret/secret}
@@ -151,6 +153,7 @@ volumeMounts: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- if .access.allowAnonymous }}
 - {name: ROTA_ALLOW_ANONYMOUS, value: "true"}
+- {name: ROTA_ALLOW_HOST, value: "{{ $name }}.{{ $namespace }},{{ $name }}-headless.{{ $namespace }}"}
 {{- end }}
 {{- if or .access.rules .access.existingConfigMap }}
 - {name: ROTA_ACCESS_FILE, value: /etc/rota/access/access.toml}

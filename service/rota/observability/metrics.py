@@ -65,6 +65,12 @@ class Metrics:
         self._heartbeats = _Counts(
             "rota_heartbeats", "Heartbeats answered, one per member.", ("result",), self.registry
         )
+        self._browser_refusals = Counter(
+            "rota_browser_requests_refused_total",
+            "Requests refused for their Host, Origin or Sec-Fetch-Site header.",
+            ["reason"],
+            registry=self.registry,
+        )
         self._waiters = Gauge("rota_waiters", "Calls that are parked now.", ["operation"], registry=self.registry)
         self._waiters_of: dict[str, Gauge] = {}
         """Looking the label up costs as much as counting."""
@@ -176,6 +182,10 @@ class Metrics:
     def heartbeat_answered(self, result: str, members: int = 1) -> None:
         """Heartbeats of so many members; `result` is the error code's name."""
         self._heartbeats.add((result,), members)
+
+    def browser_refused(self, reason: str) -> None:
+        """`reason` is malformed_host, foreign_host or foreign_page."""
+        self._browser_refusals.labels(reason).inc()
 
     @contextmanager
     def parked(self, operation: str) -> Iterator[None]:

@@ -108,7 +108,14 @@ async def open_services(
                 try:
                     async with answering(grpc):
                         fence_keys = signer.jwks if signer else no_fence_keys
-                        api = create_app(served, settings.limits, metrics=metrics, fence_keys=fence_keys, guard=guard)
+                        api = create_app(
+                            served,
+                            settings.limits,
+                            metrics=metrics,
+                            fence_keys=fence_keys,
+                            guard=guard,
+                            site=settings.site(url),
+                        )
                         console = Console(served, store, metrics, api.draining, api.openapi, guard=guard)
                         api.fastapi.router.routes.extend(console.routes())
                         yield Services(store, coordinator, api, grpc, metrics)

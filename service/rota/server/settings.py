@@ -6,10 +6,12 @@ import ipaddress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from rota.access.browsers import Site, parse_names, parse_origins, site_of
 from rota.access.proxies import Network, parse_networks
 from rota.liveness.urls import check_liveness_url
 from rota.observability.logs import LogFormat
@@ -88,6 +90,8 @@ _LivenessUrl = Annotated[str, AfterValidator(_checked_liveness_url), Metavar("UR
 _SecretFile = Annotated[Path, AfterValidator(_checked_secret_file), Metavar("FILE")]
 _Paths = Annotated[tuple[Path, ...], BeforeValidator(_split_paths), NoDecode, Metavar("FILE,…")]
 _Networks = Annotated[tuple[Network, ...], BeforeValidator(parse_networks), NoDecode, Metavar("NETWORK,…")]
+_Names = Annotated[tuple[str, ...], BeforeValidator(parse_names), NoDecode, Metavar("NAME,…")]
+_Origins = Annotated[tuple[str, ...], BeforeValidator(parse_origins), NoDecode, Metavar("ORIGIN,…")]
 _Address = Annotated[Address, BeforeValidator(Address.parse), NoDecode, Metavar("HOST:PORT")]
 _File = Annotated[Path, Metavar("FILE")]
 _Url = Annotated[str, Metavar("URL")]
@@ -166,6 +170,16 @@ class Settings(BaseSettings):
     trusted_proxies: _Networks = Field(
         default=(),
         description="Addresses and networks, `A,B`, of proxies whose `X-Forwarded-Proto` and `-For` are believed.",
+    )
+    allow_host: _Names = Field(
+        default=(),
+        description="Names, `A,*.B`, by which callers may reach this server beside its own; `*` is any. Without rules "
+        "all others are refused. With rules all are accepted as long as none is listed.",
+    )
+    allow_origin: _Origins = Field(
+        default=(),
+        description="Origins, `https://A,https://B`, beside its own whose pages may send requests: where browsers know "
+        "this server by a proxy's URL, and the proxy changes Host.",
     )
     peer_tls_cert_file: _File | None = Field(
         default=None, description="Certificate chain in PEM that replicas show each other; its name is rota-peer."
@@ -255,10 +269,24 @@ class Settings(BaseSettings):
         reached = [address for address in (self.http, self.grpc) if address is not None and not address.is_loopback]
         return bool(reached) and not self.is_guarded
 
+    def site(self, *urls: str) -> Site:
+        """The names and origins of a server that others reach at these URLs."""
+        known = (*urls, self.advertise or "")
+        own = [name for name in (self.http.host, *map(_host_of, known)) if name]
+        beyond = not self.http.is_loopback
+        return site_of(own, self.allow_host, self.allow_origin, demands_proof=self.is_guarded, beyond_loopback=beyond)
+
     @property
     def is_guarded(self) -> bool:
         """Not everybody who reaches it may do everything."""
         return self.access_file is not None or self.tls_client_ca_file is not None
+
+
+def _host_of(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
 
 
 def _all_or_none(settings: Settings, *names: str) -> None:

@@ -82,6 +82,11 @@ class Guard:
         CURRENT.set(identity)
         return identity
 
+    def demand_proof(self, why: str) -> None:
+        """Deny a caller without proof whatever rules allow `anonymous`: another site's page may have sent the call."""
+        if self.current().caller.is_anonymous and not self.current().refusal:
+            CURRENT.set(nobody(self.authenticator.policy, why))
+
     def current(self) -> Identity:
         """Whose call this is. What nobody has entered is nobody's."""
         return CURRENT.get(None) or nobody(self.authenticator.policy)

@@ -15,6 +15,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rota.access.browsers import REFUSED, Site, Verdict, site_of
 from rota.api.access.guard import ADMIT_ALL, Guard, behind
 from rota.api.http.credentials import credentials_of
 from rota.api.http.draining import Draining
@@ -22,6 +23,7 @@ from rota.api.http.handlers import FenceKeys, Handlers, no_fence_keys
 from rota.api.http.heartbeats import HeartbeatEndpoint
 from rota.api.http.openapi import build_openapi
 from rota.api.http.operations import OPERATIONS, Operation
+from rota.api.http.origins import UNPROVEN, OriginCheck, explain
 from rota.api.http.rendered import (
     CallerGone,
     HttpRefusal,
@@ -67,10 +69,12 @@ class HttpApi:
         ping_seconds: float,
         fence_keys: FenceKeys,
         guard: Guard | None,
+        site: Site,
     ) -> None:
         coordinator = behind(guard, coordinator)
         self.metrics = metrics
         self._guard = guard
+        self._origins = OriginCheck(site, metrics.browser_refused)
         self.draining = Draining()
         admission = guard or ADMIT_ALL
         self._heartbeats = HeartbeatEndpoint(coordinator, limits, metrics, admission)
@@ -85,8 +89,15 @@ class HttpApi:
             self.fastapi.router.add_route(path, _dispatch(by_method), methods=list(by_method), include_in_schema=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._guard is not None and scope["type"] == "http":
-            await self._guard.enter(credentials_of(scope))
+        if scope["type"] == "http":
+            verdict = self._origins.judge(scope)
+            if verdict in REFUSED:
+                await self._refuse(verdict).send(send)
+                return
+            if self._guard is not None:
+                await self._guard.enter(credentials_of(scope))
+                if verdict is Verdict.UNPROVEN:
+                    self._guard.demand_proof(UNPROVEN)
         if tracing.spans is not None and scope["type"] == "http":
             tracing.adopt(tracing.spans, scope["headers"])
         if scope["type"] == "http" and scope["method"] == "POST":
@@ -98,6 +109,12 @@ class HttpApi:
                 await rendered.send(send)
                 return
         await self.fastapi(scope, receive, send)
+
+    def _refuse(self, verdict: Verdict) -> Rendered:
+        status, detail = explain(verdict)
+        code = ErrorCode.INVALID_REQUEST if status == 400 else ErrorCode.GROUP_AUTHORIZATION_FAILED
+        self.metrics.request_answered("refused", code)
+        return render_problem(code, detail, http_status=status)
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document, as `/openapi.json` serves it."""
@@ -176,14 +193,16 @@ def create_app(
     ping_seconds: float = PING_SECONDS,
     fence_keys: FenceKeys = no_fence_keys,
     guard: Guard | None = None,
+    site: Site | None = None,
 ) -> HttpApi:
     """The HTTP API of a coordinator, as an ASGI application without a lifespan of its own.
 
     Who runs it starts the coordinator first, and before stopping the server calls `begin_drain()` and the
     coordinator's `drain()`, in this order (`rota.server.lifecycle` does). Without a `guard` every caller may do
-    everything.
+    everything. Without a `site` it answers to names of loopback, and to any name where a guard demands proof.
     """
-    return HttpApi(coordinator, limits or Limits(), metrics or Metrics(), ping_seconds, fence_keys, guard)
+    site = site or site_of((), demands_proof=guard is not None)
+    return HttpApi(coordinator, limits or Limits(), metrics or Metrics(), ping_seconds, fence_keys, guard, site)
 
 
 def _dispatch(by_method: dict[str, Handler]) -> Callable[[HttpRequest], Awaitable[Any]]:

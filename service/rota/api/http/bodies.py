@@ -22,6 +22,7 @@ BODIES_UNDER_WAY_BYTES = 128 * 1024 * 1024
 """What all large bodies that are under way may hold of the process's memory."""
 _DISCARD_DEADLINE_SECONDS = 1.0
 _CLOSE: tuple[Header, ...] = ((b"connection", b"close"),)
+_NEEDS_JSON = "the body must be JSON, with Content-Type: application/json"
 _JSON_TYPES = (b"application/json", b"text/json")
 
 
@@ -63,10 +64,11 @@ def check_no_query(scope: Scope) -> None:
 def _check_head(scope: Scope) -> int:
     """The declared length; refuses what is not plain JSON.
 
-    A browser may send text and forms across origins without asking, so any web page could otherwise talk
-    to a server on its visitor's machine. A type that is not given passes: no browser leaves it out.
+    A browser may send text, forms and untyped bytes across origins without asking, so any web page could otherwise
+    talk to a server on its visitor's machine.
     """
     length = chunked = None
+    typed = False
     for name, value in scope["headers"]:
         if name == b"content-length":
             length = value
@@ -74,9 +76,18 @@ def _check_head(scope: Scope) -> int:
             chunked = value
         elif name == b"content-encoding" and value.lower() != b"identity":
             raise HttpRefusal(415, "compressed bodies are not accepted")
-        elif name == b"content-type" and not _is_json(value):
-            raise HttpRefusal(415, "the body must be JSON, with Content-Type: application/json")
-    return _declared_length(length, chunked)
+        elif name == b"content-type":
+            typed = _checked_type(value)
+    declared = _declared_length(length, chunked)
+    if not typed and (declared or chunked is not None):
+        raise HttpRefusal(415, _NEEDS_JSON)
+    return declared
+
+
+def _checked_type(value: bytes) -> bool:
+    if not _is_json(value):
+        raise HttpRefusal(415, _NEEDS_JSON)
+    return True
 
 
 def _declared_length(length: bytes | None, chunked: bytes | None) -> int:
