@@ -7,7 +7,7 @@ import shlex
 import shutil
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -34,8 +34,27 @@ def sidecar(
     ] = None,
     strategy: Annotated[str, typer.Option(help="How partitions are dealt; the same for all.")] = "cooperative-sticky",
     http: Annotated[
-        str, typer.Option(envvar="ROTA_SIDECAR_HTTP", metavar="HOST:PORT", help="Where the program asks.")
+        str,
+        typer.Option(
+            "--http",
+            "--listen",
+            envvar="ROTA_SIDECAR_HTTP",
+            metavar="HOST:PORT|unix:PATH",
+            help="Address of the program's API, or a Unix socket that this user alone may open.",
+        ),
     ] = "127.0.0.1:4040",
+    http_token_file: Annotated[
+        Path | None,
+        typer.Option(envvar="ROTA_SIDECAR_HTTP_TOKEN_FILE", help="Programs must show this file's token as a bearer."),
+    ] = None,
+    allow_host: Annotated[
+        str,
+        typer.Option(
+            envvar="ROTA_SIDECAR_ALLOW_HOST",
+            metavar="NAME,…",
+            help="Names, beside those of loopback, by which programs may reach the API.",
+        ),
+    ] = "",
     probes: Annotated[
         str,
         typer.Option(
@@ -125,7 +144,7 @@ def sidecar(
     names = MemberNames(group, topic or (), strategy, instance_id)
     settings = SidecarSettings(
         group,
-        _address(http),
+        _place(http),
         None if probes == "off" else _address(probes),
         tuple(topic or ()),
         strategy,
@@ -141,14 +160,45 @@ def sidecar(
         _program(command),
         _label_of_a_pod(pod_label),
         tuple(pass_env or ()),
+        _with_a_token(http_token_file),
+        _names(allow_host),
     )
-    from rota.sidecar.serve import CannotListen, serve
+    from rota.sidecar.listening import CannotListen
+    from rota.sidecar.serve import serve
 
     options = shared(context, url, namespace)
     try:
         run_member(options, names, lambda client: serve(client, settings), client_id=settings.name)
     except CannotListen as error:
         raise CommandFailed(str(error)) from error
+
+
+def _place(given: str) -> Address | Path:
+    scheme, _, path = given.partition(":")
+    if scheme != "unix":
+        return _address(given)
+    return Path(path) if path and _in_a_folder(Path(path)) else _no_socket(given)
+
+
+def _no_socket(given: str) -> NoReturn:
+    raise CommandFailed(f"{given!r} is not unix:PATH", Exit.USAGE)
+
+
+def _with_a_token(file: Path | None) -> Path | None:
+    if file is not None:
+        from rota.sidecar.gate import read_token
+
+        with usage():
+            read_token(file)
+    return file
+
+
+def _names(given: str) -> tuple[str, ...]:
+    from rota.access.browsers import parse_names
+
+    with usage():
+        names: tuple[str, ...] = parse_names(given)
+    return names
 
 
 def _address(given: str) -> Address:

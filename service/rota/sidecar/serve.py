@@ -20,21 +20,19 @@ from rota.api.http.framing import BoundedHttpProtocol
 from rota.client import Client
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS
 from rota.sidecar.app import SidecarApp, probes
+from rota.sidecar.gate import Gate
 from rota.sidecar.hooks.command import CommandHook
 from rota.sidecar.hooks.dispatch import Dispatcher, Hook
 from rota.sidecar.hooks.file import StatusFile
 from rota.sidecar.hooks.pod_label import Pod, PodLabel
 from rota.sidecar.hooks.webhook import Webhook
+from rota.sidecar.listening import bound, bound_or_none, url_of
 from rota.sidecar.news import Change, News
 from rota.sidecar.progress import Progress
 from rota.sidecar.seat import ElectionSeat, PoolSeat, Seat
-from rota.sidecar.settings import Address, SidecarSettings
+from rota.sidecar.settings import SidecarSettings
 
 _log = logging.getLogger(__name__)
-
-
-class CannotListen(Exception):
-    """The address is taken, or not ours; the message says which and why."""
 
 
 async def serve(client: Client, settings: SidecarSettings) -> None:
@@ -46,7 +44,7 @@ async def serve(client: Client, settings: SidecarSettings) -> None:
         ValueError: A hook cannot work here.
     """
     stop = asyncio.Event()
-    with _signals(stop), _bound(settings.http) as http, _bound_or_none(settings.probes) as probed:
+    with _signals(stop), bound(settings.http) as http, bound_or_none(settings.probes) as probed:
         news = News(f"{time.time_ns() // 1_000_000:x}")
         async with _hooks(settings) as hooks, asyncio.TaskGroup() as tasks:
             told = _Told(hooks, settings.revoke_timeout_ms / 1000)
@@ -70,7 +68,7 @@ async def _take_part(
     probed: socket.socket | None,
 ) -> None:
     progress = Progress(seat, settings.progress_timeout_ms)
-    servers = [_Server(SidecarApp(seat, news, progress).asgi(), http)]
+    servers = [_Server(Gate(SidecarApp(seat, news, progress).asgi(), settings), http)]
     if probed is not None:
         servers.append(_Server(probes(seat), probed))
     async with seat, asyncio.TaskGroup() as tasks:
@@ -81,7 +79,7 @@ async def _take_part(
             # Renewed so often that it expires only where nobody renews it.
             file = StatusFile(settings.file, seat.status, settings.session_timeout_ms / 6_000)
             chores += [tasks.create_task(file.run()), tasks.create_task(_touch(file, news))]
-        _log.info("listening on %s", _url(http))
+        _log.info("listening on %s", url_of(http))
         await stop.wait()
         # What is held is given up before anything else stops working.
         await seat.drain("the sidecar was told to end")
@@ -179,31 +177,3 @@ def _signals(stop: asyncio.Event) -> Iterator[None]:
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
-
-
-@contextlib.contextmanager
-def _bound(address: Address) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound:
-        try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind((address.host, address.port))
-            bound.listen()
-        except OSError as error:
-            raise CannotListen(f"cannot listen on {address.host}:{address.port}: {error.strerror or error}") from error
-        bound.setblocking(False)
-        yield bound
-
-
-@contextlib.contextmanager
-def _bound_or_none(address: Address | None) -> Iterator[socket.socket | None]:
-    if address is None:
-        yield None
-    else:
-        with _bound(address) as bound:
-            yield bound
-
-
-def _url(bound: socket.socket) -> str:
-    host, port = bound.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"

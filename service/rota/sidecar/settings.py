@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS, SESSION_TIMEOUT_MS
@@ -17,13 +18,22 @@ class Address:
     host: str
     port: int
 
+    @property
+    def is_loopback(self) -> bool:
+        """Only this machine reaches it."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
 
 @dataclass(frozen=True, slots=True)
 class SidecarSettings:
     """Times are milliseconds. `topics` makes it a worker of the group, otherwise it is a candidate."""
 
     group: str
-    http: Address
+    http: Address | Path
+    """An address, or the path of a Unix socket."""
     probes: Address | None
     topics: tuple[str, ...] = ()
     strategy: str = "cooperative-sticky"
@@ -44,6 +54,10 @@ class SidecarSettings:
     pod_label: str | None = None
     passed_on: tuple[str, ...] = ()
     """Variables that the command is to have though they hold secrets of ours."""
+    token_file: Path | None = None
+    """A token that programs must show."""
+    allow_host: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def instance_id_of(environment: Mapping[str, str]) -> str | None:
