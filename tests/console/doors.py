@@ -26,8 +26,9 @@ SAME_ORIGIN = {"sec-fetch-site": "same-origin"}
 class Doors:
     """What browsers come to."""
 
-    def __init__(self, services: Services, http: httpx.AsyncClient, tokens: dict[str, str]) -> None:
+    def __init__(self, services: Services, http: httpx.AsyncClient, tokens: dict[str, str], settings: Settings) -> None:
         self.services = services
+        self.settings = settings
         self.http = http
         self.tokens = tokens
 
@@ -56,11 +57,13 @@ class Doors:
 
 
 @asynccontextmanager
-async def guarded(folder: Path, access: str = "") -> AsyncIterator[Doors]:
+async def guarded(folder: Path, access: str = "", store: str = "") -> AsyncIterator[Doors]:
+    """On a store of its own with a group, or on another one as it is."""
+    folder.mkdir(exist_ok=True)
     tokens = _tokens(folder / "tokens.json")
     (folder / "access.toml").write_text(access)
     settings = Settings(
-        store=f"sqlite:///{folder / 'rota.db'}",
+        store=store or f"sqlite:///{folder / 'rota.db'}",
         http=Address("127.0.0.1", 0),
         shard_count=4,
         limits=Limits(initial_rebalance_delay_ms=0),
@@ -72,8 +75,9 @@ async def guarded(folder: Path, access: str = "") -> AsyncIterator[Doors]:
         headers = {"authorization": f"Bearer {tokens['operator']}"}
         transport = httpx.ASGITransport(services.api)
         async with httpx.AsyncClient(transport=transport, base_url=HOST, trust_env=False, headers=headers) as http:
-            await Site(http, NAMESPACE).stable(GROUP)
-            yield Doors(services, http, tokens)
+            if not store:
+                await Site(http, NAMESPACE).stable(GROUP)
+            yield Doors(services, http, tokens, settings)
 
 
 def _tokens(file: Path) -> dict[str, str]:

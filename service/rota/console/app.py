@@ -18,7 +18,7 @@ from rota.api.ports import ServedCoordinator
 from rota.console.actions import ACTIONS, Form, act, action_named, action_page
 from rota.console.browsing import PAGE_HEADERS, check_origin, fields_of
 from rota.console.desk import Desk
-from rota.console.entrance import Entrance, forget_token, keep_token, note, place_to_go
+from rota.console.entrance import Entrance, note, place_to_go
 from rota.console.group import as_lines, group_page, leader_page, timeline_page
 from rota.console.listing import list_page
 from rota.console.manual import manual_page
@@ -60,7 +60,7 @@ class Console:
         guard: Guard | None = None,
     ) -> None:
         self._desk = Desk(behind(guard, coordinator), store)
-        self._entrance = Entrance(guard)
+        self._entrance = Entrance.of(guard, store)
         self._metrics = metrics
         self._draining = draining
         self._openapi = openapi
@@ -217,10 +217,10 @@ class Console:
         complaint = await self._entrance.refusal_of(token)
         if complaint:
             return self._page(http, "signin.html", {"next": where, "complaint": complaint}, status=422)
-        return keep_token(_seen_other(where), token, http)
+        return await self._entrance.open_session(_seen_other(where), token, http)
 
-    async def _sign_out(self, _http: Request) -> Response:
-        return forget_token(_seen_other("/signin"))
+    async def _sign_out(self, http: Request) -> Response:
+        return await self._entrance.close_session(_seen_other("/signin"), http)
 
     # --- answers -----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Who looks at the console: signed in by a token, which the browser keeps in a cookie that no script can read."""
+"""Who looks at the console: signed in by a token, with a session whose cookie no script can read."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.access.actions import KEEP_TOKENS, SCRAPE
+from rota.access.sessions import SESSION_MS
 from rota.api.access.guard import Guard
-from rota.api.access.identity import NOTE, Credentials
+from rota.api.access.identity import NOTE
+from rota.console.ports import ConsoleStore
+from rota.console.sessions import Sessions, bearer
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import Act
 
-COOKIE = "rota_console"
+COOKIE = "rota_session"
+COOKIE_OVER_TLS = f"__Host-{COOKIE}"
+"""Browsers take a cookie of this prefix only over TLS, from this host itself, and for all of its paths."""
+FORMER_COOKIE = "rota_console"
+"""Held the token itself in earlier releases; browsers are asked to forget it."""
 TOKEN_MAX_CHARS = 8_192
-_SECONDS = 12 * 3_600
-"""For how long a browser stays signed in; the token may end before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +30,40 @@ class Entrance:
     """Without a guard everybody is let in, and there is nothing to sign in to."""
 
     guard: Guard | None
+    sessions: Sessions | None
+
+    @classmethod
+    def of(cls, guard: Guard | None, store: ConsoleStore) -> Entrance:
+        return cls(guard, Sessions(store, guard) if guard is not None else None)
 
     async def enter(self, http: Request) -> None:
-        """From here on the request is that of whoever the cookie proves; a header, which the API looks at, goes first.
+        """From here on the request is that of the session's caller; an `Authorization` header goes first.
 
-        The cookie counts for pages only: a form of another site could bring it along to the API, but not here.
+        The API never looks at the cookie: a form of another site could bring it along to the API, but not here.
         """
-        token = http.cookies.get(COOKIE, "")
-        if self.guard is not None and token and "authorization" not in http.headers:
-            await self.guard.enter(_bearer(token))
+        cookie = http.cookies.get(_cookie_name(http), "")
+        if self.sessions is not None and cookie and "authorization" not in http.headers:
+            await self.sessions.enter(cookie)
+
+    async def open_session(self, response: Response, token: str, http: Request) -> Response:
+        """Sign in with a token that `refusal_of` accepted. A session that the browser had before ends."""
+        assert self.sessions is not None
+        await self._close(http)
+        cookie, secure = await self.sessions.open(token), http.url.scheme == "https"
+        max_age, name = SESSION_MS // 1000, _cookie_name(http)
+        response.set_cookie(name, cookie, max_age=max_age, path="/", secure=secure, httponly=True, samesite="strict")
+        return _forget_former(response, http)
+
+    async def close_session(self, response: Response, http: Request) -> Response:
+        """Sign out: the cookie is worth nothing from now on."""
+        await self._close(http)
+        secure = http.url.scheme == "https"
+        response.delete_cookie(_cookie_name(http), path="/", secure=secure, httponly=True, samesite="strict")
+        return _forget_former(response, http)
+
+    async def _close(self, http: Request) -> None:
+        if self.sessions is not None:
+            await self.sessions.close(http.cookies.get(_cookie_name(http), ""))
 
     async def refusal_of(self, token: str) -> str:
         """Why this token lets nobody in; empty if it does."""
@@ -41,7 +71,7 @@ class Entrance:
             return "There is nothing to sign in to: this server lets everybody do everything."
         if not token or len(token) > TOKEN_MAX_CHARS or not token.isascii() or not token.isprintable():
             return "That is no token."
-        identity = await self.guard.enter(_bearer(token))
+        identity = await self.guard.enter(bearer(token))
         return identity.proof_refused() or ("That token names nobody." if identity.caller.is_anonymous else "")
 
     @property
@@ -78,18 +108,6 @@ class Entrance:
         self.guard.admit_to_server(KEEP_TOKENS)
 
 
-def keep_token(response: Response, token: str, http: Request) -> Response:
-    """Never sent in the clear where the browser came by TLS, to us or to a proxy whose word counts."""
-    secure = http.url.scheme == "https"
-    response.set_cookie(COOKIE, token, max_age=_SECONDS, path="/", secure=secure, httponly=True, samesite="strict")
-    return response
-
-
-def forget_token(response: Response) -> Response:
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
-    return response
-
-
 def place_to_go(wanted: str) -> str:
     """Where to go after signing in: a page of ours, and never one of somebody else."""
     parts = urlsplit(wanted)
@@ -102,5 +120,12 @@ def note(text: str) -> None:
     NOTE.set(text)
 
 
-def _bearer(token: str) -> Credentials:
-    return Credentials(b"Bearer " + token.encode("ascii", "replace"))
+def _forget_former(response: Response, http: Request) -> Response:
+    if FORMER_COOKIE in http.cookies:
+        response.delete_cookie(FORMER_COOKIE, path="/", httponly=True, samesite="strict")
+    return response
+
+
+def _cookie_name(http: Request) -> str:
+    """Over TLS, to this server or to a trusted proxy, the cookie is never sent in the clear."""
+    return COOKIE_OVER_TLS if http.url.scheme == "https" else COOKIE

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from rota.access.quotas import Stored
+from rota.access.sessions import SessionRecord
 from rota.access.tokens import TokenAct, TokenRecord
 from rota.protocol.messages import Act
 from rota.replica.ports import JournalEvent, ShardOwner
 
 
 class ConsoleStore(Protocol):
-    """Every method raises `StoreUnavailable` when the store cannot answer. Only tokens are written."""
+    """Every method raises `StoreUnavailable` when the store cannot answer. Only tokens and sessions are written."""
 
     async def namespaces(self) -> list[str]:
         """The namespaces that have groups, ordered by name."""
@@ -36,3 +37,12 @@ class ConsoleStore(Protocol):
 
     async def revoke_token(self, token_id: str, at_ms: int, act: Act) -> bool:
         """Refuse a token from now on; False if there is none of that id that is not revoked."""
+
+    async def add_session(self, record: SessionRecord, now_ms: int) -> bool:
+        """Keep a session of the console; False where there are too many."""
+
+    async def read_session(self, digest: str) -> SessionRecord | None:
+        """The session of that name; None if it has ended."""
+
+    async def end_session(self, digest: str) -> None:
+        """Remove the session of that name, if there is one."""

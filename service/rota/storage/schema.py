@@ -332,6 +332,14 @@ tokens = Table(
     Column("last_used_at_ms", BigInteger, comment="give or take minutes, by the clock of a server"),
 )
 
+console_sessions = Table(
+    "console_sessions",
+    metadata,
+    Column("digest", Text, primary_key=True, comment="SHA-256 of the cookie, in hex"),
+    Column("sealed", Text, nullable=False, comment="the token, encrypted with a key from the cookie"),
+    Column("expires_at_ms", BigInteger, nullable=False),
+)
+
 
 def metadata_for(dialect: str) -> MetaData:
     """The tables as they stand in one engine: SQLite has no schemas."""

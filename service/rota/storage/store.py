@@ -10,6 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.access.quotas import Stored
+from rota.access.sessions import SessionRecord
 from rota.access.tokens import TokenAct, TokenRecord
 from rota.group.rows import ShardImage, SideCommit
 from rota.protocol.errors import check_not_pruned
@@ -34,6 +35,7 @@ from rota.storage.leases import Leases
 from rota.storage.migrate import read_status
 from rota.storage.replicas import Replicas
 from rota.storage.rows import load_images, load_side_commits, read_namespaces
+from rota.storage.sessions import add_session, end_session, read_session
 from rota.storage.token_trail import read_acts
 from rota.storage.tokens import add_token, forget_token, note_uses, read_stored, read_tokens, revoke_token
 from rota.storage.urls import parse_store_url
@@ -232,6 +234,18 @@ class SqlStore:
     async def forget_token(self, token_id: str, act: Act) -> bool:
         async with self._writing() as connection:
             return await forget_token(connection, token_id, act)
+
+    async def add_session(self, record: SessionRecord, now_ms: int) -> bool:
+        async with self._writing() as connection:
+            return await add_session(connection, record, now_ms)
+
+    async def read_session(self, digest: str) -> SessionRecord | None:
+        async with self._reading() as connection:
+            return await read_session(connection, digest)
+
+    async def end_session(self, digest: str) -> None:
+        async with self._writing() as connection:
+            await end_session(connection, digest)
 
     async def read_stored(self, namespace: str) -> Stored:
         async with self._reading() as connection:

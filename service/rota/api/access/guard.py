@@ -82,6 +82,10 @@ class Guard:
         CURRENT.set(identity)
         return identity
 
+    def assume(self, identity: Identity) -> None:
+        """From here on the call is this identity's."""
+        CURRENT.set(identity)
+
     def demand_proof(self, why: str) -> None:
         """Deny a caller without proof whatever rules allow `anonymous`: another site's page may have sent the call."""
         if self.current().caller.is_anonymous and not self.current().refusal:

@@ -1,0 +1,139 @@
+"""The console's sessions: opened by a token, shown by a cookie, ended by signing out, by time, and with the token."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import OrderedDict
+
+from rota.access.sessions import SECRET_BYTES, SessionRecord, cookie_of, digest_of, new_session, secret_of, token_of
+from rota.api.access.guard import Guard
+from rota.api.access.identity import Credentials, Identity
+from rota.console.ports import ConsoleStore
+from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.replica.ports import StoreUnavailable
+
+LOOK_EVERY_S = 1.0
+"""The longest that a session which ended at another replica goes on at this one."""
+REMEMBERED = 10_000
+UNKNOWN_PER_S = 50
+"""Cookies that this process does not know, and looks up in the store, each second."""
+
+_log = logging.getLogger(__name__)
+
+
+class Session:
+    """A session as this process knows it."""
+
+    def __init__(self, record: SessionRecord) -> None:
+        self.record = record
+        self.ended = False
+        self.look_at = time.monotonic() + LOOK_EVERY_S
+
+    def refusal(self) -> str:
+        """Why it counts for nothing any more; empty while it does."""
+        over = self.ended or time.time() * 1000 >= self.record.expires_at_ms
+        return "the session has ended; sign in again" if over else ""
+
+
+class Sessions:
+    """All replicas share the store's sessions, so a browser may reach another one with each request."""
+
+    def __init__(self, store: ConsoleStore, guard: Guard) -> None:
+        self._store = store
+        self._guard = guard
+        self._known: OrderedDict[str, Session] = OrderedDict()
+        self._looking: set[asyncio.Task[None]] = set()
+        self._second = 0
+        self._looked_up = 0
+
+    async def open(self, token: str) -> str:
+        """The cookie of a new session; raises `RejectedRequest` where there are too many, and `StoreUnavailable`."""
+        secret, now_ms = os.urandom(SECRET_BYTES), int(time.time() * 1000)
+        record = new_session(secret, token, now_ms)
+        if not await self._store.add_session(record, now_ms):
+            raise RejectedRequest(ErrorCode.THROTTLED, "too many browsers are signed in")
+        self._remember(Session(record))
+        return cookie_of(secret)
+
+    async def enter(self, cookie: str) -> None:
+        """From here on the call is that of the session's token; a cookie that names no session changes nothing."""
+        secret = secret_of(cookie)
+        session = None if secret is None else await self._find(digest_of(secret))
+        if secret is None or session is None or session.refusal():
+            return
+        token = token_of(secret, session.record)
+        if token is None:
+            return
+        identity = await self._guard.enter(bearer(token))
+        self._guard.assume(self._bound(identity, session))
+
+    async def close(self, cookie: str) -> None:
+        """End the session at all replicas; raises `StoreUnavailable`."""
+        secret = secret_of(cookie)
+        if secret is None:
+            return
+        digest = digest_of(secret)
+        if digest in self._known:
+            self._known[digest].ended = True
+        await self._store.end_session(digest)
+
+    def _bound(self, identity: Identity, session: Session) -> Identity:
+        """The token's identity, for as long as the session lasts: also on a stream that is open."""
+
+        def refusal() -> str:
+            if time.monotonic() >= session.look_at:
+                self._look_later(session)
+            return session.refusal() or identity.proof_refused()
+
+        return Identity(identity.caller, self._guard.authenticator.policy, still_refused=refusal)
+
+    async def _find(self, digest: str) -> Session | None:
+        session = self._known.get(digest)
+        if session is None:
+            self._count_unknown()
+            record = await self._store.read_session(digest)
+            if record is None:
+                return None
+            session = Session(record)
+            self._remember(session)
+        elif time.monotonic() >= session.look_at:
+            await self._look(session)
+        return session
+
+    async def _look(self, session: Session) -> None:
+        """While the store does not answer, a session stays as it was."""
+        session.look_at = time.monotonic() + LOOK_EVERY_S
+        try:
+            found = await self._store.read_session(session.record.digest)
+        except StoreUnavailable as error:
+            _log.warning("a session of the console cannot be read, it stays: %s", error)
+            return
+        if found is None:
+            session.ended = True
+
+    def _look_later(self, session: Session) -> None:
+        session.look_at = time.monotonic() + LOOK_EVERY_S
+        task = asyncio.get_running_loop().create_task(self._look(session))
+        self._looking.add(task)
+        task.add_done_callback(self._looking.discard)
+
+    def _remember(self, session: Session) -> None:
+        self._known[session.record.digest] = session
+        while len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+
+    def _count_unknown(self) -> None:
+        """Made-up cookies must not load the store."""
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second, self._looked_up = second, 0
+        self._looked_up += 1
+        if self._looked_up > UNKNOWN_PER_S:
+            raise RejectedRequest(ErrorCode.THROTTLED, "too many unknown sessions are shown")
+
+
+def bearer(token: str) -> Credentials:
+    return Credentials(b"Bearer " + token.encode("ascii", "replace"))

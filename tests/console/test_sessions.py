@@ -1,0 +1,219 @@
+"""The console's sessions: what the cookie is good for, what the store keeps of it, and what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from rota.access.proxies import Proxies, parse_networks
+from rota.access.sessions import SESSION_MS, cookie_of, digest_of, new_session, secret_of, token_of
+from rota.console.entrance import COOKIE, COOKIE_OVER_TLS
+from rota.console.sessions import UNKNOWN_PER_S, Sessions
+from rota.protocol.messages import Act
+from rota.server.access.opening import open_guard
+from rota.server.proxies import TrustedProxies
+from rota.storage import upgrade
+from tests.access.guarded import bearer
+from tests.console.conftest import HOST
+from tests.console.doors import GROUP, NAMESPACE, SAME_ORIGIN, Doors, guarded
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PAGE = f"/groups/{NAMESPACE}/{GROUP}"
+CALL = f"/v1/namespaces/{NAMESPACE}/groups/{GROUP}"
+SECRET = bytes(range(32))
+NOW_MS = 1_000_000_000_000
+SOON_S = 30.0
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def doors(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Doors]:
+    async with guarded(tmp_path_factory.mktemp("guarded")) as doors:
+        yield doors
+
+
+async def until(ready: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(SOON_S):
+        while True:
+            if await ready():
+                return
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def with_cookie(doors: Doors, cookie: str, name: str = COOKIE) -> AsyncIterator[httpx.AsyncClient]:
+    """A browser, or a thief, that has a cookie."""
+    transport = httpx.ASGITransport(doors.services.api)
+    headers = {**SAME_ORIGIN, "cookie": f"{name}={cookie}"}
+    async with httpx.AsyncClient(transport=transport, base_url=HOST, trust_env=False, headers=headers) as http:
+        yield http
+
+
+async def test_the_cookie_is_no_token_and_no_credential_of_the_api(doors: Doors) -> None:
+    async with doors.browser("admin") as browser:
+        cookie = browser.cookies[COOKIE]
+    shown = [
+        bearer(cookie),
+        {"cookie": f"{COOKIE}={cookie}"},
+        {"authorization": cookie},
+        {"authorization": f"Basic {cookie}"},
+    ]
+    async with with_cookie(doors, cookie) as thief:
+        assert (await thief.get(PAGE)).status_code == 200
+        assert doors.tokens["admin"] not in cookie
+        for headers in shown:
+            assert (await thief.get(CALL, headers=headers)).status_code == 401
+            assert (await thief.post(f"{CALL}/rebalance", json={}, headers=headers)).status_code == 401
+
+
+async def test_signing_out_ends_the_session_and_not_the_token(doors: Doors) -> None:
+    async with doors.browser("viewer") as browser:
+        cookie = browser.cookies[COOKIE]
+        await browser.post("/signout")
+        assert COOKIE not in browser.cookies
+    async with with_cookie(doors, cookie) as thief:
+        assert (await thief.get(PAGE)).status_code == 401
+        assert (await thief.get(CALL, headers=bearer(doors.tokens["viewer"]))).status_code == 200
+
+
+async def test_signing_in_again_ends_the_session_before(doors: Doors) -> None:
+    async with doors.browser("viewer") as browser:
+        first = browser.cookies[COOKIE]
+        await browser.post("/signin", data={"token": doors.tokens["operator"]})
+        assert "token:operator" in (await browser.get(PAGE)).text
+    async with with_cookie(doors, first) as thief:
+        assert (await thief.get(PAGE)).status_code == 401
+
+
+async def test_a_revoked_token_ends_its_sessions(doors: Doors) -> None:
+    token_id, token = await doors.store("contractor", 90)
+    async with doors.browser() as browser:
+
+        async def signed_in() -> bool:
+            return (await browser.post("/signin", data={"token": token})).status_code == 303
+
+        await until(signed_in)
+        assert (await browser.get(PAGE)).status_code == 200
+        await doors.services.store.revoke_token(token_id, int(time.time() * 1000), Act("shell:tests"))
+
+        async def refused() -> bool:
+            return (await browser.get(PAGE)).status_code == 401
+
+        await until(refused)
+
+
+@pytest.mark.parametrize(("age_ms", "status"), [(SESSION_MS - 60_000, 200), (SESSION_MS + 1, 401)])
+async def test_a_session_ends_after_its_time(doors: Doors, age_ms: int, status: int) -> None:
+    secret = age_ms.to_bytes(32, "big")
+    began_ms = int(time.time() * 1000) - age_ms
+    await doors.services.store.add_session(new_session(secret, doors.tokens["viewer"], began_ms), began_ms)
+    async with with_cookie(doors, cookie_of(secret)) as browser:
+        assert (await browser.get(PAGE)).status_code == status
+
+
+async def test_a_stream_ends_with_its_session(doors: Doors) -> None:
+    """The guard asks the identity of an open stream again and again."""
+    store = doors.services.store
+    async with open_guard(doors.settings, store) as guard:
+        assert guard is not None
+        here, elsewhere = Sessions(store, guard), Sessions(store, guard)
+        cookie = await here.open(doors.tokens["viewer"])
+        await here.enter(cookie)
+        identity = guard.current()
+        await elsewhere.enter(cookie)
+        identity_elsewhere = guard.current()
+        assert (identity.proof_refused(), identity_elsewhere.proof_refused()) == ("", "")
+
+        await here.close(cookie)
+
+        assert "has ended" in identity.proof_refused()
+
+        async def refused_elsewhere() -> bool:
+            return "has ended" in identity_elsewhere.proof_refused()
+
+        await until(refused_elsewhere)
+
+
+async def test_over_tls_only_the_cookie_of_this_host_counts(doors: Doors) -> None:
+    behind_tls = TrustedProxies(doors.services.api, Proxies(parse_networks("10.0.0.0/8")))
+    transport = httpx.ASGITransport(behind_tls, client=("10.1.2.3", 4711))
+    headers = {**SAME_ORIGIN, "x-forwarded-proto": "https"}
+    async with httpx.AsyncClient(transport=transport, base_url=HOST, headers=headers) as http:
+        answer = await http.post("/signin", data={"token": doors.tokens["viewer"]})
+        shown = answer.headers["set-cookie"]
+        cookie = shown.partition("=")[2].partition(";")[0]
+        got = [
+            (await http.get(PAGE, headers={"cookie": f"{name}={cookie}"})).status_code
+            for name in (COOKIE_OVER_TLS, COOKIE)
+        ]
+
+    assert shown.startswith("__Host-")
+    assert {"HttpOnly", "Path=/", "SameSite=strict", "Secure"} <= set(shown.split("; "))
+    assert "domain" not in shown.lower()
+    assert got == [200, 401]
+
+
+@pytest.mark.parametrize("cookie", ["x", "x" * 43, "x" * 5_000, "rota_00000000_" + "0" * 38, "%00"])
+async def test_a_made_up_cookie_is_nobodys(doors: Doors, cookie: str) -> None:
+    async with with_cookie(doors, cookie) as thief:
+        assert (await thief.get(PAGE)).status_code == 401
+
+
+async def test_made_up_cookies_do_not_load_the_store(doors: Doors) -> None:
+    async with doors.browser("viewer") as honest:
+        assert (await honest.get(PAGE)).status_code == 200
+        statuses = []
+        for number in range(3 * UNKNOWN_PER_S):
+            async with with_cookie(doors, cookie_of(number.to_bytes(32, "little"))) as thief:
+                statuses.append((await thief.get("/signin")).status_code)
+        assert (await honest.get(PAGE)).status_code == 200
+
+    assert set(statuses) == {200, 429}
+
+
+# --- the store and other replicas --------------------------------------------------------------------
+
+
+async def test_a_session_counts_and_ends_at_every_replica(postgres_dsn: str, tmp_path: Path) -> None:
+    await upgrade(postgres_dsn)
+    async with guarded(tmp_path / "a", store=postgres_dsn) as one, guarded(tmp_path / "b", store=postgres_dsn) as other:
+        async with one.browser("admin") as browser, with_cookie(other, browser.cookies[COOKIE]) as same_browser:
+            assert (await same_browser.get("/tokens")).status_code == 200
+            assert (await same_browser.post("/signout")).status_code == 303
+
+            async def signed_out() -> bool:
+                return (await browser.get("/tokens")).status_code == 401
+
+            await until(signed_out)
+
+
+async def test_the_store_keeps_neither_cookie_nor_token(doors: Doors) -> None:
+    async with doors.browser("viewer") as browser:
+        cookie = browser.cookies[COOKIE]
+    secret = secret_of(cookie)
+    assert secret is not None
+    record = await doors.services.store.read_session(digest_of(secret))
+
+    assert record is not None
+    assert cookie not in repr(record)
+    assert doors.tokens["viewer"] not in repr(record)
+    assert token_of(secret, record) == doors.tokens["viewer"]
+
+
+async def test_only_the_cookie_opens_a_session() -> None:
+    record = new_session(SECRET, "rota_secret", NOW_MS)
+    other = bytes(reversed(SECRET))
+    changed = type(record)(record.digest, new_session(other, "rota_secret", NOW_MS).sealed, record.expires_at_ms)
+
+    assert token_of(SECRET, record) == "rota_secret"
+    assert token_of(other, record) is None
+    assert token_of(SECRET, changed) is None
+    assert secret_of(cookie_of(SECRET)) == SECRET
+    assert digest_of(SECRET) not in cookie_of(SECRET)
