@@ -84,12 +84,20 @@ def routes_of(services: Services) -> list[tuple[str, str]]:
     return found
 
 
+async def statuses(
+    http: httpx.AsyncClient, places: list[tuple[str, str]], headers: dict[str, str]
+) -> dict[tuple[str, str], int]:
+    """A stream that opens never ends, so it fails by the timeout."""
+    async with asyncio.timeout(60):
+        return {place: (await http.request(*place, headers=headers)).status_code for place in places}
+
+
 @pytest.mark.parametrize("headers", FOREIGN_PAGES, ids=str)
 async def test_a_foreign_page_reaches_no_open_route(
     open_server: tuple[Services, httpx.AsyncClient], headers: dict[str, str]
 ) -> None:
     services, http = open_server
-    got = {place: (await http.request(*place, headers=headers)).status_code for place in routes_of(services)}
+    got = await statuses(http, routes_of(services), headers)
 
     passed = {place for place, status in got.items() if status != 403}
     assert passed == {(method, path) for method in ("GET", "HEAD") for path in PROBES}
@@ -97,7 +105,7 @@ async def test_a_foreign_page_reaches_no_open_route(
 
 async def test_a_rebound_name_reaches_no_open_route(open_server: tuple[Services, httpx.AsyncClient]) -> None:
     services, http = open_server
-    got = {place: (await http.request(*place, headers=REBOUND)).status_code for place in routes_of(services)}
+    got = await statuses(http, routes_of(services), REBOUND)
 
     passed = {place for place, status in got.items() if status != 403}
     assert passed == {(method, path) for method in ("GET", "HEAD") for path in PROBES}
@@ -109,7 +117,7 @@ async def test_a_foreign_page_writes_to_no_guarded_route(
 ) -> None:
     services, http = guarded
     writes = [place for place in routes_of(services) if place[0] not in ("GET", "HEAD")]
-    got = {place: (await http.request(*place, headers=headers)).status_code for place in writes}
+    got = await statuses(http, writes, headers)
 
     assert set(got.values()) == {403}
 

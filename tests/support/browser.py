@@ -25,11 +25,13 @@ _FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--force-c
 
 
 @asynccontextmanager
-async def open_browser() -> AsyncIterator[Browser]:
-    """A browser of its own; use it inside one event loop, and close it in the same."""
+async def open_browser(*flags: str) -> AsyncIterator[Browser]:
+    """A browser of its own with more flags; use it inside one event loop, and close it in the same."""
     executable, env = chromium()
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=executable, args=_FLAGS, env={**os.environ, **env})
+        browser = await playwright.chromium.launch(
+            executable_path=executable, args=[*_FLAGS, *flags], env={**os.environ, **env}
+        )
         try:
             yield browser
         finally:
