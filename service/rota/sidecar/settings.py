@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -57,7 +57,6 @@ class SidecarSettings:
     token_file: Path | None = None
     """A token that programs must show."""
     allow_host: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def instance_id_of(environment: Mapping[str, str]) -> str | None:
