@@ -11,7 +11,7 @@ from rota.storage.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.runtime import test_confirming, test_waiting
 from tests.runtime.conftest import NOW
-from tests.unit.group import test_progress, test_static_members
+from tests.unit.group import test_progress, test_side_door, test_static_members
 from tests.unit.replica import test_forwarding, test_group_commit, test_leases, test_owned_shard, test_shared_liveness
 
 
@@ -106,6 +106,9 @@ DIRECTED: dict[str, Directed] = {
     ),
     "the_others_are_not_asked_before_an_expiry": Directed(
         test_owned_shard.test_other_replicas_are_asked_before_a_member_expires
+    ),
+    "what_is_taken_in_is_written_again": Directed(
+        test_side_door.test_the_row_in_the_store_is_taken_over_and_not_written_again
     ),
 }
 """By the name of the planted bug, of `tests/sim/mutants.py` or `tests/runtimes/plants.py`."""

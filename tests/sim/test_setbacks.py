@@ -115,10 +115,10 @@ FOUND_BY: dict[Plant, int] = {
     nothing_is_compared: 0,
     floors_are_not_written: 1,
     generations_below_the_floor_are_kept: 6,
-    new_groups_begin_below_the_floor: 2,
+    new_groups_begin_below_the_floor: 8,
     a_foreign_timeline_raises_nothing: 126,
     epochs_repeat: 4,
-    shards_are_served_on: 16,
+    shards_are_served_on: 46,
     a_floor_in_a_renewal_is_ignored: 110,
 }
 """A seed that finds each planted bug."""
