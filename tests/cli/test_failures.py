@@ -55,6 +55,7 @@ ON_A_STORE = {
     "db upgrade": "",
     "db wait": "--timeout 0",
     "db verify": "",
+    "db restored": "",
     "journal readers": "",
     "journal prune": "--keep-days 3",
     "token create": "ci",
@@ -65,7 +66,7 @@ ON_A_STORE = {
     "simulate journal": "--groups 1",
 }
 """Commands that work on a store."""
-ELSEWHERE = {"auth check", "demo", "serve", "version"}
+ELSEWHERE = {"auth check", "db backup", "db restore", "demo", "serve", "version"}
 """Commands with tests of their own here or beside this file; those of the pipeline are in tests/pipeline."""
 RIGHT = {"GROUP": "billing", "TOPIC": "orders", "STRATEGY": "range", "INSTANCE": "host-1"}
 BAD_NAMES = ("bad name!", "a/b", "../x", "ü", "two\nlines", "x" * 250, "")

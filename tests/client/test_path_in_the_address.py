@@ -13,6 +13,7 @@ from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
 import rota
+from rota.access.browsers import Site
 from rota.api.http.app import create_app
 from rota.client import Client, InvalidRequest
 from rota.client.transports.http import HttpTransport
@@ -27,7 +28,7 @@ DEADLINE_S = 60
 async def behind_a_proxy(prefix: str) -> AsyncIterator[httpx.ASGITransport]:
     """A coordinator below a prefix, which is cut off before a request reaches it."""
     async with a_coordinator() as coordinator:
-        api = create_app(coordinator, LIMITS)
+        api = create_app(coordinator, LIMITS, site=Site(names=frozenset({"gateway.example"})))
 
         async def without_prefix(scope: Scope, receive: Receive, send: Send) -> None:
             await api({**scope, "path": scope["path"].removeprefix(prefix), "root_path": ""}, receive, send)

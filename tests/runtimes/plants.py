@@ -71,7 +71,7 @@ shared("lease_is_not_watched", "aesthetics D1", "S15", 21, 39)
 shared("later_replies_released", "aesthetics D2", "D1", 1, 2)
 shared("answered_from_memory", "aesthetics D2, faults R1, R2", "D1", 0, 1)
 shared("only_one_shard_is_given_up", "aesthetics D2", "D3")
-shared("unknown_outcome_is_failure", "faults R5", "D3", 9, 16)
+shared("unknown_outcome_is_failure", "faults R5", "D3", 31, 40)
 shared("claimed_lease_counts_from_the_answer", "aesthetics D2, faults R8", "S15")
 shared("lease_counts_from_the_answer", "faults R3", "S15")
 shared("a_lease_that_ran_out_is_renewed", "faults R4", "L1 L2 L6 L7")
@@ -115,7 +115,7 @@ shared("a_call_of_unknown_outcome_is_sent_again", "aesthetics D2", "S13", 1, 3)
 
 # --- shared sessions ----------------------------------------------------------------------------------
 
-shared("the_others_are_not_asked_before_an_expiry", "aesthetics D2, faults R9", "L1", 36, 218)
+shared("the_others_are_not_asked_before_an_expiry", "aesthetics D2, faults R9", "L1")
 shared("a_new_owner_ignores_what_was_left_of_sessions", "aesthetics D2", "L2")
 
 
