@@ -111,6 +111,11 @@ def a_floor_in_a_renewal_is_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OwnedShard, "raise_generations", lambda _self, _floor, _now: NOTHING)
 
 
+@pytest.mark.parametrize("seed", [11722, 12225, 13992])
+def test_seeds_that_found_a_defect_violate_nothing_now(seed: int) -> None:
+    assert run_setback_seed(seed)[1] == []
+
+
 FOUND_BY: dict[Plant, int] = {
     nothing_is_compared: 0,
     floors_are_not_written: 1,

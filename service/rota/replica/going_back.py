@@ -147,6 +147,14 @@ class StoreMemory:
                 self._note_setback(Setback(claim.shard_id, known, found, claim.generation_floor))
             self._learn(claim.shard_id, Known(claim.epoch, self._replica_id, claim.last_seq))
 
+    def compare_images(self, claims: Iterable[ShardClaim], images: Iterable[ShardImage]) -> None:
+        """Claimed shards were loaded, some time after the claim."""
+        for claim, image in zip(claims, images, strict=True):
+            known = Known(claim.epoch, self._replica_id, claim.last_seq)
+            found = known._replace(last_seq=image.last_seq)
+            if is_setback(known, found):
+                self._note_setback(Setback(claim.shard_id, known, found, claim.generation_floor))
+
     def compare_renewals(self, renewals: Iterable[Renewal], asked: Asked) -> None:
         """Leases were renewed. A shard that was dropped meanwhile is compared, too."""
         if asked.times_back != self._times_back:

@@ -208,6 +208,9 @@ class Leases:
             images, now = yield steps.Load(claims, lease_until_ms)
         except StoreUnavailable:
             return now
+        memory.compare_images(claims, images)
+        if memory.setbacks:
+            return now
         if unsure:
             claims = yield from self._raise_far(claims, images, unsure)
         lost = {shard_id: memory.lost[shard_id] for shard_id in shard_ids if shard_id in memory.lost}

@@ -8,9 +8,9 @@ import pytest
 
 from rota.group.rows import ShardImage
 from rota.replica import steps
-from rota.replica.going_back import GENERATIONS_SKIPPED, Known, LostFact, is_setback, lost_facts
+from rota.replica.going_back import GENERATIONS_SKIPPED, Known, LostFact, StoreMemory, is_setback, lost_facts
 from rota.replica.leases import WENT_BACK
-from rota.replica.ports import EPOCHS_SKIPPED, Floor, ShardOwner
+from rota.replica.ports import EPOCHS_SKIPPED, Floor, ShardClaim, ShardOwner
 from tests.unit.group.driver import a_commit
 from tests.unit.replica.shards import LEASE_MS, a_shard, a_shard_with_a_member, at, decide
 from tests.unit.replica.test_leases import ME, PEER, SHARDS, Shell, a_replica_with_all, held_by
@@ -152,6 +152,16 @@ def test_a_new_incarnation_is_a_setback_of_all_shards() -> None:
 
     assert [each.shard_id for each in shell.did(steps.WentBack)[0].setbacks] == list(range(SHARDS))
     assert shell.round() == ["ReadOwners", "Register", "Renew"]
+
+
+def test_rows_older_than_their_claim_are_a_setback() -> None:
+    """Their shard is not served: its memory would say that few generations were granted."""
+    memory = StoreMemory(ME.replica_id)
+    claims = [ShardClaim(0, 6, 27), ShardClaim(1, 2, 5)]
+
+    memory.compare_images(claims, [ShardImage(0, 14), ShardImage(1, 5)])
+
+    assert [each.shard_id for each in memory.setbacks] == [0]
 
 
 def test_a_claim_after_a_failover_raises_the_floor_far() -> None:
