@@ -99,7 +99,7 @@ async def answer_to_a_line(port: int, path: str) -> bytes:
     """The answer to a path that no client library has touched."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         async with asyncio.timeout(30):
             return await reader.read()
     finally:
