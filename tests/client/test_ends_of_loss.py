@@ -7,6 +7,7 @@ import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Literal
 
 import pytest
 
@@ -281,3 +282,34 @@ def test_on_lost_is_not_called_after_on_revoked_has_returned() -> None:
 
     asyncio.run(main())
     assert calls == ["on_revoked returns"]
+
+
+class _Impatient(asyncio.Event):
+    """Fails where it is waited for again and again although it is set: the event loop would never run."""
+
+    waits = 0
+
+    async def wait(self) -> Literal[True]:
+        self.waits += 1
+        assert self.waits < 10
+        return await super().wait()
+
+
+@in_virtual_time
+async def test_a_member_that_ends_while_it_steps_aside_blocks_no_loop() -> None:
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        worker.cable.send = lambda *_, **__: asyncio.sleep(3_600)  # type: ignore[assignment]
+        member = worker.member()
+        changed = member._driver.changed = _Impatient()
+        await member.start()
+        stepping = asyncio.create_task(member.step_aside("for a while"))
+        await asyncio.sleep(0.01)  # Its first join is under way: the coordinator gives it an id.
+        assert member._driver._is_naming
+
+        member._driver.react(member._machine.abandon())
+        async with asyncio.timeout(10):
+            await stepping
+
+        assert changed.waits < 10
+        await member.close()

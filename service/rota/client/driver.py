@@ -126,8 +126,11 @@ class Driver:
             self._loop.call_soon_threadsafe(act)
 
     async def until_named(self) -> None:
-        """Return once no call is under way that gives a new member its id."""
-        while self._is_naming:
+        """Return once no call is under way that gives a new member its id, or the membership is over.
+
+        `changed` stays set then: to wait for it would not let the event loop run.
+        """
+        while self._is_naming and not self._machine.is_final:
             await self.changed.wait()
 
     def holds(self) -> bool:
