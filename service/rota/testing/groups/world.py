@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -31,6 +33,8 @@ from rota.testing.virtual_time import Deadlock, Runaway, VirtualTimeLoop, run_in
 from rota.types import TopicFacts
 
 MOST_TURNS = 400_000
+MOST_CPU_S = 30.0
+"""Of one world: they take a tenth of a second."""
 TICK_S = 0.25
 REST_S = 5.0
 """What a group may take to come to rest, beside one session timeout."""
@@ -277,12 +281,38 @@ class World:
 def run_seed(seed: int) -> Outcome:
     """Play one world. What went wrong is in its `violations`."""
     world = World(seed)
-    with quiet_logs(), _seeded(seed):
+    with quiet_logs(), _seeded(seed), _interrupted_after(MOST_CPU_S):
         try:
             return run_in_virtual_time(world.main, most_turns=MOST_TURNS)
+        except _Blocked:
+            world.books.violation("blocked", f"a turn of the event loop did not end in {MOST_CPU_S} s of CPU time")
+            return world._outcome(0.0)
         except (Deadlock, Runaway) as stopped:
             world.books.violation("stuck", str(stopped))
             return world._outcome(0.0)
+
+
+class _Blocked(KeyboardInterrupt):
+    """A kind of exception that asyncio passes on, whichever callback it is raised in."""
+
+
+@contextmanager
+def _interrupted_after(cpu_s: float) -> Iterator[None]:
+    """Raise `_Blocked` where the block takes longer: code that never awaits anything lets no virtual time pass."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise _Blocked
+
+    before = signal.signal(signal.SIGVTALRM, interrupt)
+    signal.setitimer(signal.ITIMER_VIRTUAL, cpu_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 @contextmanager
