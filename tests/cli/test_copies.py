@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import Rota
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.thorough]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from rota.testing.setbacks import run_setback_seed
 from rota.testing.sim import Tally, tally_of
 
 SEEDS = 16
-MANY = 1_000
+MANY = 250
 RULES = ("D1", "G1", "G2", "G3", "G4")
 SITUATIONS = ("the store went back", "a replica finds that the store went back", "a generation was raised")
 
