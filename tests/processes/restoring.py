@@ -178,7 +178,7 @@ class Holder:
         return self._http.post(f"{self._base}/offsets", json={**body, "offsets": commits})
 
     def is_current(self) -> bool:
-        """What a resource is told that asks just before a write."""
+        """The answer to a resource that asks just before a write."""
         body = {"member_id": self.member_id, "generation_id": self.generation_id}
         return self._http.post(f"{self._base}/fence", json=body).is_success
 

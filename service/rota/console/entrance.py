@@ -1,4 +1,4 @@
-"""Who looks at the console: signed in by a token, with a session whose cookie no script can read."""
+"""The user of the console: signed in by a token, with a session whose cookie no script can read."""
 
 from __future__ import annotations
 

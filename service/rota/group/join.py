@@ -51,7 +51,7 @@ def check_join(group: Group, request: JoinGroup, limits: Limits) -> JoinReply | 
 def pass_generations(result: Result, group: Group, request: JoinGroup, floor: int, limits: Limits) -> None:
     """Before a member is admitted: raise the generation to the shard's floor, and to the last one that it held.
 
-    A member can name any number, so one that is far ahead is ignored: whoever may join could otherwise use up all
+    A member can name any number, so one that is far ahead is ignored: a caller that may join could otherwise use up all
     numbers by a few calls.
     """
     if not _is_admitted(group, request):

@@ -17,11 +17,10 @@ from typing import NamedTuple
 
 from rota.group.rows import ShardImage
 from rota.group.shard import Shard
+from rota.protocol.limits import GENERATIONS_RAISED
 from rota.replica.owned_shard import OwnedShard
 from rota.replica.ports import EPOCHS_SKIPPED, Floor, Renewal, ShardClaim, ShardOwner
 
-GENERATIONS_SKIPPED = 1_000_000
-"""How far the floor is above what the store knows, where no replica remembers how many generations it has lost."""
 MOST_LOST_FACTS = 20
 """How many of a group's lost facts its line in the journal names; the log names as many of a shard."""
 
@@ -208,7 +207,7 @@ class StoreMemory:
         """A floor above whatever may have been granted, also after an earlier floor that the store has lost."""
         highest = max((row.generation_id for row in image.groups), default=0)
         known = max(highest, claim.generation_floor, self._floors.get(claim.shard_id, 0))
-        return Floor(known + GENERATIONS_SKIPPED, claim.epoch)
+        return Floor(known + GENERATIONS_RAISED, claim.epoch)
 
     def note_floors(self, floors: Mapping[int, Floor]) -> None:
         """These floors are in the store: they are above whatever may have been granted."""
@@ -248,7 +247,7 @@ class StoreMemory:
                 self._unsure[setback.shard_id] = setback.generation_floor
             return Floor(0, known.epoch + EPOCHS_SKIPPED)
         is_all = now_ms < last.lease_until_ms
-        generation_id = 1 + last.highest_generation + (0 if is_all else GENERATIONS_SKIPPED)
+        generation_id = 1 + last.highest_generation + (0 if is_all else GENERATIONS_RAISED)
         # A claim of this replica may have landed whose answer was lost.
         return Floor(generation_id, known.epoch + EPOCHS_SKIPPED)
 

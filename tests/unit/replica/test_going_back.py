@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from rota.group.rows import ShardImage
+from rota.protocol.limits import GENERATIONS_RAISED
 from rota.replica import steps
-from rota.replica.going_back import GENERATIONS_SKIPPED, Known, LostFact, StoreMemory, is_setback, lost_facts
+from rota.replica.going_back import Known, LostFact, StoreMemory, is_setback, lost_facts
 from rota.replica.leases import WENT_BACK
 from rota.replica.ports import EPOCHS_SKIPPED, Floor, ShardClaim, ShardOwner
 from tests.unit.group.driver import a_commit
@@ -85,7 +86,7 @@ def test_the_floor_is_far_above_where_another_may_have_served() -> None:
     shell.now_ms += LEASE_MS
     shell.round()
 
-    assert shell.floors == {2: Floor(42 + GENERATIONS_SKIPPED, former.epoch + EPOCHS_SKIPPED)}
+    assert shell.floors == {2: Floor(42 + GENERATIONS_RAISED, former.epoch + EPOCHS_SKIPPED)}
 
 
 def test_another_replicas_lost_shard_gets_a_far_floor_when_claimed() -> None:
@@ -98,9 +99,9 @@ def test_another_replicas_lost_shard_gets_a_far_floor_when_claimed() -> None:
 
     assert [each.floors for each in shell.did(steps.RaiseFloors)] == [
         {0: Floor(0, 9 + EPOCHS_SKIPPED)},
-        {0: Floor(GENERATIONS_SKIPPED, 10)},
+        {0: Floor(GENERATIONS_RAISED, 10)},
     ]
-    assert shell.leases.owned[0].shard.generation_floor == GENERATIONS_SKIPPED
+    assert shell.leases.owned[0].shard.generation_floor == GENERATIONS_RAISED
 
 
 def test_another_replicas_floor_is_trusted() -> None:
@@ -170,8 +171,8 @@ def test_a_claim_after_a_failover_raises_the_floor_far() -> None:
 
     shell.round()
 
-    assert shell.did(steps.RaiseFloors)[0].floors == {n: Floor(GENERATIONS_SKIPPED, 1) for n in range(SHARDS)}
-    assert {owned.shard.generation_floor for owned in shell.leases.owned.values()} == {GENERATIONS_SKIPPED}
+    assert shell.did(steps.RaiseFloors)[0].floors == {n: Floor(GENERATIONS_RAISED, 1) for n in range(SHARDS)}
+    assert {owned.shard.generation_floor for owned in shell.leases.owned.values()} == {GENERATIONS_RAISED}
 
 
 def test_an_owner_that_lost_nothing_in_a_failover_raises_nothing() -> None:

@@ -156,7 +156,7 @@ class Identity:
 
     @property
     def _code(self) -> ErrorCode:
-        """What a caller is answered that may not do what it asks for: without credentials, to show some."""
+        """The answer to a caller that may not do this: one without credentials is asked for some."""
         return ErrorCode.UNAUTHENTICATED if self.caller.is_anonymous else ErrorCode.GROUP_AUTHORIZATION_FAILED
 
     def _forget_old_rules(self) -> None:

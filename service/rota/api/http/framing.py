@@ -150,7 +150,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 else:
                     return
         except httptools.HttpParserError as error:
-            self.logger.debug("refused what is no HTTP: %r", error)
+            self.logger.debug("rejected bytes that are no HTTP: %r", error)
             self.send_400_response("Invalid HTTP request received.")
 
     def _count_rest(self, size: int) -> None:
@@ -178,7 +178,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._refuse(431, f"the headers must be at most {MAX_HEAD_BYTES} bytes")
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP at all; uvicorn would answer in plain text."""
+        """Answer bytes that are no HTTP; uvicorn would answer in plain text."""
         self._refuse(400, msg)
 
     def _refuse(self, status: int, detail: str, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:

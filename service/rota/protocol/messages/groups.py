@@ -31,7 +31,7 @@ class VerifyFence(GroupRequest, InMembersName):
     """Also answer with a signed token, for services that check it without asking us. Needs `member_id`."""
     fencing_token: int | None = None
     subject: str = ""
-    """Only with `sign`: whoever may describe the group may check a fence, as resources do."""
+    """Only with `sign`: a caller that may describe the group may check a fence, as resources do."""
 
 
 @dataclass(frozen=True, slots=True)
