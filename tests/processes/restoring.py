@@ -18,6 +18,7 @@ from tests.support.postgres import PostgresServer, binary
 from tests.support.processes import Process, Processes
 
 GROUP = "ledger"
+LEASE_MS = 1_000
 
 
 class Copy(Protocol):
@@ -95,7 +96,15 @@ class CopiedCluster:
         self._processes = processes
 
     def take(self) -> None:
+        """Return once a server that runs has renewed its leases, or lost and claimed them again."""
         self._move(self._server.data_directory, self._copy)
+        now_ms = int(self._ask("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"))
+        leases = "SELECT min(lease_until_ms) FROM rota.shards WHERE shard_id >= 0"
+        renewed_ms = now_ms + LEASE_MS
+        self._server.process.wait_until(lambda: int(self._ask(leases)) >= renewed_ms, "renewal of the leases")
+
+    def _ask(self, query: str) -> str:
+        return self._server.execute(query, database="restored")
 
     def stop(self, server: Process) -> None:
         server.terminate()
@@ -148,26 +157,30 @@ class Holder:
     def __init__(self, server: Server, http: httpx.Client) -> None:
         self._base = f"{server.url}/v1/namespaces/default/groups/{GROUP}"
         self._http = http
+        self._process = server.process
         self.member_id = ""
         self.generation_id = 0
 
     def join(self) -> int:
-        """Join, or join again, which opens a generation; returns the token."""
-        body: dict[str, Any] = {
-            "protocol_type": "worker",
-            "protocols": [{"name": "range"}],
-            "member_id": self.member_id,
-        }
-        body |= {"session_timeout_ms": 60_000, "client_id": "w"}
-        reply = self._post("join", body)
-        if "generation_id" not in reply:  # A newcomer was given its id.
-            self.member_id = str(reply["member_id"])
-            reply = self._post("join", {**body, "member_id": self.member_id})
+        """Join, or join again, which opens a generation; returns the token.
+
+        As a client does, it joins again where the coordinator does not answer: the server loses its leases where its
+        Postgres was away for longer than one.
+        """
+        self._process.wait_until(self._joins, "a member that has joined and synced")
+        return self.generation_id
+
+    def _joins(self) -> bool:
+        body = {"protocol_type": "worker", "protocols": [{"name": "range"}], "client_id": "w"}
+        reply = self._post("join", {**body, "session_timeout_ms": 60_000, "member_id": self.member_id})
+        if "generation_id" not in reply:
+            # A newcomer was given its id, or there was no answer.
+            self.member_id = str(reply.get("member_id", self.member_id))
+            return False
         self.generation_id = int(reply["generation_id"])
         sync = {"member_id": self.member_id, "generation_id": self.generation_id}
         assignments = [{"member_id": self.member_id, "assignment": ""}]
-        self._post("sync", {**sync, "assignments": assignments})
-        return self.generation_id
+        return "assignment" in self._post("sync", {**sync, "assignments": assignments})
 
     def leave(self) -> None:
         self._post("leave", {"members": [{"member_id": self.member_id}]})

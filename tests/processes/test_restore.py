@@ -9,7 +9,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.processes.restoring import Commands, CopiedCluster, CopiedFile, Copy, Holder, Resource, generations, run
+from tests.processes.restoring import (
+    LEASE_MS,
+    Commands,
+    CopiedCluster,
+    CopiedFile,
+    Copy,
+    Holder,
+    Resource,
+    generations,
+    run,
+)
 from tests.processes.server import Server
 from tests.support.postgres import PostgresServer
 from tests.support.processes import Processes
@@ -42,7 +52,7 @@ def test_a_fenced_resource_sees_one_holder_a_term_across_a_restore(
     copy: Copy, processes: Processes, http: httpx.Client
 ) -> None:
     run(processes, "db", "upgrade", "--store", copy.url)
-    server, resource = Server(processes, copy.url, lease_ms=1_000), Resource()
+    server, resource = Server(processes, copy.url, lease_ms=LEASE_MS), Resource()
     server.start_and_wait()
     old, deposed = Holder(server, http), Holder(server, http)
     assert all(resource.write(token, "old") for token in generations(old, 2))
