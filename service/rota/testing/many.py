@@ -6,14 +6,21 @@ import argparse
 import gc
 import logging
 import os
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Protocol, Self, TypeVar
 
+_SECONDS_BETWEEN_REPORTS = 60.0
+
 
 class Sums(Protocol):
-    """What some seeds came to."""
+    """Sums over some seeds, and the violations by seed."""
+
+    seeds: int
+    failures: dict[int, list[str]]
 
     def add(self, other: Self) -> None: ...
 
@@ -31,12 +38,25 @@ def parser_of_seeds(prog: str, description: str | None) -> argparse.ArgumentPars
 
 
 def side_by_side(run: Callable[[range], AnySums], total: AnySums, seeds: range, jobs: int, chunk: int) -> AnySums:
-    """Add to `total` what `run` returns for all seeds, `chunk` of them at a time, in several processes."""
+    """Add to `total` what `run` returns for all seeds, `chunk` of them at a time, in several processes.
+
+    It reports to standard error once a minute, so that a run that is cut off has not lost what it found.
+    """
     chunks = [seeds[start : start + chunk] for start in range(0, len(seeds), chunk)]
+    next_report = time.monotonic() + _SECONDS_BETWEEN_REPORTS
     with ProcessPoolExecutor(max(1, min(jobs, len(chunks)))) as pool:
         for part in pool.map(run, chunks):
             total.add(part)
+            if time.monotonic() >= next_report:
+                next_report += _SECONDS_BETWEEN_REPORTS
+                print(progress(total, seeds), file=sys.stderr, flush=True)
     return total
+
+
+def progress(total: Sums, seeds: range) -> str:
+    """One line: how many of the seeds were played, and which of them violate a rule."""
+    failed = ", ".join(map(str, sorted(total.failures))) or "none"
+    return f"{total.seeds} of {len(seeds)} seeds from {seeds.start} on were played; seeds with violations: {failed}"
 
 
 def collecting_seldom(seeds: Iterable[int], every: int) -> Iterator[int]:
