@@ -125,18 +125,18 @@ def test_a_pause_does_not_grow_without_end() -> None:
     assert pauses.next_ms(1.0) == 2**20
 
 
-def paced(*, valid_until_ms: int | None = None, retry_after_ms: int = 60_000) -> int:
+def paced(*, patience_ends_ms: int | None = None, retry_after_ms: int = 60_000) -> int:
     """How long a coordinator that asks for patience is not called."""
     pace = Pace(SETTINGS)
     pace.at_once(1_000)
-    pace.retry_after(retry_after_ms, 1_000, valid_until_ms)
+    pace.retry_after(retry_after_ms, 1_000, patience_ends_ms)
     return pace.not_before_ms - 1_000
 
 
 def test_patience_costs_at_most_a_third_of_the_time_left() -> None:
-    assert paced(valid_until_ms=4_001) == 1_000
-    assert paced(valid_until_ms=4_001, retry_after_ms=200) == 200
-    assert paced(valid_until_ms=900) == 0
+    assert paced(patience_ends_ms=4_001) == 1_000
+    assert paced(patience_ends_ms=4_001, retry_after_ms=200) == 200
+    assert paced(patience_ends_ms=900) == 0
 
 
 def test_a_pending_call_that_returns_too_early_twice_is_spaced() -> None:

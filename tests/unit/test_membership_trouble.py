@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from rota.membership import Event, Failed, Reachable, Rejected, State, Unreachable
+from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     Heartbeat,
@@ -14,6 +15,7 @@ from rota.protocol.messages import (
     JoinGroup,
     JoinReply,
     LeaveGroup,
+    LeaveReply,
     SyncGroup,
     SyncReply,
 )
@@ -178,6 +180,17 @@ def test_a_proxy_cannot_silence_a_newcomer_for_a_day() -> None:
     reply = JoinReply(ErrorCode.THROTTLED)
     bench.membership.on_reply(request, reply, bench.now_ms, bench.now_ms, 1.0, retry_after_ms=86_400_000)
     assert bench.pause_ms() == SESSION_MS
+
+
+def test_a_proxy_cannot_stop_a_leave_from_being_repeated() -> None:
+    bench = a_stable_follower()
+    bench.membership.leave(bench.now_ms, "shutdown")
+    request = bench.sends()
+    reply = LeaveReply(ErrorCode.THROTTLED)
+
+    bench.membership.on_reply(request, reply, bench.now_ms, bench.now_ms, 1.0, retry_after_ms=86_400_000)
+
+    assert bench.pause_ms() == REQUEST_TIMEOUT_MS // 3
 
 
 @pytest.mark.parametrize("interval_ms", [0, -1, SESSION_MS // 2 + 1])

@@ -8,7 +8,6 @@ from rota.membership.events import Assigned, Event, JoinedAsLeader
 from rota.membership.requests import MembershipRequest
 from rota.membership.standing import Standing
 from rota.membership.states import LATER, STRAY_FOR_JOIN, UNKNOWN, State
-from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,
@@ -259,7 +258,7 @@ def _take_leave(standing: Standing, at: Moment, *, again: bool, is_answered: boo
     is left, or the session is over, no other member gets this one's share.
     """
     standing.leave_tries += 1
-    is_in_time = is_answered and at.now_ms < standing.leave_began_ms + REQUEST_TIMEOUT_MS
+    is_in_time = is_answered and at.now_ms < standing.leave_ends_ms
     if again and (is_in_time or standing.leave_tries < _LEAVE_TRIES):
         standing.pause(at.now_ms, at.jitter)
         return []

@@ -277,7 +277,7 @@ class Membership:
         if self._standing.awaits(request):
             events += take_answer(self._standing, request, reply, Moment(sent_at_ms, now_ms, jitter))
             if retry_after_ms and not isinstance(request, CommitOffsets):
-                self._standing.pace.retry_after(retry_after_ms, now_ms, self.deadline_ms)
+                self._standing.pace.retry_after(retry_after_ms, now_ms, self._standing.patience_ends_ms)
         return events + self.on_time(now_ms)
 
     def _judge(

@@ -41,9 +41,9 @@ class Pace:
         was_early, self._was_early = self._was_early, now_ms - sent_at_ms < _PENDING_SPACING_MS
         self.not_before_ms = sent_at_ms + _PENDING_SPACING_MS if was_early and self._was_early else now_ms
 
-    def retry_after(self, retry_after_ms: int, now_ms: int, valid_until_ms: int | None) -> None:
-        """The coordinator asks for patience; but a share that is held until then is not lost by waiting."""
+    def retry_after(self, retry_after_ms: int, now_ms: int, patience_ends_ms: int | None) -> None:
+        """The coordinator asks for patience; but waiting leaves time for two more calls before `patience_ends_ms`."""
         wait_ms = min(retry_after_ms, self._longest_retry_after_ms)
-        if valid_until_ms is not None:
-            wait_ms = min(wait_ms, max(0, valid_until_ms - now_ms) // 3)
+        if patience_ends_ms is not None:
+            wait_ms = min(wait_ms, max(0, patience_ends_ms - now_ms) // 3)
         self.not_before_ms = max(self.not_before_ms, now_ms + wait_ms)

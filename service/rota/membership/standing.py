@@ -9,6 +9,7 @@ from rota.membership.pace import Pace
 from rota.membership.requests import MembershipRequest
 from rota.membership.settings import MembershipSettings
 from rota.membership.states import FINAL, IN_GENERATION, JOINS, LATER, UNKNOWN, State
+from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token, takeover_of
 from rota.protocol.messages import (
@@ -78,6 +79,16 @@ class Standing:
     @property
     def valid_until_ms(self) -> int | None:
         return None if self.assignment is None else self.deadline.valid_until_ms
+
+    @property
+    def patience_ends_ms(self) -> int | None:
+        """When a share that is held is lost, or a leave is given up; None if waiting loses nothing."""
+        return self.leave_ends_ms if self.state is State.LEAVING else self.valid_until_ms
+
+    @property
+    def leave_ends_ms(self) -> int:
+        """Until when a leave that the coordinator refuses for now is repeated."""
+        return self.leave_began_ms + REQUEST_TIMEOUT_MS
 
     def awaits(self, request: MembershipRequest | CommitOffsets) -> bool:
         """Whether an answer to `request` can still concern this member as it stands now."""
