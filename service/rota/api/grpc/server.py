@@ -22,6 +22,7 @@ from rota.api.grpc.ports import StreamedCoordinator
 from rota.api.grpc.roster import Roster
 from rota.api.grpc.session import Session
 from rota.api.grpc.watching import Watching
+from rota.grpc_polling import keep_polling
 from rota.observability.metrics import Metrics
 from rota.protocol.limits import Limits
 from rota.v1 import access_pb2, admin_pb2, coordinator_pb2
@@ -84,6 +85,7 @@ class GrpcServer:
         self._drained = asyncio.Event()
         self._watching = Watching(guarded, limits, self._calls.metrics, self._drained)
         self._health = health.aio.HealthServicer()
+        keep_polling()
         self._server = grpc.aio.server(options=server_options(limits, shares_port=shares_port))
         self._server.add_generic_rpc_handlers(tuple(self._handlers()))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

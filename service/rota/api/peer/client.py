@@ -23,6 +23,7 @@ from rota.api.peer.methods import (
     unpack_pruned,
 )
 from rota.api.peer.secret import Metadata, shown
+from rota.grpc_polling import keep_polling
 from rota.observability import tracing
 from rota.protocol.messages import Request
 from rota.replica.forwarding import HEARTBEAT_MS, answer_timeout_ms
@@ -129,6 +130,7 @@ class _Link:
     ) -> None:
         self.version = version
         """Kept, so that nothing newer has its identity."""
+        keep_polling()
         if credentials is None:
             self.channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         else:

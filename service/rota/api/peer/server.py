@@ -22,6 +22,7 @@ from rota.api.peer.methods import (
 )
 from rota.api.peer.secret import SecretRequired
 from rota.api.peer.traces import forwarded
+from rota.grpc_polling import keep_polling
 from rota.protocol.errors import LinesPruned
 from rota.protocol.messages import HeartbeatManyReply, HeartbeatReply
 from rota.replica.forwarding import as_moved
@@ -49,6 +50,7 @@ class PeerServer:
     ) -> None:
         self._local = local
         guards = [SecretRequired(secrets)] if secrets is not None else []
+        keep_polling()
         self._server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=guards)
         self._server.add_generic_rpc_handlers((self._handlers(),))
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -16,6 +16,7 @@ from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.causes import closed, credentials_failed, unexpected
 from rota.client.transports.rpc_causes import rpc_cause
 from rota.credentials import Credentials, CredentialsError, Version
+from rota.grpc_polling import keep_polling
 from rota.observability.tracing import carried
 from rota.protocol.defaults import CONNECT_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
@@ -147,6 +148,7 @@ def _is_being_cancelled() -> bool:
 
 
 def _open(address: str, shown: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+    keep_polling()
     if shown is None:
         return grpc.aio.insecure_channel(address, options=_OPTIONS)
     return grpc.aio.secure_channel(address, shown, options=_OPTIONS)
