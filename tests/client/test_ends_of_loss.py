@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Literal
 
@@ -61,6 +62,38 @@ async def test_a_member_joins_again_only_when_on_lost_has_returned(caplog: pytes
             assert sum("group indexers: the work on a lost share has run for longer" in text for text in warnings) == 1
             may_end.set()
             await until(lambda: member.assignment is not None)
+
+
+@in_virtual_time
+async def test_a_member_joins_again_only_when_on_revoked_has_returned() -> None:
+    """In a thread it goes on although the share was lost meanwhile; it must not end after the next on_assigned."""
+    async with a_coordinator() as coordinator:
+        worker, may_end = a_worker(coordinator), asyncio.Event()
+
+        async def on_revoked(removed: Partitions) -> None:
+            while not may_end.is_set():
+                with suppress(asyncio.CancelledError):
+                    await may_end.wait()
+
+        async with worker.client.consumer(
+            GROUP,
+            {"work": 2},
+            "range",
+            session_timeout_ms=SESSION_MS,
+            on_revoked=on_revoked,
+            on_lost=lambda removed: None,
+        ) as member:
+            await member.wait_assigned()
+            before = joins_of(worker)
+            member.rejoin("for the test")
+            await asyncio.sleep(0.1)
+            member.withdraw("for the test")
+            member.come_back()
+            await asyncio.sleep(2 * SESSION_MS / 1000)
+            meanwhile = (joins_of(worker), member.assignment)
+            may_end.set()
+            await until(lambda: member.assignment is not None)
+            assert meanwhile == (before, None)
 
 
 @in_virtual_time

@@ -146,6 +146,8 @@ class CallbackQueue:
         self._unfinished: set[asyncio.Task[None]] = set()
         self._last_words: list[asyncio.Task[None]] = []
         """Callbacks that `interrupt` ran, which nothing interrupts, in order."""
+        self._interrupted: set[asyncio.Task[None]] = set()
+        """Callbacks that were cancelled, and have not ended yet: one in a thread goes on until it returns."""
 
     def add(self, callback: Callable[[], Awaitable[None]]) -> None:
         """Run `callback` when all that were added before it are over."""
@@ -159,10 +161,17 @@ class CallbackQueue:
         self._last_words = [task for task in self._last_words if task in self._unfinished]
         for task in self._unfinished.difference(self._last_words):
             task.cancel()
+            self._interrupted.add(task)
+            task.add_done_callback(self._interrupted.discard)
         # The next callback waits for these, and not for one that was cancelled.
         self._last = self._last_words[-1] if self._last_words else None
         if callback is not None:
             self._last_words.append(self._start(self._last, callback))
+
+    async def until_interrupted_end(self) -> None:
+        """Return once no callback runs any more that was interrupted before this call."""
+        if interrupted := tuple(self._interrupted):
+            await asyncio.wait(interrupted)
 
     def cancel(self) -> None:
         """Cancel everything, at the end of all."""

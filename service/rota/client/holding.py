@@ -191,6 +191,7 @@ class Holding(Generic[Share]):
             deadline = loop.time() + settings.margin_ms / 1000
             if (lost := self._not_stopped(owned, revocation)) is not None:
                 await notify_lost(self._listeners, lost, self.unnotified(lost), deadline=deadline)
+            await self._callbacks.until_interrupted_end()
         finally:
             overdue.cancel()
             self._ending -= 1
@@ -200,7 +201,7 @@ class Holding(Generic[Share]):
     def _warn_of_slow_end(self) -> None:
         _log.warning(
             "group %s: the work on a lost share has run for longer than the session (%d ms): "
-            "the member joins again when it has ended and on_lost has returned",
+            "the member joins again when it has ended and its callbacks have returned",
             self._machine.settings.group_id,
             self._machine.settings.session_timeout_ms,
         )
