@@ -121,7 +121,7 @@ def test_an_option_that_does_not_exist_is_refused_before_anybody_joins() -> None
         ((), "at least one strategy"),
         (("range", "sticky", "range"), "listed twice"),
         (("sticki",), "no assignor 'sticki'"),
-        (("range", "server:sticki"), "does not assign by"),
+        (("range", "server:redundant(x=1)"), "does not assign by"),
     ],
 )
 def test_strategies_that_no_group_could_use_are_refused_at_once(strategies: tuple[str, ...], complaint: str) -> None:

@@ -26,13 +26,14 @@ def test_every_block_does_what_the_text_says(processes: Processes, tmp_path: Pat
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
     server.start_and_wait()
 
-    putting, sharing, following = (_run(language, text, url=server.url) for language, text in BLOCK.findall(PAGE))
+    putting, sharing, own, following = (_run(language, text, url=server.url) for language, text in BLOCK.findall(PAGE))
 
     assert re.search(r"partitions\W+8", putting)
     before, after = sharing.split("the first one becomes heavy\n")
     assert re.search(r"^small has \[\d, \d\]$", before, re.MULTILINE)
     assert "large has [0]\n" in after
     assert "small has [1, 2, 3, 4, 5, 6, 7]\n" in after
+    assert own.count("TopicPartition(topic='documents'") == 8
     assert re.search(r"partitions\W+9", following)
     assert "topic documents is deleted" in following
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
 from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.examples.packages import installed_package
 from tests.processes.server import Server
 from tests.support.processes import Processes
 
@@ -23,13 +21,7 @@ PACKAGE = Path(__file__).parents[2] / "examples" / "ring_type"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that the package is installed in, built from a copy and without asking any registry."""
-    folder = tmp_path_factory.mktemp("ring")
-    shutil.copytree(PACKAGE, folder / "source")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-index", "--no-deps", "--quiet"]
-    site, source = str(folder / "site"), str(folder / "source")
-    subprocess.run([*pip, "--no-build-isolation", "--target", site, source], check=True, timeout=120)
-    return folder / "site"
+    return installed_package(PACKAGE, tmp_path_factory.mktemp("ring"))
 
 
 def joined(server: Server, instance: str, weight: float) -> httpx.Response:

@@ -18,12 +18,24 @@ class TopicPartition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class UserData:
+    """Bytes that only a strategy of the user's own understands, and the version of their encoding.
+
+    The version is -1 where the member did not name one, as Kafka's clients do not.
+    """
+
+    data: bytes
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class MemberSubscription:
     """What an assignor knows of a member.
 
     `owned_partitions` are what the member says it holds and `generation` when it got them; None (no prior data) ranks
     with -1 (unknown), below every real generation. `rack` matters only where the racks of the partitions are given,
-    `capacity` (how much it carries, against others) only to `weighted`.
+    `capacity` (how much it carries, against others) only to `weighted`, `user_data` only to strategies of the user's
+    own.
     """
 
     member_id: str
@@ -33,6 +45,7 @@ class MemberSubscription:
     generation: int | None = None
     rack: str | None = None
     capacity: float = 1.0
+    user_data: UserData | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.capacity < float("inf"):

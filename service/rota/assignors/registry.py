@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from importlib.metadata import EntryPoint
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
+from rota.assignors.by_topic import Rule, Rules, by_topic
 from rota.assignors.cooperative_sticky import cooperative_sticky
 from rota.assignors.copartitioned import copartitioned
 from rota.assignors.model import Assignor, MemberSubscription, PartitionRacks, PartitionWeights, Shares
+from rota.assignors.own import GroupAssignment, GroupSubscription, PartitionStrategy, own_assignment
 from rota.assignors.rack_aware import rack_aware
 from rota.assignors.range import range_assignor
 from rota.assignors.redundant import redundant
 from rota.assignors.roundrobin import roundrobin
 from rota.assignors.sticky import Prefer, sticky
 from rota.assignors.weighted import weighted
+from rota.assignors.withholding import withheld
 
-_NAME = re.compile(r"(?P<name>[a-z-]+)(?:\((?P<options>[^()]*)\))?")
+ENTRY_POINT_GROUP: Final = "rota.strategies"
+"""Packages offer strategies of their own under it, to SDK and server."""
+
+_NAME = re.compile(r"(?P<name>[a-z][a-z-]*)(?:\((?P<options>[^()]*)\))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,10 @@ class Strategy:
     """It asks members what they hold, or held last."""
     cooperative: bool = False
     """It withholds what another must give up first, so members hold on to the rest while they join (KIP-429)."""
+    has_rules: bool = False
+    """Its options are rules: which topics are assigned by which of the others."""
+    own: PartitionStrategy | None = None
+    """It is the user's own."""
 
 
 def _at_least(least: int) -> Callable[[str], int]:
@@ -46,7 +57,31 @@ def _at_least(least: int) -> Callable[[str], int]:
     return read
 
 
-STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
+def _by_topic_cooperatively(
+    partitions_per_topic: Mapping[str, int],
+    members: Sequence[MemberSubscription],
+    partition_racks: PartitionRacks | None = None,
+    **options: Any,
+) -> Shares:
+    """`by_topic`, where a partition that moves has no member until its holder gave it up."""
+    shares = by_topic(partitions_per_topic, members, partition_racks, **options)
+    return withheld(partitions_per_topic, members, shares)
+
+
+def _assign_by_name(
+    name: str,
+    partitions_per_topic: Mapping[str, int],
+    members: Sequence[MemberSubscription],
+    partition_racks: PartitionRacks | None,
+    partition_weights: PartitionWeights | None,
+) -> Shares:
+    return assign(name, partitions_per_topic, members, partition_racks, partition_weights)
+
+
+_RULES = partial(by_topic, assign_by=_assign_by_name)
+_COOPERATIVE_RULES = partial(_by_topic_cooperatively, assign_by=_assign_by_name)
+
+_BUILT_IN: Mapping[str, Strategy] = MappingProxyType(
     {
         "range": Strategy(range_assignor),
         "roundrobin": Strategy(roundrobin),
@@ -56,11 +91,84 @@ STRATEGIES: Mapping[str, Strategy] = MappingProxyType(
         "redundant": Strategy(redundant, {"n": _at_least(1)}, remembers=True),
         "rack-aware": Strategy(rack_aware, remembers=True),
         "weighted": Strategy(weighted, {"max_moves": _at_least(0)}, weighs=True, remembers=True),
+        "by-topic": Strategy(_RULES, weighs=True, remembers=True, has_rules=True),
+        "cooperative-by-topic": Strategy(
+            _COOPERATIVE_RULES, weighs=True, remembers=True, cooperative=True, has_rules=True
+        ),
     }
 )
+_KNOWN: dict[str, Strategy] = dict(_BUILT_IN)
 
-ASSIGNORS: Mapping[str, Assignor] = MappingProxyType({name: each.function for name, each in STRATEGIES.items()})
+STRATEGIES: Mapping[str, Strategy] = MappingProxyType(_KNOWN)
+"""All strategies that this process knows: the built-in ones, and those that were registered."""
+
+ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(
+    {name: each.function for name, each in _BUILT_IN.items() if not each.has_rules}
+)
 """The functions, with their options as they are by default."""
+
+
+class BrokenStrategy(ValueError):
+    """What was to be registered cannot be a strategy; the message says why."""
+
+
+def register_strategy(own: PartitionStrategy) -> None:
+    """Make a strategy of the user's own known, under its name, to this process: SDK and server alike.
+
+    Registering the same object twice is harmless; `BrokenStrategy` for another one of the same name, and for what lacks
+    a part of `PartitionStrategy`.
+    """
+    if fault := _fault_of(own):
+        raise BrokenStrategy(fault)
+    known = _KNOWN.get(own.name)
+    if known is not None and known.own is not own:
+        raise BrokenStrategy(f"there is a strategy {own.name!r} already")
+    _KNOWN[own.name] = Strategy(
+        partial(_shares_of, own), remembers=True, weighs=True, cooperative=own.cooperative, own=own
+    )
+    _parsed.cache_clear()
+
+
+def register_entry_points(found: Iterable[EntryPoint]) -> list[str]:
+    """Register the strategies of other packages, each a class or an object; returns the names of the new ones.
+
+    An object of the same class that the program registered itself stays.
+    """
+    names = []
+    for point in found:
+        loaded = point.load()
+        own = loaded() if isinstance(loaded, type) else loaded
+        known = _KNOWN.get(getattr(own, "name", ""))
+        if known is None or type(known.own) is not type(own):
+            register_strategy(own)
+            names.append(own.name)
+    return names
+
+
+def _fault_of(own: PartitionStrategy) -> str:
+    """Why an object is no strategy; empty if it is one. Objects of other packages may be anything."""
+    name = getattr(own, "name", None)
+    if not isinstance(name, str) or not (match := _NAME.fullmatch(name)) or match["options"] is not None:
+        return f"the name of a strategy is lower-case letters and hyphens, not {name!r}"
+    for part in ("assign", "subscription_user_data", "on_assignment"):
+        if not callable(getattr(own, part, None)):
+            return f"strategy {name!r} has no method {part!r}: is it a PartitionStrategy?"
+    if not all(isinstance(getattr(own, part, None), bool) for part in ("cooperative", "exclusive")):
+        return f"strategy {name!r}: `cooperative` and `exclusive` must be True or False"
+    if own.cooperative and not own.exclusive:
+        return f"strategy {name!r} cannot be cooperative: a copy is withheld from no member"
+    return ""
+
+
+def _shares_of(
+    own: PartitionStrategy,
+    partitions_per_topic: Mapping[str, int],
+    members: Sequence[MemberSubscription],
+    partition_racks: PartitionRacks | None = None,
+    partition_weights: PartitionWeights | None = None,
+) -> Shares:
+    group = GroupSubscription(partitions_per_topic, members, partition_racks or {}, partition_weights or {})
+    return {member_id: list(share) for member_id, share in own_assignment(own, group).shares.items()}
 
 
 class UnknownAssignor(ValueError):
@@ -90,12 +198,26 @@ def assign(
     `cooperative-sticky` withholds what another member must give up first: the group rebalances once more after that.
     Racks, where they are given, are heeded by `rack-aware`, `range` and the sticky ones, weights by `weighted`.
     """
-    if len({member.member_id for member in members}) != len(members):
-        raise ValueError("two members have the same member_id")
+    _check_ids(members)
     found, options = _parsed(name)
     if found.weighs:
         options = {**options, "partition_weights": partition_weights}
     return found.function(partitions_per_topic, members, partition_racks, **options)
+
+
+def assign_group(name: str, group: GroupSubscription) -> GroupAssignment:
+    """As `assign`, with the user data of strategies of the user's own, and the generation that it is for."""
+    own = strategy(name).own
+    if own is None:
+        arguments = (group.partitions_per_topic, group.members, group.partition_racks, group.partition_weights)
+        return GroupAssignment(assign(name, *arguments))
+    _check_ids(group.members)
+    return own_assignment(own, group)
+
+
+def _check_ids(members: Sequence[MemberSubscription]) -> None:
+    if len({member.member_id for member in members}) != len(members):
+        raise ValueError("two members have the same member_id")
 
 
 @lru_cache(maxsize=256)
@@ -105,6 +227,8 @@ def _parsed(text: str) -> tuple[Strategy, Mapping[str, Any]]:
     found = STRATEGIES.get(match["name"]) if match else None
     if match is None or found is None:
         raise UnknownAssignor(f"no assignor {text!r}; there are {', '.join(STRATEGIES)}")
+    if found.has_rules:
+        return found, MappingProxyType({"rules": _read_rules(match["name"], match["options"] or "")})
     options: dict[str, Any] = {}
     for part in filter(None, map(str.strip, (match["options"] or "").split(","))):
         key, equals, value = map(str.strip, part.partition("="))
@@ -116,3 +240,20 @@ def _parsed(text: str) -> tuple[Strategy, Mapping[str, Any]]:
             known = ", ".join(found.options) or "none"
             raise UnknownAssignor(f"{match['name']} has no option {part!r}; its options: {known}") from None
     return found, MappingProxyType(options)
+
+
+def _read_rules(name: str, text: str) -> Rules:
+    """`orders=copartitioned, payments=copartitioned, *=roundrobin`; or `UnknownAssignor`."""
+    rules = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        topics, equals, chosen = map(str.strip, part.partition("="))
+        known = STRATEGIES.get(chosen)
+        if not (topics and equals) or known is None or known.cooperative or known.has_rules or known.own:
+            raise UnknownAssignor(
+                f"{name} has rules such as `orders=range` or `log-*=roundrobin`, with built-in strategies that are not "
+                f"cooperative; this is none: {part!r}"
+            )
+        rules.append(Rule(topics, chosen))
+    if not rules:
+        raise UnknownAssignor(f"{name} needs rules: `{name}(orders=copartitioned, *=roundrobin)`")
+    return tuple(rules)

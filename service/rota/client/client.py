@@ -16,7 +16,7 @@ from rota.client.callbacks import Listener, Listeners
 from rota.client.calls import Caller
 from rota.client.connect_worker import Configured, ConnectWorker, WorkRole
 from rota.client.consumer import Consumer, ConsumerSettings
-from rota.client.consumer_protocol import PROTOCOL_TYPE, PartitionCounts, TopicRole
+from rota.client.consumer_protocol import PROTOCOL_TYPE, PartitionCounts, TopicRole, load_strategies
 from rota.client.context import ClientContext
 from rota.client.election import CandidateRole, Election
 from rota.client.errors import typed_errors
@@ -208,7 +208,8 @@ class Client(Administration):
             group_id: The group; it comes to be with its first member.
             topics: What to subscribe to: a name, several, or a compiled regular expression that matches whole names of
                 registered topics. As a mapping it also says how many partitions each topic has.
-            strategy: One of `rota.assignors.STRATEGIES`, options included; with `cooperative-sticky` partitions that do
+            strategy: One of `rota.assignors.STRATEGIES`, options included, or one of your own that was registered
+                (`register_strategy`) or that an installed package offers; with `cooperative-sticky` partitions that do
                 not move never pause. With `server:` before it, the coordinator assigns by it, so that members who only
                 speak HTTP may be in the group. Or several, the preferred one first, to change while running.
             partitions_per_topic: The counts (or `TopicFacts`), or a function that the leader asks. Without it, and
@@ -244,6 +245,7 @@ class Client(Administration):
             stats=self.stats.calls,
         )
         strategies = (strategy,) if isinstance(strategy, str) else tuple(strategy)
+        load_strategies(strategies)
         role = TopicRole(strategies, selection.names, counts, rack_id, capacity)
         return Consumer(
             self._context,

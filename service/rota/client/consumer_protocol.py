@@ -6,10 +6,25 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import entry_points
 from itertools import chain
 from typing import TypeAlias
 
-from rota.assignors import MemberSubscription, Strategy, TopicPartition, UnknownAssignor, assign, strategy
+from rota.assignors import (
+    ENTRY_POINT_GROUP,
+    STRATEGIES,
+    GroupSubscription,
+    MemberSubscription,
+    OwnAssignment,
+    Shares,
+    Strategy,
+    TopicPartition,
+    UnknownAssignor,
+    UserData,
+    assign_group,
+    register_entry_points,
+    strategy,
+)
 from rota.client.callbacks import call
 from rota.client.registered_topics import RegisteredTopics, TopicListing
 from rota.client.withheld import WithheldPartitions
@@ -24,10 +39,10 @@ from rota.types.consumer import (
     decode_subscription,
     encode_assignment,
     encode_subscription,
-    user_data_of,
 )
 from rota.types.registry import SERVER_PREFIX
 from rota.types.topic_facts import partition_counts, partition_racks, partition_weights
+from rota.types.user_data import encode_user_data, user_data_in
 
 __all__ = ["PROTOCOL_TYPE", "PartitionCounts", "Partitions", "TopicRole"]
 
@@ -58,9 +73,13 @@ class Dealt:
     topics: Mapping[str, TopicFacts] | None
     """What was known of these topics; None where another process made the assignment."""
     shares: Mapping[str, Sequence[TopicPartition]]
+    user_data: Mapping[str, UserData] = field(default_factory=dict)
 
     def encoded(self) -> dict[str, bytes]:
-        return {member_id: encode_assignment(Assignment(tuple(share))) for member_id, share in self.shares.items()}
+        return {
+            member_id: encode_assignment(Assignment(tuple(share), encode_user_data(self.user_data.get(member_id))))
+            for member_id, share in self.shares.items()
+        }
 
     def is_about(self, topics: Mapping[str, TopicFacts]) -> bool:
         """Whether all that strategies read of topics is the same; other attributes are for others to read."""
@@ -71,8 +90,9 @@ class Dealt:
         return all(set(share) <= set(self.shares.get(member_id, ())) for member_id, share in former.shares.items())
 
     def is_same_as(self, former: Dealt) -> bool:
-        """Whether each member has the same share, in whatever order."""
-        return self.shares.keys() == former.shares.keys() and all(
+        """Whether each member has the same share, in whatever order, and the same user data."""
+        same_members = self.shares.keys() == former.shares.keys() and self.user_data == former.user_data
+        return same_members and all(
             set(share) == set(former.shares[member_id]) for member_id, share in self.shares.items()
         )
 
@@ -122,13 +142,18 @@ class TopicRole:
 
     def protocols(self, held: Partitions | None, generation_id: int) -> tuple[Protocol, ...]:
         """`UnknownAssignor` if there is no such strategy."""
-        plain = Subscription(self.topics, user_data_of(self.capacity), rack_id=self.rack_id)
+        plain = Subscription(self.topics, rack_id=self.rack_id)
         owned = tuple(partition for partition in held or () if partition.topic in self.topics)
         mindful = replace(plain, owned_partitions=owned, generation_id=generation_id if held is not None else -1)
         return tuple(
-            Protocol(name, encode_subscription(mindful if self._claims_under(_registered(name)) else plain))
-            for name in self.strategies
+            Protocol(name, encode_subscription(replace(said, user_data=self._user_data(listed, said.owned_partitions))))
+            for name, listed in zip(self.strategies, map(_registered, self.strategies), strict=True)
+            for said in [mindful if self._claims_under(listed) else plain]
         )
+
+    def _user_data(self, listed: Strategy, owned: Partitions) -> bytes | None:
+        own = listed.own.subscription_user_data(self.topics, owned) if listed.own is not None else None
+        return encode_user_data(own, self.capacity)
 
     def _claims_under(self, listed: Strategy) -> bool:
         """Whether this member names its partitions under a strategy that it lists.
@@ -169,9 +194,16 @@ class TopicRole:
     def read_back(self, group: DescribeReply) -> Dealt:
         """The present assignment of a group, which another process made: an earlier one of this member, as a rule."""
         members = tuple(JoinedMember(each.member_id, each.group_instance_id, each.metadata) for each in group.members)
-        shares = {each.member_id: decode_assignment(each.assignment).partitions for each in group.members}
+        assigned = {each.member_id: decode_assignment(each.assignment) for each in group.members}
+        shares = {member_id: each.partitions for member_id, each in assigned.items()}
+        user_data = {
+            member_id: said
+            for member_id, each in assigned.items()
+            if (said := user_data_in(each.user_data)) is not None
+        }
         generation = JoinedAsLeader(group.generation_id, group.protocol_name, members)
-        return Dealt(generation, _subscribed([_read_subscription(each) for each in members]), None, shares)
+        subscribed = _subscribed([_read_subscription(each) for each in members])
+        return Dealt(generation, subscribed, None, shares, user_data)
 
     async def count(self, topics: Sequence[str], listing: TopicListing | None = None) -> Mapping[str, TopicFacts]:
         """How many partitions these topics have, and what else is known of them: in the listing, or now."""
@@ -182,11 +214,14 @@ class TopicRole:
 
     def read(self, assigned: Assigned) -> Partitions:
         """This member's partitions. Those of topics that it does not subscribe to are left out, with a warning."""
-        given = sorted(decode_assignment(assigned.assignment).partitions)
+        decoded = decode_assignment(assigned.assignment)
+        given = sorted(decoded.partitions)
         topics = frozenset(self.topics)
         share = tuple(place for place in given if place.topic in topics)
         if len(share) < len(given):
             _warn_of_unsubscribed(assigned, [place for place in given if place.topic not in topics])
+        if assigned.protocol_name in self.strategies and (own := _registered(assigned.protocol_name).own) is not None:
+            own.on_assignment(OwnAssignment(assigned.generation_id, share, user_data_in(decoded.user_data)))
         return share
 
     def without(self, share: Partitions, other: Partitions) -> Partitions:
@@ -207,7 +242,8 @@ async def _deal_off_the_loop(
     withheld: WithheldPartitions | None = None,
 ) -> tuple[Dealt, dict[str, bytes]]:
     """What takes longer is done in a thread: the event loop has heartbeats to send meanwhile."""
-    if sum(partition_counts(topics).values()) + len(subscriptions) <= INLINE_SIZE:
+    size = sum(partition_counts(topics).values()) + len(subscriptions)
+    if size <= INLINE_SIZE and strategy(generation.protocol_name).own is None:
         return _deal(generation, topics, subscriptions, withheld)
     return await asyncio.to_thread(_deal, generation, topics, subscriptions, withheld)
 
@@ -222,10 +258,11 @@ def _deal(
     counts, racks, weights = _heeded(topics)
     if withheld is not None:
         subscriptions = withheld.believed(generation.generation_id, subscriptions)
-    shares = assign(generation.protocol_name, counts, subscriptions, racks, weights)
+    group = GroupSubscription(counts, subscriptions, racks, weights, generation.generation_id)
+    assigned = assign_group(generation.protocol_name, group)
     if withheld is not None:
-        withheld.note_assignment(generation.generation_id, subscriptions, shares)
-    dealt = Dealt(generation, _subscribed(subscriptions), topics, shares)
+        withheld.note_assignment(generation.generation_id, subscriptions, assigned.shares)
+    dealt = Dealt(generation, _subscribed(subscriptions), topics, assigned.shares, assigned.user_data)
     return dealt, dealt.encoded()
 
 
@@ -261,11 +298,30 @@ def _facts(known: int | TopicFacts) -> TopicFacts:
     return TopicFacts(known) if isinstance(known, int) else known
 
 
+def _assigns_elsewhere(*_: object) -> Shares:
+    raise NotImplementedError("the server assigns by this strategy, which this process does not know")
+
+
+_OF_THE_SERVER = Strategy(_assigns_elsewhere, remembers=True)
+
+
 def _registered(name: str) -> Strategy:
-    """The strategy behind a name, also where it is the server that assigns by it; or `UnknownAssignor`."""
-    if name.startswith(SERVER_PREFIX) and server_side(PROTOCOL_TYPE, name) is None:
+    """The strategy behind a name, also where it is the server that assigns by it; or `UnknownAssignor`.
+
+    The server may have strategies of its own: it rejects the join where it has not.
+    """
+    plain = name.removeprefix(SERVER_PREFIX)
+    if plain != name and plain.partition("(")[0] not in STRATEGIES:
+        return _OF_THE_SERVER
+    if plain != name and server_side(PROTOCOL_TYPE, name) is None:
         raise UnknownAssignor(f"the server does not assign by {name!r}")
-    return strategy(name.removeprefix(SERVER_PREFIX))
+    return strategy(plain)
+
+
+def load_strategies(names: Sequence[str]) -> None:
+    """Register what other packages offer, if one of the names is not known; `BrokenStrategy` where that is none."""
+    if any(name.removeprefix(SERVER_PREFIX).partition("(")[0] not in STRATEGIES for name in names):
+        register_entry_points(entry_points(group=ENTRY_POINT_GROUP))
 
 
 def _subscribed(subscriptions: Sequence[MemberSubscription]) -> tuple[str, ...]:

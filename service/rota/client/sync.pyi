@@ -184,7 +184,8 @@ class Client:
             group_id: The group; it comes to be with its first member.
             topics: What to subscribe to: a name, several, or a compiled regular expression that matches whole names of
                 registered topics. As a mapping it also says how many partitions each topic has.
-            strategy: One of `rota.assignors.STRATEGIES`, options included; with `cooperative-sticky` partitions that do
+            strategy: One of `rota.assignors.STRATEGIES`, options included, or one of your own that was registered
+                (`register_strategy`) or that an installed package offers; with `cooperative-sticky` partitions that do
                 not move never pause. With `server:` before it, the coordinator assigns by it, so that members who only
                 speak HTTP may be in the group. Or several, the preferred one first, to change while running.
             partitions_per_topic: The counts (or `TopicFacts`), or a function that the leader asks. Without it, and

@@ -23,7 +23,7 @@ from rota.server.grpc_server import answering, listen_over_grpc, reached_over_gr
 from rota.server.http_server import CannotListen
 from rota.server.own_ports import NO_OWN_PORTS, OwnPorts
 from rota.server.peer_secrets import new_peer_secret, read_peer_secrets
-from rota.server.plugins import load_protocol_types
+from rota.server.plugins import load_plugins
 from rota.server.settings import Address, Settings
 from rota.server.telemetry import ServerTelemetry
 from rota.server.tls import ServerTls, TlsFiles, UnusableCertificate
@@ -67,7 +67,7 @@ async def open_services(
     release may be running on it: `StoreRefused` names the command. `url` is where others reach this replica,
     `peer_secret` what it shares with those beside it where the settings name no secrets.
     """
-    load_protocol_types()
+    load_plugins()
     metrics = Metrics()
     store = await _open_store(settings, metrics)
     try:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple, Unpack
 
+Arguments = TypeVarTuple("Arguments")
 Outcome = TypeVar("Outcome")
 
 START_S = 1_000.0
@@ -57,6 +59,19 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
     def stand_still(self, seconds: float) -> None:
         """Stop the whole process for so long: what is due meanwhile comes late."""
         self._now += seconds
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Arguments]], Outcome], *args: *Arguments
+    ) -> asyncio.Future[Outcome]:
+        """What `asyncio.to_thread` hands over is done at once: the clock cannot wait for a thread."""
+        if executor is not None:
+            return super().run_in_executor(executor, func, *args)
+        outcome: asyncio.Future[Outcome] = self.create_future()
+        try:
+            outcome.set_result(func(*args))
+        except Exception as error:
+            outcome.set_exception(error)
+        return outcome
 
     def _process_events(self, events: list[Any]) -> None:
         """Called by the base class with what `select` returned: nothing."""

@@ -6,14 +6,13 @@ one knows it, since versions only ever append fields; bytes that follow are left
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from rota.assignors.model import UNKNOWN_GENERATION, MemberSubscription, TopicPartition
 from rota.types import wire_format
-from rota.types.json_object import decode_object, positive_number
+from rota.types.user_data import capacity_in, user_data_in
 from rota.types.wire_format import MalformedMetadata, Reader
 
 __all__ = [
@@ -22,12 +21,10 @@ __all__ = [
     "Assignment",
     "MalformedMetadata",
     "Subscription",
-    "capacity_in",
     "decode_assignment",
     "decode_subscription",
     "encode_assignment",
     "encode_subscription",
-    "user_data_of",
 ]
 
 PROTOCOL_TYPE: Final = "consumer"
@@ -58,20 +55,8 @@ class Subscription:
             self.generation_id,
             self.rack_id,
             capacity_in(self.user_data),
+            user_data_in(self.user_data),
         )
-
-
-def user_data_of(capacity: float) -> bytes | None:
-    """What to tell `weighted` of a member that carries more or less than others: Kafka's bytes have no field for it."""
-    return None if capacity == 1.0 else json.dumps({"capacity": capacity}).encode()
-
-
-def capacity_in(user_data: bytes | None) -> float:
-    """The capacity that user data names. It may be anything: 1 where it names none."""
-    try:
-        return positive_number(decode_object(user_data or b"{}").get("capacity")) or 1.0
-    except MalformedMetadata:
-        return 1.0
 
 
 @dataclass(frozen=True, slots=True)

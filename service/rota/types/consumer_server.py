@@ -8,10 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from rota.assignors import MemberSubscription, TopicPartition, UnknownAssignor, assign, assignor
+from rota.assignors import (
+    GroupSubscription,
+    MemberSubscription,
+    TopicPartition,
+    UnknownAssignor,
+    UserData,
+    assign_group,
+    strategy,
+)
 from rota.types import consumer, plain
 from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide
 from rota.types.topic_facts import TopicFacts, partition_counts, partition_racks, partition_weights
+from rota.types.user_data import encode_user_data
 from rota.types.wire_format import MalformedMetadata
 
 PREFIX: Final = "server:"
@@ -21,16 +30,13 @@ _PATTERN_END: Final = "*"
 def assigns(protocol_name: str) -> bool:
     """Whether the name is `server:` and a strategy.
 
-    Not the cooperative one: who is assigned here need not know that what is withheld must be asked for once more.
+    Not a cooperative one: a member that is assigned here need not know that it must ask once more for what is withheld.
     """
-    strategy = protocol_name.removeprefix(PREFIX)
-    if strategy == protocol_name or strategy.startswith("cooperative-"):
-        return False
+    name = protocol_name.removeprefix(PREFIX)
     try:
-        assignor(strategy)
+        return name != protocol_name and not strategy(name).cooperative
     except UnknownAssignor:
         return False
-    return True
 
 
 def topics_of(metadata: bytes) -> frozenset[str] | None:
@@ -45,14 +51,18 @@ def assign_partitions(generation: Generation, topics: Mapping[str, TopicFacts]) 
     What a member was assigned before counts as owned, unless it says itself what it owns.
     """
     members = [_subscription(member, generation, topics) for member in generation.members]
-    shares = assign(
-        generation.protocol_name.removeprefix(PREFIX),
+    group = GroupSubscription(
         partition_counts(topics),
         members,
         partition_racks(topics),
         partition_weights(topics),
+        generation.generation_id,
     )
-    return {member.member_id: _encoded(member, shares[member.member_id]) for member in generation.members}
+    assigned = assign_group(generation.protocol_name.removeprefix(PREFIX), group)
+    return {
+        member.member_id: _encoded(member, assigned.shares[member.member_id], assigned.user_data.get(member.member_id))
+        for member in generation.members
+    }
 
 
 def wants_topic(generation: Generation) -> Callable[[str], bool]:
@@ -103,7 +113,7 @@ def _subscription(member: JoinedWith, generation: Generation, topics: Mapping[st
     if not owned and member.former:
         owned, claimed_in = _former(member.former), generation.generation_id - 1
     return MemberSubscription(
-        member.member_id, member.group_instance_id, names, owned, claimed_in, said.rack, said.capacity
+        member.member_id, member.group_instance_id, names, owned, claimed_in, said.rack, said.capacity, said.user_data
     )
 
 
@@ -119,6 +129,7 @@ def _said(member: JoinedWith) -> MemberSubscription:
         said.generation_id,
         said.rack,
         said.capacity,
+        said.user_data,
     )
 
 
@@ -142,10 +153,10 @@ def _partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
     return consumer.decode_assignment(assignment).partitions
 
 
-def _encoded(member: JoinedWith, share: Sequence[TopicPartition]) -> bytes:
+def _encoded(member: JoinedWith, share: Sequence[TopicPartition], user_data: UserData | None) -> bytes:
     if plain.is_plain(member.metadata):
-        return plain.encode_plain_assignment(share)
-    return consumer.encode_assignment(consumer.Assignment(tuple(share)))
+        return plain.encode_plain_assignment(share, user_data)
+    return consumer.encode_assignment(consumer.Assignment(tuple(share), encode_user_data(user_data)))
 
 
 CONSUMER: Final = ProtocolType(

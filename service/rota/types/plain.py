@@ -2,17 +2,20 @@
 
 A subscription is `{"topics": ["orders", "audit-*"], "rack": "r1", "capacity": 2, "owned": {"orders": [0, 1]}}`, where
 only `topics` must be there and a name that ends in `*` stands for all topics that begin so. An assignment is
-`{"topics": {"orders": [0, 1]}}`. Kafka's bytes never begin with a brace, so the two are told apart by that.
+`{"topics": {"orders": [0, 1]}}`. Both may have `"user_data": {"version": 1, "data": "<base64>"}`, for strategies of the
+user's own. Kafka's bytes never begin with a brace, so the two are told apart by that.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from rota.assignors.model import TopicPartition
+from rota.assignors.model import TopicPartition, UserData
 from rota.types.json_object import decode_object, positive_number
+from rota.types.user_data import own_user_data, user_data_values
 from rota.types.wire_format import MalformedMetadata
 
 
@@ -23,6 +26,7 @@ class PlainSubscription:
     generation_id: int = -1
     rack: str | None = None
     capacity: float = 1.0
+    user_data: UserData | None = None
 
 
 def is_plain(data: bytes) -> bool:
@@ -44,18 +48,29 @@ def decode_plain_subscription(data: bytes) -> PlainSubscription:
     if isinstance(generation_id, bool) or not isinstance(generation_id, int):
         raise MalformedMetadata('"generation_id" must be an integer')
     owned = _partitions(values.get("owned", {}))
-    return PlainSubscription(tuple(dict.fromkeys(topics)), owned, generation_id, rack or None, capacity)
+    user_data = _user_data(values)
+    return PlainSubscription(tuple(dict.fromkeys(topics)), owned, generation_id, rack or None, capacity, user_data)
 
 
-def encode_plain_assignment(partitions: Sequence[TopicPartition]) -> bytes:
+def encode_plain_assignment(partitions: Sequence[TopicPartition], user_data: UserData | None = None) -> bytes:
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         by_topic.setdefault(topic, []).append(partition)
-    return json.dumps({"topics": by_topic}, separators=(",", ":")).encode()
+    values: dict[str, Any] = {"topics": by_topic}
+    if user_data is not None:
+        values["user_data"] = user_data_values(user_data)
+    return json.dumps(values, separators=(",", ":")).encode()
 
 
 def decode_plain_assignment(data: bytes) -> tuple[TopicPartition, ...]:
     return _partitions(decode_object(data).get("topics", {}))
+
+
+def _user_data(values: Mapping[str, Any]) -> UserData | None:
+    user_data = values.get("user_data", {})
+    if not isinstance(user_data, dict):
+        raise MalformedMetadata('"user_data" must be an object')
+    return own_user_data(user_data)
 
 
 def _partitions(by_topic: object) -> tuple[TopicPartition, ...]:

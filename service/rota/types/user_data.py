@@ -1,0 +1,69 @@
+"""User data of strategies: what a member or a leader says beside topics and partitions.
+
+It is a JSON object in the field that Kafka's bytes have for it, and under `user_data` where all is JSON:
+`{"capacity": 2.0, "version": 1, "data": "<base64>"}`. `capacity` is for `weighted`; `version` and `data` are the bytes
+of a strategy of the user's own.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rota.assignors.model import UserData
+from rota.types.json_object import decode_object, positive_number
+from rota.types.wire_format import MalformedMetadata
+
+UNVERSIONED: Final = -1
+
+
+def encode_user_data(own: UserData | None = None, capacity: float = 1.0) -> bytes | None:
+    """None where there is nothing to say."""
+    values: dict[str, Any] = {} if capacity == 1.0 else {"capacity": capacity}
+    if own is not None:
+        values |= user_data_values(own)
+    return json.dumps(values).encode() if values else None
+
+
+def user_data_values(own: UserData) -> dict[str, Any]:
+    """As members of a JSON object."""
+    return {"version": own.version, "data": b64encode(own.data).decode()}
+
+
+def user_data_in(data: bytes | None) -> UserData | None:
+    """The strategy's own part. Bytes in another form than ours are all its own, and without a version."""
+    if not data:
+        return None
+    try:
+        values = decode_object(data)
+        return own_user_data(values) if values.keys() <= {"capacity", "version", "data"} else _foreign(data)
+    except MalformedMetadata:
+        return _foreign(data)
+
+
+def own_user_data(values: Mapping[str, Any]) -> UserData | None:
+    """`version` and `data` of a JSON object; `MalformedMetadata` where they are not as the module says."""
+    if "data" not in values:
+        return None
+    version, text = values.get("version", 0), values["data"]
+    if type(version) is not int or version < UNVERSIONED:
+        raise MalformedMetadata('"version" of user data must be an integer of at least 0')
+    try:
+        return UserData(b64decode(text, validate=True), version)
+    except (TypeError, ValueError, binascii.Error) as error:
+        raise MalformedMetadata('"data" of user data must be base64') from error
+
+
+def capacity_in(user_data: bytes | None) -> float:
+    """The capacity that user data names. It may be anything: 1 where it names none."""
+    try:
+        return positive_number(decode_object(user_data or b"{}").get("capacity")) or 1.0
+    except MalformedMetadata:
+        return 1.0
+
+
+def _foreign(data: bytes) -> UserData:
+    return UserData(data, UNVERSIONED)
