@@ -244,3 +244,33 @@ def test_a_subscription_becomes_what_assignors_want() -> None:
 
     assert (member.member_id, member.group_instance_id, member.topics) == ("m-1", "instance", ("ab", "c"))
     assert (member.owned_partitions, member.generation, member.rack) == (SUBSCRIPTION.owned_partitions, 7, "r1")
+
+
+KIP54 = bytes.fromhex("00000001 0001 74 00000002 00000000 00000003")
+"""`{t: [0, 3]}`, as Kafka's StickyAssignor writes it without a version before it."""
+
+
+@pytest.mark.parametrize(
+    ("user_data", "claims"),
+    [
+        (KIP54, (((0, 3)), -1)),
+        (KIP54 + (7).to_bytes(4, "big"), ((0, 3), 7)),
+        (KIP54[:-1], ((), -1)),
+        (KIP54 + b"\0", ((), -1)),
+        (b'{"capacity": 2}', ((), -1)),
+        (b"", ((), -1)),
+    ],
+    ids=["version 0", "version 1", "cut", "longer", "ours", "empty"],
+)
+def test_the_user_data_of_kip54_claims_partitions(user_data: bytes, claims: tuple[tuple[int, ...], int]) -> None:
+    said = decode_subscription(encode_subscription(Subscription(("t",), user_data), version=0)).of_member("m")
+
+    assert (tuple(place.partition for place in said.owned_partitions), said.generation) == claims
+
+
+def test_owned_partitions_count_more_than_the_user_data_of_kip54() -> None:
+    owned = (TopicPartition("t", 5),)
+
+    said = Subscription(("t",), KIP54, owned, 9).of_member("m")
+
+    assert (said.owned_partitions, said.generation) == (owned, 9)

@@ -46,17 +46,30 @@ class Subscription:
     rack_id: str | None = None
 
     def of_member(self, member_id: str, group_instance_id: str | None = None) -> MemberSubscription:
-        """The same as assignors want it."""
+        """The same as assignors want it. Members of before version 1 name their partitions in KIP-54's user data."""
+        owned, generation_id = (self.owned_partitions, self.generation_id) if self.owned_partitions else self._claims()
         return MemberSubscription(
             member_id,
             group_instance_id,
             self.topics,
-            self.owned_partitions,
-            self.generation_id,
+            owned,
+            generation_id,
             self.rack_id,
             capacity_in(self.user_data),
             user_data_in(self.user_data),
         )
+
+    def _claims(self) -> tuple[tuple[TopicPartition, ...], int]:
+        """What the user data claims, where it is of the form that KIP-54 gives it; else no partitions."""
+        if not self.user_data:
+            return (), self.generation_id
+        try:
+            reader = Reader(self.user_data)
+            owned = _read_topic_partitions(reader)
+            generation_id = UNKNOWN_GENERATION if reader.is_at_end else reader.int32()
+        except MalformedMetadata:
+            return (), self.generation_id
+        return (owned, generation_id) if reader.is_at_end else ((), self.generation_id)
 
 
 @dataclass(frozen=True, slots=True)

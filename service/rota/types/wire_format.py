@@ -58,6 +58,10 @@ class Reader:
         size = self.array_size(item_min_bytes=4)
         return struct.unpack(f">{size}i", self._take(4 * size))
 
+    @property
+    def is_at_end(self) -> bool:
+        return self._at == len(self._data)
+
     def _take(self, length: int) -> bytes:
         end = self._at + length
         if length < 0 or end > len(self._data):
