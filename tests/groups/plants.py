@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from rota.client import commits, consumer, election, member, topic_lookout
+from rota.assignors import GroupAssignment, own, registry
+from rota.client import commits, consumer, consumer_protocol, election, member, topic_lookout
 from rota.client.callbacks import CloseBy, notify
 from rota.client.errors import LeadershipLost
 from rota.client.holding import Holding
@@ -207,6 +208,25 @@ def a_rebalance_is_not_joined(patch: Patch) -> None:
 @plant("the check", "busy", 2, 4)
 def failures_are_repeated_at_once(patch: Patch) -> None:
     patch(pace.Pace, "pause", lambda self, now_ms, _jitter, **_options: self.at_once(now_ms))
+
+
+# --- strategies of the user's own -----------------------------------------------------------------
+
+
+@plant("the check", "unrest", 11, 14)
+def user_data_of_a_subscription_is_dropped(patch: Patch) -> None:
+    patch(consumer_protocol.TopicRole, "_user_data", lambda *_arguments: None)
+
+
+@plant("the check", "ended", 11, 14)
+def user_data_of_an_assignment_is_dropped(patch: Patch) -> None:
+    former = own.own_assignment
+    patch(registry, "own_assignment", lambda *arguments: GroupAssignment(former(*arguments).shares))
+
+
+@plant("the check", "two-holders", 88, 321)
+def nothing_is_withheld_for_an_own_strategy(patch: Patch) -> None:
+    patch(own, "withheld", lambda _counts, _members, shares: shares)
 
 
 async def _nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
+from rota.testing.groups import own_strategies
 from rota.testing.groups.link import CALM, Weather
 
 CONSUMERS, CONNECT, ELECTION, MEMBERS = "consumers", "connect", "election", "members"
@@ -39,6 +40,9 @@ FEATURES = (
 
 RARE = {"foreign": 0.12, "stall": 0.1, "raise": 0.25}
 """How often a feature is drawn, where that is less often than the others."""
+
+OWN_STRATEGIES = 0.1
+"""How often consumers use strategies of the user's own, or several by topic."""
 
 STRATEGIES: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("range",),),
@@ -85,8 +89,16 @@ class Plan:
         return feature in self.features
 
 
-def draw_plan(rng: Random) -> Plan:
+def draw_plan(seed: int, rng: Random) -> Plan:
     """Every choice of the seed that is made beforehand."""
+    plan = _drawn(rng)
+    of_own = Random(f"own strategies {seed}")
+    if plan.kind == CONSUMERS and of_own.random() < OWN_STRATEGIES:
+        plan.stages = of_own.choice(own_strategies.STAGES)
+    return plan
+
+
+def _drawn(rng: Random) -> Plan:
     kind = rng.choice((CONSUMERS, CONSUMERS, CONSUMERS, CONSUMERS, ELECTION, ELECTION, CONNECT, MEMBERS))
     features = tuple(feature for feature in FEATURES if rng.random() < RARE.get(feature, 0.3))
     http = rng.choice((0.5, 1.0)) if "foreign" in features else rng.choice((0.0,) * 15 + (0.5,))

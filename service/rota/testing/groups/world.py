@@ -16,6 +16,7 @@ from rota.assignors import TopicPartition
 from rota.assignors.work import WorkItem
 from rota.protocol.limits import Limits
 from rota.protocol.messages import PutTopic
+from rota.testing.groups import own_strategies
 from rota.testing.groups.bodies import CandidateLife, PoolLife
 from rota.testing.groups.books import Books
 from rota.testing.groups.coordinator import NAMESPACE, GroupCoordinator
@@ -84,7 +85,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.rng = Random(f"groups {seed}")
-        self.plan: Plan = draw_plan(self.rng)
+        self.plan: Plan = draw_plan(seed, self.rng)
         self.is_calm = False
         self.calm_since = float("inf")
         self.seats: list[Seat] = []
@@ -135,6 +136,7 @@ class World:
         if plan.kind == CONSUMERS:
             for topic, partitions in plan.topics.items():
                 self.coordinator.ask(PutTopic(NAMESPACE, topic, partitions))
+            own_strategies.register_all()
             redundant = [name for name in plan.stages[0] if name.startswith("redundant")]
             self.books.most_holders = 2 if redundant else 1
         for _ in range(plan.seats):
