@@ -45,7 +45,7 @@ def fast(client: Client, group_id: str) -> Member[bytes]:
         group_id,
         protocol_type="worker",
         protocols={"p": b""},
-        assign=lambda members, _generation: {member.member_id: b"all" for member in members},
+        assign=lambda generation: {member.member_id: b"all" for member in generation.members},
         session_timeout_ms=3_000,
     )
 

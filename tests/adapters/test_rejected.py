@@ -6,7 +6,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -16,8 +16,7 @@ from tooz import coordination
 from rota.adapters.candidacy import Candidacy
 from rota.adapters.partitioner import SetPartitioner
 from rota.adapters.singleton import SingletonGuard
-from rota.client import InconsistentGroupProtocol, sync
-from rota.protocol.messages import JoinedMember
+from rota.client import Generation, InconsistentGroupProtocol, sync
 from tests.processes.server import Server
 
 pytestmark = pytest.mark.processes
@@ -36,7 +35,7 @@ def name() -> str:
 def another_kind_of_member(server: Server, group_id: str) -> Iterator[None]:
     """While a member of another type is in the group, candidates and consumers are rejected for good."""
 
-    def assign(_members: Sequence[JoinedMember], _generation_id: int) -> dict[str, bytes]:
+    def assign(_generation: Generation) -> dict[str, bytes]:
         return {}
 
     with sync.connect(server.url) as client:

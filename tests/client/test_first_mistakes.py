@@ -26,7 +26,7 @@ KINDS: dict[str, Callable[[Client], Any]] = {
     "WorkerPool": lambda client: client.worker_pool(GROUP, TOPICS, forever, session_timeout_ms=SESSION_MS),
     "ConnectWorker": lambda client: client.connect_worker("connect", (), session_timeout_ms=SESSION_MS),
     "Member": lambda client: client.member(
-        "own", protocol_type="own", protocols={"v1": b""}, assign=lambda members, _: {}, session_timeout_ms=SESSION_MS
+        "own", protocol_type="own", protocols={"v1": b""}, assign=lambda _: {}, session_timeout_ms=SESSION_MS
     ),
 }
 KIND = pytest.mark.parametrize("kind", KINDS)

@@ -232,7 +232,7 @@ async def test_a_member_outlives_the_answers_of_another_program(answer: Callable
             "g",
             protocol_type="worker",
             protocols={"p": b""},
-            assign=lambda members, _generation: {each.member_id: b"all" for each in members},
+            assign=lambda generation: {each.member_id: b"all" for each in generation.members},
             session_timeout_ms=10_000,
             on_assigned=lambda *_: note("assigned"),
             on_revoked=lambda *_: note("revoked"),

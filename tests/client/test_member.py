@@ -11,6 +11,7 @@ import pytest
 from rota.client import (
     CoordinatorUnreachable,
     FencedInstanceId,
+    Generation,
     InconsistentGroupProtocol,
     Member,
     MembershipLost,
@@ -283,8 +284,8 @@ async def test_an_exception_of_the_leader_is_news_for_all_and_the_next_try_succe
     async with a_coordinator() as coordinator:
         tries = []
 
-        def assign(members: object, generation_id: int) -> dict[str, bytes]:
-            tries.append(generation_id)
+        def assign(generation: Generation) -> dict[str, bytes]:
+            tries.append(generation.generation_id)
             if len(tries) == 1:
                 raise LookupError("no shards yet")
             return {member.member_id: b"share"}
@@ -302,7 +303,7 @@ async def test_an_exception_of_the_leader_is_news_for_all_and_the_next_try_succe
 async def test_a_leader_that_thinks_longer_than_its_session_stays_alive() -> None:
     async with a_coordinator() as coordinator:
 
-        async def assign(members: object, generation_id: int) -> dict[str, bytes]:
+        async def assign(generation: Generation) -> dict[str, bytes]:
             await asyncio.sleep(20)
             return {member.member_id: b"share"}
 

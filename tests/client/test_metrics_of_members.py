@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 import rota
-from rota.client import FencedInstanceId, OffsetToCommit
+from rota.client import FencedInstanceId, Generation, OffsetToCommit
 from tests.client.scrapes import Scrape
 from tests.client.stage import GROUP, SESSION_MS, TOPICS, a_coordinator, a_worker, all_partitions_are_shared, until
 from tests.client.test_connect_worker import WORK, run_all
@@ -166,10 +166,10 @@ async def test_an_assignment_that_fails_is_one_rebalance_of_its_cause() -> None:
         scrape = Scrape(worker.client)
         is_broken = True
 
-        def assign(members: object, generation_id: int) -> dict[str, bytes]:
+        def assign(generation: Generation) -> dict[str, bytes]:
             if is_broken:
                 raise ValueError("no plan")
-            return {member.member_id: b"all" for member in members}  # type: ignore[attr-defined]
+            return {member.member_id: b"all" for member in generation.members}
 
         async with worker.client.member("g", protocol_type="own", protocols={"p": b""}, assign=assign) as member:
             await asyncio.sleep(1)

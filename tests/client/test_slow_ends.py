@@ -57,7 +57,7 @@ def a_member(worker: Worker, kind: str, **callbacks: Any) -> Any:
         GROUP,
         protocol_type="own",
         protocols={"v1": b""},
-        assign=lambda members, _: {member.member_id: b"all" for member in members},
+        assign=lambda generation: {member.member_id: b"all" for member in generation.members},
         session_timeout_ms=SESSION_MS,
         **callbacks,
     )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from rota.client import Consumer, Election, JoinedMember, LeadershipLost, Member, Term
+from rota.client import Consumer, Election, Generation, LeadershipLost, Member, Term
 from rota.protocol.messages import LeaveGroup
 from rota.runtime.coordinator import LocalCoordinator
 from tests.client.stage import GROUP, SESSION_MS, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
@@ -409,14 +408,14 @@ async def test_a_slow_assignment_of_a_former_generation_is_given_up_for_the_pres
     async with a_coordinator() as coordinator:
         ends: list[str] = []
 
-        async def assign(members: Sequence[JoinedMember], generation_id: int) -> dict[str, bytes]:
+        async def assign(generation: Generation) -> dict[str, bytes]:
             try:
-                await asyncio.sleep(60 if generation_id == 1 else 0)
+                await asyncio.sleep(60 if generation.generation_id == 1 else 0)
             except asyncio.CancelledError:
                 ends.append("given up")
                 raise
             ends.append("assigned")
-            return {member.member_id: b"work" for member in members}
+            return {member.member_id: b"work" for member in generation.members}
 
         def a_member(name: str) -> Member[bytes]:
             client = a_worker(coordinator, name).client

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from rota.client import Client, HttpTransport, Member
+from rota.client import Client, Generation, HttpTransport, Member
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.events import Assigned, Lost, Revoked
 from rota.protocol.errors import ErrorCode
@@ -16,7 +16,6 @@ from rota.protocol.messages import (
     CommitOffsets,
     FetchOffsets,
     FetchReply,
-    JoinedMember,
     OffsetToCommit,
     TopicPartitions,
 )
@@ -240,12 +239,12 @@ class Worker:
             self._held = None
 
 
-def spread(members: Sequence[JoinedMember], generation_id: int) -> dict[str, bytes]:
+def spread(generation: Generation) -> dict[str, bytes]:
     """Each partition to one member, to others in each generation."""
-    order = sorted(member.member_id for member in members)
+    order = sorted(member.member_id for member in generation.members)
     shares: dict[str, list[str]] = {member_id: [] for member_id in order}
     for partition in range(PARTITIONS):
-        shares[order[(partition + generation_id) % len(order)]].append(str(partition))
+        shares[order[(partition + generation.generation_id) % len(order)]].append(str(partition))
     return {member_id: ",".join(share).encode() for member_id, share in shares.items()}
 
 

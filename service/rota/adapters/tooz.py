@@ -11,7 +11,7 @@ import base64
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -20,10 +20,10 @@ from tooz import coordination, locking, utils
 
 from rota.adapters.candidacy import Candidacy
 from rota.adapters.tooz_lock import RotaLock, translated
-from rota.client import sync
+from rota.client import Generation, sync
 from rota.client.errors import GroupIdNotFound
 from rota.protocol.defaults import REQUEST_TIMEOUT_MS, SESSION_TIMEOUT_MS, SETTLE_TIMEOUT_MS
-from rota.protocol.messages import DescribeReply, JoinedMember
+from rota.protocol.messages import DescribeReply
 
 PROTOCOL = "tooz-1"
 _STABLE_S = SETTLE_TIMEOUT_MS / 1000
@@ -313,8 +313,8 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
         return Candidacy(self.client, election, session_timeout_ms=self._session_timeout_ms)
 
 
-def _nothing_to_assign(members: Sequence[JoinedMember], generation_id: int) -> dict[str, bytes]:  # noqa: ARG001
-    return {member.member_id: b"member" for member in members}
+def _nothing_to_assign(generation: Generation) -> dict[str, bytes]:
+    return {member.member_id: b"member" for member in generation.members}
 
 
 def _done(work: Callable[[], Outcome]) -> coordination.CoordAsyncResult[Outcome]:

@@ -68,7 +68,7 @@ from rota.client.events import (
     Unreachable,
 )
 from rota.client.member import Member
-from rota.client.roles import Assign
+from rota.client.roles import Assign, Generation, Protocols, Without
 from rota.client.stop_signal import StopSignal
 from rota.client.transports import GroupEvent, HttpTransport, InMemoryTransport, Transport
 from rota.client.worker_pool import Shard, WorkerPool
@@ -93,6 +93,7 @@ __all__ = [
     "Election",
     "ErrorCode",
     "FencedInstanceId",
+    "Generation",
     "GenerationFailed",
     "GroupAuthorizationFailed",
     "GroupEvent",
@@ -120,6 +121,7 @@ __all__ = [
     "OffsetMetadataTooLarge",
     "OffsetToCommit",
     "PayloadTooLarge",
+    "Protocols",
     "Reachable",
     "RebalanceInProgress",
     "RebalanceStarted",
@@ -142,6 +144,7 @@ __all__ = [
     "UnknownTopic",
     "Unreachable",
     "UnreachableKind",
+    "Without",
     "WorkItem",
     "WorkerPool",
     "connect",

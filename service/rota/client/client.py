@@ -24,7 +24,7 @@ from rota.client.lag import LoopLag
 from rota.client.member import Member
 from rota.client.pulse import Pulse
 from rota.client.registered_topics import RegisteredTopics
-from rota.client.roles import Assign, OpaqueRole, Role, Share
+from rota.client.roles import Assign, OpaqueRole, Protocols, Role, Share, Without
 from rota.client.topics import Topics, TopicSelection
 from rota.client.topics_watch import TopicsWatch
 from rota.client.transports.addresses import transport_to
@@ -42,7 +42,7 @@ from rota.protocol.defaults import (
     TOPICS_REFRESH_MS,
 )
 from rota.protocol.ids import check_client_id, check_group_id, check_instance_id
-from rota.protocol.messages import NO_GENERATION, Protocol
+from rota.protocol.messages import NO_GENERATION
 from rota.types import leader, worker
 
 INSTANCE_ID_VARIABLE = "ROTA_GROUP_INSTANCE_ID"
@@ -362,8 +362,9 @@ class Client(Administration):
         group_id: str,
         *,
         protocol_type: str,
-        protocols: Mapping[str, bytes],
-        assign: Assign,
+        protocols: Protocols,
+        assign: Assign | None = None,
+        without: Without | None = None,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
@@ -378,8 +379,13 @@ class Client(Administration):
         Args:
             group_id: The group; it comes to be with its first member.
             protocol_type: What the group is for; the same for all its members.
-            protocols: Metadata by protocol name, the preferred one first.
-            assign: Called when this member leads; see `rota.client.Assign`.
+            protocols: Metadata by protocol name, the preferred one first; or a function that returns it, called before
+                each join (`rejoin` has the member join again); see `rota.client.Protocols`.
+            assign: Called when this member leads; see `rota.client.Assign`. Not needed where each protocol is one by
+                which the server assigns (`server:...`).
+            without: Makes the member cooperative: it keeps its assignment while it joins, and is told of what was added
+                and what was removed alone; see `rota.client.Without`. Its metadata must say what it holds, and `assign`
+                must give to no other member what one still holds: that member gives it up and joins again.
             session_timeout_ms: Time without a heartbeat after which the coordinator removes this member.
             heartbeat_interval_ms: Time between two heartbeats, at most half of the session timeout. By default a third
                 of it and at most 3 s; one that the coordinator parks, to answer at the next event, may take longer.
@@ -393,8 +399,7 @@ class Client(Administration):
             leave_on_close: Whether the end of the block tells the group; by default not for static members.
         """
         times = _Times(session_timeout_ms, rebalance_timeout_ms, heartbeat_interval_ms)
-        listed = tuple(Protocol(name, metadata) for name, metadata in protocols.items())
-        role = OpaqueRole(listed, assign)
+        role = OpaqueRole(protocols, assign, without)
         return Member(
             self._context,
             self._settings(group_id, protocol_type, role, group_instance_id, times),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -306,6 +306,15 @@ class Member(Running, Generic[Share]):
         it, and callbacks, too.
         """
         self._driver.rejoin(reason)
+
+    def resync(self, assignments: Mapping[str, bytes]) -> bool:
+        """Replace the assignments of the present generation, by member id: the members fetch theirs, none joins.
+
+        False where this member does not lead a group at rest: then `rejoin` has the group rebalance.
+        """
+        was_sent = self._machine.resync(assignments)
+        self._wake.set()
+        return was_sent
 
     # --- the block ----------------------------------------------------------------------------
 

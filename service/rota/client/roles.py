@@ -4,21 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from rota.membership import Assigned, JoinedAsLeader
 from rota.protocol import messages
 from rota.protocol.messages import JoinedMember, OffsetToCommit
+from rota.types.registry import SERVER_PREFIX
 
 Share = TypeVar("Share")
 
 Assignments: TypeAlias = "Mapping[str, bytes] | Awaitable[Mapping[str, bytes]]"
 
-Assign: TypeAlias = Callable[[Sequence[JoinedMember], int], Assignments]
-"""`assign(members, generation_id)` returns everybody's assignment by member id. What it raises, all members learn.
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What a leader assigns: the members, with their metadata for the protocol that the group chose."""
+
+    generation_id: int
+    protocol_name: str
+    members: Sequence[JoinedMember]
+
+
+Assign: TypeAlias = Callable[[Generation], Assignments]
+"""`assign(generation)` returns the assignment of each member by member id. All members get what it raises.
 
 A plain function runs on the event loop: one that takes longer than a moment should be async and use a thread.
 """
+
+Protocols: TypeAlias = "Mapping[str, bytes] | Callable[[bytes | None, int], Mapping[str, bytes]]"
+"""Metadata by protocol name, the preferred one first; or `protocols(held, generation_id)`, a plain function that
+returns it, called before each join with the assignment that this member holds, or held last, since that generation.
+"""
+
+Without: TypeAlias = Callable[[bytes, bytes], bytes]
+"""`without(share, other)`: what of an assignment is not in the other one; empty if nothing is."""
 
 
 class Role(Protocol[Share]):
@@ -49,25 +68,41 @@ class Role(Protocol[Share]):
 
 @dataclass(frozen=True, slots=True)
 class OpaqueRole:
-    """A share is bytes that only the user understands, so it is given up as a whole at each rebalance."""
+    """Assignments are bytes that only the user understands.
 
-    listed: tuple[messages.Protocol, ...]
-    assign_by: Assign
+    With `split`, members hold on to what they keep while they join (KIP-429); else an assignment is given up as a whole
+    at each rebalance.
+    """
+
+    listed: Protocols
+    assign_by: Assign | None = None
+    split: Without | None = None
+
+    def __post_init__(self) -> None:
+        names = [each.name for each in self.protocols(None, -1)]
+        by_members = [name for name in names if not name.startswith(SERVER_PREFIX)]
+        if by_members and self.assign_by is None:
+            raise ValueError(f"`assign` is missing: the server does not assign by {', '.join(by_members)}")
 
     @property
     def is_cooperative(self) -> bool:
-        return False
+        return self.split is not None
 
-    def protocols(self, held: Any, generation_id: int) -> tuple[messages.Protocol, ...]:  # noqa: ARG002
-        return self.listed
+    def protocols(self, held: bytes | None, generation_id: int) -> tuple[messages.Protocol, ...]:
+        listed = self.listed(held, generation_id) if callable(self.listed) else self.listed
+        return tuple(messages.Protocol(name, metadata) for name, metadata in listed.items())
 
     def assign(self, generation: JoinedAsLeader) -> Assignments:
-        return self.assign_by(generation.members, generation.generation_id)
+        if self.assign_by is None:
+            raise RuntimeError(f"the server should have assigned by {generation.protocol_name!r}")
+        return self.assign_by(Generation(generation.generation_id, generation.protocol_name, generation.members))
 
     def read(self, assigned: Assigned) -> bytes:
         return assigned.assignment
 
     def without(self, share: bytes, other: bytes) -> bytes:
+        if self.split is not None:
+            return self.split(share, other)
         return share if share != other else b""
 
     def concerned(self, held: bytes | None, offsets: Sequence[OffsetToCommit]) -> bytes:  # noqa: ARG002

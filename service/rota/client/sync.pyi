@@ -15,6 +15,7 @@ from rota.client.errors import CoordinatorError
 from rota.client.events import Assigned, MemberEvent
 from rota.client.lag import LoopLag
 from rota.client.member import Share
+from rota.client.roles import Generation, Protocols, Without
 from rota.client.running import CLOSE_TIMEOUT_S
 from rota.client.stats import ClientStats
 from rota.client.topics import Topics
@@ -34,7 +35,6 @@ from rota.protocol.messages import (
     DescribeReply,
     FenceReply,
     FetchedOffset,
-    JoinedMember,
     ListedGroup,
     OffsetToCommit,
     TopicPartitions,
@@ -66,7 +66,7 @@ Configured: TypeAlias = Collection[WorkItem] | Callable[[], Collection[WorkItem]
 
 Assignments: TypeAlias = Mapping[str, bytes]
 
-Assign: TypeAlias = Callable[[Sequence[JoinedMember], int], Assignments]
+Assign: TypeAlias = Callable[[Generation], Assignments]
 
 Committed: TypeAlias = Callable[[Sequence[OffsetToCommit], CoordinatorError | None], None]
 
@@ -280,8 +280,9 @@ class Client:
         group_id: str,
         *,
         protocol_type: str,
-        protocols: Mapping[str, bytes],
-        assign: Assign,
+        protocols: Protocols,
+        assign: Assign | None = None,
+        without: Without | None = None,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         heartbeat_interval_ms: int | None = None,
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
@@ -296,8 +297,13 @@ class Client:
         Args:
             group_id: The group; it comes to be with its first member.
             protocol_type: What the group is for; the same for all its members.
-            protocols: Metadata by protocol name, the preferred one first.
-            assign: Called when this member leads; see `rota.client.Assign`.
+            protocols: Metadata by protocol name, the preferred one first; or a function that returns it, called before
+                each join (`rejoin` has the member join again); see `rota.client.Protocols`.
+            assign: Called when this member leads; see `rota.client.Assign`. Not needed where each protocol is one by
+                which the server assigns (`server:...`).
+            without: Makes the member cooperative: it keeps its assignment while it joins, and is told of what was added
+                and what was removed alone; see `rota.client.Without`. Its metadata must say what it holds, and `assign`
+                must give to no other member what one still holds: that member gives it up and joins again.
             session_timeout_ms: Time without a heartbeat after which the coordinator removes this member.
             heartbeat_interval_ms: Time between two heartbeats, at most half of the session timeout. By default a third
                 of it and at most 3 s; one that the coordinator parks, to answer at the next event, may take longer.
@@ -495,6 +501,12 @@ class Member(Generic[Share]):
     def rejoin(self, reason: str) -> None:
         """Have the group rebalance (as the leader), or bring this member's part of it up to date. Any thread may call
         it, and callbacks, too.
+        """
+
+    def resync(self, assignments: Mapping[str, bytes]) -> bool:
+        """Replace the assignments of the present generation, by member id: the members fetch theirs, none joins.
+
+        False where this member does not lead a group at rest: then `rejoin` has the group rebalance.
         """
 
     def __enter__(self) -> Self: ...

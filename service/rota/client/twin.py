@@ -33,6 +33,8 @@ Share = TypeVar("Share")
 
 WAITS = frozenset({"wait", "wait_assigned", "wait_done"})
 """Methods that take a `timeout`, too."""
+PURE = frozenset({"protocols", "without"})
+"""Options that are plain functions of their arguments: the event loop calls them itself."""
 ANY_THREAD = frozenset({"is_set", "wait_in_thread", "stop"})
 """Methods that are called where the caller is: they wait for no loop."""
 _MOST_THREADS = 10_000
@@ -91,7 +93,7 @@ class Twin(Generic[Original]):
         def waits(*arguments: Any, **options: Any) -> Any:
             timeout_s = options.pop("timeout", None) if method.__name__ in WAITS else None
             given = [_given(each, thread) for each in arguments]
-            named = {name: _given(each, thread) for name, each in options.items()}
+            named = {name: each if name in PURE else _given(each, thread) for name, each in options.items()}
             return _twin(thread.run(_call(method, given, named, timeout_s, current_queues())), thread)
 
         def runs(*arguments: Any, handle_signals: bool = True, **options: Any) -> Any:

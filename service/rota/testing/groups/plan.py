@@ -43,6 +43,8 @@ RARE = {"foreign": 0.12, "stall": 0.1, "raise": 0.25}
 
 OWN_STRATEGIES = 0.1
 """How often consumers use strategies of the user's own, or several by topic."""
+OWN_COOPERATIVE = 0.3
+"""How often members of a kind of the user's own are cooperative."""
 
 STRATEGIES: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("range",),),
@@ -82,6 +84,8 @@ class Plan:
     mischief_s: float
     pace_s: float
     """How long it is quiet between two faults, on average."""
+    cooperative_members: bool = False
+    """Members of a kind of the user's own keep what they hold while they join."""
     features: tuple[str, ...] = ()
     weather: Weather = field(default_factory=Weather)
 
@@ -95,6 +99,7 @@ def draw_plan(seed: int, rng: Random) -> Plan:
     of_own = Random(f"own strategies {seed}")
     if plan.kind == CONSUMERS and of_own.random() < OWN_STRATEGIES:
         plan.stages = of_own.choice(own_strategies.STAGES)
+    plan.cooperative_members = plan.kind == MEMBERS and of_own.random() < OWN_COOPERATIVE
     return plan
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from rota.assignors import TopicPartition
 from rota.assignors.work import WorkItem
-from rota.client import ConnectWorker, Consumer, Member
+from rota.client import ConnectWorker, Consumer, Generation, Member
 from rota.client.errors import CoordinatorError
-from rota.protocol.messages import JoinedMember, OffsetToCommit
+from rota.protocol.messages import OffsetToCommit
 from rota.testing.groups.books import Place
 from rota.testing.groups.life import Life
 from rota.testing.virtual_time import stand_still
@@ -281,6 +281,18 @@ class ConnectLife(SharingLife):
         return self.world.work_items
 
 
+COOPERATIVE = "cooperative"
+"""The protocol of members that keep what they hold while they join; their metadata says it."""
+
+
+def _holding(held: bytes | None, _generation_id: int) -> dict[str, bytes]:
+    return {COOPERATIVE: held or b""}
+
+
+def _left_of(share: bytes, other: bytes) -> bytes:
+    return bytes(number for number in share if number not in other)
+
+
 def _numbers(share: bytes) -> tuple[int, ...]:
     return tuple(share)
 
@@ -303,8 +315,9 @@ class MemberLife(SharingLife):
         self.bare = self.client.member(
             self.group_id,
             protocol_type="numbers",
-            protocols={"v2": b"two", "v1": b"one"},
+            protocols=_holding if plan.cooperative_members else {"v2": b"two", "v1": b"one"},
             assign=self._assign,
+            without=_left_of if plan.cooperative_members else None,
             session_timeout_ms=plan.session_ms,
             rebalance_timeout_ms=plan.rebalance_ms,
             group_instance_id=self.instance_id,
@@ -315,8 +328,12 @@ class MemberLife(SharingLife):
         async with self.bare:
             await self.until_stopped()
 
-    async def _assign(self, members: Sequence[JoinedMember], _generation_id: int) -> dict[str, bytes]:
+    async def _assign(self, generation: Generation) -> dict[str, bytes]:
         await self.odd_assign()
-        count = len(members)
-        numbers = range(self.world.numbers)
-        return {member.member_id: bytes(numbers[index::count]) for index, member in enumerate(members)}
+        members, numbers = generation.members, range(self.world.numbers)
+        shares = {each.member_id: bytes(numbers[index :: len(members)]) for index, each in enumerate(members)}
+        if generation.protocol_name == COOPERATIVE:
+            for each in members:
+                held_by_others = b"".join(other.metadata for other in members if other is not each)
+                shares[each.member_id] = _left_of(shares[each.member_id], held_by_others)
+        return shares

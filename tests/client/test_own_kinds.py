@@ -1,0 +1,139 @@
+"""Groups of a kind of the user's own: the chosen protocol, metadata that changes, cooperative members, a resync."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from rota.client import Client, Generation, Member
+from rota.client.events import Assigned, Revoked
+from tests.client.stage import SESSION_MS, a_coordinator, a_worker, until
+from tests.client.virtual_time import in_virtual_time
+
+NUMBERS = bytes(range(4))
+
+
+def left_of(share: bytes, other: bytes) -> bytes:
+    return bytes(number for number in share if number not in other)
+
+
+def shared(generation: Generation) -> dict[str, bytes]:
+    """The numbers in turn, without those that another member says it holds."""
+    members = generation.members
+    shares = {each.member_id: NUMBERS[index :: len(members)] for index, each in enumerate(members)}
+    return {
+        each.member_id: left_of(
+            shares[each.member_id], b"".join(other.metadata for other in members if other is not each)
+        )
+        for each in members
+    }
+
+
+def cooperative(client: Client) -> Member[bytes]:
+    return client.member(
+        "g",
+        protocol_type="numbers",
+        protocols=lambda held, _generation_id: {"cooperative": held or b""},
+        assign=shared,
+        without=left_of,
+        session_timeout_ms=SESSION_MS,
+    )
+
+
+@in_virtual_time
+async def test_assign_knows_which_protocol_was_chosen() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        seen: list[tuple[str, list[bytes]]] = []
+
+        def assign(generation: Generation) -> dict[str, bytes]:
+            seen.append((generation.protocol_name, sorted(each.metadata for each in generation.members)))
+            return {}
+
+        def a_member(**protocols: bytes) -> Member[bytes]:
+            return a_worker(coordinator).client.member(
+                "g", protocol_type="own", protocols=protocols, assign=assign, session_timeout_ms=SESSION_MS
+            )
+
+        old = await stack.enter_async_context(a_member(v1=b"old"))
+        await until(lambda: len(seen) == 1)
+        await stack.enter_async_context(a_member(v2=b"2", v1=b"1"))
+        await until(lambda: len(seen) == 2)
+        await old.close()
+        await until(lambda: len(seen) == 3)
+
+    assert seen == [("v1", [b"old"]), ("v1", [b"1", b"old"]), ("v2", [b"2"])]
+
+
+@in_virtual_time
+async def test_metadata_changes_with_the_next_join() -> None:
+    async with a_coordinator() as coordinator:
+        said, seen = [b"one"], list[bytes]()
+
+        def assign(generation: Generation) -> dict[str, bytes]:
+            seen.extend(each.metadata for each in generation.members)
+            return {}
+
+        async with a_worker(coordinator).client.member(
+            "g", protocol_type="own", protocols=lambda *_: {"v1": said[-1]}, assign=assign
+        ) as member:
+            await until(lambda: seen == [b"one"])
+            said.append(b"two")
+            member.rejoin("its metadata changed")
+            await until(lambda: seen == [b"one", b"two"])
+
+
+@in_virtual_time
+async def test_cooperative_members_keep_what_does_not_move() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        first = await stack.enter_async_context(cooperative(a_worker(coordinator).client))
+        await until(lambda: first.assignment == NUMBERS)
+        events: list[object] = []
+
+        async def note() -> None:
+            async for event in first.events():
+                events.append(event)  # noqa: PERF401 (they are read while it runs)
+
+        noting = asyncio.create_task(note())
+        second = await stack.enter_async_context(cooperative(a_worker(coordinator).client))
+        await until(lambda: len(second.assignment or b"") == 2)
+
+        assert sorted((first.assignment or b"") + (second.assignment or b"")) == list(NUMBERS)
+        revoked = [event.share for event in events if isinstance(event, Revoked)]
+        assert [len(share) for share in revoked] == [2]
+        assert all(len(event.share) >= 2 for event in events if isinstance(event, Assigned))
+        noting.cancel()
+
+
+@in_virtual_time
+async def test_a_leader_replaces_assignments_without_a_rebalance() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+
+        def assign(generation: Generation) -> dict[str, bytes]:
+            return {each.member_id: b"old" for each in generation.members}
+
+        members = [
+            await stack.enter_async_context(
+                a_worker(coordinator).client.member("g", protocol_type="own", protocols={"v1": b""}, assign=assign)
+            )
+            for _ in range(2)
+        ]
+        await until(lambda: [each.assignment for each in members] == [b"old", b"old"])
+        news = {each.member_id: b"new" for each in members}
+
+        assert sorted(each.resync(news) for each in members) == [False, True]
+        await until(lambda: [each.assignment for each in members] == [b"new", b"new"])
+
+
+@in_virtual_time
+async def test_assign_is_needed_unless_the_server_assigns() -> None:
+    async with a_coordinator() as coordinator:
+        client = a_worker(coordinator).client
+        with pytest.raises(ValueError, match="the server does not assign by v1"):
+            client.member("g", protocol_type="own", protocols={"server:x": b"", "v1": b""})
+
+        await client.put_topic("work", 2)
+        subscription = b'{"topics": ["work"]}'
+        async with client.member("g", protocol_type="consumer", protocols={"server:range": subscription}) as member:
+            await until(lambda: member.assignment == b'{"topics":{"work":[0,1]}}')
