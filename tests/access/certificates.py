@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -39,13 +40,18 @@ class Authority:
 
     def issue(self, name: str, *, uri: str = "", common_name: str = "") -> Certificate:
         """A certificate for both sides of a connection, good for `name` and this machine."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)] if common_name else [])
         names: list[x509.GeneralName] = [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         if uri:
             names = [x509.UniformResourceIdentifier(uri)]
+        return self.issue_for(name, names, [common_name] if common_name else [])
+
+    def issue_for(self, name: str, names: Sequence[x509.GeneralName], common_names: Sequence[str]) -> Certificate:
+        """A certificate in the files of that name, with exactly these names in it."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each) for each in common_names])
         uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        signed = self._signed(subject, key, [x509.SubjectAlternativeName(names), x509.ExtendedKeyUsage(uses)])
+        alternatives: list[x509.ExtensionType] = [x509.SubjectAlternativeName(names)] if names else []
+        signed = self._signed(subject, key, [*alternatives, x509.ExtendedKeyUsage(uses)])
         files = Certificate(self._folder / f"{name}.pem", self._folder / f"{name}.key")
         files.cert.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8

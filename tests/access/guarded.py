@@ -51,7 +51,7 @@ actions = ["admin"]
 
 [[rules]]
 name = "workers of team-a"
-subjects = ["sa:team-a/*", "user:worker", "spiffe://corp/ns/team-a/*"]
+subjects = ["sa:team-a/*", "reviewed:sa:team-a/*", "user:worker", "spiffe://corp/ns/team-a/*"]
 actions = ["member"]
 namespaces = ["team-a"]
 
@@ -70,6 +70,7 @@ jwks = "{cluster_keys}"
 kind = "kubernetes"
 issuer = "https://reviewed.example"
 audiences = ["rota"]
+prefix = "reviewed"
 review = "{review}"
 bearer_file = "{reviewers_token}"
 """

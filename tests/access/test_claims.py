@@ -11,7 +11,6 @@ from rota.access.caller import Pod
 from rota.access.claims import (
     Issuer,
     UnusableClaims,
-    caller_of_certificate,
     caller_of_claims,
     caller_of_review,
 )
@@ -34,12 +33,12 @@ def test_an_oidc_token_names_a_user_and_their_groups() -> None:
 
 
 def test_issuers_may_call_their_claims_differently() -> None:
-    issuer = Issuer("https://login", ("rota",), subject_claim="email", groups_claim="roles", subject_prefix="corp:")
+    issuer = Issuer("https://login", ("rota",), subject_claim="email", groups_claim="roles", prefix="corp")
 
     assert caller_of_claims({"email": "a@b", "roles": "ops dev"}, issuer).names() == (
-        "corp:a@b",
-        "group:ops",
-        "group:dev",
+        "corp:user:a@b",
+        "corp:group:ops",
+        "corp:group:dev",
     )
 
 
@@ -60,7 +59,7 @@ def test_a_service_account_token_names_its_account_and_its_pod() -> None:
 def test_a_review_names_the_account_and_its_pod() -> None:
     status = a_review()
 
-    caller = caller_of_review(status, ("rota",))
+    caller = caller_of_review(status, KUBERNETES)
 
     assert (caller.subject, caller.pod) == ("sa:team-a/worker", POD)
 
@@ -82,7 +81,7 @@ def test_a_caller_is_proven_until_the_token_runs_out_whatever_way_it_says_so(exp
 )
 def test_a_review_that_says_no_or_something_else_lets_nobody_in(change: dict[str, Any], why: str) -> None:
     with pytest.raises(UnusableClaims, match=why):
-        caller_of_review(a_review(**change), ("rota",))
+        caller_of_review(a_review(**change), KUBERNETES)
 
 
 @pytest.mark.parametrize("claims", [{}, {"sub": ""}, {"sub": 7}, {"sub": "a", "groups": [1]}])
@@ -92,41 +91,23 @@ def test_claims_that_name_nobody_are_refused(claims: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uris", "common_name", "subject"),
-    [
-        (("spiffe://corp/ns/a/sa/w",), "cn", "spiffe://corp/ns/a/sa/w"),
-        (("https://elsewhere",), "worker-1", "cn:worker-1"),
-        ((), "worker-1", "cn:worker-1"),
-        ((), "", None),
-        (("spiffe://a", "spiffe://b"), "worker-1", None),
-    ],
-)
-def test_a_certificate_names_its_spiffe_id_or_its_common_name(
-    uris: tuple[str, ...], common_name: str, subject: str | None
-) -> None:
-    caller = caller_of_certificate(uris, common_name)
-
-    assert (caller.subject if caller else None) == subject
-
-
-@pytest.mark.parametrize(
     ("request_", "is_its_own"),
     [
-        (m.JoinGroup("n", "g", "t", (), 1, 1, client_id="worker-0"), True),
-        (m.JoinGroup("n", "g", "t", (), 1, 1, client_id="8c1f"), True),
-        (m.JoinGroup("n", "g", "t", (), 1, 1, client_id="worker-1"), False),
-        (m.JoinGroup("n", "g", "t", (), 1, 1), False),
-        (m.JoinGroup("n", "g", "t", (), 1, 1, group_instance_id="worker-0:2"), True),
-        (m.JoinGroup("n", "g", "t", (), 1, 1, group_instance_id="worker-1"), False),
-        (m.JoinGroup("n", "g", "t", (), 1, 1, member_id=MEMBER_ID), True),
-        (m.SyncGroup("n", "g", OTHERS_ID, 1), False),
-        (m.Heartbeat("n", "g", MEMBER_ID, 1), True),
-        (m.Heartbeat("n", "g", OTHERS_ID, 1), False),
-        (m.HeartbeatMany("n", "g", (m.MemberHeartbeat(MEMBER_ID, 1), m.MemberHeartbeat(OTHERS_ID, 1))), False),
-        (m.LeaveGroup("n", "g", (m.LeavingMember(group_instance_id="worker-1"),)), False),
-        (m.LeaveGroup("n", "g", (m.LeavingMember(OTHERS_ID),), by_admin=True), True),
-        (m.CommitOffsets("n", "g", 1, (), member_id=OTHERS_ID), False),
-        (m.VerifyFence("n", "g", 1, OTHERS_ID, sign=True), False),
+        (m.JoinGroup("team-a", "g", "t", (), 1, 1, client_id="worker-0"), True),
+        (m.JoinGroup("team-a", "g", "t", (), 1, 1, client_id="8c1f"), True),
+        (m.JoinGroup("team-a", "g", "t", (), 1, 1, client_id="worker-1"), False),
+        (m.JoinGroup("team-a", "g", "t", (), 1, 1), False),
+        (m.JoinGroup("team-a", "g", "t", (), 1, 1, group_instance_id="worker-0:2"), True),
+        (m.JoinGroup("team-a", "g", "t", (), 1, 1, group_instance_id="worker-1"), False),
+        (m.JoinGroup("team-a", "g", "t", (), 1, 1, member_id=MEMBER_ID), True),
+        (m.SyncGroup("team-a", "g", OTHERS_ID, 1), False),
+        (m.Heartbeat("team-a", "g", MEMBER_ID, 1), True),
+        (m.Heartbeat("team-a", "g", OTHERS_ID, 1), False),
+        (m.HeartbeatMany("team-a", "g", (m.MemberHeartbeat(MEMBER_ID, 1), m.MemberHeartbeat(OTHERS_ID, 1))), False),
+        (m.LeaveGroup("team-a", "g", (m.LeavingMember(group_instance_id="worker-1"),)), False),
+        (m.LeaveGroup("team-a", "g", (m.LeavingMember(OTHERS_ID),), by_admin=True), True),
+        (m.CommitOffsets("team-a", "g", 1, (), member_id=OTHERS_ID), False),
+        (m.VerifyFence("team-a", "g", 1, OTHERS_ID, sign=True), False),
         (m.DescribeGroup("n", "g"), True),
     ],
 )

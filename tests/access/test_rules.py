@@ -137,6 +137,23 @@ def test_a_rule_that_names_groups_says_nothing_of_topics() -> None:
     assert (rule.groups, rule.topics) == (("a*",), ())
 
 
+def an_issuer(number: int = 1, **fields: object) -> dict[str, object]:
+    return {"issuer": f"https://i{number}", "audiences": ["rota"], **fields}
+
+
+@pytest.mark.parametrize("first", ["", "dev"])
+@pytest.mark.parametrize("second", ["", "dev", "prod"])
+@pytest.mark.parametrize("kinds", [("oidc", "oidc"), ("kubernetes", "kubernetes"), ("oidc", "kubernetes")])
+def test_issuers_that_would_give_the_same_names_are_refused(first: str, second: str, kinds: tuple[str, str]) -> None:
+    issuers = [an_issuer(1, kind=kinds[0], prefix=first), an_issuer(2, kind=kinds[1], prefix=second)]
+
+    if first == second and kinds[0] == kinds[1]:
+        with pytest.raises(InvalidAccess, match="'https://i1' and 'https://i2' would give the same names"):
+            read_document({"issuers": issuers})
+    else:
+        assert len(read_document({"issuers": issuers}).issuers) == 2
+
+
 @pytest.mark.parametrize(
     ("document", "message"),
     [
@@ -150,6 +167,10 @@ def test_a_rule_that_names_groups_says_nothing_of_topics() -> None:
         ({"issuers": [{"issuer": "https://i"}]}, "audiences must be a list"),
         ({"issuers": [{"issuer": "https://i", "audiences": ["rota"], "algorithms": ["HS256"]}]}, "algorithms must be"),
         ({"issuers": [{"issuer": "i", "audiences": ["rota"], "review": "https://k"}]}, "review is for kind kubernetes"),
+        ({"issuers": [an_issuer(prefix="group")]}, "prefix must be"),
+        ({"issuers": [an_issuer(prefix="a:b")]}, "prefix must be"),
+        ({"issuers": [an_issuer(subject_prefix="corp:")]}, "an issuer has no 'subject_prefix'"),
+        ({"require_pods": True}, "require_pods needs bind_members_to_pods"),
         ({"quotas": [{"namespace": "a", "max_groups": 0}]}, "max_groups must be a positive number"),
         ({"bind_members_to_pods": "yes"}, "must be true or false"),
         ({"bind_members_to_callers": 1}, "bind_members_to_callers must be true or false"),

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rota.api.access.identity import FRESH_S
-from rota.api.grpc.server import RENEWAL_S
+from rota.api.access.identity import FRESH_S, RENEWAL_S
 from rota.server.access import authenticator
 from rota.v1 import coordinator_pb2 as pb
 from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer

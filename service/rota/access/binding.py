@@ -1,52 +1,87 @@
-"""Member identities that are tied to the pod whose token calls: nobody joins or heartbeats in another pod's name."""
+"""Member identities that are tied to the pod whose token calls: nobody joins or heartbeats in another pod's name.
+
+A member identity is a `group_instance_id`, or a `client_id` where there is none. It is a pod's where it is one of the
+names below, or begins with one of them and a colon, so that one pod can hold several members (ADR 48):
+
+- `NAMESPACE.POD`, in each namespace of Rota. A namespace of Kubernetes has no dot, so this is one pod's name.
+- `POD`, in the namespace of Rota that is called like the pod's own. Only a name without a dot, and not like a uid.
+- `UID`, the pod's.
+- `CLUSTER_NAMESPACE.POD` alone, where the issuer has a prefix. No name of Kubernetes has an underscore.
+"""
 
 from __future__ import annotations
 
-from rota.access.caller import Pod
+import re
+
+from rota.access.caller import Caller, Pod
 from rota.protocol import messages as m
 
 _UUID_CHARS = 36
+_PLAIN = re.compile(r"(?![0-9a-f-]{32,36}\Z)[a-z0-9-]+")
+"""A pod's name that can be neither a uid nor `NAMESPACE.POD`."""
 
 
-def check_binding(request: m.Request, pod: Pod) -> str:
-    """What is wrong with the names in the request; empty where they are the pod's.
+def wrong_with_pod(request: m.Request, caller: Caller, *, requires_pods: bool) -> str:
+    """Why the caller may not act for the members in the request; empty where it may.
 
-    They are its name or its uid, or begin with one of them and a colon, so that one pod can hold several members.
+    Only the tokens of service accounts can name a pod, so `requires_pods` is about these: other callers are bound to
+    none.
     """
-    match request:
-        case m.JoinGroup():
-            return _check(pod, request.member_id, request.group_instance_id) or _check_newcomer(pod, request)
-        case m.SyncGroup() | m.Heartbeat():
-            return _check(pod, request.member_id, request.group_instance_id)
-        case m.HeartbeatMany():
-            wrong = (_check(pod, beat.member_id, beat.group_instance_id) for beat in request.members)
-            return next(filter(None, wrong), "")
-        case m.LeaveGroup(by_admin=False):
-            wrong = (_check(pod, member.member_id, member.group_instance_id) for member in request.members)
-            return next(filter(None, wrong), "")
-        case m.CommitOffsets():
-            return _check(pod, request.member_id, request.group_instance_id)
-        case m.VerifyFence(sign=True):
-            return _check(pod, request.member_id, None)
-        case _:
-            return ""
-
-
-def _check_newcomer(pod: Pod, request: m.JoinGroup) -> str:
-    """A newcomer's member id begins with its instance id or its client id."""
-    if request.group_instance_id is not None or request.member_id or is_of(pod, request.client_id):
-        return ""
-    return f"client_id must be {pod.name}, the pod that the token is for"
-
-
-def _check(pod: Pod, member_id: str, group_instance_id: str | None) -> str:
-    if group_instance_id is not None and not is_of(pod, group_instance_id):
-        return f"group_instance_id must be {pod.name}, the pod that the token is for"
-    if member_id and not is_of(pod, member_id[: -_UUID_CHARS - 1]):
-        return f"the member is another pod's than {pod.name}"
+    if caller.pod is not None:
+        return check_binding(request, caller.pod)
+    if requires_pods and caller.is_service_account and _members_in(request):
+        return "the token names no pod, and members need the token that their own pod is given"
     return ""
 
 
-def is_of(pod: Pod, identity: str) -> bool:
-    """Whether this identity is the pod's. No pod's name contains a colon."""
-    return identity.partition(":")[0] in {pod.name, pod.uid or pod.name}
+def check_binding(request: m.Request, pod: Pod) -> str:
+    """What is wrong with the names in the request; empty where they are the pod's."""
+    wrong = (_check(pod, request.namespace, *member) for member in _members_in(request))
+    return next(filter(None, wrong), "") or _check_newcomer(pod, request)
+
+
+def _members_in(request: m.Request) -> list[tuple[str, str | None]]:
+    """The members in whose name the request is, by `member_id` and `group_instance_id`."""
+    match request:
+        case m.JoinGroup() | m.SyncGroup() | m.Heartbeat() | m.CommitOffsets(is_standalone=False):
+            return [(request.member_id, request.group_instance_id)]
+        case m.HeartbeatMany() | m.LeaveGroup(by_admin=False):
+            return [(member.member_id, member.group_instance_id) for member in request.members]
+        case m.VerifyFence(sign=True):
+            return [(request.member_id, None)]
+        case _:
+            return []
+
+
+def _check_newcomer(pod: Pod, request: m.Request) -> str:
+    """A newcomer's member id begins with its instance id or its client id."""
+    if not isinstance(request, m.JoinGroup) or request.group_instance_id is not None or request.member_id:
+        return ""
+    if is_of(pod, request.client_id, request.namespace):
+        return ""
+    return f"client_id must be {_expected(pod, request.namespace)}, the pod that the token is for"
+
+
+def _check(pod: Pod, namespace: str, member_id: str, group_instance_id: str | None) -> str:
+    if group_instance_id is not None and not is_of(pod, group_instance_id, namespace):
+        return f"group_instance_id must be {_expected(pod, namespace)}, the pod that the token is for"
+    if member_id and not is_of(pod, member_id[: -_UUID_CHARS - 1], namespace):
+        return f"the member is another pod's than {_expected(pod, namespace)}"
+    return ""
+
+
+def is_of(pod: Pod, identity: str, namespace: str) -> bool:
+    """Whether this identity is the pod's in a namespace of Rota. No pod's name contains a colon."""
+    return identity.partition(":")[0] in _names(pod, namespace)
+
+
+def _expected(pod: Pod, namespace: str) -> str:
+    return min(_names(pod, namespace) - {pod.uid}, key=len)
+
+
+def _names(pod: Pod, namespace: str) -> set[str]:
+    full = f"{pod.namespace}.{pod.name}"
+    if pod.cluster:
+        return {f"{pod.cluster}_{full}"}
+    is_at_home = namespace == pod.namespace and _PLAIN.fullmatch(pod.name)
+    return {full, *([pod.name] if is_at_home else []), *([pod.uid] if pod.uid else [])}

@@ -1,4 +1,4 @@
-"""From what a token's issuer says to who calls: OIDC claims, Kubernetes service accounts and reviews, certificates."""
+"""From what a token's issuer says to who calls: OIDC claims, Kubernetes service accounts and reviews."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rota.access.caller import Caller, Pod
+from rota.access.caller import KUBERNETES, Caller, Pod, name_by
 
 IssuerKind = Literal["oidc", "kubernetes"]
+USER, GROUP, SERVICE_ACCOUNT = "user", "group", "sa"
+_KINDS_OF: Mapping[IssuerKind, frozenset[str]] = {
+    "oidc": frozenset({USER, GROUP}),
+    "kubernetes": frozenset({SERVICE_ACCOUNT}),
+}
 _SERVICE_ACCOUNT = "system:serviceaccount:"
 _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
@@ -35,30 +40,39 @@ class Issuer:
     review: str = ""
     ca_file: str = ""
     bearer_file: str = ""
+    prefix: str = ""
+    """Stands before all names that this issuer gives: `corp:user:alice`, `corp:group:sre`, `corp:sa:team-a/worker`."""
     subject_claim: str = "sub"
     groups_claim: str = "groups"
-    subject_prefix: str = "user:"
     algorithms: tuple[str, ...] = ALGORITHMS
     leeway_s: int = 30
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of names that it gives. Two issuers with a kind in common have different prefixes."""
+        return _KINDS_OF[self.kind]
+
+    def pod(self, namespace: str, name: str, uid: str) -> Pod:
+        """A pod of this issuer's cluster."""
+        return Pod(namespace, name, uid, cluster=self.prefix)
 
 
 def caller_of_claims(claims: Mapping[str, Any], issuer: Issuer) -> Caller:
     """Who a token is, whose signature, issuer, audience and times have been checked; raises `UnusableClaims`."""
     expires_at_ms = end_of_claims(claims, issuer)
     if issuer.kind == "kubernetes":
-        return _service_account(claims, expires_at_ms)
+        return _service_account(claims, issuer, expires_at_ms)
     subject = _text(claims, issuer.subject_claim)
     groups = claims.get(issuer.groups_claim) or ()
     if isinstance(groups, str):
         groups = groups.split()
     if not isinstance(groups, Sequence) or not all(isinstance(group, str) for group in groups):
         raise UnusableClaims(f"the claim {issuer.groups_claim!r} is no list of names")
-    return Caller(issuer.subject_prefix + subject, "jwt", tuple(groups), expires_at_ms=expires_at_ms)
+    named = name_by(issuer.prefix, USER, subject)
+    return Caller(named, "jwt", tuple(groups), expires_at_ms=expires_at_ms, issuer=issuer.prefix)
 
 
-def caller_of_review(
-    status: Mapping[str, Any], audiences: Sequence[str], *, expires_at_ms: int | None = None
-) -> Caller:
+def caller_of_review(status: Mapping[str, Any], issuer: Issuer, *, expires_at_ms: int | None = None) -> Caller:
     """Who a Kubernetes TokenReview says it is; raises `UnusableClaims` where it says no.
 
     A review does not tell when the token runs out, but once it says yes, what the token says of that is true.
@@ -66,7 +80,7 @@ def caller_of_review(
     if status.get("authenticated") is not True:
         raise UnusableClaims(f"the API server does not accept the token: {status.get('error') or 'no reason given'}")
     told = status.get("audiences") or ()
-    if audiences and not set(audiences) & set(told):
+    if not set(issuer.audiences) & set(told):
         raise UnusableClaims("the token is for another audience")
     user = status.get("user") or {}
     namespace, _, name = _text(user, "username").removeprefix(_SERVICE_ACCOUNT).partition(":")
@@ -74,29 +88,25 @@ def caller_of_review(
         raise UnusableClaims("the token is no service account's")
     extra = user.get("extra") or {}
     pod_name, pod_uid = (next(iter(extra.get(key) or ()), "") for key in (_POD_NAME, _POD_UID))
-    pod = Pod(namespace, pod_name, pod_uid) if pod_name else None
-    return Caller(f"sa:{namespace}/{name}", "kubernetes", pod=pod, expires_at_ms=expires_at_ms)
+    pod = issuer.pod(namespace, pod_name, pod_uid) if pod_name else None
+    return _of_account(issuer, namespace, name, pod, expires_at_ms)
 
 
-def caller_of_certificate(uris: Sequence[str], common_name: str) -> Caller | None:
-    """Who a client certificate names: its SPIFFE id, otherwise its common name, otherwise nobody."""
-    spiffe = [uri for uri in uris if uri.startswith("spiffe://")]
-    if len(spiffe) > 1:
-        # The standard wants exactly one; whichever we took, an issuer may have meant the other.
-        return None
-    if spiffe:
-        return Caller(spiffe[0], "certificate")
-    return Caller(f"cn:{common_name}", "certificate") if common_name else None
-
-
-def _service_account(claims: Mapping[str, Any], expires_at_ms: int | None) -> Caller:
+def _service_account(claims: Mapping[str, Any], issuer: Issuer, expires_at_ms: int | None) -> Caller:
     kubernetes = claims.get("kubernetes.io")
     if not isinstance(kubernetes, Mapping):
         raise UnusableClaims("the token is no service account's")
     namespace, account = _text(kubernetes, "namespace"), _text(kubernetes.get("serviceaccount") or {}, "name")
     bound = kubernetes.get("pod")
-    pod = Pod(namespace, _text(bound, "name"), str(bound.get("uid", ""))) if isinstance(bound, Mapping) else None
-    return Caller(f"sa:{namespace}/{account}", "kubernetes", pod=pod, expires_at_ms=expires_at_ms)
+    pod = None
+    if isinstance(bound, Mapping):
+        pod = issuer.pod(namespace, _text(bound, "name"), str(bound.get("uid", "")))
+    return _of_account(issuer, namespace, account, pod, expires_at_ms)
+
+
+def _of_account(issuer: Issuer, namespace: str, account: str, pod: Pod | None, expires_at_ms: int | None) -> Caller:
+    subject = name_by(issuer.prefix, SERVICE_ACCOUNT, f"{namespace}/{account}")
+    return Caller(subject, KUBERNETES, pod=pod, expires_at_ms=expires_at_ms, issuer=issuer.prefix)
 
 
 def _text(claims: Mapping[str, Any], name: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rota.access.actions import ROLES, Action
+from rota.access.caller import RESERVED, name_by
 from rota.access.claims import ALGORITHMS, Issuer
 from rota.access.quotas import Quota
 from rota.access.rules import ANY, Effect, Rule
@@ -15,26 +16,29 @@ from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
 
 _RULE_KEYS = ("name", "subjects", "actions", "namespaces", "groups", "topics", "effect")
 _KINDS = ("oidc", "kubernetes")
+_PREFIX = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 
 class InvalidAccess(ValueError):
     """The document cannot be used; the message says where and why."""
 
 
-_SWITCHES = {"bind_members_to_pods": False, "bind_members_to_callers": True}
+_SWITCHES = {"bind_members_to_pods": False, "require_pods": False, "bind_members_to_callers": True}
 
 
 @dataclass(frozen=True, slots=True)
 class AccessDocument:
     """What the file says.
 
-    `bind_members_to_pods`: see `rota.access.binding`; `bind_members_to_callers`: see `rota.access.own_name`.
+    `bind_members_to_pods`, `require_pods`: see `rota.access.binding`; `bind_members_to_callers`: see
+    `rota.access.own_name`.
     """
 
     rules: tuple[Rule, ...] = ()
     quotas: Mapping[str, Quota] = field(default_factory=dict)
     issuers: tuple[Issuer, ...] = ()
     bind_members_to_pods: bool = False
+    require_pods: bool = False
     bind_members_to_callers: bool = True
 
 
@@ -45,10 +49,13 @@ def read_document(document: Mapping[str, Any]) -> AccessDocument:
     for name, value in switches.items():
         if not isinstance(value, bool):
             raise InvalidAccess(f"{name} must be true or false")
+    if switches["require_pods"] and not switches["bind_members_to_pods"]:
+        raise InvalidAccess("require_pods needs bind_members_to_pods = true")
     rules = tuple(_each(document, "rules", read_rule))
     _unique((rule.name for rule in rules), "rules")
     issuers = tuple(_each(document, "issuers", _issuer))
     _unique((issuer.issuer for issuer in issuers), "issuers")
+    _check_prefixes(issuers)
     return AccessDocument(rules, dict(_each(document, "quotas", _quota)), issuers, **switches)
 
 
@@ -116,6 +123,7 @@ def _issuer(table: Mapping[str, Any]) -> Issuer:
             raise InvalidAccess(f"{where}: {key} must be text")
     if table.get("kind", "oidc") not in _KINDS:
         raise InvalidAccess(f"{where}: kind must be oidc or kubernetes")
+    _check_prefix(table.get("prefix", ""), where)
     if not isinstance(table.get("leeway_s", 0), int) or not 0 <= table.get("leeway_s", 0) <= 300:
         raise InvalidAccess(f"{where}: leeway_s must be from 0 to 300")
     if table.get("review") and (table.get("kind") != "kubernetes" or table.get("jwks")):
@@ -125,6 +133,23 @@ def _issuer(table: Mapping[str, Any]) -> Issuer:
         raise InvalidAccess(f"{where}: algorithms must be among {', '.join(ALGORITHMS)}")
     # A token that was made out to somebody else must not work here: so there is no default.
     return Issuer(audiences=_texts(table, "audiences", where), algorithms=algorithms, **given)
+
+
+def _check_prefix(prefix: str, where: str) -> None:
+    if prefix and (not _PREFIX.fullmatch(prefix) or prefix in RESERVED):
+        reserved = ", ".join(sorted(RESERVED))
+        raise InvalidAccess(f"{where}: prefix must be 1 to 32 of a-z 0-9 -, and none of {reserved}")
+
+
+def _check_prefixes(issuers: Iterable[Issuer]) -> None:
+    """No two issuers may give the same name: a rule for one of them would be one for the other as well."""
+    given: dict[tuple[str, str], Issuer] = {}
+    for issuer in issuers:
+        for kind in sorted(issuer.kinds):
+            other = given.setdefault((issuer.prefix, kind), issuer)
+            if other is not issuer:
+                same = f"{other.issuer!r} and {issuer.issuer!r} would give the same names"
+                raise InvalidAccess(f"issuers {same} ({name_by(issuer.prefix, kind, '…')}): give one a prefix")
 
 
 def _quota(table: Mapping[str, Any]) -> tuple[str, Quota]:

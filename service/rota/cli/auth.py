@@ -33,7 +33,9 @@ def can_i(
     what: Annotated[str, typer.Argument(metavar="NAMESPACE/NAME", help="A group; `server` for the server itself.")],
     subject: Annotated[
         str | None,
-        typer.Option("--as", help="Of whom to ask a file: token:ci, user:alice, sa:team-a/worker, cn:…, anonymous."),
+        typer.Option(
+            "--as", help="Of whom to ask a file: token:ci, user:alice, sa:team-a/worker, corp:user:al, cn:…, anonymous."
+        ),
     ] = None,
     access_file: Annotated[
         Path | None, typer.Option("--access-file", envvar="ROTA_ACCESS_FILE", help="Ask this file, with --as.")
@@ -112,12 +114,13 @@ def _ask(options: Shared, question: dict[str, str]) -> dict[str, Any]:
 
 def _look_up(path: Path, subject: str, groups: list[str], action: Action, place: dict[str, str]) -> dict[str, Any]:
     from rota.access.actions import Kind, Resource
-    from rota.access.caller import Caller
+    from rota.access.caller import Caller, issuer_in
     from rota.access.rules import decide
 
     kind = Kind.TOPIC if "topic" in place else Kind.GROUP if place else Kind.SERVER
     resource = Resource(kind, place.get("namespace", ""), place.get("topic") or place.get("group_id", ""))
-    decision = decide(_read(path).rules, Caller(subject, "assumed", tuple(groups)), action, resource)
+    caller = Caller(subject, "assumed", tuple(groups), issuer=issuer_in(subject))
+    decision = decide(_read(path).rules, caller, action, resource)
     return {"allowed": decision.allowed, "rule": decision.rule, "detail": decision.detail}
 
 

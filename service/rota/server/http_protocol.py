@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import time
 from typing import Any
 
+from rota.access.certificates import PeerCertificate, caller_of_certificate
+from rota.api.access.identity import RENEWAL_S
 from rota.api.http.credentials import CERTIFICATE
 from rota.api.http.framing import BoundedHttpProtocol
 from rota.protocol.errors import ErrorCode
-from rota.server.tls import caller_of_connection, has_ended
+from rota.server.tls import certificate_of
 
 WRITE_DEADLINE_SECONDS = 30.0
 FILES_OF_OURS = 128
@@ -37,6 +40,8 @@ class GuardedHttpProtocol(BoundedHttpProtocol):
         self._write_deadline: asyncio.TimerHandle | None = None
         self._extensions: dict[str, Any] = {}
         self._most_connections = _most_connections()
+        self._expiry: asyncio.TimerHandle | None = None
+        """Ends the connection in order, so that the client makes the next one with its next certificate."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -45,14 +50,27 @@ class GuardedHttpProtocol(BoundedHttpProtocol):
             return
         connection = transport.get_extra_info("ssl_object")
         if connection is not None:
-            shown = connection.getpeercert()
-            if has_ended(shown):
-                transport.abort()
-                return
-            self._extensions = {CERTIFICATE: caller_of_connection(shown)}
+            self._take_certificate(certificate_of(connection))
+
+    def _take_certificate(self, shown: PeerCertificate | None) -> None:
+        """Serve the caller that the client's certificate names, on this connection until shortly before it expires.
+
+        A certificate of an earlier session is taken over into a new one without being checked, so it may have expired.
+        """
+        if shown is None:
+            self._extensions = {CERTIFICATE: None}
+            return
+        left_s = shown.ends_s - time.time()
+        if left_s <= 0:
+            self.transport.abort()
+            return
+        self._extensions = {CERTIFICATE: caller_of_certificate(shown)}
+        self._expiry = self.loop.call_later(max(left_s - RENEWAL_S, left_s / 2), self.shutdown)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._clear_write_deadline()
+        if self._expiry is not None:
+            self._expiry.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:

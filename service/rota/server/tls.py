@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ssl
-import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rota.access.caller import Caller
-from rota.access.claims import caller_of_certificate
+from rota.access.certificates import PeerCertificate, read_certificate
 from rota.credentials import NewestContext
 from rota.observability.certificates import Validity
 from rota.server.access.files import LOOK_EVERY_S, Reread
@@ -95,20 +92,13 @@ class ServerTls:
         return loaded, grpc.ssl_channel_credentials(loaded.client_ca, loaded.key, loaded.cert)
 
 
-def caller_of_connection(peer_certificate: Mapping[str, Any] | None) -> Caller | None:
-    """Whom a client's certificate names, as `getpeercert` tells it."""
-    if not peer_certificate:
+def certificate_of(connection: ssl.SSLObject) -> PeerCertificate | None:
+    """The certificate that the client of a connection has shown; None where it has shown none that can be read."""
+    der = connection.getpeercert(binary_form=True) if connection.getpeercert() else None
+    try:
+        return read_certificate(der) if der else None
+    except ValueError:
         return None
-    uris = [value for kind, value in peer_certificate.get("subjectAltName", ()) if kind == "URI"]
-    names = [value for part in peer_certificate.get("subject", ()) for kind, value in part if kind == "commonName"]
-    return caller_of_certificate(uris, names[0] if names else "")
-
-
-def has_ended(peer_certificate: Mapping[str, Any] | None) -> bool:
-    """Whether a client's certificate is over: one of an earlier session is taken over into a new one unjudged."""
-    if not peer_certificate:
-        return False
-    return ssl.cert_time_to_seconds(peer_certificate["notAfter"]) < time.time()
 
 
 def _load(files: TlsFiles) -> _Loaded:

@@ -19,7 +19,7 @@ from rota.access.actions import (
     is_administrative,
     need_of,
 )
-from rota.access.binding import check_binding
+from rota.access.binding import wrong_with_pod
 from rota.access.own_name import in_name_of, is_anothers
 from rota.access.quotas import may_park
 from rota.api.access.identity import CURRENT, NOTE, ORIGIN, Authenticator, Credentials, Identity, nobody
@@ -99,11 +99,12 @@ class Guard:
         """Raise `RejectedRequest` unless the caller may ask this, in the name that the request gives."""
         identity, need = self.current(), need_of(request)
         identity.check(need, request.namespace, request.key)
-        pod = identity.caller.pod
-        if pod is not None and self.authenticator.policy.document.bind_members_to_pods:
-            wrong = check_binding(request, pod)
-            if wrong:
-                raise RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, f"{identity.caller.subject}: {wrong}")
+        document = self.authenticator.policy.document
+        if not document.bind_members_to_pods:
+            return
+        wrong = wrong_with_pod(request, identity.caller, requires_pods=document.require_pods)
+        if wrong:
+            raise RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, f"{identity.caller.subject}: {wrong}")
 
     def in_name_of_caller(self, request: Request) -> Request:
         """With its caller, which only acts for members that it joined as; an administrator may act for all."""

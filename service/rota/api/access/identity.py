@@ -11,16 +11,20 @@ from typing import Protocol
 
 from rota.access.actions import Action, Need, Resource
 from rota.access.caller import ANONYMOUS, Caller
+from rota.access.certificates import CERTIFICATE
 from rota.access.document import AccessDocument
 from rota.access.rules import Decision, decide, may_ever
 from rota.observability.refusals import log_refusal
 from rota.protocol.errors import ErrorCode, RejectedRequest
 
+RENEWAL_S = 5.0
+"""So long before its caller's proof expires a connection or stream ends in order: the next one shows the next proof."""
 FRESH_S = 0.25
 """What was allowed stays so for this long, whatever happens to the token and the rules: heartbeats come often."""
 REMEMBERED = 10_000
 """Decisions that an identity keeps. Whoever asks for more things than that makes us look again."""
 
+_PROOFS = {CERTIFICATE: "certificate"}
 _Asked = tuple[Need, str, str]
 """What is needed, and the namespace and name of what it is needed for."""
 _log = logging.getLogger(__name__)
@@ -102,7 +106,7 @@ class Identity:
             return self.refusal
         expires_at_ms = self.caller.expires_at_ms
         if expires_at_ms is not None and expires_at_ms <= time.time() * 1000:
-            return "the token has expired"
+            return f"the {_PROOFS.get(self.caller.method, 'token')} has expired"
         return self._still_refused() if self._still_refused is not None else ""
 
     def decision(self, action: Action, resource: Resource) -> Decision:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from ssl import PEM_cert_to_DER_cert
 from typing import Any
 from urllib.parse import unquote
 
 import grpc
 
-from rota.access.claims import caller_of_certificate
+from rota.access.caller import Caller
+from rota.access.certificates import caller_of_certificate, read_certificate
 from rota.api.access.identity import NO_CREDENTIALS, NOTE, NOTE_MAX_CHARS, SEVERAL_CREDENTIALS, Credentials
 
 _NOTE_KEY = "rota-note"
@@ -23,10 +26,17 @@ def credentials_of(context: grpc.aio.ServicerContext[Any, Any]) -> Credentials:
             authorization = value.encode() if isinstance(value, str) else bytes(value)
         elif key == _NOTE_KEY and isinstance(value, str):
             NOTE.set(unquote(value)[:NOTE_MAX_CHARS])
-    facts = context.auth_context()
-    names = [name.decode(errors="replace") for name in facts.get("x509_common_name", ())]
-    others = [name.decode(errors="replace") for name in facts.get("x509_subject_alternative_name", ())]
-    certificate = caller_of_certificate(others, next(iter(names), "")) if names or others else None
+    shown = tuple(context.auth_context().get("x509_pem_cert", ()))
+    certificate = _caller_of(shown[0]) if len(shown) == 1 else None
     if not authorization and certificate is None:
         return NO_CREDENTIALS
     return Credentials(authorization, certificate)
+
+
+@lru_cache(maxsize=1_000)
+def _caller_of(pem: bytes) -> Caller | None:
+    """The caller that a certificate names. gRPC's own list of its names does not say of which kind each one is."""
+    try:
+        return caller_of_certificate(read_certificate(PEM_cert_to_DER_cert(pem.decode("ascii"))))
+    except ValueError:
+        return None

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from rota.access.proxies import NO_PROXIES, Proxies
 from rota.api.access.guard import ADMIT_ALL, Guard, behind
-from rota.api.access.identity import ORIGIN
+from rota.api.access.identity import ORIGIN, RENEWAL_S
 from rota.api.grpc.calls import Calls, Context, client_of
 from rota.api.grpc.credentials import credentials_of
 from rota.api.grpc.inquiries import ACCESS, Inquiries
@@ -31,9 +31,6 @@ from rota.wire.rpcs import ADMIN, COORDINATOR
 READINESS_INTERVAL_S = 0.1
 SLACK_BYTES = 1024 * 1024
 """So that a message that is a little too large is refused by us, with a code that says why."""
-
-RENEWAL_S = 5.0
-"""So long before its caller's token runs out a stream is sent elsewhere; calls that are parked on it are answered."""
 
 _SERVICES = ("", COORDINATOR, ADMIN, ACCESS)
 

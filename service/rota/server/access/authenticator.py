@@ -61,7 +61,7 @@ class ServerAuthenticator:
         self._tokens = tuple(tokens)
         self._bearers = bearers
         self._nobody = nobody(policy)
-        self._known: OrderedDict[bytes | str, tuple[float, Identity]] = OrderedDict()
+        self._known: OrderedDict[bytes | Caller | None, tuple[float, Identity]] = OrderedDict()
         self._looking: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -163,11 +163,14 @@ class _Again:
             self._refusal = str(refused)
 
 
-def _key(credentials: Credentials) -> bytes | str:
-    """Not the secret itself: what is kept for long should not be one."""
+def _key(credentials: Credentials) -> bytes | Caller | None:
+    """Not the secret itself: what is kept for long should not be one.
+
+    Of a certificate the caller with its expiry: the same caller's next certificate is good for longer.
+    """
     if credentials.authorization:
         return hashlib.sha256(credentials.authorization).digest()
-    return credentials.certificate.subject if credentials.certificate is not None else ""
+    return credentials.certificate
 
 
 def _bearer(authorization: bytes) -> str:

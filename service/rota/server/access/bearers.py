@@ -33,7 +33,7 @@ class IssuedTokens:
         try:
             if issuer.review:
                 status = await _review(token, issuer)
-                return caller_of_review(status, issuer.audiences, expires_at_ms=end_of_claims(claims, issuer))
+                return caller_of_review(status, issuer, expires_at_ms=end_of_claims(claims, issuer))
             return caller_of_claims(await self._claims(token, header, issuer), issuer)
         except UnusableClaims as error:
             raise Refused(str(error)) from error
