@@ -171,12 +171,14 @@ async def a_guarded_service(secrets: Secrets, more: str = "", **options: Any) ->
             tls = ServerTls(TlsFiles(certificate.cert, certificate.key, secrets.authority.file))
             await server.start("127.0.0.1")
             await tls_server.start("127.0.0.1", 0, tls.grpc_credentials())
+            sweeping = asyncio.create_task(guard.open_work.keep_sweeping())
             async with serving(api) as http, serving_tls(api, tls) as tls_port:
                 async with grpc.aio.insecure_channel(server.address) as channel:
                     yield Service(api, http, server, channel, secrets, guard, coordinator, tls_port, tls_server)
                     api.begin_drain()
             await server.stop(0.2)
             await tls_server.stop(0.2)
+            sweeping.cancel()
 
 
 @asynccontextmanager

@@ -141,6 +141,29 @@ async def test_a_stream_ends_with_its_session(doors: Doors) -> None:
         await until(refused_elsewhere)
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_an_open_page_ends_within_3_s_of_its_session(doors: Doors, elsewhere: bool) -> None:
+    """Signed out by this process, or by another one, that changed the store alone."""
+    async with doors.browser("viewer") as browser:
+        cookie = browser.cookies[COOKIE]
+        secret = secret_of(cookie)
+        assert secret is not None
+        async with with_cookie(doors, cookie) as other:
+            live = asyncio.create_task(other.get(f"{PAGE}/live"))
+            await other.get(PAGE)
+            began = time.monotonic()
+            if elsewhere:
+                await doors.services.store.end_session(digest_of(secret))
+            else:
+                await browser.post("/signout")
+            async with asyncio.timeout(SOON_S):
+                heard = (await live).text
+
+    assert time.monotonic() - began < 3
+    assert "event: interrupted" in heard
+    assert '"code":"UNAUTHENTICATED"' in heard.replace(" ", "")
+
+
 async def test_over_tls_only_the_cookie_of_this_host_counts(doors: Doors) -> None:
     behind_tls = TrustedProxies(doors.services.api, Proxies(parse_networks("10.0.0.0/8")))
     transport = httpx.ASGITransport(behind_tls, client=("10.1.2.3", 4711))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from rota.access.own_name import in_name_of, is_anothers
 from rota.access.quotas import may_park
 from rota.api.access.identity import CURRENT, NOTE, ORIGIN, Authenticator, Credentials, Identity, nobody
 from rota.api.access.meters import Meters
+from rota.api.access.open_work import Check, End, Ending, OpenWork
 from rota.api.ports import ServedCoordinator
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
@@ -36,6 +38,7 @@ from rota.protocol.messages import (
     ListGroups,
     ListReply,
     ListTopics,
+    Parkable,
     Request,
     TopicReply,
     refuse,
@@ -44,13 +47,18 @@ from rota.replica.ports import Answer, JournalEvent, ShardOwner
 
 
 class Admission(Protocol):
-    """What a transport asks before it reads a request, and once it has: each raises `RejectedRequest`."""
+    """What a transport asks before it reads a request, and once it has: each raises `RejectedRequest`.
+
+    `hold` has open work checked again and again: see `rota.api.access.open_work`.
+    """
 
     def admit_undecoded(self, request: type[Request], /) -> None: ...
 
     def admit_unread(self, request: type[Request], namespace: str, name: str, /) -> None: ...
 
     def admit(self, request: Request, /) -> None: ...
+
+    def hold(self, check: Check, end: End, /) -> AbstractContextManager[None]: ...
 
 
 class AdmitAll:
@@ -65,6 +73,9 @@ class AdmitAll:
     def admit(self, _request: Request, /) -> None:
         return
 
+    def hold(self, _check: Check, _end: End, /) -> AbstractContextManager[None]:
+        return nullcontext()
+
 
 ADMIT_ALL = AdmitAll()
 
@@ -75,6 +86,7 @@ class Guard:
     def __init__(self, authenticator: Authenticator, limits: Limits) -> None:
         self.authenticator = authenticator
         self.meters = Meters(authenticator.policy, limits)
+        self.open_work = OpenWork()
 
     async def enter(self, credentials: Credentials) -> Identity:
         """Find out who calls. From here on, and in the tasks that are begun, the call is theirs. Raises nothing."""
@@ -130,6 +142,10 @@ class Guard:
         """The same where even the namespace is in the message: raise where the caller may do this nowhere."""
         self.current().check_ever(POSSIBLE_NEEDS[request])
 
+    def hold(self, check: Check, end: End) -> AbstractContextManager[None]:
+        """Check this caller's work for as long as it is open, and end it where the check raises."""
+        return self.open_work.hold(self.current(), check, end)
+
     def admit_to(self, need: Need, namespace: str, group_id: str) -> None:
         """The same for what is no request of the protocol."""
         self.current().check(need, namespace, group_id)
@@ -181,7 +197,7 @@ class GuardedCoordinator:
         return answer and (self._too_much(request) or answer)
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:
-        """Raises `RejectedRequest` before there is anything to follow, and ends when it would be refused anew."""
+        """Raises `RejectedRequest` before there is anything to follow, and as soon as it would be rejected anew."""
         identity = self._guard.current()
         identity.check(WATCH, namespace, group_id)
         why = self._guard.meters.refusal_of_watch(namespace)
@@ -227,10 +243,21 @@ class GuardedCoordinator:
         return self._guard.may_administer(own)
 
     async def _ask(self, request: Request) -> Answer:
-        if not may_park(request):
+        if not isinstance(request, Parkable) or request.wait_ms == 0:
             return await self._inner.call(request)
-        with self._guard.meters.parking(request.namespace):
-            return await self._inner.call(request)
+        with self._guard.meters.parking(request.namespace) if may_park(request) else nullcontext():
+            return await self._ask_while_allowed(request)
+
+    async def _ask_while_allowed(self, request: Request) -> Answer:
+        """Neither the caller's proof nor the rules need last as long as a call is parked."""
+        ending = Ending()
+        try:
+            with self._guard.hold(lambda: self._guard.admit(request), ending.end):
+                return await ending.wait_for(lambda: self._inner.call(request))
+        except RejectedRequest as rejected:
+            if rejected is not ending.rejection:
+                raise
+            return Answer(refuse(request, rejected.code, rejected.detail))
 
     def _signed(self, request: Any) -> Request:
         """With who does it, for the audit trail, which the owner of the shard writes wherever it is."""
@@ -264,12 +291,17 @@ class GuardedCoordinator:
     async def _while_allowed(
         self, identity: Identity, namespace: str, group_id: str, events: AsyncIterator[JournalEvent]
     ) -> AsyncIterator[JournalEvent]:
-        """Neither the caller's proof nor the rules need last as long as a watch."""
+        """Neither the caller's proof nor the rules need last as long as a watch. Raises `RejectedRequest`."""
+
+        def check() -> None:
+            identity.look_again()
+            identity.check(WATCH, namespace, group_id)
+
+        ending = Ending()
         try:
-            with self._guard.meters.parking(namespace):
-                async for event in events:
-                    if not _may_watch_on(identity, namespace, group_id):
-                        return
+            with self._guard.meters.parking(namespace), self._guard.hold(check, ending.end):
+                while (event := await ending.wait_for(lambda: anext(events, None))) is not None:
+                    check()
                     yield event
         finally:
             close = getattr(events, "aclose", None)
@@ -284,16 +316,6 @@ def behind(guard: Guard | None, coordinator: ServedCoordinator) -> ServedCoordin
 
 def _of_quota(namespace: str, why: str) -> str:
     return f"the quota of namespace {namespace}: {why}"
-
-
-def _may_watch_on(identity: Identity, namespace: str, group_id: str) -> bool:
-    if identity.proof_refused():
-        return False
-    try:
-        identity.check(WATCH, namespace, group_id)
-    except RejectedRequest:
-        return False
-    return True
 
 
 def _page_after(page: ListGroups | ListTopics, last: str) -> ListGroups | ListTopics:

@@ -109,6 +109,10 @@ class Identity:
             return f"the {_PROOFS.get(self.caller.method, 'token')} has expired"
         return self._still_refused() if self._still_refused is not None else ""
 
+    def look_again(self) -> None:
+        """Rely on nothing that was allowed a moment ago."""
+        self._fresh_until = 0.0
+
     def decision(self, action: Action, resource: Resource) -> Decision:
         """What the rules say, with the rule that decides."""
         return decide(self._policy.document.rules, self.caller, action, resource)

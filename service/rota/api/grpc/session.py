@@ -31,13 +31,14 @@ from functools import partial
 from typing import Any
 
 from rota.api.grpc.calls import Calls, Context, client_of, dump
-from rota.api.grpc.failures import CallFailed, Failure, abort, outcome_of
+from rota.api.grpc.failures import CallFailed, Failure, abort, failure_of, outcome_of
 from rota.api.grpc.roster import GroupKey, Roster, Seat
 from rota.api.heartbeats import answers_to
 from rota.api.large import read_large
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import (
     CommitOffsets,
+    Heartbeat,
     HeartbeatMany,
     HeartbeatManyReply,
     JoinGroup,
@@ -100,7 +101,7 @@ class Session:
         self._reading.add_done_callback(lambda _: self._wake.set())
         self._heartbeats = HeartbeatReader(calls.limits)
         self._groups: set[GroupKey] = set()
-        """Where it has, or had, members."""
+        """Where it has, or had, members, or calls to become one."""
         self._open: dict[int, asyncio.Task[None]] = {}
         self._unread: deque[SessionEvent] = deque()
         self._wake = asyncio.Event()
@@ -108,11 +109,13 @@ class Session:
         self._together = False
         self._draining = False
         self._closed = False
+        self._rejection: Failure | None = None
 
     async def run(self) -> None:
-        """Serve the stream. Cancelled when the client is gone."""
+        """Serve the stream. Cancelled when the client is gone; ended where its caller may not have it any more."""
         try:
-            await self._write()
+            with self._calls.admission.hold(self._admit_again, self._reject):
+                await self._write()
         finally:
             self._closed = True
             tasks = (self._reading, *self._open.values())
@@ -121,7 +124,8 @@ class Session:
             try:
                 await asyncio.gather(*tasks, return_exceptions=True)
             finally:  # the end of its messages may be seen first, and the stream's own end while the tasks end
-                self._roster.lose(self, self._groups, None if self._draining else self._leave_after_ms)
+                stays = self._draining or self._rejection is not None
+                self._roster.lose(self, self._groups, None if stays else self._leave_after_ms)
 
     def push(self, event: SessionEvent) -> None:
         """Queue news or an answer."""
@@ -139,18 +143,52 @@ class Session:
             self._draining = True
             self.push(SessionEvent(drain=Drain(reason=DRAINING)))
 
+    # --- the caller ---------------------------------------------------------------------------------
+
+    def _admit_again(self) -> None:
+        """Raise `RejectedRequest` where the caller may be a member of none of these groups any more.
+
+        Where it may be one of others, the stream goes on for those, without pushes about the rest.
+        """
+        refused = None
+        for key in tuple(self._groups):
+            try:
+                self._calls.admission.admit_unread(Heartbeat, *key)
+            except RejectedRequest as rejected:
+                refused = rejected
+                self._groups.discard(key)
+                seats = self._roster.seats(key).values()
+                self._roster.remove(self, key, [seat.member_id for seat in seats if seat.stream is self])
+        if refused is not None and not self._groups:
+            raise refused
+        self._calls.admission.admit_undecoded(HeartbeatMany)
+
+    def _reject(self, rejected: RejectedRequest) -> None:
+        self._rejection = failure_of(rejected)
+        self._wake.set()
+
+    # --- writing ------------------------------------------------------------------------------------
+
     async def _write(self) -> None:
         """Write what there is to write; return when nothing more will come."""
         while True:
             while self._unread:
+                await self._end_if_rejected()
                 event = take_together(self._unread) if self._together else self._unread.popleft()
                 await self._context.write(dump(event))
             if self._reading.done():
                 await self._end_if_broken()
+            await self._end_if_rejected()
             if not self._open and not self._unread and (self._draining or self._reading.done()):
                 return
             self._wake.clear()
             await self._wake.wait()
+
+    async def _end_if_rejected(self) -> None:
+        """End the stream as a new one would be; what is unread may be about groups that the caller may not see."""
+        if self._rejection is not None:
+            self._calls.metrics.request_answered(OPERATION, self._rejection.code)
+            await abort(self._context, self._rejection)
 
     async def _end_if_broken(self) -> None:
         """What is no message of this protocol cannot be answered by its number, so it ends the stream."""
@@ -235,6 +273,8 @@ class Session:
         request = await read_large(message.ByteSize(), lambda: kind.rpc.read_request(message, limits, **unsaid))
         # Before anybody is seated: who is on the stream is told of the group.
         self._calls.admission.admit(request)
+        if isinstance(request, JoinGroup | SyncGroup):
+            self._groups.add((request.namespace, request.group_id))
         with self._under_way(request):
             answer = await self._calls.ask(kind.rpc, request, self._context)
         member_id = answer.reply.member_id if isinstance(answer.reply, JoinReply) else getattr(request, "member_id", "")
@@ -283,7 +323,6 @@ class Session:
 
     def _seat(self, request: JoinGroup | SyncGroup, member_id: str) -> Seat:
         key = (request.namespace, request.group_id)
-        self._groups.add(key)
         return self._roster.seat(self, key, member_id, request.group_instance_id)
 
     # --- heartbeats ---------------------------------------------------------------------------------

@@ -134,7 +134,9 @@ def _find_coordinator() -> Json:
 def _watch(limits: Limits) -> Json:
     stream = (
         "One server-sent event per journal line: `event` is its kind, `id` its revision, `data` an Event. "
-        "`server-drain` means: this server goes away, connect again. A comment is sent every 15 s of silence. "
+        "`server-drain` means: this server goes away, connect again. `interrupted` means: connect again; where the "
+        "caller's credentials or rules ended the stream, its `data` is the Problem that a new call has. "
+        "A comment is sent every 15 s of silence. "
         f"`{PRUNED_EVENT}` ends a stream whose next lines are pruned; its `data` is the Problem that 410 has."
     )
     codes = (ErrorCode.INVALID_GROUP_ID, ErrorCode.REVISION_OUT_OF_RANGE, *parts.COORDINATOR_ERRORS)

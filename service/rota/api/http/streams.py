@@ -18,7 +18,7 @@ from rota.api.http.shapes import EVENT, WATCH_QUERY
 from rota.api.http.waiting import until_disconnect
 from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import Metrics
-from rota.protocol.errors import LinesPruned
+from rota.protocol.errors import LinesPruned, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.replica.ports import JournalEvent, StoreUnavailable
 from rota.wire.documents import dump_document
@@ -33,7 +33,7 @@ _HEADERS = [
 ]
 _PING = b": ping\n\n"
 _DRAINED = b"event: server-drain\nretry: 100\ndata: {}\n\n"
-_INTERRUPTED = b"event: interrupted\nretry: 1000\ndata: {}\n\n"
+_INTERRUPTED = b"event: interrupted\nretry: 1000\ndata: %b\n\n"
 
 _log = logging.getLogger(__name__)
 
@@ -66,9 +66,9 @@ class EventStreams:
 class EventStream:
     """One stream, as an ASGI response.
 
-    Ends when the client hangs up; with `server-drain` when the server goes away, so that the client
-    goes on elsewhere; with `interrupted` when the journal cannot be followed any more; with `revision-out-of-range`
-    and a problem document when the lines that would come next are pruned.
+    Ends when the client hangs up; with `server-drain` when the server goes away, so that the client goes on elsewhere;
+    with `interrupted` when the journal cannot be followed any more, or not by this caller, as the problem document in
+    it says; with `revision-out-of-range` and a problem document when the lines that would come next are pruned.
     """
 
     def __init__(
@@ -130,12 +130,14 @@ class EventStream:
         try:
             return await anext(self._events)
         except (StopAsyncIteration, StoreUnavailable):
-            return _INTERRUPTED
+            return _INTERRUPTED % b"{}"
         except LinesPruned as pruned:
             return _pruned_frame(pruned)
+        except RejectedRequest as rejected:
+            return _rejected_frame(rejected)
         except Exception:
             _log.exception("an event stream failed")
-            return _INTERRUPTED
+            return _INTERRUPTED % b"{}"
 
 
 async def _send_frame(send: Send, frame: bytes) -> None:
@@ -146,6 +148,11 @@ def _pruned_frame(pruned: LinesPruned) -> bytes:
     """Without an id: the reader is still at the last line that it has read."""
     problem = problem_document(pruned.code, pruned.detail, **members_of(pruned))
     return b"event: %b\ndata: %b\n\n" % (PRUNED_EVENT.encode(), dump_document(problem))
+
+
+def _rejected_frame(rejected: RejectedRequest) -> bytes:
+    """The problem that a new call of the caller has. The client may come again, with its next credentials."""
+    return _INTERRUPTED % dump_document(problem_document(rejected.code, rejected.detail))
 
 
 def _frame(event: JournalEvent) -> bytes:

@@ -7,6 +7,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from rota.client.transports.http import HttpTransport
 from rota.client.transports.port import Transport
+from rota.client.transports.renewing import RenewingTransport
 from rota.credentials import Credentials
 
 HTTP = ("http", "https")
@@ -25,6 +26,14 @@ def transport_to(
 
     `direct`: also go to owners at what they advertise.
     """
+    transport = _transport_to(urls, headers, credentials, direct=direct)
+    may_change = credentials is not None and (credentials.token_file or credentials.cert_file)
+    return RenewingTransport(transport) if may_change else transport
+
+
+def _transport_to(
+    urls: Sequence[str], headers: Mapping[str, str] | None, credentials: Credentials | None, *, direct: bool
+) -> Transport:
     parts = [split_address(url) for url in urls]
     schemes = {each.scheme for each in parts}
     if len(schemes) > 1:

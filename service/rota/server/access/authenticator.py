@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from rota.access.caller import Caller
+from rota.access.claims import Issuer
 from rota.access.tokens import MalformedToken, Presented, TokenRecord, is_ours, parse, refusal_of
 from rota.api.access.identity import NO_CREDENTIALS, ORIGIN, Credentials, Identity, Policy, nobody
 from rota.observability.refusals import log_refusal
@@ -61,7 +62,7 @@ class ServerAuthenticator:
         self._tokens = tuple(tokens)
         self._bearers = bearers
         self._nobody = nobody(policy)
-        self._known: OrderedDict[bytes | Caller | None, tuple[float, Identity]] = OrderedDict()
+        self._known: OrderedDict[bytes | Caller | None, tuple[float, tuple[Issuer, ...], Identity]] = OrderedDict()
         self._looking: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -74,15 +75,18 @@ class ServerAuthenticator:
         if credentials is NO_CREDENTIALS:
             return self._nobody
         found = self._known.get(_key(credentials))
-        return found[1] if found is not None and time.monotonic() < found[0] else None
+        if found is None or time.monotonic() >= found[0] or found[1] != self.policy.document.issuers:
+            return None
+        return found[2]
 
     async def identify(self, credentials: Credentials) -> Identity:
+        issuers = self.policy.document.issuers
         try:
             identity, good_for_s = await self._verify(credentials), GOOD_FOR_S
         except Refused as refused:
             identity, good_for_s = nobody(self.policy, str(refused)), BAD_FOR_S
             log_refusal(_log, "credentials were refused", ORIGIN.get(), detail=str(refused))
-        self._known[_key(credentials)] = (time.monotonic() + good_for_s, identity)
+        self._known[_key(credentials)] = (time.monotonic() + good_for_s, issuers, identity)
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
         return identity
@@ -101,7 +105,7 @@ class ServerAuthenticator:
         if token.count(".") != 2:
             raise Refused("neither an API token nor a JWT")
         caller = await self._bearers.caller_of(token)
-        again = _Again(lambda: self._bearers.caller_of(token), self._looking)
+        again = _Again(caller, self.policy, lambda: self._bearers.caller_of(token), self._looking)
         return Identity(caller, self.policy, still_refused=again.refusal)
 
     async def _verify_token(self, token: str) -> Identity:
@@ -134,11 +138,20 @@ class ServerAuthenticator:
 class _Again:
     """An issuer's token that is used for longer than what was found out of it is good for, as by a stream.
 
-    It is verified again in the background, and the next use hears of that. While nobody can say anything of it, it
-    stays as it was.
+    It is verified again in the background, at once where the access file has other issuers, and the next use gets the
+    result. While no issuer answers, it stays as it was.
     """
 
-    def __init__(self, verify: Callable[[], Awaitable[Caller]], looking: set[asyncio.Task[None]]) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        policy: Policy,
+        verify: Callable[[], Awaitable[Caller]],
+        looking: set[asyncio.Task[None]],
+    ) -> None:
+        self._caller = caller
+        self._policy = policy
+        self._issuers = policy.document.issuers
         self._verify = verify
         self._looking = looking
         self._look_at = time.monotonic() + GOOD_FOR_S
@@ -146,9 +159,9 @@ class _Again:
 
     def refusal(self) -> str:
         """Why the token is not accepted any more; empty while it is."""
-        now = time.monotonic()
-        if now >= self._look_at and not self._refusal:
-            self._look_at = now + GOOD_FOR_S
+        now, issuers = time.monotonic(), self._policy.document.issuers
+        if (now >= self._look_at or issuers != self._issuers) and not self._refusal:
+            self._look_at, self._issuers = now + GOOD_FOR_S, issuers
             task = asyncio.create_task(self._look())
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
@@ -156,7 +169,8 @@ class _Again:
 
     async def _look(self) -> None:
         try:
-            await self._verify()
+            if await self._verify() != self._caller:
+                self._refusal = "the token names another caller by now"
         except Unanswered:
             return
         except Refused as refused:

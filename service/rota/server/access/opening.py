@@ -41,7 +41,8 @@ async def open_guard(settings: Settings, store: SqlStore) -> AsyncIterator[Guard
         raise CannotListen(f"access: {error}") from error
     authenticator = ServerAuthenticator(policy, [*files, stored], _bearers(policy))
     guard = Guard(authenticator, settings.limits)
-    running = [asyncio.create_task(stored.keep_looking()), asyncio.create_task(_keep_counting(guard, store))]
+    works = (stored.keep_looking(), _keep_counting(guard, store), guard.open_work.keep_sweeping())
+    running = [asyncio.create_task(work) for work in works]
     try:
         yield guard
     finally:

@@ -12,8 +12,8 @@ from rota.access.tokens import TokenRecord
 from rota.replica.ports import StoreUnavailable
 from rota.server.access.token_files import by_id
 
-LOOK_EVERY_S = 2.0
-"""So long a revoked token may go on at a replica."""
+LOOK_EVERY_S = 1.0
+"""So long a revoked token may go on at a replica; where work is open with it, one sweep longer."""
 LEAST_PAUSE_S = 0.25
 """Between two looks that unknown tokens have caused: whoever makes them up must not load the store."""
 NOTE_USE_EVERY_MS = 300_000

@@ -1,0 +1,121 @@
+"""Work that is open for longer than a moment, and its end where a new call of the same caller would be rejected.
+
+Credentials are revoked and expire, rules change, and sessions of the console end, while calls are parked and streams
+are open. Once a second each of them is checked by the guard, as a new call would be. What fails is ended with the
+rejection that a new call gets. The members stay: they expire unless another call keeps them alive (ADR 49).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from typing import Protocol, TypeVar
+
+from rota.protocol.errors import RejectedRequest
+
+SWEEP_EVERY_S = 1.0
+_LOOK_S = 0.1
+"""What an issuer or the store may need to answer, before the pieces are checked."""
+_AT_ONCE = 500
+"""Checked without a break, so that the event loop is not held up."""
+
+_log = logging.getLogger(__name__)
+
+Check = Callable[[], None]
+"""Raises `RejectedRequest` where a new call would be rejected."""
+End = Callable[[RejectedRequest], None]
+Result = TypeVar("Result")
+
+
+class Checked(Protocol):
+    """The identity of a caller, as far as it is needed here."""
+
+    def proof_refused(self) -> str:
+        """Why the proof is not accepted any more. May begin to verify it in the background, for the next time."""
+
+    def look_again(self) -> None:
+        """Rely on nothing that was decided a moment ago."""
+
+
+class OpenWork:
+    """All open work of a server. Each piece is checked in the context in which it began, which names its caller."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[object, tuple[Checked, Check, End]] = {}
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    @contextmanager
+    def hold(self, identity: Checked, check: Check, end: End) -> Iterator[None]:
+        """Check this piece for as long as it is open. `end` is called at most once."""
+        piece, context = object(), copy_context()
+        self._pieces[piece] = identity, lambda: context.run(check), end
+        try:
+            yield
+        finally:
+            self._pieces.pop(piece, None)
+
+    async def keep_sweeping(self) -> None:
+        """Run for as long as the server does."""
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """Check each piece once, and end those that fail."""
+        identities = {identity for identity, _, _ in self._pieces.values()}
+        for identity in identities:
+            _unless_broken(identity.proof_refused)
+        await asyncio.sleep(_LOOK_S)
+        for identity in identities:
+            identity.look_again()
+        for number, (piece, (_, check, end)) in enumerate(tuple(self._pieces.items())):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if piece not in self._pieces:
+                continue
+            try:
+                _unless_broken(check)
+            except RejectedRequest as rejected:
+                del self._pieces[piece]
+                end(rejected)
+
+
+def _unless_broken(check: Callable[[], object]) -> None:
+    """A bug of ours in one check must not end the sweeps for all other callers."""
+    try:
+        check()
+    except RejectedRequest:
+        raise
+    except Exception:
+        _log.exception("an open call or stream could not be checked; it goes on")
+
+
+class Ending:
+    """Interrupts what a piece of work awaits when the piece is ended. For one task at a time."""
+
+    def __init__(self) -> None:
+        self.rejection: RejectedRequest | None = None
+        self._timeout: asyncio.Timeout | None = None
+
+    def end(self, rejection: RejectedRequest) -> None:
+        self.rejection = rejection
+        if self._timeout is not None:
+            self._timeout.reschedule(asyncio.get_running_loop().time())
+
+    async def wait_for(self, work: Callable[[], Awaitable[Result]]) -> Result:
+        """Await the work; cancel it and raise the rejection where the piece is ended before it is done."""
+        try:
+            if self.rejection is None:
+                async with asyncio.timeout(None) as self._timeout:
+                    return await work()
+        except TimeoutError:
+            if self.rejection is None:
+                raise
+        finally:
+            self._timeout = None
+        raise self.rejection

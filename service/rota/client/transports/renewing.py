@@ -1,0 +1,54 @@
+"""Goes on with the next credentials where the last ones expired while a call was parked or a watch was open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from rota.client.errors import Unauthenticated
+from rota.client.transports.port import Answer, GroupEvent, Transport
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import Request
+from rota.wire.routes import parks
+
+LONG_S = 1.0
+"""After so long, the file of the token or of the certificate may hold another one than the server was shown."""
+
+
+class RenewingTransport:
+    """A transport whose credentials are read again with each request.
+
+    The server ends open work when its proof expires. A parked call is then sent once more, and a watch ends as it does
+    when a server drains: the next request shows what the files hold by now, and its answer counts.
+    """
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+
+    async def send(self, request: Request, *, timeout_ms: int) -> Answer:
+        """As `Transport.send`."""
+        began = _now()
+        answer = await self._inner.send(request, timeout_ms=timeout_ms)
+        took_s = _now() - began
+        if answer.reply.error is not ErrorCode.UNAUTHENTICATED or not parks(request) or took_s < LONG_S:
+            return answer
+        return await self._inner.send(request, timeout_ms=max(1, timeout_ms - int(took_s * 1000)))
+
+    async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
+        """As `Transport.watch`."""
+        began = _now()
+        try:
+            async with aclosing(self._inner.watch(namespace, group_id, after_revision)) as events:  # type: ignore[type-var]
+                async for event in events:
+                    yield event
+        except Unauthenticated:
+            if _now() - began < LONG_S:
+                raise
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
