@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import socket
+import stat
 from pathlib import Path
 
 import pytest
@@ -124,12 +126,69 @@ def test_tokens_may_be_kept_in_a_file(rota: Rota, tmp_path: Path) -> None:
     assert rota("token", "list", "--file", file, "-o", "name").out == ""
 
 
+DAY_MS = 86_400_000
+
+
+def test_a_token_expires_unless_its_maker_says_that_it_does_not(rota: Rota, tmp_path: Path) -> None:
+    file = ("--file", str(tmp_path / "tokens.json"))
+    lives = {
+        "plain": (),
+        "brief": ("--expires-in", "13d"),
+        "month": ("--expires-in", "15d"),
+        "ever": ("--never-expires",),
+    }
+
+    told = {name: rota("token", "create", name, *options, *file).err for name, options in lives.items()}
+    listed = rota("token", "list", *file, "-o", "json")
+    table = rota("token", "list", *file)
+
+    days = {
+        each["name"]: each["expires_at_ms"] and (each["expires_at_ms"] - each["created_at_ms"]) // DAY_MS
+        for each in json.loads(listed.out)
+    }
+    assert days == {"plain": 90, "brief": 13, "month": 15, "ever": None}
+    assert ("expires in 89d" in told["plain"] or "in 90d" in told["plain"], "never expires" in told["ever"]) == (
+        True,
+        True,
+    )
+    for done in (listed, table):
+        assert [line.split("(")[1].split(")")[0] for line in done.err.splitlines()] == ["brief"]
+        assert "create another one of that name" in done.err
+    assert "never" in table.out
+
+
+def test_a_token_is_written_for_its_owner_alone(rota: Rota, tmp_path: Path) -> None:
+    """Also where another file, or a link to one, is in its place."""
+    tokens, out, elsewhere = tmp_path / "tokens.json", tmp_path / "worker.token", tmp_path / "elsewhere"
+    elsewhere.write_text("kept")
+    out.symlink_to(elsewhere)
+    before = os.umask(0o022)
+    try:
+        made = rota("token", "create", "ci", "--out", str(out), "--file", str(tokens))
+        first = out.read_text()
+        failed = rota("token", "create", "ci", "--out", str(out), "--file", str(elsewhere))
+        stayed = out.read_text() == first
+        again = rota("token", "create", "ci", "--out", str(out), "--file", str(tokens))
+    finally:
+        os.umask(before)
+
+    assert (made.exit_code, made.out, failed.exit_code, again.exit_code) == (0, "", 1, 0)
+    assert "rota_" not in made.err
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    assert (stayed, out.read_text() != first, out.read_text().startswith("rota_")) == (True, True, True)
+    assert (elsewhere.read_text(), out.is_symlink()) == ("kept", False)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["elsewhere", "tokens.json", "worker.token"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "message"),
     [
         (("create", "a b"), 2, "a token's name is"),
         (("create", "ci", "--allow", "fly"), 2, "'fly' is no action or role"),
         (("create", "ci", "--expires-in", "soon"), 2, "--expires-in must be"),
+        (("create", "ci", "--expires-in", "1d", "--never-expires"), 2, "either --expires-in or --never-expires"),
+        (("create", "ci", "--out", "/no/such/folder/token"), 1, "/no/such/folder/token cannot be written"),
+        (("create", "ci", "--out", "/"), 1, "/ cannot be written: it is a folder"),
         (("revoke", "nobody"), 3, "there is no token nobody"),
     ],
 )

@@ -21,6 +21,11 @@ SECRET_CHARS = 43
 CHECKSUM_CHARS = 6
 RANDOM_BYTES = 40
 """Eight for the id, 32 for the secret."""
+_DAY_MS = 86_400_000
+LIFE_MS = 90 * _DAY_MS
+"""Of a token whose maker does not say when it expires."""
+SOON_MS = 14 * _DAY_MS
+"""So long before a token expires its successor should be made."""
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _TOKEN = re.compile(
     rf"rota_([0-9A-Za-z]{{{ID_CHARS}}})_([0-9A-Za-z]{{{SECRET_CHARS}}})([0-9A-Za-z]{{{CHECKSUM_CHARS}}})"
@@ -75,6 +80,12 @@ def state_of(record: TokenRecord, now_ms: int) -> str:
     if record.revoked_at_ms is not None:
         return "revoked"
     return "expired" if record.expires_at_ms is not None and record.expires_at_ms <= now_ms else "good"
+
+
+def ends_soon(record: TokenRecord, now_ms: int) -> bool:
+    """Whether a token that is good expires so soon that another one should take its place."""
+    is_good = state_of(record, now_ms) == "good"
+    return is_good and record.expires_at_ms is not None and record.expires_at_ms - now_ms <= SOON_MS
 
 
 def mint(random: bytes) -> str:

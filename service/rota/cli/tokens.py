@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from errno import EISDIR
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rota.access.tokens import TokenRecord, state_of
+from rota.access.tokens import LIFE_MS, TokenRecord, ends_soon, state_of
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import OutputFormat, Store, shared, store_url
 from rota.cli.output import Output, print_items, tell
@@ -51,14 +53,19 @@ def create(
         list[str] | None, typer.Option("--group", help="Which groups; NAME, or PREFIX*; repeatable. [all]")
     ] = None,
     topic: Annotated[list[str] | None, typer.Option("--topic", help="Which topics, likewise. [all]")] = None,
-    expires_in: Annotated[
-        str | None, typer.Option(metavar="TIME", help="30d, 12h, 15m, 90s; without it, it does not expire.")
-    ] = None,
+    expires_in: Annotated[str | None, typer.Option(metavar="TIME", help="30d, 12h, 15m, 90s. [90d]")] = None,
+    never_expires: Annotated[bool, typer.Option("--never-expires", help="It is good until it is revoked.")] = False,
     note: Annotated[str, typer.Option(help="What it is for, for people.")] = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write it to this file, for its owner alone, and do not print it.")
+    ] = None,
     store: Store = None,
     file: File = None,
 ) -> None:
-    """Make a token and print it, this once. Only its digest is kept.
+    """Make a token and print it, this once. Only its digest is kept. It expires after 90 days, unless told otherwise.
+
+    With --out a file takes the token, which no other user of the machine can read, whatever the umask says; a file
+    that is there is replaced.
 
     Its scope is what --allow says, in these namespaces; without --allow it may do what rules say of token:NAME. To
     rotate, create another one of the same name, bring it out, and revoke the first by its id.
@@ -77,32 +84,40 @@ def create(
         presented.digest,
         _scope(name, allow, namespace, group, topic),
         created_at_ms=now_ms,
-        expires_at_ms=None if expires_in is None else now_ms + _milliseconds(expires_in),
+        expires_at_ms=_end_of(expires_in, now_ms, never_expires=never_expires),
         note=note,
     )
-    _run(_vault(store, file).add(record, _act(note)))
-    tell(f"token {record.token_id} for {name} is made; this is the only time that it is shown")
-    print(text)
+    with _shown(text, out):
+        _run(_vault(store, file).add(record, _act(note)))
+        ends = "never expires" if record.expires_at_ms is None else f"expires {until(record.expires_at_ms)}"
+        where = "this is the only time that it is shown" if out is None else f"it is in {out}"
+        tell(f"token {record.token_id} for {name} is made and {ends}; {where}")
 
 
 @app.command("list")
 def list_tokens(context: typer.Context, store: Store = None, file: File = None, output: OutputFormat = None) -> None:
     """List tokens by id and name, with what they may do and whether they are good. Shows no secrets: none are kept.
 
-    When a token was last used is kept to within five minutes, of those in a store.
+    Tokens that expire within 14 days are named on stderr. When a token was last used is kept to within five minutes, of
+    those in a store.
     """
     chosen = shared(context, output=output).output
-    items = [_item(record) for record in _run(_vault(store, file).read())]
+    records = _run(_vault(store, file).read())
+    items = [_item(record) for record in records]
     if chosen is Output.TABLE:
         for item in items:
             expires_at_ms = item.pop("expires_at_ms")
             item["created"] = ago(item.pop("created_at_ms"))
             last_used_at_ms = item.pop("last_used_at_ms")
             item["last_used"] = last_used_at_ms and ago(last_used_at_ms)
-            item["expires"] = expires_at_ms and until(expires_at_ms) if item["state"] == "good" else None
+            item["expires"] = _expires(expires_at_ms) if item["state"] == "good" else None
             item["scope"] = "; ".join(item["scope"])
     columns = ("token_id", "name", "state", "created", "last_used", "expires", "scope", "note")
     print_items(items, chosen, columns=columns, name="token_id")
+    for record in records:
+        if ends_soon(record, _now_ms()):
+            named = f"token {record.token_id} ({record.name})"
+            tell(f"{named} expires {_expires(record.expires_at_ms)}: create another one of that name")
 
 
 @app.command("revoke")
@@ -150,6 +165,45 @@ def history(
             item["when"] = ago(item.pop("at_ms"))
     columns = ("when", "done", "name", "token_id", "by", "origin", "note")
     print_items(items, chosen, columns=columns, name="token_id")
+
+
+def _end_of(expires_in: str | None, now_ms: int, *, never_expires: bool) -> int | None:
+    if never_expires:
+        if expires_in is not None:
+            raise CommandFailed("either --expires-in or --never-expires", Exit.USAGE)
+        return None
+    return now_ms + (LIFE_MS if expires_in is None else _milliseconds(expires_in))
+
+
+def _expires(expires_at_ms: int | None) -> str:
+    return "never" if expires_at_ms is None else until(expires_at_ms)
+
+
+@contextmanager
+def _shown(text: str, out: Path | None) -> Iterator[None]:
+    """Show the token once the work within has succeeded: print it, or put it into the file.
+
+    The file is written before that, and put in its place afterwards. So no token is made that is lost on a full disk,
+    and where none is made, a file that was there stays.
+    """
+    if out is None:
+        yield
+        print(text)
+        return
+    from rota.server.private_files import write_beside
+
+    try:
+        if out.is_dir():
+            raise IsADirectoryError(EISDIR, "it is a folder")
+        written = write_beside(out, f"{text}\n")
+    except OSError as error:
+        raise CommandFailed(f"{out} cannot be written: {error.strerror}") from error
+    try:
+        yield
+        written.replace(out)
+    except BaseException:
+        written.unlink(missing_ok=True)
+        raise
 
 
 def _act_item(told: TokenAct) -> dict[str, Any]:

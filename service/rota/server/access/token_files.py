@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from rota.access.document import InvalidAccess
 from rota.access.tokens import TokenRecord
 from rota.server.access.files import LOOK_EVERY_S, Reread
+from rota.server.private_files import write_private
 from rota.wire.token_records import decode_record, encode_record
 
 
@@ -52,13 +51,4 @@ def write_tokens(path: Path, records: Sequence[TokenRecord]) -> None:
     """Replace the file at once, readable for its owner alone: a server sees the old tokens or the new ones."""
     document = {"tokens": [encode_record(record) for record in records]}
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(document, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_private(path, json.dumps(document, indent=1))
