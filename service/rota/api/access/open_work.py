@@ -19,7 +19,7 @@ from rota.protocol.errors import RejectedRequest
 SWEEP_EVERY_S = 1.0
 _LOOK_S = 0.1
 """What an issuer or the store may need to answer, before the pieces are checked."""
-_AT_ONCE = 500
+_AT_ONCE = 200
 """Checked without a break, so that the event loop is not held up."""
 
 _log = logging.getLogger(__name__)
