@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -20,11 +21,16 @@ from rota.protocol.messages import (
     FetchOffsets,
     FetchReply,
     Heartbeat,
+    JoinGroup,
     JoinReply,
     ListGroups,
     ListReply,
     ListTopics,
     OffsetToCommit,
+    Protocol,
+    PutTopic,
+    SyncGroup,
+    SyncReply,
 )
 from rota.replica import forwarding
 from rota.replica.ports import Replica, ShardNews
@@ -32,6 +38,7 @@ from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.routing import RoutedCoordinator
 from rota.storage.memory import MemoryTables
+from rota.types.plain import decode_plain_assignment
 from tests.runtime.conftest import NOW, FaultyStore, a_join, a_stable_member, until
 
 SHARDS = 16
@@ -244,6 +251,29 @@ async def test_without_forwarding_the_client_is_told_the_owner(tables: MemoryTab
 
     assert answer.reply.error is ErrorCode.NOT_COORDINATOR
     assert answer.owner == "http://r1"
+
+
+async def test_without_forwarding_the_server_assigns_all_topics(tables: MemoryTables) -> None:
+    """The topics of a group may be in the shards of other replicas than its owner."""
+    async with a_replica(tables, "r1", forward=False) as first, a_replica(tables, "r2", forward=False) as second:
+        await settled([first, second])
+        topic = a_group_of(second)
+        await second.routed.call(PutTopic("default", topic, 2))
+        metadata = json.dumps({"topics": [topic]}).encode()
+        joining = a_join(protocols=(Protocol("server:range", metadata),), protocol_type="consumer")
+        synced = await _synced(first, replace(joining, group_id=a_group_of(first)))
+
+    assert decode_plain_assignment(synced.assignment) == ((topic, 0), (topic, 1))
+
+
+async def _synced(replica: RunningReplica, joining: JoinGroup) -> SyncReply:
+    """The first member of a group has joined and has its assignment."""
+    joined = (await replica.routed.call(joining)).reply
+    assert isinstance(joined, JoinReply), joined
+    sync = SyncGroup("default", joining.group_id, joined.member_id, joined.generation_id)
+    synced = (await replica.routed.call(sync)).reply
+    assert isinstance(synced, SyncReply)
+    return synced
 
 
 async def test_a_replica_that_stops_costs_its_groups_no_generation_and_its_clients_no_error(

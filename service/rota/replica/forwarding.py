@@ -138,7 +138,8 @@ Steps: TypeAlias = Generator[Step, tuple[Any, int], Found]
 class Forwarding:
     """Sends each call where its shard is, by what this replica knows of the owners.
 
-    `here` are the shards in this replica's memory. Without `forwards` a client has to find the owner by itself.
+    `here` are the shards in this replica's memory. Without `forwards` a client has to find the owner of a group or topic
+    by itself.
     """
 
     def __init__(self, known: KnownOwners, here: Container[int], *, forwards: bool = True) -> None:
@@ -243,13 +244,12 @@ class Forwarding:
         return recorded
 
     def _list(self, request: ListGroups | ListTopics, now_ms: int) -> Steps[Answer]:
-        """A page of all shards, retried while some have no owner, or an owner does not answer: it decides nothing."""
+        """A page of all shards, retried while some have no owner, or an owner does not answer: it decides nothing.
+
+        Without `forwards`, too: no single owner has the whole list, and this replica assigns groups by all topics.
+        """
         if isinstance(request, ListTopics):
             request = replace(request, version="", wait_ms=0)
-        answer: Answer
-        if not self.forwards:
-            answer, _ = yield AskHere(request)
-            return answer
         give_up_ms = now_ms + MOVE_MS
         answer, now_ms = yield from self._list_everywhere(request)
         while answer.reply.error in UNANSWERED and now_ms < give_up_ms and not self.is_draining:

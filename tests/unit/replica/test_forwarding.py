@@ -416,13 +416,21 @@ def test_a_listing_that_a_shard_refuses_is_refused() -> None:
     assert shell.call(ListGroups("default")).reply.error is ErrorCode.INVALID_REQUEST
 
 
-def test_a_listing_of_topics_waits_for_nothing_and_without_forwarding_asks_this_replica() -> None:
+def test_a_listing_of_topics_waits_for_nothing() -> None:
     shell = Shell(Answer(ListTopicsReply(), shards=(0, 1)))
-    shell.forwarding.forwards = False
 
     assert shell.call(ListTopics("default", wait_ms=500, version="v")).reply.error is ErrorCode.NONE
     (asked,) = shell.steps
     assert asked == AskHere(ListTopics("default", version="", wait_ms=0))
+
+
+def test_a_listing_asks_all_replicas_without_forwarding_too() -> None:
+    shell = Shell(page(), page(0, group_id="b"), page(1, group_id="a")).owned_by(ONE)
+    shell.forwarding.forwards = False
+
+    shell.call(ListGroups("default"))
+
+    assert shell.asked() == ["", "r1", "r2"]
 
 
 def test_topics_of_all_replicas_are_one_page() -> None:
