@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat
+from rota.replica.going_back import Setback
 from rota.replica.ports import Floor, StoreUnavailable
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
@@ -31,8 +32,8 @@ class FloorsGate(FaultyStore):
 class Counting(Telemetry):
     shards = 0
 
-    def on_store_went_back(self, shards: int) -> None:
-        self.shards += shards
+    def on_store_went_back(self, setbacks: Sequence[Setback]) -> None:
+        self.shards += len(setbacks)
 
 
 def a_store() -> FloorsGate:

@@ -76,7 +76,7 @@ shared("claimed_lease_counts_from_the_answer", "aesthetics D2, faults R8", "S15"
 shared("lease_counts_from_the_answer", "faults R3", "S15")
 shared("a_lease_that_ran_out_is_renewed", "faults R4", "L1 L2 L6 L7")
 shared("stale_renewal_reinstalls", "aesthetics D2", "S11 S15 L7 crash", 56, 170)
-shared("replies_after_the_lease", "aesthetics D2, faults R6", "S15", 21, 32)
+shared("replies_after_the_lease", "aesthetics D2, faults R6", "S15", 83)
 
 
 @contextmanager
@@ -115,8 +115,8 @@ shared("a_call_of_unknown_outcome_is_sent_again", "aesthetics D2", "S13", 1, 3)
 
 # --- shared sessions ----------------------------------------------------------------------------------
 
-shared("the_others_are_not_asked_before_an_expiry", "aesthetics D2, faults R9", "L1")
-shared("a_new_owner_ignores_what_was_left_of_sessions", "aesthetics D2", "L2")
+shared("the_others_are_not_asked_before_an_expiry", "aesthetics D2, faults R9", "L1", 2620)
+shared("a_new_owner_ignores_what_was_left_of_sessions", "aesthetics D2", "L2", 877)
 
 
 # --- what no finding had, but a net of this kind must find ----------------------------------------------

@@ -138,8 +138,8 @@ Steps: TypeAlias = Generator[Step, tuple[Any, int], Found]
 class Forwarding:
     """Sends each call where its shard is, by what this replica knows of the owners.
 
-    `here` are the shards in this replica's memory. Without `forwards` a client has to find the owner of a group or topic
-    by itself.
+    `here` are the shards in this replica's memory. Without `forwards` a client has to find the owner of a group or
+    topic by itself.
     """
 
     def __init__(self, known: KnownOwners, here: Container[int], *, forwards: bool = True) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeAlias
 
 from rota.group.result import Timer
 from rota.protocol.messages import Request
@@ -15,6 +16,9 @@ from rota.runtime.host import ShardHost
 
 INLINE_SIZE = 2_000
 """Partitions and members up to which a thread would cost more than it spares the event loop."""
+
+Outcome: TypeAlias = Mapping[str, bytes] | str
+"""The assignments of a group, or why there are none."""
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +35,8 @@ class ServerAssigner:
         self._ask = ask
         self._clock = clock
         self._hosts = hosts
+        self.compute: Callable[[Compute], Awaitable[Outcome]] = compute
+        """Replaced by the simulator, where computing may take long."""
         self._assigning = Assigning()
         self._wake = asyncio.Event()
 
@@ -68,15 +74,15 @@ class ServerAssigner:
                 answer = await self._ask(request)
                 self._assigning.listed(do, answer, self._clock.monotonic_ms())
             case Compute():
-                self._assigning.handed_in(do, taken=self._hand_in(do, await _outcome(do)))
+                self._assigning.handed_in(do, taken=self._hand_in(do, await self.compute(do)))
         self._wake.set()
 
-    def _hand_in(self, do: Compute, outcome: Mapping[str, bytes] | str) -> bool:
+    def _hand_in(self, do: Compute, outcome: Outcome) -> bool:
         host = self._hosts.get(do.owned.shard_id)
         return host is not None and host.owned is do.owned and host.finish_job(do.job, outcome)
 
 
-async def _outcome(do: Compute) -> Mapping[str, bytes] | str:
+async def compute(do: Compute) -> Outcome:
     """The assignments, or why there are none: a strategy that breaks must not end the task of all groups."""
     job = do.job
     size = sum(facts.partitions for facts in do.topics.values()) + len(job.generation.members)

@@ -268,7 +268,7 @@ class Ownership:
 
     def _report_setbacks(self, setbacks: Sequence[Setback]) -> None:
         self.setback = f"the store went back to an earlier state: {len(setbacks)} shards have lost lines"
-        self._telemetry.on_store_went_back(len(setbacks))
+        self._telemetry.on_store_went_back(setbacks)
         report_setbacks(setbacks)
 
     async def _raise_floors(self, floors: Mapping[int, Floor]) -> None:

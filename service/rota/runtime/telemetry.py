@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rota.replica.going_back import Setback
 from rota.replica.ports import JournalEvent
 
 
@@ -34,8 +35,8 @@ class Telemetry:
     def on_store_failed(self, operation: str) -> None:
         """The store did not answer: `commit` or `leases`."""
 
-    def on_store_went_back(self, shards: int) -> None:
-        """The store went back to an earlier state: so many shards have lost lines."""
+    def on_store_went_back(self, setbacks: Sequence[Setback]) -> None:
+        """The store went back to an earlier state: these shards have lost lines."""
 
     def on_expired(self, lateness_ms: int) -> None:
         """A member was expired, at most so long after its deadline."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 
 from rota.observability.metrics import Metrics
+from rota.replica.going_back import Setback
 from rota.replica.ports import JournalEvent
 from rota.runtime.telemetry import Telemetry
 from rota.server.transitions import TransitionLog
@@ -77,8 +78,8 @@ class ServerTelemetry(Telemetry):
     def on_store_failed(self, operation: str) -> None:
         self._metrics.store_failed(operation)
 
-    def on_store_went_back(self, shards: int) -> None:
-        self._metrics.store_went_back(shards)
+    def on_store_went_back(self, setbacks: Sequence[Setback]) -> None:
+        self._metrics.store_went_back(len(setbacks))
 
     def on_expired(self, lateness_ms: int) -> None:
         self._metrics.member_expired(lateness_ms)

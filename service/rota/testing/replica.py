@@ -18,6 +18,7 @@ from rota.group.rows import SideCommit
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import GroupRequest, JoinGroup, Request, refuse
 from rota.replica.confirmation import NOT_OWNED, needs_confirmation
+from rota.replica.going_back import StoreMemory
 from rota.replica.group_commit import Append, GroupCommit, ReadSideCommits
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard, Ready
 from rota.replica.ports import Answer
@@ -311,6 +312,10 @@ class Replica(ReplicaProcess):
     @property
     def owned(self) -> dict[int, OwnedShard]:
         return self.keeper.leases.owned
+
+    @property
+    def memory(self) -> StoreMemory:
+        return self.keeper.known.memory
 
     def drop(self, owned: OwnedShard, reason: str, code: ErrorCode = NOT_AVAILABLE, *, undecided: bool = False) -> None:
         """Stop answering for a shard; each waiting call is told to ask again."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from rota.group.shard import Shard
+from rota.replica.going_back import StoreMemory
 from rota.testing.scheduler import Process
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ class ReplicaProcess(Process, ABC):
     @abstractmethod
     def owned(self) -> Mapping[int, ServedShard]:
         """The shards in its memory, by shard id."""
+
+    @property
+    @abstractmethod
+    def memory(self) -> StoreMemory:
+        """What it remembers of the store."""
 
     @abstractmethod
     def receive(self, delivery: Delivery) -> None:

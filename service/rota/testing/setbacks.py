@@ -10,9 +10,9 @@ these worlds have rules of their own, about what must hold all the same:
 * after one lease, nothing is answered that the store has lost (D1, S15), and the rest is as the journal says (S14);
 * without faults, the groups agree again within the usual time (L7).
 
-G1 and G2 have one exception, by rule: where the server's timeline cannot be read, or the store goes back behind an
-earlier failover, a replica that does not know of the lost lines cannot notice. It may claim and grant until a replica
-that knows has raised the floor.
+G1 and G2 have one exception, by rule: where the server's timeline cannot be read, or the store goes back to a state in
+which the shard was not yet renewed after an earlier failover, a replica that does not know of the lost lines cannot
+notice, or not that it is the second time. It may claim and grant until a floor is above all that was granted.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from random import Random
 from typing import Any
 
 from rota.group import records as r
+from rota.protocol.ids import shard_of
 from rota.replica.going_back import Known, Setback, is_setback
 from rota.replica.owned_shard import Batch
 from rota.replica.ports import Floor, ShardClaim, ShardOwner
 from rota.testing.history import GroupKey, Landed
-from rota.testing.profiles import Parts, Profile, parts_of, profile_of, with_parts
-from rota.testing.replica import Replica
+from rota.testing.profiles import Profile, parts_of, profile_of, with_parts
 from rota.testing.replicas import ReplicaProcess
 from rota.testing.scheduler import Process
 from rota.testing.store import Answer, SimulatedStore, Tables
@@ -140,34 +140,30 @@ class SetbackStore(SimulatedStore):
     on_landed: Callable[[Batch], None]
 
 
-class SetbackWorld(World):
-    """A world whose store goes back once or twice. What is drawn for it has a stream of its own."""
+class SetbackRules(World):
+    """The setbacks of a world, and the rules about them. What is drawn for it has a stream of its own."""
 
     store: SetbackStore
 
-    def __init__(self, seed: int, profile: Profile | None = None, without: Without = NOTHING) -> None:
-        profile = profile or profile_of(seed)
-        parts = parts_of(seed, profile)
-        parts = replace(parts, beside=parts.beside - {"prune"})
+    def prepare(self, seed: int) -> None:
+        """BEFORE the world is made."""
         self.backs: list[Back] = []
         self._draws = Random(f"{seed}:setbacks")
         self._highest: dict[GroupKey, int] = {}
         self._epochs: dict[int, int] = {}
         self._excused: set[int] = set()
-        """Shards that a replica may serve that does not know what they have lost."""
+        """Shards of which generations were lost, and no floor is above them yet."""
+        self._excused_epochs: set[int] = set()
+        """Shards of which epochs were lost, and no floor is above them yet."""
         self._found_ms: dict[ReplicaProcess, int] = {}
-        super().__init__(seed, with_parts(profile, parts), parts, without)
+
+    def plan_setbacks(self) -> None:
+        """AFTER the world is made."""
         self.store.on_landed = self._note_generations
         self.store.tables.on_floors = self._note_floors
         self.is_visible = self._draws.random() < 0.5
         if self.is_visible:
             self.store.tables.timeline = "0"
-        self._draw_setbacks(parts)
-
-    def _new_store(self) -> SetbackStore:
-        return SetbackStore(self.scheduler, self.rng, self.profile, self.history)
-
-    def _draw_setbacks(self, _parts: Parts) -> None:
         until_ms = self.profile.safety_ms
         for first_ms, last_ms in ((2_500, until_ms // 2), (until_ms // 2 + 2_000, until_ms - 500)):
             if first_ms < last_ms and (not self.backs or self._draws.random() < 0.4):
@@ -183,23 +179,25 @@ class SetbackWorld(World):
             self.scheduler.after(back.behind_ms, None, self._go_back, back, self.store.snapshot())
 
     def _go_back(self, back: Back, to: Snapshot) -> None:
+        timeline = self.store.tables.timeline
         self.store.go_back(to)
         self.sometimes("the store went back")
         if back.is_visible:
             self.store.tables.timeline = str(back.at_ms)
         for replica in self.replicas.values():
-            if not replica.dead and isinstance(replica, Replica):
+            if not replica.dead:
                 self._note_knower(back, replica)
-        is_behind = any(each.at_ms > back.at_ms - back.behind_ms for each in self.backs if each.at_ms < back.at_ms)
-        if is_behind or not back.is_visible:
-            self._excused |= set(range(self.profile.shards))
+        noticed = {shard_id for shard_id, row in to.shards.items() if back.is_visible and row.timeline == timeline}
+        unnoticed = set(range(self.profile.shards)) - noticed
+        self._excused |= unnoticed
+        self._excused_epochs |= unnoticed
 
     def _rows(self) -> dict[int, ShardOwner]:
         return {row.shard_id: row for row in self.store.tables.owners()}
 
-    def _note_knower(self, back: Back, replica: Replica) -> None:
+    def _note_knower(self, back: Back, replica: ReplicaProcess) -> None:
         rows = self._rows()
-        for shard_id, known in replica.keeper.known.memory.ask().known.items():
+        for shard_id, known in replica.memory.ask().known.items():
             if _is_gone(known, rows.get(shard_id)):
                 back.knowers.setdefault(replica, {})[shard_id] = known
                 if shard_id in replica.owned:
@@ -224,8 +222,7 @@ class SetbackWorld(World):
         self.sometimes("a replica finds that the store went back")
 
     def note_owners_read(self, replica: ReplicaProcess, sent_ms: int) -> None:
-        assert isinstance(replica, Replica)
-        if replica.keeper.known.memory.setbacks or sent_ms <= self._found_ms.get(replica, -1):
+        if replica.memory.setbacks or sent_ms <= self._found_ms.get(replica, -1):
             return  # Found outside of a round: the next one has begun. Or found while this read was under way.
         for back in [each for each in self.backs if sent_ms >= each.at_ms]:
             for shard_id, known in back.knowers.pop(replica, {}).items():
@@ -236,14 +233,20 @@ class SetbackWorld(World):
     def note_claims(self, claims: list[ShardClaim], replica_id: str) -> None:
         super().note_claims(claims, replica_id)
         for claim in claims:
-            if claim.epoch <= self._epochs.get(claim.shard_id, 0) and claim.shard_id not in self._excused:
+            if claim.epoch <= self._epochs.get(claim.shard_id, 0) and claim.shard_id not in self._excused_epochs:
                 self.violation(f"G2 shard {claim.shard_id}: epoch {claim.epoch} was there before")
             self._epochs[claim.shard_id] = max(claim.epoch, self._epochs.get(claim.shard_id, 0))
 
     def _note_floors(self, floors: Mapping[int, Floor]) -> None:
         for shard_id, floor in floors.items():
-            if floor.generation_id:
+            if floor.generation_id > self._highest_of(shard_id):
                 self._excused.discard(shard_id)
+            if floor.epoch >= self._epochs.get(shard_id, 0):
+                self._excused_epochs.discard(shard_id)
+
+    def _highest_of(self, shard_id: int) -> int:
+        of_shard = (key for key in self._highest if shard_of(*key, self.profile.shards) == shard_id)
+        return max((self._highest[key] for key in of_shard), default=0)
 
     def _note_generations(self, batch: Batch) -> None:
         for entry in batch.entries:
@@ -271,6 +274,21 @@ class SetbackWorld(World):
             and (replica, shard_id) in back.noted
             and (floor := self.store.tables.floor_of(shard_id)) <= highest
         ]
+
+
+class SetbackWorld(SetbackRules):
+    """A simulated world whose store goes back once or twice."""
+
+    def __init__(self, seed: int, profile: Profile | None = None, without: Without = NOTHING) -> None:
+        profile = profile or profile_of(seed)
+        parts = parts_of(seed, profile)
+        parts = replace(parts, beside=parts.beside - {"prune"})
+        self.prepare(seed)
+        super().__init__(seed, with_parts(profile, parts), parts, without)
+        self.plan_setbacks()
+
+    def _new_store(self) -> SetbackStore:
+        return SetbackStore(self.scheduler, self.rng, self.profile, self.history)
 
 
 def _is_gone(known: Known, row: ShardOwner | None) -> bool:

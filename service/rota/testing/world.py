@@ -95,7 +95,7 @@ class World:
         """Groups whose members hold on to their partitions while they join."""
         self.served = frozenset(self.groups[:1] if seed % 10 == 8 else ())
         """Groups that leave assigning to the server."""
-        self.topics = SimulatedTopics(self)
+        self.topics = self._new_topics()
         self.is_unruly = seed // 8 % 4 == 3
         """In some worlds, of all profiles, a client acts under names that are not its own."""
         self.replica_ids = [f"r{number}" for number in range(self.profile.replicas)]
@@ -108,6 +108,9 @@ class World:
     def new_replica(self, replica_id: str) -> ReplicaProcess:
         """Start a replica, for the first time or after it has ended."""
         return Replica(self, replica_id)
+
+    def _new_topics(self) -> SimulatedTopics:
+        return SimulatedTopics(self)
 
     def _new_nemesis(self) -> Nemesis:
         return Nemesis(self)

@@ -93,7 +93,8 @@ class PeersOfReplica:
 
     async def tell_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
         for peer in peers:
-            self._notify(peer, lambda target: target.local.hear_of_topics(namespaces))
+            if not self._world.topics.is_notification_lost():
+                self._notify(peer, lambda target: target.local.hear_of_topics(namespaces))
 
     async def close(self) -> None:
         """There is no connection to close."""

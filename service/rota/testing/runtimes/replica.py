@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rota.group.records import AssignmentSynced
 from rota.group.shard import Shard
 from rota.protocol.messages import (
     GetLeader,
@@ -17,6 +18,7 @@ from rota.protocol.messages import (
     Request,
     parks_for_ms,
 )
+from rota.replica.going_back import Setback, StoreMemory
 from rota.replica.ports import Answer, JournalEvent
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.host import ShardHost
@@ -96,10 +98,14 @@ class Witness(Telemetry):
         self._replica = replica
         self._hosts: dict[int, ShardHost] = {}
 
-    def on_events(self, shard_id: int, _events: Sequence[JournalEvent]) -> None:
+    def on_events(self, shard_id: int, events: Sequence[JournalEvent]) -> None:
         host = self._replica.hosts.get(shard_id)
         if host is not None and host.is_settled() and not self._world.is_over:
             self._world.compare_with_store(Served(host.shard, host.claim.epoch))
+        for event in events:
+            if event.kind == AssignmentSynced.kind and (event.namespace, event.group_id) in self._world.served:
+                is_anew = event.payload.get("resync")
+                self._world.sometimes("the server assigned anew" if is_anew else "the server assigned")
 
     def on_shard_loaded(self, shard_id: int, epoch: int, _groups: int, _seconds: float) -> None:
         host = self._hosts[shard_id] = self._replica.hosts[shard_id]
@@ -116,6 +122,9 @@ class Witness(Telemetry):
                 f"L10 shard {shard_id}: {self._replica.owner_id} lets go of what it could have written"
             )
         self._world.sometimes(f"shard dropped: {reason.partition(':')[0]}")
+
+    def on_store_went_back(self, setbacks: Sequence[Setback]) -> None:
+        self._world.note_setbacks(self._replica, setbacks)
 
     def on_late_timer(self, _lateness_ms: int) -> None:
         self._world.sometimes("timers were late and held back")
@@ -154,6 +163,7 @@ class RuntimeReplica(ReplicaProcess):
             liveness=liveness,
         )
         self.local.process = self
+        self.local._assigner.compute = world.topics.compute
         self._upkeep = Upkeep(self.local._ownership, clock, has_side_door=self.store.has_side_door)
         self.routed = RoutedCoordinator(self.local)
         self.is_stopping = False
@@ -184,6 +194,10 @@ class RuntimeReplica(ReplicaProcess):
     @property
     def owned(self) -> dict[int, Served]:
         return {shard_id: Served(host.shard, host.claim.epoch) for shard_id, host in self.hosts.items()}
+
+    @property
+    def memory(self) -> StoreMemory:
+        return self.local.directory.memory
 
     def waiting(self) -> list[tuple[Delivery, int]]:
         """The requests that have no answer yet and since when they are here, unless the process is hindered."""

@@ -145,7 +145,11 @@ class StoreOfReplica:
         await self._write(lambda: self._tables.release(claims, replica_id))
 
     async def owners(self) -> list[ShardOwner]:
-        return await self._write(self._tables.owners)
+        sent_ms = self._world.scheduler.now_ms
+        owners = await self._write(self._tables.owners)
+        # The caller compares them with what it knew, before any other callback runs.
+        self._replica.loop.call_soon(self._world.note_owners_read, self._replica, sent_ms)
+        return owners
 
     async def load(self, shard_ids: Sequence[int]) -> list[ShardImage]:
         return await self._read(lambda: [self._tables.load(shard_id) for shard_id in shard_ids])
@@ -168,7 +172,10 @@ class StoreOfReplica:
     async def side_commits(self, shard_ids: Sequence[int]) -> list[SideCommit]:
         if not self.has_side_door or not shard_ids:
             return []
-        return await self._write(lambda: self._tables.side_commits(shard_ids))
+        found = await self._write(lambda: self._tables.side_commits(shard_ids))
+        if found:
+            self._world.sometimes("a shard takes in offsets that were committed beside it")
+        return found
 
     async def read_events(
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from rota.testing.checks import check
 from rota.testing.liveness_checks import check_shared_sessions
+from rota.testing.runtimes.setbacks import run_setback_seed
 from rota.testing.runtimes.world import RuntimeWorld
 from rota.testing.sim import Tally, tally_of
 
@@ -17,11 +18,11 @@ def run_seed(seed: int) -> tuple[RuntimeWorld, list[str]]:
     return world, check(history, world.profile) + check_shared_sessions(world)
 
 
-def run_seeds(seeds: Iterable[int], *, stop_after: int = 10) -> Tally:
+def run_seeds(seeds: Iterable[int], *, stop_after: int = 10, setbacks: bool = False) -> Tally:
     """Play many worlds; gives up after `stop_after` of them have failed."""
-    return tally_of(seeds, run_seed, stop_after=stop_after)
+    return tally_of(seeds, run_setback_seed if setbacks else run_seed, stop_after=stop_after)
 
 
-def replay_command(seed: int) -> str:
+def replay_command(seed: int, *, setbacks: bool = False) -> str:
     """What to type to see this seed again."""
-    return f"python -m rota.testing.runtimes --first {seed} --seeds 1"
+    return f"python -m rota.testing.runtimes --first {seed} --seeds 1{' --setbacks' if setbacks else ''}"

@@ -12,6 +12,7 @@ from rota.testing.many import quiet_logs
 from rota.testing.profiles import Parts, Profile, profile_of, with_parts
 from rota.testing.runtimes.nemesis import RuntimeNemesis
 from rota.testing.runtimes.replica import LONGEST_ANSWER_MS, RuntimeReplica
+from rota.testing.runtimes.served import RegisteredTopics
 from rota.testing.runtimes.store import RuntimeStore
 from rota.testing.world import World
 
@@ -28,6 +29,7 @@ class RuntimeWorld(World):
     store: RuntimeStore
     replicas: dict[str, RuntimeReplica]  # type: ignore[assignment]
     nemesis: RuntimeNemesis
+    topics: RegisteredTopics
 
     def __init__(self, seed: int, profile: Profile | None = None) -> None:
         draws = Random(f"runtimes/{seed}")
@@ -48,11 +50,14 @@ class RuntimeWorld(World):
         base = self._profile(draws, profile or profile_of(seed), replicas)
         has_long = has_liveness and base.churn_every_ms > 0 and draws.random() < 0.6
         is_calm = has_long and Random(f"calm/{seed}").random() < 0.35
-        parts = Parts(forwards or is_calm, has_liveness, has_long, is_calm)
+        beside = self._beside(seed) if self.has_side_door and not is_calm else frozenset()
+        parts = Parts(forwards or is_calm, has_liveness, has_long, is_calm, beside=beside)
         if has_long:
             base = replace(with_parts(base, parts), safety_ms=LONG_SAFETY_MS)
         super().__init__(seed, base, parts)
-        self.served = frozenset()
+        self.served = frozenset(self.groups[:1] if self._is_served(seed) else ())
+        if self.served:
+            self.scheduler.after(0, None, self.topics.changed)
         # While a transaction takes its time, several shards decide what goes into the next one.
         self.is_sluggish = draws.random() < 0.3
         self.store.usual_ms = 60 if self.is_sluggish else 3
@@ -69,6 +74,17 @@ class RuntimeWorld(World):
             churn_every_ms=base.churn_every_ms * 7 // 10,
             fault_every_ms=base.fault_every_ms * 6 // 10,
         )
+
+    def _beside(self, seed: int) -> frozenset[str]:
+        """Users' own transactions commit progress in some of the worlds where they can."""
+        return frozenset(("user_transaction",) if Random(f"user_transaction?{seed}").random() < 0.35 else ())
+
+    def _is_served(self, seed: int) -> bool:
+        """Whether the first group leaves assigning to the server."""
+        return not self.cooperative and Random(f"served?{seed}").random() < 0.15
+
+    def _new_topics(self) -> RegisteredTopics:
+        return RegisteredTopics(self)
 
     def _new_store(self) -> RuntimeStore:
         return RuntimeStore(self.scheduler, self.rng, self.profile, self.history)
