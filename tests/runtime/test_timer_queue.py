@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rota.group.result import Timer, TimerKind
-from rota.runtime.timers import BATCH, STALL_MS, TimerQueue
+from rota.runtime.clock import BATCH, STALL_MS, TimerQueue
 
 
 class HandClock:

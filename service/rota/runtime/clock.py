@@ -1,9 +1,25 @@
-"""The runtime's time: wall-clock milliseconds that never go back and never jump."""
+"""The runtime's time: the two clocks, and timers, which it fires by them.
+
+The timers of all shards are in one heap. Setting one costs a push, and only timers that are due cost more.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import heapq
 import time
+from collections.abc import Callable
+from itertools import count
 from typing import Protocol
+
+from rota.group.result import Timer
+
+STALL_MS = 100
+"""Later than this and the process, not the member, was asleep."""
+MAX_HOLD_MS = 10_000
+BATCH = 500
+"""How many timers ring before the event loop gets its turn again."""
+LONGEST_SLEEP_S = 3_600.0
 
 
 class Clock(Protocol):
@@ -30,3 +46,84 @@ class SystemClock:
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
+
+
+class TimerQueue:
+    """Due timers, earliest first. Who waits for them is the caller's business.
+
+    When timers ring late (a paused process, a blocked loop), the heartbeats that came in meanwhile still
+    wait in the sockets. So the whole queue is then held back for as long as it was late: nobody is expired
+    for the server's own sleep.
+    """
+
+    def __init__(self, clock: Clock, on_late: Callable[[int], None]) -> None:
+        self._clock = clock
+        self._on_late = on_late
+        self._heap: list[tuple[int, int, Callable[[Timer], None], Timer]] = []
+        self._order = count()
+        self._held_until_ms = 0
+        self._left_ms = 0
+        """When `ring_due` last gave the event loop its turn."""
+
+    def set(self, timer: Timer, ring: Callable[[Timer], None]) -> bool:
+        """Keep a timer; True if it is now the first to ring."""
+        entry = (timer.at_ms, next(self._order), ring, timer)
+        heapq.heappush(self._heap, entry)
+        return self._heap[0] is entry
+
+    def next_at_ms(self) -> int | None:
+        """When `ring_due` has something to do next, by the clock's `now_ms`."""
+        return max(self._heap[0][0], self._held_until_ms) if self._heap else None
+
+    def ring_due(self) -> None:
+        """Ring what is due, at most `BATCH` of it."""
+        now_ms = self._clock.now_ms()
+        if self._is_held(now_ms):
+            return
+        for _ in range(BATCH):
+            if not self._heap or self._heap[0][0] > now_ms:
+                break
+            _, _, ring, timer = heapq.heappop(self._heap)
+            ring(timer)
+        self._left_ms = self._clock.now_ms()
+
+    def _is_held(self, now_ms: int) -> bool:
+        if not self._heap:
+            return True
+        # A backlog that is being worked off is no stall: lateness counts from where the work was left, or a hold ended.
+        lateness_ms = now_ms - max(self._heap[0][0], self._held_until_ms, self._left_ms)
+        if lateness_ms > STALL_MS:
+            self._held_until_ms = now_ms + min(lateness_ms, MAX_HOLD_MS)
+            self._on_late(lateness_ms)
+        return now_ms < self._held_until_ms
+
+
+class TimerTask:
+    """Sleeps until the next timer and fires it: run `run()` as a task that its creator awaits."""
+
+    def __init__(self, clock: Clock, on_late: Callable[[int], None]) -> None:
+        self._clock = clock
+        self._queue = TimerQueue(clock, on_late)
+        self._wake = asyncio.Event()
+
+    def set(self, timer: Timer, ring: Callable[[Timer], None]) -> None:
+        if self._queue.set(timer, ring):
+            self._wake.set()
+
+    async def run(self) -> None:
+        while True:
+            self._wake.clear()
+            await self._sleep()
+            self._queue.ring_due()
+            await asyncio.sleep(0)
+
+    async def _sleep(self) -> None:
+        at_ms = self._queue.next_at_ms()
+        delay_s = LONGEST_SLEEP_S if at_ms is None else (at_ms - self._clock.now_ms()) / 1000
+        if delay_s <= 0:
+            return
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass

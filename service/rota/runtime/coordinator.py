@@ -33,7 +33,7 @@ from rota.replica.listing import not_all, page_of_shards
 from rota.replica.ports import Answer, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
 from rota.replica.side_door import needs_side_commits
 from rota.runtime.assigning import ServerAssigner
-from rota.runtime.clock import Clock, SystemClock
+from rota.runtime.clock import Clock, SystemClock, TimerTask
 from rota.runtime.confirming import Confirmations
 from rota.runtime.directory import Directory
 from rota.runtime.forwarding import Forwarder, Peers
@@ -42,7 +42,6 @@ from rota.runtime.ownership import Ownership
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.subscriptions import Listener, Subscriptions
 from rota.runtime.telemetry import Telemetry
-from rota.runtime.timers import TimerTask
 from rota.runtime.topic_news import TopicNews, TopicNotifications
 from rota.runtime.upkeep import Upkeep
 from rota.runtime.waiting import ask_until_changed

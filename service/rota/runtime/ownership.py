@@ -19,14 +19,13 @@ from rota.replica.leases import Leases
 from rota.replica.owned_shard import Now, OwnedShard
 from rota.replica.ports import Floor, JournalEvent, Replica, ShardClaim, ShardOwner, ShardStore, StoreUnavailable
 from rota.replica.steps import Do, Steps
-from rota.runtime.clock import Clock
+from rota.runtime.clock import Clock, TimerTask
 from rota.runtime.committer import Committer
 from rota.runtime.directory import Directory
 from rota.runtime.host import ShardHost
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.setbacks import report_lost, report_setbacks
 from rota.runtime.telemetry import Telemetry
-from rota.runtime.timers import TimerTask
 
 logger = logging.getLogger(__name__)
 
