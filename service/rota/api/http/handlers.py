@@ -70,7 +70,7 @@ class Handlers:
             scope,
             receive,
             self.limits.request_max_bytes,
-            lambda document: decode_request(route, path, document, self.limits),
+            lambda document: route.shape.decode(document, self.limits, **names),
         )
         if isinstance(request, JoinGroup):
             client = scope.get("client")
