@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from itertools import groupby
 
+from rota.group.journal import encode_entry
 from rota.observability import tracing
 from rota.replica.group_commit import Append, GroupCommit, Landed, ReadSideCommits
-from rota.replica.owned_shard import Now, OwnedShard
-from rota.replica.ports import ShardBatch, ShardStore, StoreUnavailable
+from rota.replica.owned_shard import Batch, Now, OwnedShard
+from rota.replica.ports import JournalEvent, ShardBatch, ShardStore, StoreUnavailable
 from rota.runtime.clock import Clock
-from rota.runtime.host import ShardHost, encode_batch
+from rota.runtime.host import ShardHost
 from rota.runtime.telemetry import Telemetry
 
 
@@ -78,7 +79,7 @@ class Committer:
         self._wake.set()
 
     async def _append(self, to_do: Append) -> None:
-        batches = [encode_batch(batch) for batch in to_do.batches.values()]
+        batches = [_encoded(batch) for batch in to_do.batches.values()]
         hosts = [self._hosts[owned] for owned in to_do.batches]
         started = time.perf_counter()
         try:
@@ -125,6 +126,15 @@ class Committer:
             pass
         finally:
             _answer(self._group.side_commits_read(), known=known)
+
+
+def _encoded(batch: Batch) -> ShardBatch:
+    """A batch as the store takes it, its entries as journal lines."""
+    events = [
+        JournalEvent(seq=seq, epoch=batch.epoch, **encode_entry(entry))
+        for seq, entry in enumerate(batch.entries, batch.first_seq)
+    ]
+    return ShardBatch(batch.shard_id, batch.epoch, batch.first_seq, tuple(events), batch.rows, batch.replica_id)
 
 
 def _answer(waiters: Iterable[asyncio.Future[bool]], *, known: bool) -> None:

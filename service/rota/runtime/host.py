@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 from rota.group.assignment import AssignmentJob
-from rota.group.journal import encode_entry
 from rota.group.records import MemberExpired
 from rota.group.result import Result, Timer
 from rota.group.rows import ShardImage, SideCommit
@@ -23,7 +22,7 @@ from rota.observability import tracing
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import GroupRequest, Heartbeat, HeartbeatMany, Request, refuse
-from rota.replica.owned_shard import NOT_AVAILABLE, NOTHING, Batch, Now, OwnedShard, Ready
+from rota.replica.owned_shard import NOT_AVAILABLE, NOTHING, Now, OwnedShard, Ready
 from rota.replica.ports import Answer, Heard, JournalEvent, ShardBatch, ShardClaim
 from rota.runtime.clock import Clock
 
@@ -316,15 +315,6 @@ class ShardHost:
         for event in events:
             for queue in self.watchers.get((event.namespace, event.group_id), ()):
                 queue.put_nowait(event)
-
-
-def encode_batch(batch: Batch) -> ShardBatch:
-    """A batch as the store takes it, its entries as journal lines."""
-    events = [
-        JournalEvent(seq=seq, epoch=batch.epoch, **encode_entry(entry))
-        for seq, entry in enumerate(batch.entries, batch.first_seq)
-    ]
-    return ShardBatch(batch.shard_id, batch.epoch, batch.first_seq, tuple(events), batch.rows, batch.replica_id)
 
 
 def _described(result: Result) -> dict[str, str | int | bool]:
