@@ -27,11 +27,10 @@ from rota.protocol.messages import (
     VerifyFence,
     refuse,
 )
-from rota.replica.confirmation import needs_confirmation
+from rota.replica.confirmation import needs_confirmation, needs_side_commits
 from rota.replica.forwarding import DRAINING, Forwarding, shard_of_request
 from rota.replica.listing import not_all, page_of_shards
 from rota.replica.ports import Answer, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
-from rota.replica.side_door import needs_side_commits
 from rota.runtime.assigning import ServerAssigner
 from rota.runtime.clock import Clock, SystemClock, TimerTask
 from rota.runtime.confirming import Confirmations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rota.replica.side_door import TAKE_IN_INTERVAL_MS
+from rota.replica.confirmation import TAKE_IN_INTERVAL_MS
 from rota.runtime.clock import Clock
 from rota.runtime.host import ShardHost
 from rota.runtime.ownership import Ownership

@@ -17,12 +17,11 @@ from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import SideCommit
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import GroupRequest, JoinGroup, Request, refuse
-from rota.replica.confirmation import NOT_OWNED, needs_confirmation
+from rota.replica.confirmation import NOT_OWNED, TAKE_IN_INTERVAL_MS, needs_confirmation, needs_side_commits
 from rota.replica.going_back import StoreMemory
 from rota.replica.group_commit import Append, GroupCommit, ReadSideCommits
 from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard, Ready
 from rota.replica.ports import Answer
-from rota.replica.side_door import TAKE_IN_INTERVAL_MS, needs_side_commits
 from rota.testing.coverage import outcome_of_request, outcome_of_step, state_of
 from rota.testing.keeper import ShardKeeper
 from rota.testing.liveness import SimulatedSessions
