@@ -15,7 +15,7 @@ from sqlalchemy import text
 from rota.group.rows import RowChanges
 from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
 from rota.storage import SqlStore, check, default_store_url, upgrade
-from rota.storage.file_lock import FileLock
+from rota.storage.store_file import FileLock
 from rota.storage.urls import PostgresLocation, SqliteLocation, parse_store_url
 from tests.contracts.builders import a_batch, a_group, an_event, an_offset, image_of
 from tests.contracts.conftest import SHARD_COUNT

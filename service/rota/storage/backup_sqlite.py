@@ -17,13 +17,12 @@ from rota.replica.ports import StoreRefused, StoreUnavailable
 from rota.storage.backup_files import give_to_owner_of, moment, named, new_file, sync
 from rota.storage.engine import single_engine
 from rota.storage.errors import store_errors
-from rota.storage.file_lock import FileLock
 from rota.storage.identity import read_incarnation
 from rota.storage.lost_facts import Facts
 from rota.storage.migrate import read_status, upgrade
 from rota.storage.raising import start_again
 from rota.storage.restored import Replaced, facts_of, highest_of, is_there, refuse_other_release, report
-from rota.storage.store_file import Note, read_note, write_note
+from rota.storage.store_file import FileLock, Note, read_note, write_note
 from rota.storage.store_note import read_standing
 from rota.storage.urls import SqliteLocation
 

@@ -17,10 +17,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 import rota
 from rota.storage.engine import single_engine
 from rota.storage.errors import store_errors
-from rota.storage.file_lock import FileLock
 from rota.storage.partitions import create_partitions_ahead
 from rota.storage.schema import POSTGRES_SCHEMA
-from rota.storage.store_file import make_file
+from rota.storage.store_file import FileLock, make_file
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, parse_store_url
 
 

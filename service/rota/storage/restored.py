@@ -15,13 +15,12 @@ from rota.protocol.limits import GENERATIONS_RAISED
 from rota.replica.ports import Floor, StoreRefused
 from rota.storage.engine import single_engine
 from rota.storage.errors import UPGRADE_HINT, store_errors
-from rota.storage.file_lock import FileLock
 from rota.storage.identity import read_incarnation
 from rota.storage.lost_facts import Facts, Lost, compare, read_facts
 from rota.storage.migrate import MigrationStatus, read_status
 from rota.storage.raising import start_again
 from rota.storage.schema import replicas, shards, store_clock_ms
-from rota.storage.store_file import Note, read_note, write_note
+from rota.storage.store_file import FileLock, Note, read_note, write_note
 from rota.storage.store_note import read_standing
 from rota.storage.urls import SqliteLocation, StoreLocation, parse_store_url
 
