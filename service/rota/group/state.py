@@ -85,6 +85,7 @@ class Member:
         "image",
         "join_call",
         "joined",
+        "member_id",
         "position",
         "session_armed_ms",
         "session_deadline_ms",
@@ -95,6 +96,7 @@ class Member:
     )
 
     def __init__(self, image: MemberImage, position: int) -> None:
+        self.member_id = image.member_id
         self.image = image
         self.position = position
         self.settled: MemberImage | None = None
@@ -115,10 +117,6 @@ class Member:
         """How regularly it was heard since that was last told; None where it was not since."""
         self.skip_assignment = False
         """A returning static leader that was told not to assign: its next sync only fetches."""
-
-    @property
-    def member_id(self) -> str:
-        return self.image.member_id
 
 
 class Group:
@@ -301,6 +299,7 @@ class Group:
     def rename(self, member: Member, member_id: str) -> None:
         """Give a static member a new id in the old one's place (its position breaks ties)."""
         old_id = member.image.member_id
+        member.member_id = member_id
         member.image = replace(member.image, member_id=member_id)
         if member.settled is not None:
             member.settled = replace(member.settled, member_id=member_id)
