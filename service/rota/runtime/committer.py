@@ -37,8 +37,8 @@ class Committer:
 
     def want(self, host: ShardHost) -> None:
         """The host has something to write."""
-        self._group.want(host.owned)
         self._waits(host)
+        self._group.want(host.owned)
 
     async def take_in(self, host: ShardHost) -> bool:
         """Return once the shard knows what users' own transactions have committed until now.

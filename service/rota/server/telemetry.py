@@ -30,10 +30,10 @@ class ServerTelemetry(Telemetry):
         """By shard and group, when a generation was complete whose assignment is still awaited."""
 
     def on_events(self, shard_id: int, events: Sequence[JournalEvent]) -> None:
+        self._transitions.tell(shard_id, events)
         awaited = self._awaited_since_ms.setdefault(shard_id, {})
         for event in events:
             self._metrics.event_written(event.kind)
-            self._transitions.tell(shard_id, event)
             group = (event.namespace, event.group_id)
             match event.kind:
                 case "rebalance_started":

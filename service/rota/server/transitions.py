@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from rota.replica.ports import JournalEvent
 
@@ -25,7 +26,11 @@ class TransitionLog:
     def __init__(self) -> None:
         self._reasons: dict[int, dict[tuple[str, str], str]] = {}
 
-    def tell(self, shard_id: int, event: JournalEvent) -> None:
+    def tell(self, shard_id: int, events: Iterable[JournalEvent]) -> None:
+        for event in events:
+            self._tell(shard_id, event)
+
+    def _tell(self, shard_id: int, event: JournalEvent) -> None:
         state = _STATES.get(event.kind)
         if state is None:
             return
