@@ -11,8 +11,7 @@ from rota.protocol.ids import shard_of
 from rota.protocol.messages import CommitOffsets, OffsetToCommit
 from rota.replica.ports import JournalEvent
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.following import Follower
-from rota.runtime.watch import PAGE
+from rota.runtime.following import PAGE, Follower
 from rota.storage.memory import MemoryTables
 from tests.runtime.conftest import FaultyStore, a_join, until
 from tests.runtime.test_following import Listener

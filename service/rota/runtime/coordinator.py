@@ -35,16 +35,15 @@ from rota.runtime.assigning import ServerAssigner
 from rota.runtime.clock import Clock, SystemClock, TimerTask
 from rota.runtime.confirming import Confirmations
 from rota.runtime.directory import Directory
+from rota.runtime.following import Listener, Subscriptions, watch_group
 from rota.runtime.forwarding import Forwarder, Peers
 from rota.runtime.host import ShardHost
 from rota.runtime.ownership import Ownership
 from rota.runtime.sessions import SharedSessions
-from rota.runtime.subscriptions import Listener, Subscriptions
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.topic_news import TopicNews, TopicNotifications
 from rota.runtime.upkeep import Upkeep
 from rota.runtime.waiting import ask_until_changed
-from rota.runtime.watch import watch_group
 
 Sign = Callable[[VerifyFence, FenceReply], FenceReply]
 """Adds a signed token to the answer that a fence holds."""

@@ -1,21 +1,107 @@
-"""The journal lines of a group, whichever replica owns its shard, for listeners that can miss some."""
+"""Following the journal lines of a group.
+
+`watch_group` reads what is stored, then what happens, from one owner. `Subscriptions` calls listeners on the spot, and
+only about what this replica decides. A `Follower` goes wherever the shard is, for listeners that can miss some lines.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from typing import Protocol
 
 from rota.protocol.errors import LinesPruned
-from rota.replica.ports import JournalEvent, StoreUnavailable
-from rota.runtime.subscriptions import Listener
+from rota.replica.ports import JournalEvent, ShardStore, StoreUnavailable
+from rota.runtime.host import ShardHost
 
 logger = logging.getLogger(__name__)
 
+Listener = Callable[[JournalEvent], None]
+
+PAGE = 500
+BACKLOG = 10_000
+"""A watcher that falls further behind than this is cut off, and resumes by revision."""
 LOOK_AGAIN_S = 0.25
 """While a shard moves. A member on a stream gets the same with its next heartbeat."""
+
+
+async def watch_group(
+    host: ShardHost, store: ShardStore, namespace: str, group_id: str, after_revision: int | None
+) -> AsyncIterator[JournalEvent]:
+    """Events of the group with a revision above `after_revision`, or from now on where that is None.
+
+    Ends when the shard is dropped or the watcher lags too far behind: call again with the last revision seen.
+    Raises `LinesPruned` where `rota journal prune` was faster than the watcher.
+    """
+    queue: asyncio.Queue[JournalEvent | None] = asyncio.Queue()
+    watchers = host.watchers.setdefault((namespace, group_id), set())
+    watchers.add(queue)
+    try:
+        last = host.durable_seq
+        if after_revision is not None:
+            async for event in _stored(store, host.shard_id, after_revision, last, namespace, group_id):
+                yield event
+        while not host.dropped and queue.qsize() < BACKLOG:
+            live = await queue.get()
+            if live is None:
+                return
+            if live.seq > last:
+                yield live
+    finally:
+        watchers.discard(queue)
+        if not watchers:
+            host.watchers.pop((namespace, group_id), None)
+
+
+async def _stored(
+    store: ShardStore, shard_id: int, after: int, last: int, namespace: str, group_id: str
+) -> AsyncIterator[JournalEvent]:
+    while True:
+        page = await store.read_events(shard_id, after, PAGE, namespace=namespace, group_id=group_id)
+        for event in page:
+            if event.seq > last:
+                return
+            yield event
+        if len(page) < PAGE:
+            return
+        after = page[-1].seq
+
+
+class Subscriptions:
+    """Listeners by group.
+
+    They are called on the event loop once a line is durable, before the replies that it releases. They must be
+    quick and must not raise. What happens while the group's shard is with somebody else, they are not told.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: dict[tuple[str, str], list[Listener]] = {}
+
+    def add(self, namespace: str, group_id: str, listener: Listener) -> Callable[[], None]:
+        """Call `listener` for each line from now on, until the function that this returns is called."""
+        key = (namespace, group_id)
+        self._listeners.setdefault(key, []).append(listener)
+
+        def end() -> None:
+            listeners = self._listeners[key]
+            listeners.remove(listener)
+            if not listeners:
+                del self._listeners[key]
+
+        return end
+
+    def tell(self, events: Iterable[JournalEvent]) -> None:
+        if not self._listeners:
+            return
+        for event in events:
+            for listener in tuple(self._listeners.get((event.namespace, event.group_id), ())):
+                try:
+                    listener(event)
+                except Exception:
+                    # A broken listener must not cost the shard its commit.
+                    logger.exception("a listener failed", extra={"kind": event.kind, "group_id": event.group_id})
 
 
 class Followed(Protocol):

@@ -10,8 +10,7 @@ from rota.protocol.ids import shard_of
 from rota.protocol.messages import Heartbeat, HeartbeatMany, ListTopics, Request
 from rota.replica.ports import Answer, JournalEvent, ShardOwner
 from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.following import Follower
-from rota.runtime.subscriptions import Listener
+from rota.runtime.following import Follower, Listener
 
 
 class RoutedCoordinator:
