@@ -14,7 +14,7 @@ from rota.group.rows import ShardImage
 from rota.group.shard import Lost
 from rota.protocol.limits import Limits
 from rota.replica import steps as step
-from rota.replica.going_back import Setback
+from rota.replica.going_back import LostFact, Setback
 from rota.replica.leases import Leases
 from rota.replica.owned_shard import Now, OwnedShard
 from rota.replica.ports import Floor, JournalEvent, Replica, ShardClaim, ShardOwner, ShardStore, StoreUnavailable
@@ -24,7 +24,6 @@ from rota.runtime.committer import Committer
 from rota.runtime.directory import Directory
 from rota.runtime.host import ShardHost
 from rota.runtime.sessions import SharedSessions
-from rota.runtime.setbacks import report_lost, report_setbacks
 from rota.runtime.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -32,6 +31,8 @@ logger = logging.getLogger(__name__)
 RETRY_S = 0.02
 FLUSH_S = 0.5
 """How long a stopping process waits for the store: parked clients want their answer within a second."""
+MOST_LOST_LINES = 200
+"""How many lost facts are named; the rest is counted."""
 
 Notify = Callable[[Sequence[Replica]], Awaitable[None]]
 """Has these replicas begin a round: shards have become free, or a replica has started."""
@@ -205,7 +206,7 @@ class Ownership:
             case step.RaiseFloors(floors):
                 return await self._raise_floors(floors)
             case step.ReportLost(facts):
-                return report_lost(facts)
+                return _log_lost(facts)
             case step.RaiseGenerations(owned, floor):
                 return self._with_host(owned, lambda host: host.raise_generations(floor))
             case step.GiveUp(owned, reason):
@@ -268,7 +269,7 @@ class Ownership:
     def _report_setbacks(self, setbacks: Sequence[Setback]) -> None:
         self.setback = f"the store went back to an earlier state: {len(setbacks)} shards have lost lines"
         self._telemetry.on_store_went_back(setbacks)
-        report_setbacks(setbacks)
+        _log_setbacks(setbacks)
 
     async def _raise_floors(self, floors: Mapping[int, Floor]) -> None:
         await self._store.raise_floors(floors)
@@ -349,3 +350,29 @@ async def _at_most(seconds: float, waiting: Awaitable[object]) -> None:
             await waiting
     except TimeoutError:
         pass
+
+
+def _log_setbacks(setbacks: Sequence[Setback]) -> None:
+    """One line for each shard: what this replica knew of it, and what the store says now."""
+    for setback in setbacks:
+        known, found = setback.known, setback.found
+        logger.error(
+            "the store went back to an earlier state",
+            extra={
+                "shard_id": setback.shard_id,
+                "known_epoch": known.epoch,
+                "known_owner": known.replica_id,
+                "known_seq": known.last_seq,
+                "found_epoch": found.epoch,
+                "found_owner": found.replica_id,
+                "found_seq": found.last_seq,
+            },
+        )
+
+
+def _log_lost(facts: Sequence[LostFact]) -> None:
+    """One line for each lost generation and each lost commit. Some may never have been acknowledged."""
+    for fact in facts[:MOST_LOST_LINES]:
+        logger.warning("the store has lost a fact", extra=fact._asdict())
+    if len(facts) > MOST_LOST_LINES:
+        logger.warning("the store has lost more facts", extra={"facts": len(facts) - MOST_LOST_LINES})
