@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
+from rota.group.rows import RowChanges
 from rota.replica.ports import EPOCHS_SKIPPED, Floor, Renewal, ShardClaim, ShardStore
 from rota.storage import SqlStore
-from tests.contracts.builders import A_MINUTE_MS, a_batch, claim_one
+from tests.contracts.builders import A_MINUTE_MS, a_batch, a_group, an_offset, claim_one
 from tests.contracts.conftest import Backing, MemoryBacking
 from tests.support.postgres import PostgresServer
 
@@ -105,6 +108,60 @@ async def test_raising_no_floors_is_no_statement(store: ShardStore) -> None:
     await store.raise_floors({})
 
     assert await store.owners() == []
+
+
+async def test_an_append_that_takes_over_a_lost_side_commit_is_refused() -> None:
+    backing = MemoryBacking()
+    store = backing.new_store()
+    await store.open(2)
+
+    async def commit(shard_id: int, partition: int) -> None:
+        backing.tables.commit_beside(shard_id, an_offset(partition), "m-1")
+
+    async def lose(side_id: int) -> None:
+        del backing.tables._shards[0].side_commits[side_id]
+
+    await _check_lost_side_commit(store, commit, lose)
+
+
+async def test_postgres_refuses_to_take_over_a_lost_side_commit(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    database = postgres_url.rpartition("/")[2]
+    store = SqlStore(postgres_url)
+    await store.open(2)
+
+    async def commit(shard_id: int, partition: int) -> None:
+        columns = "shard_id, namespace, group_id, topic, partition, member_id"
+        values = f"{shard_id}, 'default', 'g', 'documents', {partition}, 'm-1'"
+        postgres_server.execute(f"INSERT INTO rota.side_commits ({columns}) VALUES ({values})", database=database)
+
+    async def lose(side_id: int) -> None:
+        postgres_server.execute(f"DELETE FROM rota.side_commits WHERE id = {side_id}", database=database)
+
+    await _check_lost_side_commit(store, commit, lose)
+    await store.close()
+
+
+async def _check_lost_side_commit(
+    store: ShardStore, commit: Callable[[int, int], Awaitable[None]], lose: Callable[[int], Awaitable[None]]
+) -> None:
+    """Of one shard one of two side commits is lost, of the other none."""
+    claims = [await claim_one(store, 0), await claim_one(store, 1)]
+    for shard_id, partition in ((0, 0), (0, 1), (1, 2)):
+        await commit(shard_id, partition)
+    taken = {side.partition: side.side_id for side in await store.side_commits([0, 1])}
+    await lose(taken[1])
+    one = RowChanges(groups=[a_group()], side_commits_taken=[taken[0], taken[1]])
+    other = RowChanges(groups=[a_group()], side_commits_taken=[taken[2]])
+
+    refused = await store.append([a_batch(claims[0], rows=one), a_batch(claims[1], rows=other)])
+
+    images = await store.load([0, 1])
+    assert refused == [0]
+    assert [(image.last_seq, len(image.groups)) for image in images] == [(0, 0), (1, 1)]
+    assert [side.side_id for side in await store.side_commits([0, 1])] == [taken[0]]
+    assert await store.append([a_batch(claims[0], rows=RowChanges(side_commits_taken=[taken[0]]))]) == []
 
 
 async def test_claims_of_another_timeline_say_so_until_a_renewal() -> None:

@@ -152,7 +152,7 @@ def test_the_reason_of_a_rebalance_has_a_cause(reason: str, cause: str) -> None:
 
 def test_a_dropped_shard_has_a_cause() -> None:
     assert drop_cause("the lease had run out before it was renewed") == "lease_lost"
-    assert drop_cause("the shard belongs to another replica now") == "lease_lost"
+    assert drop_cause("the shard belongs to another replica now, or the store went back") == "lease_lost"
     assert drop_cause("what nobody thought of") == "other"
 
 

@@ -2,7 +2,9 @@
 
 Then lines that were answered for are gone, and with them generations and epochs that would be granted once more. So a
 replica remembers the latest that it knew of each shard, and compares each answer of the store with what it knew when it
-asked: reads of the owners, claims, and renewals, which say where a quiet shard's journal ends.
+asked: reads of the owners, claims, and renewals, which say where a quiet shard's journal ends. Where all lines are
+there, the store may still have lost what users' own transactions had committed beside them: then it refuses to append
+what the owner had taken in, although the shard is the owner's and its journal ends where the owner's memory does.
 
 Where the store went back, all shards are given up, for there is one store. Before any is claimed again, the replica
 raises the shard's *floor* in the store: no group grants a generation up to it, no claim gets an epoch up to it. The
@@ -42,11 +44,13 @@ class Asked(NamedTuple):
     """
 
     known: Mapping[int, Known]
+    refused: Mapping[int, Known]
+    """Shards that were dropped because the store refused to append, as they were then."""
     times_back: int
 
 
 class Setback(NamedTuple):
-    """A shard of which the store has lost lines, or may have."""
+    """A shard of which the store has lost lines, or may have. Where `known` is `found`: commits beside the journal."""
 
     shard_id: int
     known: Known
@@ -100,6 +104,7 @@ class StoreMemory:
         self._floors: dict[int, int] = {}
         """The highest generation floor of each shard that was ever read, also where the store has lost it."""
         self._dropped: dict[int, _Dropped] = {}
+        self._refused: dict[int, Known] = {}
         self._unsure: dict[int, int] = {}
         """Shards that lost generations of which this replica does not know how many, with their floors when that was
         found: a later floor is above them."""
@@ -112,7 +117,7 @@ class StoreMemory:
     def ask(self) -> Asked:
         """What is known now: BEFORE a statement is sent."""
         mine = {each.shard_id: Known(each.epoch, self._replica_id, each.durable_seq) for each in self.owned.values()}
-        return Asked({**self._known, **mine}, self._times_back)
+        return Asked({**self._known, **mine}, dict(self._refused), self._times_back)
 
     def compare_owners(self, owners: Iterable[ShardOwner], asked: Asked) -> None:
         """A read of the owners was answered."""
@@ -126,7 +131,7 @@ class StoreMemory:
             row = rows.get(shard_id)
             found = Known(row.epoch, row.replica_id, row.last_seq) if row is not None else NEVER
             began_at = row.claimed_seq if row is not None else None
-            if is_another or is_setback(known, found, began_at):
+            if is_another or is_setback(known, found, began_at) or asked.refused.get(shard_id) == found:
                 floor = row.generation_floor if row is not None else 0
                 self._note_setback(Setback(shard_id, known, found, floor, is_another))
             else:
@@ -142,7 +147,7 @@ class StoreMemory:
         for claim in claims:
             known = asked.known.get(claim.shard_id, NEVER)
             found = Known(claim.former_epoch, claim.former_replica_id, claim.last_seq)
-            if is_setback(known, found):
+            if is_setback(known, found) or asked.refused.get(claim.shard_id) == found:
                 self._note_setback(Setback(claim.shard_id, known, found, claim.generation_floor))
             self._learn(claim.shard_id, Known(claim.epoch, self._replica_id, claim.last_seq))
 
@@ -169,7 +174,10 @@ class StoreMemory:
         self._dropped[owned.shard_id] = _Dropped(
             owned.epoch, owned.durable_seq, owned.lease_until_ms, owned.shard.highest_generation, owned.shard
         )
-        self._learn(owned.shard_id, Known(owned.epoch, self._replica_id, owned.durable_seq))
+        known = Known(owned.epoch, self._replica_id, owned.durable_seq)
+        self._learn(owned.shard_id, known)
+        if owned.was_refused:
+            self._refused[owned.shard_id] = known
 
     def note_released(self, shard_id: int) -> None:
         """A shard was dropped because its lease is released: another replica may claim it at once."""
@@ -181,6 +189,7 @@ class StoreMemory:
         """A shard is served again: from here on its memory is that of the owned shard."""
         self._dropped.pop(shard_id, None)
         self._raised.pop(shard_id, None)
+        self._refused.pop(shard_id, None)
         self.lost.pop(shard_id, None)
 
     # --- claiming ---------------------------------------------------------------------------------
@@ -228,6 +237,7 @@ class StoreMemory:
         for setback in found:
             # What was dropped since then has brought back what was known before.
             self._known[setback.shard_id] = setback.found
+            self._refused.pop(setback.shard_id, None)
             last = self._dropped.get(setback.shard_id)
             if last is not None and last.shard is not None:
                 self.to_compare[setback.shard_id] = last.shard

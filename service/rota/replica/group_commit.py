@@ -1,7 +1,8 @@
 """Group commit: what all shards decided while one transaction was under way goes out together in the next.
 
-One transaction at a time. It may be refused for a shard, because another replica owns that by now, or its outcome may
-stay unknown: then none of its shards may answer any more. Only a new claim, with a new epoch, finds out what landed.
+One transaction at a time. It may be refused for a shard, because another replica owns that by now or the store went
+back to an earlier state, or its outcome may stay unknown: then none of its shards may answer any more. Only a new
+claim, with a new epoch, finds out what landed.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ class GroupCommit(Generic[Waiter]):
         lost: dict[OwnedShard, str] = {}
         for owned, batch in sent.items():
             if batch.shard_id in refused:
-                lost[owned] = "the shard belongs to another replica now"
+                owned.was_refused = True
+                lost[owned] = "the shard belongs to another replica now, or the store went back"
             else:
                 committed[owned] = owned.committed(batch.last_seq, now)
         return Landed(committed, lost)

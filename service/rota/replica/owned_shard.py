@@ -133,6 +133,8 @@ class OwnedShard:
         self.is_closed = False
         """It decides nothing more."""
         self.is_dropped = False
+        self.was_refused = False
+        """The store has refused to append what was decided here."""
         self.seq = last_seq
         """The last entry that was decided, durable or not."""
         self.durable_seq = last_seq

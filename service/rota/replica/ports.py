@@ -206,8 +206,8 @@ class ShardStore(Protocol):
         """Write the batches in one transaction and return once they are durable.
 
         Returns the ids of the shards whose batch was refused, because their epoch is no longer the
-        store's or `first_seq` does not follow the journal's end; nothing of those was written, all
-        others were. Raises `StoreUnavailable` if the outcome is unknown.
+        store's, `first_seq` does not follow the journal's end, or the store has lost a side commit that the batch
+        takes over; nothing of those was written, all others were. Raises `StoreUnavailable` if the outcome is unknown.
         """
 
     async def side_commits(self, shard_ids: Sequence[int]) -> list[SideCommit]:

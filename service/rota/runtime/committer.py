@@ -111,7 +111,7 @@ class Committer:
             span.note("rota.events", sum(len(batch.events) for batch in batches))
             refused = set(await self._store.append(batches))
             if refused:
-                span.failed("the shard belongs to another replica")
+                span.failed("the shard belongs to another replica, or the store went back")
             return refused
 
     async def _read_side_commits(self, to_do: ReadSideCommits) -> None:

@@ -267,7 +267,7 @@ class Ownership:
         )
 
     def _report_setbacks(self, setbacks: Sequence[Setback]) -> None:
-        self.setback = f"the store went back to an earlier state: {len(setbacks)} shards have lost lines"
+        self.setback = f"the store went back to an earlier state: {len(setbacks)} shards have lost lines or commits"
         self._telemetry.on_store_went_back(setbacks)
         _log_setbacks(setbacks)
 
@@ -360,6 +360,7 @@ def _log_setbacks(setbacks: Sequence[Setback]) -> None:
             "the store went back to an earlier state",
             extra={
                 "shard_id": setback.shard_id,
+                "lost": "commits of users' own transactions" if known == found else "lines of the journal",
                 "known_epoch": known.epoch,
                 "known_owner": known.replica_id,
                 "known_seq": known.last_seq,

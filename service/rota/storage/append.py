@@ -9,12 +9,15 @@ from typing import Any, Protocol
 from sqlalchemy import (
     BigInteger,
     ClauseElement,
+    ColumnElement,
     Delete,
     Dialect,
+    Exists,
     Integer,
     Table,
     Text,
     Update,
+    and_,
     delete,
     or_,
     select,
@@ -31,7 +34,7 @@ from rota.storage.bulk import GivenRows, Row, TableChange, given_rows
 from rota.storage.journal import journal_lines
 from rota.storage.leases import lock_in_order
 from rota.storage.rows import state_changes
-from rota.storage.schema import group_events, shards
+from rota.storage.schema import group_events, shards, side_commits
 
 AnyInsert = postgresql.Insert | sqlite.Insert
 
@@ -76,17 +79,29 @@ def given_ends(dialect: str) -> GivenRows:
     return given_rows(dialect, "ends", {"shard_id": Integer(), **numbers, "replica_id": Text()})
 
 
-def advance(ends: GivenRows) -> Update:
+def advance(ends: GivenRows, taken: GivenRows | None = None) -> Update:
     """Move the journal's end of each given shard that has this epoch and owner, and ends where the batch begins.
 
-    The others have a new owner or a journal that ends elsewhere. Those that moved stay locked
-    until the transaction is over, so that nobody can claim them between this check and the commit.
+    The others have a new owner or a journal that ends elsewhere; or the store went back to an earlier state, and has
+    lost a side commit that is `taken` over. Those that moved stay locked until the transaction is over, so that nobody
+    can claim them between this check and the commit.
     """
     given = ends.table.c
     is_owner = or_(given.replica_id.is_(None), shards.c.replica_id == given.replica_id)
-    following = lock_in_order(ends, shards.c.epoch == given.epoch, is_owner, shards.c.last_seq == given.first_seq - 1)
+    checks = [shards.c.epoch == given.epoch, is_owner, shards.c.last_seq == given.first_seq - 1]
+    if taken is not None:
+        checks.append(~_lacks_side_commit(taken, given.shard_id))
+    following = lock_in_order(ends, *checks)
     moved = update(shards).where(shards.c.shard_id == following.c.shard_id)
     return moved.values(last_seq=following.c.last_seq).returning(shards.c.shard_id)
+
+
+def _lacks_side_commit(taken: GivenRows, shard_id: ColumnElement[int]) -> Exists:
+    """Whether one of the shard's side commits `taken` over is gone. Only an owner deletes them, with this statement."""
+    named = taken.table.c
+    is_it = and_(side_commits.c.shard_id == named.shard_id, side_commits.c.id == named.id)
+    lacking = select(named.id).outerjoin_from(taken.table, side_commits, is_it)
+    return lacking.where(named.shard_id == shard_id, side_commits.c.id.is_(None)).exists()
 
 
 def or_replace(insert: AnyInsert, table: Table) -> AnyInsert:

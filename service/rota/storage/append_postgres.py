@@ -22,7 +22,7 @@ from rota.replica.ports import ShardBatch
 from rota.storage.append import Statement, advance, changes_of, compiled, delete_given, ends_of, given_ends, or_replace
 from rota.storage.bulk import GivenRows, given_keys, given_rows, sent_type
 from rota.storage.engine import driver_of
-from rota.storage.schema import FENCE_GATE, POSTGRES_SCHEMA, WallClockMs, groups, metadata
+from rota.storage.schema import FENCE_GATE, POSTGRES_SCHEMA, WallClockMs, groups, metadata, side_commits
 
 Shape = tuple[tuple[str, bool, bool], ...]
 """Which tables a statement is about: (name, whether rows go, whether rows come)."""
@@ -52,7 +52,8 @@ _DIALECT: Dialect = asyncpg.dialect()  # type: ignore[no-untyped-call]
 
 @cache
 def _statement(shape: Shape) -> Statement:
-    moved = advance(_ENDS).cte("moved")
+    takes_over = (side_commits.name, True, False) in shape
+    moved = advance(_ENDS, _given_gone(side_commits) if takes_over else None).cte("moved")
     parts: list[CTE] = []
     for name, has_gone, has_new in shape:
         table = metadata.tables[f"{POSTGRES_SCHEMA}.{name}"]

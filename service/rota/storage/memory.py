@@ -71,7 +71,8 @@ class _Shard:
 
     def accepts(self, batch: ShardBatch) -> bool:
         is_owner = self.epoch == batch.epoch and batch.replica_id in (None, self.replica_id)
-        return is_owner and self.last_seq == batch.first_seq - 1
+        is_whole = all(side_id in self.side_commits for side_id in batch.rows.side_commits_taken)
+        return is_owner and self.last_seq == batch.first_seq - 1 and is_whole
 
     def position_of(self, after_seq: int) -> int:
         """The index in `events` of the line after this one."""

@@ -17,6 +17,7 @@ from tests.unit.replica.shards import LEASE_MS, a_shard, a_shard_with_a_member, 
 from tests.unit.replica.test_leases import ME, PEER, SHARDS, Shell, a_replica_with_all, held_by
 
 REACTION = ["WentBack", *["GiveUp"] * SHARDS, "RaiseFloors", "NotifyPeers", "Load", "ReportLost"]
+SERVED_AGAIN = ["Claim", "Load", "Serve", "Register", "Renew"]
 
 
 def taken_back(shell: Shell, shard_id: int, **changes: object) -> None:
@@ -55,6 +56,53 @@ def test_a_quiet_shard_that_lost_lines_is_found_by_a_renewal() -> None:
     assert shell.round() == ["ReadOwners", "Register", "Renew", *REACTION]
     assert shell.leases.owned == {}
     assert [each.reason for each in shell.did(steps.GiveUp)] == [WENT_BACK] * SHARDS
+
+
+def refused(shell: Shell, shard_id: int) -> None:
+    """The store refuses an append of this shard."""
+    owned = shell.leases.owned[shard_id]
+    owned.was_refused = True
+    owned.drop("refused")
+    shell.leases.remove(owned)
+
+
+def test_a_refusal_that_the_row_does_not_explain_is_a_setback() -> None:
+    """The shard is ours and its journal ends where memory does: a side commit is lost, with its offset."""
+    shell = a_replica_with_all()
+    refused(shell, 2)
+
+    assert shell.round() == ["ReadOwners", "WentBack", *["GiveUp"] * (SHARDS - 1), *REACTION[-4:], *SERVED_AGAIN]
+    (setback,) = shell.did(steps.WentBack)[0].setbacks
+    assert (setback.shard_id, setback.known) == (2, setback.found)
+    assert shell.round() == ["ReadOwners", "Register", "Renew"]
+
+
+def test_a_claim_after_a_refusal_shows_the_setback_too() -> None:
+    """The refusal came while a round was under way that had read the owners before."""
+    shell = a_replica_with_all()
+    shell.before[steps.Register] = lambda: refused(shell, 2)
+
+    assert shell.round()[:5] == ["ReadOwners", "Register", "Claim", "Renew", "WentBack"]
+
+
+def test_a_refusal_that_a_later_owner_explains_is_none() -> None:
+    shell = a_replica_with_all()
+    refused(shell, 2)
+    taken_back(shell, 2, replica_id=PEER.replica_id, epoch=shell.rows[2].epoch + 1)
+
+    shell.round()
+
+    assert shell.did(steps.WentBack) == []
+
+
+def test_a_read_sent_before_the_refusal_shows_nothing() -> None:
+    shell = a_replica_with_all()
+    asked = shell.known.memory.ask()
+    refused(shell, 2)
+
+    shell.known.memory.compare_owners(list(shell.rows.values()), asked)
+
+    assert shell.known.memory.setbacks == []
 
 
 def test_all_shards_are_given_up_and_loaded_again() -> None:

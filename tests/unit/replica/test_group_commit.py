@@ -83,7 +83,8 @@ def test_only_the_shard_that_the_store_refuses_is_lost() -> None:
 
     landed = commits.landed([refused.shard_id], at(1))
 
-    assert landed.lost == {refused: "the shard belongs to another replica now"}
+    assert landed.lost == {refused: "the shard belongs to another replica now, or the store went back"}
+    assert (refused.was_refused, taken.was_refused) == (True, False)
     assert list(landed.committed) == [taken]
     assert not refused.is_durable
 
