@@ -58,6 +58,17 @@ def test_watch_behind_pruned_lines_fails_and_says_how_to_go_on(old: Rota) -> Non
     assert [json.loads(line)["kind"] for line in went_on.out.splitlines()] == EVENTS[-2:]
 
 
+def test_watch_beyond_the_journals_end_says_how_to_go_on(old: Rota) -> None:
+    failed = old("groups", "watch", "indexers", "--after", "1000", "-n", "1")
+    last = failed.err.split("--after ")[1].split("`")[0]
+    went_on = old("groups", "watch", "indexers", "--after", str(int(last) - 1), "-n", "1")
+
+    assert (failed.exit_code, failed.out) == (Exit.NOT_FOUND, "")
+    assert f"the journal ends at revision {last}" in failed.err
+    assert "(REVISION_OUT_OF_RANGE)" in failed.err
+    assert json.loads(went_on.out)["kind"] == EVENTS[-1]
+
+
 def test_watch_from_the_earliest_line_says_where_it_begins(old: Rota) -> None:
     done = old("groups", "watch", "indexers", "--after", "earliest", "-n", "2")
 

@@ -90,6 +90,20 @@ async def test_a_watch_from_the_earliest_line_skips_pruned_lines(transport: str)
     assert [*past, live] == [5, 6, 7]
 
 
+@pytest.mark.parametrize("transport", ["http", "in memory"])
+async def test_a_watch_beyond_the_journals_end_raises_where_it_ends(transport: str) -> None:
+    async with pruned(transport) as stage:
+        with pytest.raises(RevisionOutOfRange, match="read the present state") as refused:
+            await anext(stage.client.watch(GROUP, LINES + 1))
+        assert refused.value.last_revision == LINES
+        next_line = asyncio.ensure_future(anext(stage.client.watch(GROUP, refused.value.last_revision)))
+        await stage.commit(99)
+        went_on = await next_line
+
+    assert went_on.revision == LINES + 1
+    assert (refused.value.first_revision, refused.value.incarnation) == (PRUNED + 1, "in-memory")
+
+
 class BreaksOff(InMemoryTransport):
     """Each stream breaks off after its first line, and then the journal is pruned further than that."""
 

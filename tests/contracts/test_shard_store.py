@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rota.group.rows import RowChanges, ShardImage
-from rota.protocol.errors import ErrorCode, LinesPruned
+from rota.protocol.errors import ErrorCode, LinesPruned, ReaderIsAhead
 from rota.replica.ports import ShardClaim, ShardStore
 from tests.contracts.builders import (
     A_MINUTE_MS,
@@ -109,6 +109,24 @@ async def test_the_journal_of_one_group_is_read_by_its_name(store: ShardStore) -
     assert await seqs(namespace="a") == [1, 3, 4]
     assert await seqs(group_id="g") == [1, 2, 4]
     assert await seqs(namespace="b", group_id="h") == []
+
+
+@pytest.mark.parametrize("limit", [0, 10])
+async def test_a_reader_beyond_the_journals_end_is_refused(store: ShardStore, limit: int) -> None:
+    claim = await claim_one(store)
+    await store.append([a_batch(claim, an_event(1), an_event(2))])
+    assert await store.read_events(0, 2, limit) == []
+
+    refusals = []
+    for shard_id, after in ((0, 3), (0, 1_000), (1, 1)):
+        with pytest.raises(ReaderIsAhead, match="read the present state") as refused:
+            await store.read_events(shard_id, after, limit, namespace="default", group_id="g")
+        refusals.append(refused.value)
+
+    assert [refusal.code for refusal in refusals] == [ErrorCode.REVISION_OUT_OF_RANGE] * 3
+    ends = [(each.after_revision, each.first_revision, each.last_revision) for each in refusals]
+    assert ends == [(3, 1, 2), (1_000, 1, 2), (1, 1, 0)]
+    assert [each.incarnation for each in refusals[:2]] == [store.incarnation] * 2  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("limit", [0, 1, 9])

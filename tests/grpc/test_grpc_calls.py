@@ -270,6 +270,19 @@ async def test_a_watch_behind_pruned_lines_gets_the_first_revision(
     assert b'code="REVISION_OUT_OF_RANGE",operation="WatchGroup"' in metrics.exposition()
 
 
+async def test_a_watch_beyond_the_journals_end_gets_the_last_revision(channel: Channel, store: MemoryStore) -> None:
+    await a_stable_member(channel)
+    last = store.tables.load(shard_of("default", G["group_id"], 2)).last_seq
+    watch = admin(channel).WatchGroup(admin_pb2.WatchGroupRequest(**G, after_revision=last + 1))
+
+    ended = await refused(watch.read())
+
+    assert (ended.status, ended.code) == (grpc.StatusCode.OUT_OF_RANGE, "REVISION_OUT_OF_RANGE")
+    assert (ended.metadata["first_revision"], ended.metadata["last_revision"]) == ("1", str(last))
+    assert ended.metadata["incarnation"] == store.incarnation
+    assert f"read on after revision {last}" in ended.detail
+
+
 class OvertakingStore(MemoryStore):
     """Its journal is pruned right after its first revision was read."""
 

@@ -142,6 +142,32 @@ async def test_a_store_that_is_away_does_not_end_a_browsers_stream() -> None:
     assert (earliest.status_code, earliest.json()["code"]) == (503, "COORDINATOR_NOT_AVAILABLE")
 
 
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/v1/events?shard=0&after=7", {}),
+        (f"{EVENTS}?after=7", {}),
+        (EVENTS, {"Last-Event-ID": "7"}),
+    ],
+)
+async def test_a_reader_beyond_the_journals_end_is_refused(pruned: Pruned, path: str, headers: dict[str, str]) -> None:
+    """It has read a line that the store has lost."""
+    async with asyncio.timeout(SOON_S):
+        response = await pruned.client.get(path, headers=headers)
+
+    problem = response.json()
+    assert (response.status_code, response.headers["content-type"]) == (410, "application/problem+json")
+    assert is_about_pruned_lines(problem)
+    assert (problem["last_revision"], problem["incarnation"]) == (LAST, "in-memory")
+    assert problem["detail"].endswith(f"read the present state, then read on after revision {LAST}")
+
+
+async def test_a_page_after_the_last_line_is_empty(pruned: Pruned) -> None:
+    page = (await pruned.client.get(f"/v1/events?shard=0&after={LAST}")).json()
+
+    assert (page["events"], page["revision"]) == ([], LAST)
+
+
 class StoreIsAway(ScriptedCoordinator):
     """It cannot read the first revision."""
 

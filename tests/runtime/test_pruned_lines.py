@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rota.protocol.errors import LinesPruned
+from rota.protocol.errors import LinesPruned, ReaderIsAhead
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import CommitOffsets, OffsetToCommit
 from rota.replica.ports import JournalEvent
@@ -80,6 +80,55 @@ async def test_a_watch_through_another_replica_is_stopped_too(
     assert (await anext(here.routed.watch("default", group, 4))).seq == 5
 
 
+async def test_a_watch_beyond_the_journals_end_is_stopped(fleet: list[RunningReplica], tables: MemoryTables) -> None:
+    here, there = fleet[0], fleet[1]
+    group = a_group_of(there)
+    await commit(there.local, group, 5)
+    end = tables.load(shard_of("default", group, SHARDS)).last_seq
+
+    refusals = []
+    async with asyncio.timeout(SOON_S):
+        for watch in (here.routed.watch, there.local.watch):
+            with pytest.raises(ReaderIsAhead) as stopped:
+                await anext(watch("default", group, end + 1))
+            refusals.append(stopped.value)
+
+    for refusal in refusals:
+        assert (refusal.after_revision, refusal.first_revision) == (end + 1, 1)
+        assert (refusal.last_revision, refusal.incarnation) == (end, tables.incarnation)
+
+
+async def test_a_follower_goes_on_with_a_later_epoch_of_a_lost_line(
+    fleet: list[RunningReplica], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store went back: the follower has seen lines that are gone, and the next ones have lower numbers."""
+    here, there = fleet[0], fleet[1]
+    group, listener = a_group_of(there), Listener()
+    await commit(there.local, group, 1)
+
+    follower = Follower(here.routed, "default", group, listener)
+    follower._last = (0, 1_000)
+    await until(lambda: bool(there.local._host("default", group).watchers))  # type: ignore[union-attr]
+    await there.routed.call(a_join(group))
+    await until(lambda: listener.kinds[-1:] == ["leader_changed"])
+
+    assert listener.kinds[0] == "member_joined"
+    assert "a follower of a group goes on behind lost lines" in caplog.text
+    await asyncio.gather(follower.end(), return_exceptions=True)
+
+
+async def test_a_listener_here_gets_lower_numbers_of_a_later_epoch(fleet: list[RunningReplica]) -> None:
+    here = fleet[0]
+    group, listener = a_group_of(here), Listener()
+    follower = Follower(here.routed, "default", group, listener)
+    follower._last = (0, 1_000)
+
+    await here.routed.call(a_join(group))
+
+    assert listener.kinds[0] == "member_joined"
+    await asyncio.gather(follower.end(), return_exceptions=True)
+
+
 async def test_a_follower_goes_on_behind_pruned_lines_and_says_so(
     fleet: list[RunningReplica], tables: MemoryTables, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -89,7 +138,7 @@ async def test_a_follower_goes_on_behind_pruned_lines_and_says_so(
     tables.prune_shard(shard_of("default", group, SHARDS), 4)
 
     follower = Follower(here.routed, "default", group, listener)
-    follower._last = 1  # where it was when the group's owner went away
+    follower._last = (1, 1)  # where it was when the group's owner went away
     await until(lambda: bool(there.local._host("default", group).watchers))  # type: ignore[union-attr]
     await there.routed.call(a_join(group))
     await until(lambda: listener.kinds[-1:] == ["leader_changed"])

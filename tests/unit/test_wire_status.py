@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
@@ -90,6 +92,16 @@ def test_the_first_revision_reaches_the_client() -> None:
 
     assert over_http == over_grpc == Problem(code, "pruned", first_revision=32)
     assert decode_problem(410, problem_document(code, "pruned", first_revision="32")) == Problem(code, "pruned")
+
+
+@pytest.mark.parametrize("last_revision", [0, 7])
+def test_a_journals_end_is_the_same_over_both_transports(last_revision: int) -> None:
+    code = ErrorCode.REVISION_OUT_OF_RANGE
+    end: dict[str, Any] = {"first_revision": 1, "last_revision": last_revision, "incarnation": "i-1"}
+    over_http = decode_problem(410, problem_document(code, "ahead", **end))
+    over_grpc = problem_of(rpc_status(code, "ahead", **end))
+
+    assert over_http == over_grpc == Problem(code, "ahead", **end)
 
 
 @pytest.mark.parametrize("http_status", [302, 400, 401, 403, 404, 408, 413, 429, 502, 504])

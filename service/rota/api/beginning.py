@@ -34,8 +34,9 @@ async def beginning_of_watch(
 ) -> int | None:
     """The revision after which a watch of the group begins; None: from now on.
 
-    Raises `LinesPruned` before the stream begins, where lines after `after` are pruned by now. A watch that is
-    overtaken later raises it, too, so a store that does not answer now does not prevent the watch.
+    Raises `NotInJournal` before the stream begins, where lines after `after` are pruned by now, or the journal ends
+    before `after`. A watch that is overtaken later raises it, too, so a store that does not answer now does not prevent
+    the watch.
     """
 
     async def check(after_revision: int) -> int:

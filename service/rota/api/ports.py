@@ -25,14 +25,14 @@ class ServedCoordinator(Protocol):
         """The group's journal, live: from behind `after_revision` on, from now on where that is None.
 
         The iteration raises `LinesPruned` where lines after `after_revision`, or after the last line that it gave, are
-        pruned.
+        pruned, and `ReaderIsAhead` where the journal ends before `after_revision`.
         """
 
     async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
-        """Raise `LinesPruned` where lines after `after_revision` are pruned from the journal of the group's shard."""
+        """Raise `NotInJournal` unless the journal of the group's shard goes on after `after_revision`."""
 
     async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:
-        """Journal lines of a shard with `seq > after_seq`, in order; `LinesPruned` as in `ShardStore.read_events`."""
+        """Journal lines of a shard with `seq > after_seq`, in order; `NotInJournal` as in `ShardStore.read_events`."""
 
     def locate(self, namespace: str, group_id: str) -> ShardOwner:
         """Who owns the group's shard."""

@@ -38,6 +38,14 @@ class LinesArePruned(CommandFailed):
         self.first_revision = first_revision
 
 
+class JournalIsShorter(CommandFailed):
+    """The journal ends before the line that the command is to go on after."""
+
+    def __init__(self, message: str, last_revision: int) -> None:
+        super().__init__(message, exit_for(ErrorCode.REVISION_OUT_OF_RANGE))
+        self.last_revision = last_revision
+
+
 class Server:
     """A server, spoken to over HTTP. Use as a context manager."""
 
@@ -153,6 +161,8 @@ class Server:
 def failure_in(problem: Problem) -> CommandFailed:
     """An error that the server answered, as the end of a command."""
     message = f"{problem.detail} ({problem.code})"
+    if problem.code is ErrorCode.REVISION_OUT_OF_RANGE and problem.last_revision is not None:
+        return JournalIsShorter(message, problem.last_revision)
     if problem.code is ErrorCode.REVISION_OUT_OF_RANGE:
         return LinesArePruned(message, problem.first_revision)
     return CommandFailed(message, exit_for(problem.code))

@@ -26,7 +26,7 @@ EXIT_MEANINGS = {
     Exit.OK: "all went well",
     Exit.ERROR: "it did not work",
     Exit.USAGE: "wrong options, or a request that can never work",
-    Exit.NOT_FOUND: "no such group, member or topic, or lines of the journal that are pruned",
+    Exit.NOT_FOUND: "no such group, member or topic, or lines that the journal does not have",
     Exit.AUTH: "not logged in, or not allowed",
     Exit.CONFLICT: "a conflict: the group has members, or the generation is over (fenced)",
     Exit.UNAVAILABLE: "the server or the store cannot be reached, or asks to try later",

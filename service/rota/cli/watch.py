@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from rota.cli.calls import LinesArePruned, Server, failure_in
+from rota.cli.calls import JournalIsShorter, LinesArePruned, Server, failure_in
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.output import tell
 from rota.protocol.defaults import RECONNECT_TIMEOUT_MS
@@ -21,7 +21,8 @@ def group_events(server: Server, group_id: str, beginning: int | str | None) -> 
     """The group's events with a revision above `beginning`, or from now on, then live and without end.
 
     With `earliest` they begin with the first that is not pruned. When the server goes away it is waited for, for half a
-    minute, and no event is skipped: where the next ones are pruned by then, the command fails.
+    minute, and no event is skipped: where the next ones are pruned by then, or the store has lost the last one, the
+    command fails.
     """
     skips_pruned = beginning == EARLIEST
     after = 0 if isinstance(beginning, str) else beginning
@@ -43,6 +44,9 @@ def group_events(server: Server, group_id: str, beginning: int | str | None) -> 
             tell(f"the journal begins at revision {first}: older events are pruned")
             after = first - 1
             continue
+        except JournalIsShorter as shorter:
+            last = shorter.last_revision
+            raise JournalIsShorter(f"{shorter}; `--after {last}` does that", last) from shorter
         except CommandFailed as failed:
             if failed.exit_code is not Exit.UNAVAILABLE:
                 raise

@@ -134,7 +134,8 @@ class Administration:
         there was a revision to go on from: the one given, or that of an event seen.
 
         Raises:
-            RevisionOutOfRange: Lines after `after_revision`, or after the last event seen, are pruned by now.
+            RevisionOutOfRange: Lines after `after_revision`, or after the last event seen, are pruned by now, or the
+                store has lost that line.
         """
         skips_pruned = after_revision == "earliest"
         after = 0 if after_revision == "earliest" else after_revision

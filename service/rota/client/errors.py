@@ -39,7 +39,7 @@ class CoordinatorError(Exception):
         ├── NotFound
         │   ├── GroupIdNotFound
         │   ├── UnknownTopic
-        │   └── RevisionOutOfRange          lines of the journal are pruned: go on at `first_revision`
+        │   └── RevisionOutOfRange          the journal does not have these lines
         ├── AccessDenied
         │   ├── Unauthenticated
         │   └── GroupAuthorizationFailed
@@ -227,17 +227,25 @@ class UnknownTopic(NotFound):
 
 
 class RevisionOutOfRange(NotFound):
-    """Lines of the journal that were asked for are pruned. Read the group's present state, then watch on.
+    """The journal does not have the lines that were asked for. Read the group's present state, then watch on.
 
-    `first_revision` is the first line that the journal still has: `watch(group_id, error.first_revision - 1)` goes on
-    there. `watch(group_id, "earliest")` begins there at once.
+    Either they are pruned: `first_revision` is the first line that the journal still has, and
+    `watch(group_id, error.first_revision - 1)` goes on there. `watch(group_id, "earliest")` begins there at once.
+
+    Or the store went back to an earlier state, or is another one, and the journal ends before the line to go on after:
+    `last_revision` is then its last line (otherwise None), and `watch(group_id, error.last_revision)` goes on there.
+    `incarnation` is the journal's random id then: another one than before where a backup was restored.
     """
 
     code = ErrorCode.REVISION_OUT_OF_RANGE
 
-    def __init__(self, detail: str = "", *, first_revision: int = 0) -> None:
+    def __init__(
+        self, detail: str = "", *, first_revision: int = 0, last_revision: int | None = None, incarnation: str = ""
+    ) -> None:
         super().__init__(detail)
         self.first_revision = first_revision
+        self.last_revision = last_revision
+        self.incarnation = incarnation
 
 
 class AccessDenied(CoordinatorError):
@@ -344,4 +352,5 @@ def error_in(problem: Problem) -> CoordinatorError:
     error = error_for(problem.code, problem.detail, problem.retry_after_ms)
     if isinstance(error, RevisionOutOfRange):
         error.first_revision = problem.first_revision
+        error.last_revision, error.incarnation = problem.last_revision, problem.incarnation
     return error

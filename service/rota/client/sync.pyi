@@ -354,7 +354,8 @@ class Client:
         there was a revision to go on from: the one given, or that of an event seen.
 
         Raises:
-            RevisionOutOfRange: Lines after `after_revision`, or after the last event seen, are pruned by now.
+            RevisionOutOfRange: Lines after `after_revision`, or after the last event seen, are pruned by now, or the
+                store has lost that line.
         """
 
     def topics(self) -> list[TopicReply]:

@@ -48,25 +48,59 @@ class RejectedRequest(Exception):
         self.detail = detail
         self.first_revision = 0
         """With REVISION_OUT_OF_RANGE: the first line that the journal still has."""
+        self.last_revision: int | None = None
+        """With REVISION_OUT_OF_RANGE, where the reader is ahead of the journal: the journal's last line."""
+        self.incarnation = ""
+        """With `last_revision`: the random id of the journal."""
 
 
-class LinesPruned(RejectedRequest):
-    """A reader asked for lines of a journal that are pruned. To go on behind them in silence would hide a gap."""
+class NotInJournal(RejectedRequest):
+    """A reader asked for the lines after one that it has read. The journal lacks some of them, or that one."""
 
-    def __init__(self, after_revision: int, first_revision: int) -> None:
-        super().__init__(
-            ErrorCode.REVISION_OUT_OF_RANGE,
-            f"the journal begins at revision {first_revision}: revisions {after_revision + 1} to {first_revision - 1} "
-            f"are pruned; read the present state, then read on after revision {first_revision - 1}",
-        )
+    def __init__(self, after_revision: int, first_revision: int, detail: str) -> None:
+        super().__init__(ErrorCode.REVISION_OUT_OF_RANGE, detail)
         self.after_revision = after_revision
         self.first_revision = first_revision
 
 
-def check_not_pruned(after_revision: int, first_revision: int) -> None:
-    """Raise `LinesPruned` unless a journal that begins at `first_revision` has every line after `after_revision`.
+class LinesPruned(NotInJournal):
+    """A reader asked for lines of a journal that are pruned. To go on behind them in silence would hide a gap."""
+
+    def __init__(self, after_revision: int, first_revision: int) -> None:
+        super().__init__(
+            after_revision,
+            first_revision,
+            f"the journal begins at revision {first_revision}: revisions {after_revision + 1} to {first_revision - 1} "
+            f"are pruned; read the present state, then read on after revision {first_revision - 1}",
+        )
+
+
+class ReaderIsAhead(NotInJournal):
+    """A reader has read a line that the journal does not have. To wait in silence would skip the next lines."""
+
+    def __init__(self, after_revision: int, first_revision: int, last_revision: int, incarnation: str) -> None:
+        super().__init__(
+            after_revision,
+            first_revision,
+            f"the journal ends at revision {last_revision}: revision {after_revision} is of another store, or of a "
+            "state that this one has lost (a restored backup, a failover); read the present state, then read on after "
+            f"revision {last_revision}",
+        )
+        self.last_revision = last_revision
+        self.incarnation = incarnation
+
+
+def check_in_journal(after_revision: int, first_revision: int, last_revision: int, incarnation: str) -> None:
+    """Raise `LinesPruned` or `ReaderIsAhead` unless a journal with these ends goes on after `after_revision`.
 
     Every reader of a journal is checked by this rule, in the snapshot from which its lines are read.
     """
+    check_not_pruned(after_revision, first_revision)
+    if after_revision > last_revision:
+        raise ReaderIsAhead(after_revision, first_revision, last_revision, incarnation)
+
+
+def check_not_pruned(after_revision: int, first_revision: int) -> None:
+    """Raise `LinesPruned` unless a journal that begins at `first_revision` has every line after `after_revision`."""
     if after_revision + 1 < first_revision:
         raise LinesPruned(after_revision, first_revision)

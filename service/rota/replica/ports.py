@@ -218,8 +218,9 @@ class ShardStore(Protocol):
     ) -> list[JournalEvent]:
         """Journal lines with `seq > after_seq` in order, of one group where it is named.
 
-        Raises `LinesPruned` where the shard's journal begins later than `after_seq + 1`, also with `limit` 0: the
-        check and the lines are of one snapshot, so a reader never skips a pruned line without noticing.
+        Raises `LinesPruned` where the shard's journal begins later than `after_seq + 1`, and `ReaderIsAhead` where it
+        ends before `after_seq`, also with `limit` 0: the checks and the lines are of one snapshot, so a reader never
+        skips a line without noticing.
         """
 
 

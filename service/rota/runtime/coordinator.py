@@ -240,7 +240,7 @@ class LocalCoordinator:
         return self._subscriptions.add(namespace, group_id, listener)
 
     async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
-        """Raise `LinesPruned` where a watch from there on would miss lines. The shard may be at another replica."""
+        """Raise `NotInJournal` where a watch from there on would miss lines. The shard may be at another replica."""
         await self._store.read_events(shard_of(namespace, group_id, self.shard_count), after_revision, 0)
 
     async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:

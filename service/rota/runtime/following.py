@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from typing import Protocol
 
-from rota.protocol.errors import LinesPruned
+from rota.protocol.errors import LinesPruned, ReaderIsAhead
 from rota.replica.ports import JournalEvent, ShardStore, StoreUnavailable
 from rota.runtime.host import ShardHost
 
@@ -33,7 +33,8 @@ async def watch_group(
     """Events of the group with a revision above `after_revision`, or from now on where that is None.
 
     Ends when the shard is dropped or the watcher lags too far behind: call again with the last revision seen.
-    Raises `LinesPruned` where `rota journal prune` was faster than the watcher.
+    Raises `LinesPruned` where `rota journal prune` was faster than the watcher, and `ReaderIsAhead` where the store
+    went back to a state before `after_revision`.
     """
     queue: asyncio.Queue[JournalEvent | None] = asyncio.Queue()
     watchers = host.watchers.setdefault((namespace, group_id), set())
@@ -120,14 +121,16 @@ class Follower:
     """Follows one group: on the spot while its shard is here, over the owner's watch while it is not.
 
     Lines come in order and at most once. Some may be missing around a move, unless the owner's watch brings them; those
-    that are pruned by then are logged and skipped: members get the same with their next heartbeats.
+    that are pruned by then, or lost by a store that went back, are logged and skipped: members get the same with their
+    next heartbeats.
     """
 
     def __init__(self, coordinator: Followed, namespace: str, group_id: str, listener: Listener) -> None:
         self._coordinator = coordinator
         self._group = (namespace, group_id)
         self._listener = listener
-        self._last: int | None = None
+        self._last: tuple[int, int] | None = None
+        """Epoch and number of the last line. Where the store went back, lower numbers follow in a later epoch."""
         # Begun at once, not when the task first runs: what happens from this moment on is told.
         self._end = coordinator.subscribe_here(*self._group, self._tell)
         self._task = asyncio.create_task(self._run())
@@ -148,16 +151,24 @@ class Follower:
 
     async def _follow(self) -> None:
         try:
-            async with aclosing(self._coordinator.watch(*self._group, self._last)) as events:  # type: ignore[type-var]
+            after = self._last[1] if self._last is not None else None
+            async with aclosing(self._coordinator.watch(*self._group, after)) as events:  # type: ignore[type-var]
                 async for event in events:
                     self._tell(event)
         except StoreUnavailable:
             return
         except LinesPruned as pruned:
             logger.warning("a follower of a group goes on behind pruned lines", extra={"first": pruned.first_revision})
-            self._last = pruned.first_revision - 1
+            self._go_on_after(pruned.first_revision - 1)
+        except ReaderIsAhead as ahead:
+            logger.warning("a follower of a group goes on behind lost lines", extra={"last": ahead.last_revision})
+            self._go_on_after(ahead.last_revision or 0)
+
+    def _go_on_after(self, seq: int) -> None:
+        epoch = self._last[0] if self._last is not None else 0
+        self._last = (epoch, seq)
 
     def _tell(self, event: JournalEvent) -> None:
-        if self._last is None or event.seq > self._last:
-            self._last = event.seq
+        if self._last is None or (event.epoch, event.seq) > self._last:
+            self._last = (event.epoch, event.seq)
             self._listener(event)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Select, select, true
+from sqlalchemy import Select, case, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.replica.ports import JournalEvent, ShardBatch
 from rota.storage.bulk import TableChange
-from rota.storage.schema import group_events, shards
+from rota.storage.schema import group_events, shards, store
 
 # In the order of JournalEvent's fields.
 _EVENT_COLUMNS = (
@@ -31,6 +31,16 @@ _EVENT_COLUMNS = (
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
+class JournalPage(NamedTuple):
+    """Lines of a shard's journal, and where the journal begins and ends in the same snapshot."""
+
+    first_seq: int
+    last_seq: int
+    incarnation: str
+    """Read only where the journal ends before the line that is asked for."""
+    events: list[JournalEvent]
+
+
 async def read_events(
     connection: AsyncConnection,
     shard_id: int,
@@ -39,23 +49,25 @@ async def read_events(
     *,
     namespace: str | None = None,
     group_id: str | None = None,
-) -> tuple[int, list[JournalEvent]]:
-    """The first line that the shard's journal still has, and the lines of `ShardStore.read_events`.
+) -> JournalPage:
+    """The lines of `ShardStore.read_events`.
 
     One statement, because Postgres empties a partition by TRUNCATE, which transactions with an older snapshot see at
     once. The connection's transaction must be READ COMMITTED, so that this statement's snapshot is taken after the
     statement has locked the partitions; otherwise lines could be missing while `first_seq` is still the old one.
     """
     lines = _lines(shard_id, after_seq, limit, namespace, group_id).subquery()
+    incarnation = case((shards.c.last_seq < after_seq, select(store.c.incarnation).scalar_subquery()))
     wanted = (
-        select(shards.c.first_seq, *lines.c)
+        select(shards.c.first_seq, shards.c.last_seq, incarnation, *lines.c)
         .select_from(shards.outerjoin(lines, true()))
         .where(shards.c.shard_id == shard_id)
     )
     rows = (await connection.execute(wanted)).all()
-    events = [JournalEvent(*line) for _, *line in rows if line[0] is not None]
+    events = [JournalEvent(*line) for _, _, _, *line in rows if line[0] is not None]
+    first_seq, last_seq, found = rows[0][:3] if rows else (1, 0, "")
     # A join promises no order. The lines come in theirs, so this costs next to nothing, unlike another sort in SQL.
-    return rows[0][0] if rows else 1, sorted(events, key=attrgetter("seq"))
+    return JournalPage(first_seq, last_seq, found or "", sorted(events, key=attrgetter("seq")))
 
 
 def _lines(

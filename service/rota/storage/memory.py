@@ -18,7 +18,7 @@ from rota.group.rows import (
     TopicsRevisionRow,
 )
 from rota.group.state import GroupState
-from rota.protocol.errors import ErrorCode, check_not_pruned
+from rota.protocol.errors import ErrorCode, check_in_journal
 from rota.replica.ports import (
     EPOCHS_SKIPPED,
     RELEASED,
@@ -277,7 +277,7 @@ class MemoryTables:
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
     ) -> list[JournalEvent]:
         shard = self._shards.get(shard_id, _Shard())
-        check_not_pruned(after_seq, shard.first_seq)
+        check_in_journal(after_seq, shard.first_seq, shard.last_seq, self.incarnation)
         first = shard.position_of(after_seq)
         wanted = (
             (event, payload)

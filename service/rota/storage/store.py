@@ -13,7 +13,7 @@ from rota.access.quotas import Stored
 from rota.access.sessions import SessionRecord
 from rota.access.tokens import TokenAct, TokenRecord
 from rota.group.rows import ShardImage, SideCommit
-from rota.protocol.errors import check_not_pruned
+from rota.protocol.errors import check_in_journal
 from rota.protocol.messages import Act
 from rota.replica.ports import (
     Floor,
@@ -204,10 +204,10 @@ class SqlStore:
     ) -> list[JournalEvent]:
         async with self._reading(isolated=False) as connection:
             names = {"namespace": namespace, "group_id": group_id}
-            first_seq, events = await read_events(connection, shard_id, after_seq, limit, **names)
+            page = await read_events(connection, shard_id, after_seq, limit, **names)
         # After the transaction, for an exception in it would cost its connection.
-        check_not_pruned(after_seq, first_seq)
-        return events
+        check_in_journal(after_seq, page.first_seq, page.last_seq, page.incarnation)
+        return page.events
 
     # --- access ---------------------------------------------------------------------------------
 

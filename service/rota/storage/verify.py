@@ -181,7 +181,7 @@ async def _keep_lines(connection: AsyncConnection) -> None:
 
 async def _events(connection: AsyncConnection, shard_id: int, after: int) -> AsyncIterator[JournalEvent]:
     while True:
-        _, page = await read_events(connection, shard_id, after, _PAGE)
+        page = (await read_events(connection, shard_id, after, _PAGE)).events
         for event in page:
             yield event
         if len(page) < _PAGE:

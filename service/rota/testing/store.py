@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from rota.group.journal import decode_entry, encode_entry
 from rota.group.records import Entry
 from rota.group.shard_state import ShardState
-from rota.protocol.errors import check_not_pruned
+from rota.protocol.errors import check_in_journal
 from rota.replica.owned_shard import Batch
 from rota.replica.ports import JournalEvent, ShardBatch
 from rota.storage.memory import MemoryTables
@@ -46,7 +46,8 @@ class Tables(MemoryTables):
     ) -> list[JournalEvent]:
         """As the twin does, without the way through JSON."""
         shard = self._shards.get(shard_id)
-        check_not_pruned(after_seq, shard.first_seq if shard is not None else 1)
+        first_seq, last_seq = (shard.first_seq, shard.last_seq) if shard is not None else (1, 0)
+        check_in_journal(after_seq, first_seq, last_seq, self.incarnation)
         events = shard.events[shard.position_of(after_seq) :] if shard is not None else []
         wanted = (e for e in events if namespace in (None, e.namespace) and group_id in (None, e.group_id))
         return list(islice(wanted, limit))

@@ -141,7 +141,8 @@ class AdminServicer:
     def WatchGroup(self, request, context):
         """A group's journal, live. Resume with the revision of the last line that arrived. Ends with UNAVAILABLE
         when the server stops or the group moves, and with OUT_OF_RANGE where the next lines are pruned: first_revision
-        in the ErrorInfo's metadata is then the first line that the journal still has.
+        in the ErrorInfo's metadata is then the first line that the journal still has. Also where the journal ends before
+        after_revision, because the store went back: the metadata then has last_revision and the journal's incarnation, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -15,7 +15,8 @@ MAX_RETRY_AFTER_MS = 30_000
 NO_ROUTE_STATUS = 404
 """With `INVALID_REQUEST`, whose own status is 400, it means that the server has no such path."""
 PRUNED_EVENT = "revision-out-of-range"
-"""The server-sent event that ends a stream of journal lines with a problem document: the next lines are pruned."""
+"""The server-sent event that ends a stream of journal lines with a problem document: the journal does not have the next
+lines, or not the last one."""
 _TYPE_PREFIX = "urn:rota:error:"
 _TYPE_IF_NONE = dict.fromkeys(
     (ErrorCode.INVALID_REQUEST, ErrorCode.UNAUTHENTICATED, ErrorCode.THROTTLED, ErrorCode.PAYLOAD_TOO_LARGE),
@@ -28,7 +29,8 @@ _TYPE_IF_NONE = dict.fromkeys(
 class Problem:
     """An error as a client reads it.
 
-    `member_id` comes with MEMBER_ID_REQUIRED, `first_revision` with REVISION_OUT_OF_RANGE.
+    `member_id` comes with MEMBER_ID_REQUIRED, `first_revision` with REVISION_OUT_OF_RANGE, and with it `last_revision`
+    and `incarnation` where the reader is ahead of the journal.
     """
 
     code: ErrorCode
@@ -38,6 +40,8 @@ class Problem:
     epoch: int = 0
     retry_after_ms: int = 0
     first_revision: int = 0
+    last_revision: int | None = None
+    incarnation: str = ""
 
 
 def problem_document(code: ErrorCode, detail: str, http_status: int | None = None, **extra: Any) -> dict[str, Any]:
@@ -74,6 +78,8 @@ def decode_problem(http_status: int, document: dict[str, Any], retry_after: str 
         numbers.get("epoch", 0),
         retry_after_ms(retry_after),
         numbers.get("first_revision", 0),
+        numbers.get("last_revision"),
+        text.get("incarnation", ""),
     )
 
 

@@ -27,6 +27,8 @@ def rpc_status(
     member_id: str = "",
     owner: str = "",
     first_revision: int = 0,
+    last_revision: int | None = None,
+    incarnation: str = "",
 ) -> Status:
     """The status of an error: an `ErrorInfo`, and a `RetryInfo` where the table knows how long to wait.
 
@@ -38,12 +40,12 @@ def rpc_status(
     metadata = {"revision": str(revision), "epoch": str(epoch)}
     if status.message != detail:
         metadata["detail"] = detail
-    if member_id:
-        metadata["member_id"] = member_id
-    if owner:
-        metadata["owner"] = owner
     if first_revision:
         metadata["first_revision"] = str(first_revision)
+    if last_revision is not None:
+        metadata["last_revision"] = str(last_revision)
+    texts = {"member_id": member_id, "owner": owner, "incarnation": incarnation}
+    metadata |= {name: text for name, text in texts.items() if text}
     status.details.add().Pack(ErrorInfo(reason=code.value, domain=DOMAIN, metadata=metadata))
     if row.retry_after_s is not None:
         retry = RetryInfo()
@@ -79,6 +81,8 @@ def _problem(code: ErrorCode, info: ErrorInfo, detail: str, retry_after_ms: int)
         _number(info.metadata.get("epoch", "")),
         bounded_retry_after_ms(retry_after_ms),
         _number(info.metadata.get("first_revision", "")),
+        _number(info.metadata["last_revision"]) if "last_revision" in info.metadata else None,
+        info.metadata.get("incarnation", ""),
     )
 
 

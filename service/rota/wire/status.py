@@ -26,7 +26,8 @@ class Remedy(StrEnum):
     GIVE_UP = "give up"
     """Somebody else has this identity; stop, for joining again would only fence the other."""
     READ_STATE = "read state"
-    """Lines of the journal are gone: read the present state instead, then go on at `first_revision`."""
+    """Lines of the journal are gone: read the present state instead, then go on at `first_revision`, or after
+    `last_revision` where the answer has one."""
     FIX_REQUEST = "fix request"
     """The request itself is wrong; the same one will never succeed."""
 
@@ -97,7 +98,7 @@ STATUS: Mapping[ErrorCode, Status] = MappingProxyType(
         ErrorCode.INVALID_REQUEST: _final(400, "INVALID_ARGUMENT", _FIX, "Not a valid request"),
         ErrorCode.PAYLOAD_TOO_LARGE: _final(413, "INVALID_ARGUMENT", _FIX, "Larger than the coordinator admits"),
         ErrorCode.REVISION_OUT_OF_RANGE: _final(
-            410, "OUT_OF_RANGE", Remedy.READ_STATE, "The journal does not go back that far"
+            410, "OUT_OF_RANGE", Remedy.READ_STATE, "The journal does not have these lines"
         ),
         ErrorCode.OFFSET_METADATA_TOO_LARGE: _final(413, "INVALID_ARGUMENT", _FIX, "Offset metadata too large"),
         ErrorCode.UNAUTHENTICATED: _final(401, "UNAUTHENTICATED", _FIX, "Authentication required"),

@@ -31,10 +31,18 @@ class Failure:
     member_id: str = ""
     owner: str = ""
     first_revision: int = 0
+    last_revision: int | None = None
+    incarnation: str = ""
 
 
 def failure_of(rejected: RejectedRequest) -> Failure:
-    return Failure(rejected.code, rejected.detail, first_revision=rejected.first_revision)
+    return Failure(
+        rejected.code,
+        rejected.detail,
+        first_revision=rejected.first_revision,
+        last_revision=rejected.last_revision,
+        incarnation=rejected.incarnation,
+    )
 
 
 class CallFailed(Exception):
@@ -93,6 +101,8 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], failure: Failure) -
         member_id=failure.member_id,
         owner=failure.owner,
         first_revision=failure.first_revision,
+        last_revision=failure.last_revision,
+        incarnation=failure.incarnation,
     )
     code = grpc.StatusCode[STATUS[failure.code].grpc]
     await context.abort(code, status.message, ((DETAILS_KEY, status.SerializeToString()),))

@@ -140,9 +140,16 @@ def _problem() -> Json:
     member_id = {"type": "string", "description": "With MEMBER_ID_REQUIRED: the id to join with."}
     owner = {"type": "string", "description": "With NOT_COORDINATOR: where the owner of the group is."}
     gone = "With REVISION_OUT_OF_RANGE: the first line that the journal still has; read on after the one before it."
-    first_revision = {"type": "integer", "minimum": 2, "description": gone}
-    sometimes = {"member_id": member_id, "owner": owner, "first_revision": first_revision}
+    first_revision = {"type": "integer", "minimum": 1, "description": gone}
+    sometimes = {"member_id": member_id, "owner": owner, "first_revision": first_revision, **_journals_end()}
     return {"type": "object", "required": list(properties), "properties": properties | sometimes}
+
+
+def _journals_end() -> Json:
+    ahead = "With REVISION_OUT_OF_RANGE, where the journal ends before the line that the reader has read: "
+    end = {"type": "integer", "minimum": 0, "description": f"{ahead}its last line; read on after it."}
+    incarnation = {"type": "string", "description": f"{ahead}its random id, a new one after `rota db restore`."}
+    return {"last_revision": end, "incarnation": incarnation}
 
 
 def pending_response(with_member_id: bool) -> Json:

@@ -137,7 +137,8 @@ def _watch(limits: Limits) -> Json:
         "`server-drain` means: this server goes away, connect again. `interrupted` means: connect again; where the "
         "caller's credentials or rules ended the stream, its `data` is the Problem that a new call has. "
         "A comment is sent every 15 s of silence. "
-        f"`{PRUNED_EVENT}` ends a stream whose next lines are pruned; its `data` is the Problem that 410 has."
+        f"`{PRUNED_EVENT}` ends a stream where the journal does not have the next lines; its `data` is the Problem "
+        "that 410 has."
     )
     codes = (ErrorCode.INVALID_GROUP_ID, ErrorCode.REVISION_OUT_OF_RANGE, *parts.COORDINATOR_ERRORS)
     return _described(

@@ -105,7 +105,10 @@ def render_rejection(rejected: RejectedRequest) -> Rendered:
 
 def members_of(rejected: RejectedRequest) -> dict[str, Any]:
     """The members of a problem document that a rejection has beside its code and its detail."""
-    return {"first_revision": rejected.first_revision} if rejected.first_revision else {}
+    first = {"first_revision": rejected.first_revision} if rejected.first_revision else {}
+    if rejected.last_revision is None:
+        return first
+    return {**first, "last_revision": rejected.last_revision, "incarnation": rejected.incarnation}
 
 
 def _heartbeat_document(reply: HeartbeatReply, answer: Answer) -> bytes:

@@ -18,7 +18,7 @@ from rota.api.http.shapes import EVENT, WATCH_QUERY
 from rota.api.http.waiting import until_disconnect
 from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import Metrics
-from rota.protocol.errors import LinesPruned, RejectedRequest
+from rota.protocol.errors import NotInJournal, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.replica.ports import JournalEvent, StoreUnavailable
 from rota.wire.documents import dump_document
@@ -51,7 +51,7 @@ class EventStreams:
     async def open(self, request: Request) -> EventStream:
         """`Last-Event-ID` wins over `?after=`, because a browser that reconnects keeps the URL.
 
-        Raises `RejectedRequest`, also where the lines that the caller asks for are pruned.
+        Raises `RejectedRequest`, also where the journal does not have the lines that the caller asks for.
         """
         path = decode_path(request.path_params)
         parameters = list(request.query_params.multi_items())
@@ -68,7 +68,7 @@ class EventStream:
 
     Ends when the client hangs up; with `server-drain` when the server goes away, so that the client goes on elsewhere;
     with `interrupted` when the journal cannot be followed any more, or not by this caller, as the problem document in
-    it says; with `revision-out-of-range` and a problem document when the lines that would come next are pruned.
+    it says; with `revision-out-of-range` and a problem document when the journal does not have the next lines.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ class EventStream:
             return await anext(self._events)
         except (StopAsyncIteration, StoreUnavailable):
             return _INTERRUPTED % b"{}"
-        except LinesPruned as pruned:
-            return _pruned_frame(pruned)
+        except NotInJournal as refusal:
+            return _last_frame(refusal)
         except RejectedRequest as rejected:
             return _rejected_frame(rejected)
         except Exception:
@@ -144,9 +144,9 @@ async def _send_frame(send: Send, frame: bytes) -> None:
     await send({"type": "http.response.body", "body": frame, "more_body": True})
 
 
-def _pruned_frame(pruned: LinesPruned) -> bytes:
+def _last_frame(refusal: NotInJournal) -> bytes:
     """Without an id: the reader is still at the last line that it has read."""
-    problem = problem_document(pruned.code, pruned.detail, **members_of(pruned))
+    problem = problem_document(refusal.code, refusal.detail, **members_of(refusal))
     return b"event: %b\ndata: %b\n\n" % (PRUNED_EVENT.encode(), dump_document(problem))
 
 

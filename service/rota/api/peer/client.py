@@ -20,7 +20,7 @@ from rota.api.peer.methods import (
     WATCH,
     pack_document,
     unpack_event,
-    unpack_pruned,
+    unpack_refusal,
 )
 from rota.api.peer.secret import Metadata, shown
 from rota.grpc_polling import keep_polling
@@ -84,7 +84,7 @@ class GrpcPeers:
                 yield unpack_event(data)
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.OUT_OF_RANGE:
-                raise unpack_pruned(error.details() or "") from error
+                raise unpack_refusal(error.details() or "") from error
         finally:
             stream.cancel()
 

@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from rota.protocol.errors import LinesPruned
+from rota.protocol.errors import LinesPruned, NotInJournal, ReaderIsAhead
 from rota.replica.ports import JournalEvent
 
 SERVICE = "rota.internal.v1.Peer"
@@ -58,13 +58,15 @@ def unpack_event(data: bytes) -> JournalEvent:
     return JournalEvent(**json.loads(data))
 
 
-def pack_pruned(pruned: LinesPruned) -> str:
+def pack_refusal(refusal: NotInJournal) -> str:
     """The message of the status OUT_OF_RANGE, with which a peer ends a watch."""
-    return json.dumps([pruned.after_revision, pruned.first_revision])
+    end = [] if refusal.last_revision is None else [refusal.last_revision, refusal.incarnation]
+    return json.dumps([refusal.after_revision, refusal.first_revision, *end])
 
 
-def unpack_pruned(message: str) -> LinesPruned:
-    return LinesPruned(*json.loads(message))
+def unpack_refusal(message: str) -> NotInJournal:
+    after_revision, first_revision, *end = json.loads(message)
+    return ReaderIsAhead(after_revision, first_revision, *end) if end else LinesPruned(after_revision, first_revision)
 
 
 def pack_document(document: dict[str, Any]) -> bytes:

@@ -17,13 +17,13 @@ from rota.api.peer.methods import (
     TOPICS_CHANGED,
     WATCH,
     pack_event,
-    pack_pruned,
+    pack_refusal,
     unpack_document,
 )
 from rota.api.peer.secret import SecretRequired
 from rota.api.peer.traces import forwarded
 from rota.grpc_polling import keep_polling
-from rota.protocol.errors import LinesPruned
+from rota.protocol.errors import NotInJournal
 from rota.protocol.messages import HeartbeatManyReply, HeartbeatReply
 from rota.replica.forwarding import as_moved
 from rota.replica.ports import Answer
@@ -108,8 +108,8 @@ class PeerServer:
         try:
             async for event in self._local.watch(asked["namespace"], asked["group_id"], asked["after_revision"]):
                 yield pack_event(event)
-        except LinesPruned as pruned:
-            await context.abort(grpc.StatusCode.OUT_OF_RANGE, pack_pruned(pruned))
+        except NotInJournal as refusal:
+            await context.abort(grpc.StatusCode.OUT_OF_RANGE, pack_refusal(refusal))
 
 
 def _told(answer: Answer) -> Told:

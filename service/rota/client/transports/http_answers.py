@@ -114,7 +114,7 @@ def group_event(event: ServerSentEvent, address: str) -> GroupEvent:
 
 
 def pruned_in(event: ServerSentEvent, address: str) -> CoordinatorError:
-    """The error in the event that ends a stream whose next lines are pruned."""
+    """The error in the event that ends a stream where the journal does not have the next lines."""
     answer = HttpAnswer(httpx.codes.GONE, httpx.Headers(), event.data.encode())
     return refusal_in(answer, address)
 

@@ -63,7 +63,13 @@ class InMemoryTransport:
             async for line in self._coordinator.watch(namespace, group_id, after_revision):
                 yield GroupEvent(line.seq, line.at_ms, line.generation_id, line.kind, line.reason, line.payload)
         except RejectedRequest as rejected:
-            problem = Problem(rejected.code, rejected.detail, first_revision=rejected.first_revision)
+            problem = Problem(
+                rejected.code,
+                rejected.detail,
+                first_revision=rejected.first_revision,
+                last_revision=rejected.last_revision,
+                incarnation=rejected.incarnation,
+            )
             raise error_in(problem) from rejected
 
     async def close(self) -> None:

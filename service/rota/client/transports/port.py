@@ -52,7 +52,7 @@ class Transport(Protocol):
         """A group's journal lines with a higher revision, first the past ones, then live; None: from now on.
 
         Ends when the coordinator ends it (it drains); raises `CoordinatorUnreachable` when the connection breaks, and
-        `RevisionOutOfRange` where the next lines are pruned.
+        `RevisionOutOfRange` where the journal does not have the next lines.
         """
 
     async def close(self) -> None: ...
