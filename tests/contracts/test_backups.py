@@ -347,6 +347,44 @@ async def test_a_copy_of_the_file_is_known_by_the_note(sqlite_url: str, caplog: 
     await once_more.close()
 
 
+async def test_a_copy_without_its_note_is_known(sqlite_url: str, tmp_path: Path) -> None:
+    """As on another machine: the original may have gone on."""
+    store = await opened(sqlite_url)
+    await append(store, await claimed(store), 3, 7)
+    file = await backup(sqlite_url, tmp_path / "copy.db")
+    await store.close()
+
+    copy = await opened(f"sqlite:///{file}")
+    raised = (copy.went_back, (await claimed(copy)).generation_floor)
+    await copy.close()
+    again = await opened(f"sqlite:///{file}")
+    await again.close()
+
+    assert raised == (True, 1_000_003)
+    assert copy.incarnation != store.incarnation
+    assert not again.went_back
+
+
+async def test_a_store_of_before_there_were_notes_is_no_copy(sqlite_url: str) -> None:
+    """Nor is one that no server has claimed yet."""
+    path = path_of(sqlite_url)
+    unclaimed = await opened(sqlite_url)
+    await unclaimed.close()
+    path.with_name("rota.db.lock").unlink()
+    store = await opened(sqlite_url)
+    await append(store, await claimed(store), 3, 7)
+    await store.close()
+    path.with_name("rota.db.lock").unlink()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE shards SET claimed_epoch = 0, claimed_seq = 0")
+
+    upgraded = await opened(sqlite_url)
+    await upgraded.close()
+
+    assert not store.went_back
+    assert not upgraded.went_back
+
+
 async def test_a_renewal_is_enough_for_the_note(sqlite_url: str) -> None:
     """A server that is killed closes nothing."""
     store = await opened(sqlite_url)

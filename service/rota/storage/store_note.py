@@ -31,17 +31,20 @@ async def read_standing(connection: AsyncConnection) -> Note:
 async def recognise(connection: AsyncConnection, note: Note | None) -> bool:
     """Whether the store is an earlier state than its note says, or another store; raises its floors then.
 
-    What was granted since the note was written is not known, so the floors are raised well above the note's numbers.
+    So is a store without a note that a release claimed which writes them: a copy whose original may have gone on. What
+    was granted since the note or the copy was made is not known, so the floors are raised well above what is known.
     """
-    if note is None:
-        return False
     found = await read_standing(connection)
-    if found.incarnation == note.incarnation and found.length >= note.length:
+    if note is None:
+        if not await _had_note(connection):
+            return False
+        note = Note("")
+    elif found.incarnation == note.incarnation and found.length >= note.length:
         return False
     incarnation = await start_again(connection, raise_by=GENERATIONS_RAISED, known=note.highest)
     _log.error(
-        "the store went back to an earlier state, or is another one: its generations were raised, and what was written "
-        "since that state is lost",
+        "the store went back to an earlier state, is another one, or is a copy without its lock's file: "
+        "its generations were raised, and what was written since that state is lost",
         extra={
             "noted_incarnation": note.incarnation,
             "found_incarnation": found.incarnation,
@@ -52,3 +55,8 @@ async def recognise(connection: AsyncConnection, note: Note | None) -> bool:
         },
     )
     return True
+
+
+async def _had_note(connection: AsyncConnection) -> bool:
+    """Whether a shard was claimed by a release that writes notes: each open store has had one since before that."""
+    return bool(await connection.scalar(select(func.max(shards.c.claimed_epoch))))
