@@ -90,12 +90,19 @@ class Cluster:
         names: tuple[str, ...] = NAMES,
         postgres_settings: Mapping[str, str] | None = None,
         network: Network | None = None,
+        prepare: str = "",
+        env: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        """On a network of proxies where no other is given. A network is of one cluster."""
+        """On a network of proxies where no other is given. A network is of one cluster.
+
+        `prepare` is SQL to run in the database before any replica is connected; `env` is by replica.
+        """
         self._processes = processes
         self._stack = ExitStack()
         self.lease_ms = lease_ms
         self.shard_count = shard_count
+        self._prepare = prepare
+        self._env = env or {}
         self.network: Network = network or ProxiedNetwork()
         self.postgres = PostgresServer(durable=False, settings=postgres_settings, place=self.network.place(POSTGRES))
         self.valkey = ValkeyServer(place=self.network.place(REDIS))
@@ -112,6 +119,8 @@ class Cluster:
             for part in (self.network.up(self._ports), self.postgres, self.valkey):
                 self._stack.enter_context(part)
             self.dsn = self.postgres.create_database("rota")
+            if self._prepare:
+                self.postgres.execute(self._prepare, database="rota")
             upgrade = self._processes.rota("db", "upgrade", "--store", self.dsn)
             assert await asyncio.to_thread(upgrade.wait_for_exit) == 0, upgrade.output()
             self.replicas = {name: self._replica(name) for name in self._places}
@@ -216,5 +225,6 @@ class Cluster:
             "ROTA_LIMITS__INITIAL_REBALANCE_DELAY_MS": "20",
             "ROTA_LOG_FORMAT": "text",
             **wiring.env,
+            **self._env.get(name, {}),
         }
         return ReplicaProcess(name, self._processes, self._ports.replicas[name], options, env, self._places[name])
