@@ -71,6 +71,12 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self._over_budget = Counter(
+            "rota_over_budget_total",
+            "What callers were refused because a budget was used up.",
+            ["budget"],
+            registry=self.registry,
+        )
         self._waiters = Gauge("rota_waiters", "Calls that are parked now.", ["operation"], registry=self.registry)
         self._waiters_of: dict[str, Gauge] = {}
         """Looking the label up costs as much as counting."""
@@ -186,6 +192,10 @@ class Metrics:
     def browser_refused(self, reason: str) -> None:
         """`reason` is malformed_host, foreign_host or foreign_page."""
         self._browser_refusals.labels(reason).inc()
+
+    def over_budget(self, budget: str) -> None:
+        """`budget` is the name of a field of `Budgets`."""
+        self._over_budget.labels(budget).inc()
 
     @contextmanager
     def parked(self, operation: str) -> Iterator[None]:

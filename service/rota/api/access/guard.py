@@ -54,6 +54,8 @@ class Admission(Protocol):
 
     def admit_undecoded(self, request: type[Request], /) -> None: ...
 
+    def admit_needing(self, need: Need, /) -> None: ...
+
     def admit_unread(self, request: type[Request], namespace: str, name: str, /) -> None: ...
 
     def admit(self, request: Request, /) -> None: ...
@@ -65,6 +67,9 @@ class AdmitAll:
     """Without a guard every caller may do everything."""
 
     def admit_undecoded(self, _request: type[Request], /) -> None:
+        return
+
+    def admit_needing(self, _need: Need, /) -> None:
         return
 
     def admit_unread(self, _request: type[Request], _namespace: str, _name: str, /) -> None:
@@ -145,6 +150,10 @@ class Guard:
     def hold(self, check: Check, end: End) -> AbstractContextManager[None]:
         """Check this caller's work for as long as it is open, and end it where the check raises."""
         return self.open_work.hold(self.current(), check, end)
+
+    def admit_needing(self, need: Need) -> None:
+        """The same for what is no request of the protocol."""
+        self.current().check_ever((need,))
 
     def admit_to(self, need: Need, namespace: str, group_id: str) -> None:
         """The same for what is no request of the protocol."""

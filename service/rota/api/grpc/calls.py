@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import grpc
 
+from rota.access.actions import LOCATE
 from rota.access.proxies import FORWARDED_FOR, Proxies
 from rota.api.access.guard import Admission
 from rota.api.grpc.deadlines import within_deadline
@@ -42,12 +43,16 @@ from rota.wire.routes import decode_path, parks
 from rota.wire.rpcs import COORDINATOR, REMOVE_MEMBERS, RPCS, Rpc
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
-Behaviour = Callable[[bytes, Context], Awaitable[bytes]]
+Behaviour = Callable[[Context], Awaitable[bytes]]
+Receive = Callable[[Context], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """One behaviour for each unary rpc. They take and give bytes: what cannot be parsed is refused, by us."""
+    """One behaviour for each unary rpc. They take and give bytes: what cannot be parsed is refused, by us.
+
+    The message is received only once its caller is admitted: `receive` waits until it has arrived in full.
+    """
 
     coordinator: ServedCoordinator
     limits: Limits
@@ -55,6 +60,7 @@ class Calls:
     admission: Admission
     """Asked before a message is read; the coordinator asks as well, where there is a guard."""
     proxies: Proxies
+    receive: Receive
 
     def behaviours(self) -> dict[str, Behaviour]:
         """By the rpc's path."""
@@ -101,13 +107,11 @@ class Calls:
         for error in reply.errors:
             self.metrics.heartbeat_answered(error.error)
 
-    async def carry_out(
-        self, work: Callable[[bytes, Context], Awaitable[bytes]], operation: str, data: bytes, context: Context
-    ) -> bytes:
+    async def carry_out(self, work: Callable[[Context], Awaitable[bytes]], operation: str, context: Context) -> bytes:
         """Do the work of an rpc, and answer or abort with what came of it."""
         if tracing.spans is not None:
             tracing.adopt(tracing.spans, context.invocation_metadata() or ())
-        outcome = await outcome_of(work(data, context), operation)
+        outcome = await outcome_of(work(context), operation)
         if isinstance(outcome, Failure):
             self.metrics.request_answered(operation, outcome.code)
             await abort(context, outcome)
@@ -116,8 +120,9 @@ class Calls:
 
     # --- the rpcs ----------------------------------------------------------------------------------
 
-    async def _call(self, rpc: Rpc, data: bytes, context: Context) -> bytes:
+    async def _call(self, rpc: Rpc, context: Context) -> bytes:
         self.admission.admit_undecoded(rpc.request)
+        data = await self.receive(context)
         message, unsaid = parse(rpc.request_message, data), self._unsaid(rpc, context)
         self.admit_unread(rpc, message)
         request = await read_large(len(data), lambda: rpc.read_request(message, self.limits, **unsaid))
@@ -130,19 +135,19 @@ class Calls:
             return {"by_admin": True}
         return {"host": client_of(context, self.proxies)} if rpc.request is JoinGroup else {}
 
-    async def _heartbeat(self, data: bytes, context: Context) -> bytes:
+    async def _heartbeat(self, context: Context) -> bytes:
         if tracing.spans is not None:
             tracing.adopt(tracing.spans, context.invocation_metadata() or ())
-        outcome = await outcome_of(self._parse_and_heartbeat(data, context), "Heartbeat")
+        outcome = await outcome_of(self._receive_heartbeat(context), "Heartbeat")
         if isinstance(outcome, Failure):
             self.metrics.heartbeat_answered(outcome.code)
             await abort(context, outcome)
         self.metrics.heartbeat_answered(ErrorCode.NONE)
         return outcome
 
-    async def _parse_and_heartbeat(self, data: bytes, context: Context) -> bytes:
+    async def _receive_heartbeat(self, context: Context) -> bytes:
         self.admission.admit_undecoded(Heartbeat)
-        request = parse_heartbeat(data, self.limits)
+        request = parse_heartbeat(await self.receive(context), self.limits)
         answer = self.coordinator.try_heartbeat(request)
         if answer is None:
             answer = await self.ask(RPCS[Heartbeat], request, context)
@@ -150,9 +155,10 @@ class Calls:
         assert isinstance(reply, HeartbeatReply)
         return dump_heartbeat_reply(reply, answer.revision, answer.epoch)
 
-    async def _heartbeat_many(self, data: bytes, _context: Context) -> bytes:
+    async def _heartbeat_many(self, context: Context) -> bytes:
         """A group whose heartbeats cannot be taken says so in its own result; only the request itself can fail."""
         response = HeartbeatManyResponse()
+        data = await self.receive(context)
         message = parse(HeartbeatManyRequest, data)
         if self.refuse_heartbeats(message, response):
             return dump(response)
@@ -163,8 +169,9 @@ class Calls:
             write_result(response.groups.add(), answer.reply, answer.revision, answer.epoch)
         return dump(response)
 
-    async def _find_coordinator(self, data: bytes, _context: Context) -> bytes:
-        message = parse(FindCoordinatorRequest, data)
+    async def _find_coordinator(self, context: Context) -> bytes:
+        self.admission.admit_needing(LOCATE)
+        message = parse(FindCoordinatorRequest, await self.receive(context))
         owner = self.coordinator.locate(**decode_path({"namespace": message.namespace, "group_id": message.group_id}))
         return dump(
             FindCoordinatorResponse(

@@ -41,20 +41,21 @@ class Inquiries:
 
     def behaviours(self) -> dict[str, Behaviour]:
         """By the rpc's path."""
-        works: dict[str, Callable[[bytes, Context], Awaitable[bytes]]] = {
+        works: dict[str, Callable[[Context], Awaitable[bytes]]] = {
             "WhoAmI": self._who_am_i,
             "CanI": self._can_i,
         }
         return {f"/{ACCESS}/{name}": partial(self.calls.carry_out, work, name) for name, work in works.items()}
 
-    async def _who_am_i(self, data: bytes, _context: Context) -> bytes:
-        parse(WhoAmIRequest, data)
+    async def _who_am_i(self, context: Context) -> bytes:
+        parse(WhoAmIRequest, await self.calls.receive(context))
         response = WhoAmIResponse()
         _CALLER.fill(response, known_caller(self.guard))
         return dump(response)
 
-    async def _can_i(self, data: bytes, _context: Context) -> bytes:
-        question = CAN_I_QUERY.decode(_QUESTION.document(parse(CanIRequest, data)), self.calls.limits)
+    async def _can_i(self, context: Context) -> bytes:
+        message = parse(CanIRequest, await self.calls.receive(context))
+        question = CAN_I_QUERY.decode(_QUESTION.document(message), self.calls.limits)
         response = CanIResponse()
         _DECISION.fill(response, answer_to(question, self.guard))
         return dump(response)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from grpc_reflection.v1alpha._async import ReflectionServicer
 
+from rota.access.budgets import BUDGETS, Budgets
 from rota.access.proxies import NO_PROXIES, Proxies
 from rota.api.access.guard import ADMIT_ALL, Guard, behind
 from rota.api.access.identity import ORIGIN, RENEWAL_S
@@ -19,6 +21,7 @@ from rota.api.grpc.calls import Calls, Context, client_of
 from rota.api.grpc.credentials import credentials_of
 from rota.api.grpc.inquiries import ACCESS, Inquiries
 from rota.api.grpc.ports import StreamedCoordinator
+from rota.api.grpc.receiving import Receiver
 from rota.api.grpc.roster import Roster
 from rota.api.grpc.session import Session
 from rota.api.grpc.watching import Watching
@@ -32,6 +35,13 @@ READINESS_INTERVAL_S = 0.1
 SLACK_BYTES = 1024 * 1024
 """So that a message that is a little too large is refused by us, with a code that says why."""
 
+UNRECEIVED_BYTES = 16 * 1024
+STREAMS_PER_CONNECTION = 1_000
+HANDSHAKE_TIMEOUT_MS = 5_000
+"""For TLS, and then for HTTP/2's settings."""
+IDLE_TIMEOUT_MS = 75_000
+"""As long as HTTP keeps a connection between two requests."""
+
 _SERVICES = ("", COORDINATOR, ADMIN, ACCESS)
 
 
@@ -40,12 +50,20 @@ class CannotBind(Exception):
 
 
 def server_options(limits: Limits, *, shares_port: bool = False) -> list[tuple[str, Any]]:
-    """Clients may ping often (a dead server should be noticed soon), and two servers never share a port unawares."""
+    """Clients may ping often (a dead server should be noticed soon), and two servers never share a port unawares.
+
+    A stream that is not received holds `UNRECEIVED_BYTES`, whatever the network could carry. A connection is closed
+    unless it has made itself known as one of HTTP/2 in time, and when it has carried no rpc for long.
+    """
     return [
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", UNRECEIVED_BYTES),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
+        ("grpc.max_connection_idle_ms", IDLE_TIMEOUT_MS),
         ("grpc.so_reuseport", int(shares_port)),
         ("grpc.max_receive_message_length", limits.request_max_bytes + SLACK_BYTES),
         ("grpc.max_send_message_length", -1),
-        ("grpc.max_concurrent_streams", 10_000),
+        ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
@@ -70,24 +88,24 @@ class GrpcServer:
         metrics: Metrics | None = None,
         shares_port: bool = False,
         proxies: Proxies = NO_PROXIES,
+        budgets: Budgets = BUDGETS,
     ) -> None:
-        limits = limits or Limits()
+        limits, metrics = limits or Limits(), metrics or Metrics()
         self._coordinator = coordinator
         self._guard = guard
         guarded = behind(guard, coordinator)
-        self._calls = Calls(guarded, limits, metrics or Metrics(), guard or ADMIT_ALL, proxies)
+        self._receiver = Receiver(budgets, guard, proxies, metrics)
+        self._calls = Calls(guarded, limits, metrics, guard or ADMIT_ALL, proxies, self._receiver.message)
         # Follows groups for members that were admitted.
         self._roster = Roster(coordinator)
         self._sessions: set[Session] = set()
         self._drained = asyncio.Event()
-        self._watching = Watching(guarded, limits, self._calls.metrics, self._drained)
+        admission = self._calls.admission
+        self._watching = Watching(guarded, limits, metrics, self._drained, admission, self._receiver.message)
         self._health = health.aio.HealthServicer()
         keep_polling()
         self._server = grpc.aio.server(options=server_options(limits, shares_port=shares_port))
-        self._server.add_generic_rpc_handlers(tuple(self._handlers()))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = [d.full_name for module in (coordinator_pb2, admin_pb2, access_pb2) for d in _services_of(module)]
-        reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
+        self._server.add_generic_rpc_handlers((*self._handlers(), *self._handlers_of_libraries()))
         self._readiness: asyncio.Task[None] | None = None
         self.address = ""
         """Where it listens, once it does: `HOST:PORT`."""
@@ -139,6 +157,18 @@ class GrpcServer:
 
     # --- the services ---------------------------------------------------------------------------------
 
+    def _handlers_of_libraries(self) -> list[grpc.GenericRpcHandler]:
+        """Health and reflection, for all callers: they do not receive more of a message than others do."""
+        names = [d.full_name for module in (coordinator_pb2, admin_pb2, access_pb2) for d in _services_of(module)]
+        shown = ReflectionServicer([*names, health.SERVICE_NAME, reflection.SERVICE_NAME])
+        services: Any = _Services()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(shown, services)  # type: ignore[no-untyped-call]
+        return [
+            grpc.method_handlers_generic_handler(service, self._receiver.handlers(handlers))
+            for service, handlers in services.handlers.items()
+        ]
+
     def _handlers(self) -> list[grpc.GenericRpcHandler]:
         """Handlers take bytes: gRPC would answer what it cannot parse itself with INTERNAL."""
         by_service: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {
@@ -149,26 +179,29 @@ class GrpcServer:
         inquiries = Inquiries(self._calls, self._guard)
         for path, behaviour in (self._calls.behaviours() | inquiries.behaviours()).items():
             _, service, name = path.split("/")
-            by_service[service][name] = grpc.unary_unary_rpc_method_handler(self._entered(behaviour))
+            by_service[service][name] = grpc.stream_unary_rpc_method_handler(self._entered(behaviour))
         watch, session = self._entered(self._watching.watch), self._entered(self._session)
-        by_service[ADMIN]["WatchGroup"] = grpc.unary_stream_rpc_method_handler(watch)
+        by_service[ADMIN]["WatchGroup"] = grpc.stream_stream_rpc_method_handler(watch)
         by_service[COORDINATOR]["Session"] = grpc.stream_stream_rpc_method_handler(session)
         return [grpc.method_handlers_generic_handler(service, each) for service, each in by_service.items()]
 
-    def _entered(self, behaviour: Callable[[Any, Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
-        """The behaviour, once it is known who calls. What comes of it is the guarded coordinator's to say."""
-        guard = self._guard
-        if guard is None:
-            return behaviour
+    def _entered(self, behaviour: Callable[[Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
+        """The behaviour, once it is known who calls. What comes of it is the guarded coordinator's to say.
 
-        async def enter(request: Any, context: Context) -> Any:
-            ORIGIN.set(client_of(context, self._calls.proxies))
-            await guard.enter(credentials_of(context))
-            return await behaviour(request, context)
+        To gRPC all rpcs are streams of requests, which `Receiver` receives.
+        """
+        guard = self._guard
+
+        async def enter(_requests: object, context: Context) -> Any:
+            if guard is not None:
+                ORIGIN.set(client_of(context, self._calls.proxies))
+                await guard.enter(credentials_of(context))
+            return await behaviour(context)
 
         return enter
 
-    async def _session(self, requests: AsyncIterator[bytes], context: Context) -> None:
+    async def _session(self, context: Context) -> None:
+        requests = self._receiver.messages(context, self._calls.admission)
         session = Session(self._calls, self._roster, context, requests)
         self._sessions.add(session)
         if self._drained.is_set():
@@ -210,6 +243,19 @@ class GrpcServer:
             await asyncio.wait((task,))
             if not task.cancelled():
                 task.result()
+
+
+class _Services:
+    """Where the libraries add their services: a server of ours that keeps them for now."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[str, dict[str, Any]] = {}
+
+    def add_generic_rpc_handlers(self, _handlers: object) -> None:
+        """The same come by the other way, which names their service."""
+
+    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
+        self.handlers[service] = handlers
 
 
 def _services_of(module: Any) -> Any:

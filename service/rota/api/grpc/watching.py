@@ -10,8 +10,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from rota.access.actions import WATCH
+from rota.api.access.guard import Admission
 from rota.api.beginning import EARLIEST, After, beginning_of_watch
-from rota.api.grpc.calls import Context, dump
+from rota.api.grpc.calls import Context, Receive, dump
 from rota.api.grpc.failures import Failure, abort, failure_of
 from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import Metrics
@@ -37,10 +39,13 @@ class Watching:
     limits: Limits
     metrics: Metrics
     drained: asyncio.Event
+    admission: Admission
+    receive: Receive
 
-    async def watch(self, data: bytes, context: Context) -> None:
+    async def watch(self, context: Context) -> None:
         try:
-            events = await self._open(data)
+            self.admission.admit_needing(WATCH)
+            events = await self._open(await self.receive(context))
             with self.metrics.streaming():
                 async with aclosing(events):
                     await self._forward(events, context)

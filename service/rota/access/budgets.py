@@ -1,0 +1,44 @@
+"""Budgets for what callers cost before they are known, or before they have finished to ask: one table of all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How much one source address may have, and all of them together."""
+
+    per_source: int
+    in_all: int
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """What one server process grants. Where a budget is used up, the metadata of each field says what happens."""
+
+    unfinished_messages: Share = field(
+        default=Share(6, 16),
+        metadata={
+            "what": "gRPC messages that are received now; each may take `limits.request_max_bytes`",
+            "then": "an rpc waits for its turn; messages that take over 2 s are refused with THROTTLED",
+        },
+    )
+    unproven_messages: Share = field(
+        default=Share(2, 6),
+        metadata={
+            "what": "the same of callers without credentials, where there are rules",
+            "then": "as above",
+        },
+    )
+    waiting_rpcs: Share = field(
+        default=Share(1_000, 4_000),
+        metadata={
+            "what": "rpcs that wait for that turn, each with up to 16 KiB received",
+            "then": "THROTTLED",
+        },
+    )
+
+
+BUDGETS = Budgets()
+"""The defaults."""

@@ -1,0 +1,123 @@
+"""How rpcs receive their messages: once their callers are admitted, and within a budget."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from rota.access.budgets import Budgets
+from rota.access.proxies import Proxies
+from rota.api.access.guard import Admission, Guard
+from rota.api.access.identity import ORIGIN
+from rota.api.grpc.calls import Context, client_of
+from rota.api.grpc.failures import Failure, abort, failure_of
+from rota.api.grpc.unfinished import Unfinished
+from rota.observability.metrics import Metrics
+from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.messages import Heartbeat
+
+
+class Receiver:
+    """Receives messages for all services of a server.
+
+    To gRPC each rpc is a stream of requests. Otherwise it would receive the whole message before it calls us, from
+    callers that are refused as well.
+    """
+
+    def __init__(self, budgets: Budgets, guard: Guard | None, proxies: Proxies, metrics: Metrics) -> None:
+        self._guard = guard
+        self._proxies = proxies
+        self._proven = Unfinished(
+            budgets.unfinished_messages, budgets.waiting_rpcs, lambda: metrics.over_budget("unfinished_messages")
+        )
+        self._unproven = Unfinished(
+            budgets.unproven_messages, budgets.waiting_rpcs, lambda: metrics.over_budget("unproven_messages")
+        )
+
+    async def message(self, context: Context) -> bytes:
+        """The message of an rpc that has one; raises `RejectedRequest`."""
+        data = await self._receive(context)
+        if data is None:
+            raise RejectedRequest(ErrorCode.INVALID_REQUEST, "the rpc has no message")
+        return data
+
+    async def messages(self, context: Context, admission: Admission) -> AsyncIterator[bytes]:
+        """Those of a session. All are within the budget, where the caller may be no member anywhere."""
+        while (data := await self._receive(context)) is not None:
+            yield data
+            if self._may_join(admission):
+                break
+        else:
+            return
+        while (data := _bytes(await context.read())) is not None:
+            yield data
+
+    async def _receive(self, context: Context) -> bytes | None:
+        """The next message, None after the last one."""
+        source = ORIGIN.get() or client_of(context, self._proxies)
+        return _bytes(await (self._unproven if self._lacks_proof() else self._proven).receive(source, context.read))
+
+    def _lacks_proof(self) -> bool:
+        return self._guard is not None and self._guard.current().caller.is_anonymous
+
+    def _may_join(self, admission: Admission) -> bool:
+        try:
+            admission.admit_undecoded(Heartbeat)
+        except RejectedRequest:
+            return not self._lacks_proof()
+        return True
+
+    # --- the services of libraries --------------------------------------------------------------------
+
+    def handlers(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The handlers of a library's service, by name, with their messages received here."""
+        return {name: self._handler(handler) for name, handler in given.items()}
+
+    def _handler(self, handler: Any) -> Any:
+        parse, dump = handler.request_deserializer, handler.response_serializer
+        if handler.unary_unary is not None:
+            respond = self._to_one(handler.unary_unary, parse)
+            return grpc.stream_unary_rpc_method_handler(respond, response_serializer=dump)
+        if handler.unary_stream is not None:
+            respond = self._to_one(handler.unary_stream, parse)
+        else:
+            respond = self._to_all(handler.stream_stream, parse)
+        return grpc.stream_stream_rpc_method_handler(respond, response_serializer=dump)
+
+    def _to_one(self, respond: Callable[[Any, Context], Awaitable[Any]], parse: Callable[[bytes], Any]) -> Any:
+        async def receive_and_respond(_requests: object, context: Context) -> Any:
+            try:
+                message = parse(await self.message(context))
+            except (RejectedRequest, DecodeError) as error:
+                await abort(context, _failure(error))
+            return await respond(message, context)
+
+        return receive_and_respond
+
+    def _to_all(self, respond: Callable[[Any, Context], AsyncIterator[Any]], parse: Callable[[bytes], Any]) -> Any:
+        async def receive(context: Context) -> AsyncIterator[Any]:
+            while (data := await self._receive(context)) is not None:
+                yield parse(data)
+
+        async def receive_and_respond(_requests: object, context: Context) -> AsyncIterator[Any]:
+            try:
+                async for response in respond(receive(context), context):
+                    yield response
+            except (RejectedRequest, DecodeError) as error:
+                await abort(context, _failure(error))
+
+        return receive_and_respond
+
+
+def _bytes(received: object) -> bytes | None:
+    """None after the last message."""
+    return received if isinstance(received, bytes) else None
+
+
+def _failure(error: RejectedRequest | DecodeError) -> Failure:
+    if isinstance(error, RejectedRequest):
+        return failure_of(error)
+    return Failure(ErrorCode.INVALID_REQUEST, "this is no message of the rpc")
