@@ -104,7 +104,7 @@ def settings() -> str:
     server = (
         (f"`ROTA_{name.upper()}`", _default_of(name, field), field.description or "")
         for name, field in Settings.model_fields.items()
-        if name != "limits"
+        if name not in ("limits", "budgets")
     )
     limits = ((f"`ROTA_LIMITS__{limit.name.upper()}`", limit.default) for limit in fields(Limits))
     return page(
@@ -115,7 +115,20 @@ def settings() -> str:
         "## Bounds of the protocol",
         "By the environment only; the default of each is what protocol.md says.",
         table(("variable", "default"), limits),
+        "## Budgets for callers that are not known yet",
+        "By the environment only. `_PER_SOURCE` is for one address (that which a trusted proxy names), `_IN_ALL` for "
+        "all; each process has its own. What is refused is counted by `rota_over_budget_total`, by the budget's name.",
+        table(("variable", "default", "of what", "beyond"), _budgets()),
     )
+
+
+def _budgets() -> Iterator[tuple[str, str, str, str]]:
+    from rota.access.budgets import BUDGETS
+
+    for budget in fields(BUDGETS):
+        share, name = getattr(BUDGETS, budget.name), f"ROTA_BUDGETS__{budget.name.upper()}"
+        variables = f"`{name}__PER_SOURCE`, `{name}__IN_ALL`"
+        yield variables, f"{share.per_source}, {share.in_all}", budget.metadata["what"], budget.metadata["then"]
 
 
 def _default_of(name: str, field: Any) -> str:

@@ -17,6 +17,20 @@ class Share:
 class Budgets:
     """What one server process grants. Where a budget is used up, the metadata of each field says what happens."""
 
+    silent_connections: Share = field(
+        default=Share(512, 2_048),
+        metadata={
+            "what": "HTTP and HTTPS connections on which no request has come yet, for 10 s each",
+            "then": "the oldest one is closed",
+        },
+    )
+    handshakes: Share = field(
+        default=Share(64, 256),
+        metadata={
+            "what": "TLS handshakes over HTTPS that are under way, for 5 s each",
+            "then": "the connection of the oldest one is closed",
+        },
+    )
     unfinished_messages: Share = field(
         default=Share(6, 16),
         metadata={

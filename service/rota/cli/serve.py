@@ -58,7 +58,9 @@ def _with_options_of_settings() -> Any:
     def run(**given: Any) -> None:
         _run({name: value for name, value in given.items() if value is not None})
 
-    options = [_option(name, field) for name, field in Settings.model_fields.items() if name != "limits"]
+    options = [
+        _option(name, field) for name, field in Settings.model_fields.items() if name not in ("limits", "budgets")
+    ]
     run.__signature__ = Signature(options)  # type: ignore[attr-defined]
     return run
 

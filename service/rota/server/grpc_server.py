@@ -11,6 +11,7 @@ from rota.access.proxies import Proxies
 from rota.api.access.guard import Guard
 from rota.api.grpc.ports import StreamedCoordinator
 from rota.observability.metrics import Metrics
+from rota.server.connections import room_for_grpc
 from rota.server.http_server import CannotListen
 from rota.server.own_ports import OwnPorts
 from rota.server.settings import Address, Settings
@@ -44,6 +45,8 @@ def listen_over_grpc(
         metrics=metrics,
         shares_port=settings.workers > 1,
         proxies=Proxies(settings.trusted_proxies),
+        budgets=settings.budgets,
+        most_connections=room_for_grpc(),
     )
     credentials = tls.grpc_credentials() if tls is not None else None
     for address in filter(None, (own.grpc, settings.grpc)):

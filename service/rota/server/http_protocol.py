@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import time
 from typing import Any
+
+import uvicorn
 
 from rota.access.certificates import PeerCertificate, caller_of_certificate
 from rota.api.access.identity import RENEWAL_S
 from rota.api.http.credentials import CERTIFICATE
-from rota.api.http.framing import BoundedHttpProtocol
-from rota.protocol.errors import ErrorCode
+from rota.api.http.framing import BoundedHttpProtocol, Part
+from rota.api.http.probes import AtCapacity
+from rota.server.connections import Connection, Connections
 from rota.server.tls import certificate_of
 
 WRITE_DEADLINE_SECONDS = 30.0
-FILES_OF_OURS = 128
-"""Open files that connections must leave to the store, to peers and to Redis."""
 
 
-def allow_connections() -> None:
-    """Take as many open files as the system lets us have. Many start a process with 1,024, which says nothing."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+class ServerConfig(uvicorn.Config):
+    """uvicorn's, and where connections are counted."""
 
-
-def _most_connections() -> int:
-    return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_OF_OURS)
+    connections: Connections
 
 
 class GuardedHttpProtocol(BoundedHttpProtocol):
@@ -39,15 +35,14 @@ class GuardedHttpProtocol(BoundedHttpProtocol):
         super().__init__(*args, **kwargs)
         self._write_deadline: asyncio.TimerHandle | None = None
         self._extensions: dict[str, Any] = {}
-        self._most_connections = _most_connections()
+        self.entered: Connection | None = None
+        """Set before the handshake where there is one."""
         self._expiry: asyncio.TimerHandle | None = None
         """Ends the connection in order, so that the client makes the next one with its next certificate."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._most_connections:
-            self._refuse(503, "too many connections", ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            return
+        self._enter(transport)
         connection = transport.get_extra_info("ssl_object")
         if connection is not None:
             self._take_certificate(certificate_of(connection))
@@ -68,6 +63,8 @@ class GuardedHttpProtocol(BoundedHttpProtocol):
         self._expiry = self.loop.call_later(max(left_s - RENEWAL_S, left_s / 2), self.shutdown)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.entered is not None:
+            self.entered.left()
         self._clear_write_deadline()
         if self._expiry is not None:
             self._expiry.cancel()
@@ -87,9 +84,26 @@ class GuardedHttpProtocol(BoundedHttpProtocol):
             self.scope["extensions"] = self._extensions
 
     def on_headers_complete(self) -> None:
+        if self.entered is not None:
+            self.entered.asked()
         super().on_headers_complete()
         if self.scope["method"] == "POST" and not self.expect_100_continue:
             self.cycle.transport = _HeadWithBody(self.cycle.transport)  # type: ignore[assignment]
+
+    def _enter(self, transport: asyncio.Transport) -> None:
+        if self.entered is None:
+            assert isinstance(self.config, ServerConfig)
+            source = self.client[0] if self.client else ""
+            self.entered = self.config.connections.enter(source, transport.abort, self._is_idle)
+        else:
+            self.entered.close, self.entered.is_idle = transport.abort, self._is_idle
+            self.entered.shook_hands()
+        if self.entered.only_probes:
+            self.app = AtCapacity(self.app)
+
+    def _is_idle(self) -> bool:
+        """No request is under way, nor the head of one that is not the first."""
+        return self._part in (Part.NOTHING, Part.HEAD) and self._has_answered()
 
     def _clear_write_deadline(self) -> None:
         if self._write_deadline is not None:

@@ -6,12 +6,16 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from rota.server.http_protocol import GuardedHttpProtocol
+from rota.access.budgets import BUDGETS
+from rota.server.connections import Connections, room
+from rota.server.http_protocol import GuardedHttpProtocol, ServerConfig
 from rota.server.settings import Address
+from rota.server.tls_listener import TlsListener
 
 KEEP_ALIVE_SECONDS = 75
 """Longer than the idle timeout of the usual proxies (60 s), which would otherwise use a connection we just closed."""
@@ -53,10 +57,18 @@ class HttpServer(uvicorn.Server):
     """Runs until `stop()`, then answers what it has begun. Signals are the lifecycle's."""
 
     def __init__(
-        self, app: ASGIApp, bound: list[socket.socket], *, drain_timeout_ms: int, tls: ssl.SSLContext | None = None
+        self,
+        app: ASGIApp,
+        bound: list[socket.socket],
+        *,
+        drain_timeout_ms: int,
+        tls: ssl.SSLContext | None = None,
+        connections: Connections | None = None,
     ) -> None:
         self._bound = bound
-        config = uvicorn.Config(
+        self._tls = tls
+        self._connections = connections or Connections(BUDGETS, room(), lambda _: None)
+        config = ServerConfig(
             app,
             http=GuardedHttpProtocol,
             ws="none",
@@ -70,14 +82,25 @@ class HttpServer(uvicorn.Server):
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=max(1, drain_timeout_ms // 1000),
         )
+        config.connections = self._connections
         config.load()
-        # Ours rereads its files, which uvicorn's would not.
-        config.ssl = tls
         super().__init__(config)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._tls is None:
+            await super().startup(sockets)
+            return
+        await super().startup([])
+        for each in sockets or ():
+            listener: Any = TlsListener(each, self._tls, self._connections, self._create_protocol)
+            self.servers.append(listener)
+
+    def _create_protocol(self) -> GuardedHttpProtocol:
+        return GuardedHttpProtocol(self.config, self.server_state, self.lifespan.state)
 
     async def run_until_stopped(self) -> None:
         await self.serve(sockets=self._bound)

@@ -18,7 +18,7 @@ from rota.api.http.probes import ProbesOnly
 from rota.observability.logs import configure_logging
 from rota.replica.ports import StoreRefused, StoreUnavailable
 from rota.server.bootstrap import Services, open_services, open_tls
-from rota.server.http_protocol import allow_connections
+from rota.server.connections import CONNECTIONS_OF_PROBES, Connections, allow_connections, room_for_http
 from rota.server.http_server import CannotListen, HttpServer, listen, url_of
 from rota.server.own_ports import NO_OWN_PORTS, OwnPorts
 from rota.server.proxies import TrustedProxies
@@ -89,9 +89,12 @@ def _servers(
     context = tls.context() if tls is not None else None
     proxies = settings.trusted_proxies
     app = TrustedProxies(services.api, Proxies(proxies)) if proxies else services.api
-    servers = [HttpServer(app, bound, drain_timeout_ms=settings.drain_timeout_ms, tls=context)]
+    counted = Connections(settings.budgets, room_for_http(settings), services.metrics.over_budget)
+    drain_ms = settings.drain_timeout_ms
+    servers = [HttpServer(app, bound, drain_timeout_ms=drain_ms, tls=context, connections=counted)]
     if probed is not None:
-        servers.append(HttpServer(ProbesOnly(services.api), [probed], drain_timeout_ms=settings.drain_timeout_ms))
+        few = Connections(settings.budgets, CONNECTIONS_OF_PROBES, services.metrics.over_budget)
+        servers.append(HttpServer(ProbesOnly(services.api), [probed], drain_timeout_ms=drain_ms, connections=few))
         _log.info("listening for probes", extra={"url": url_of(probed)})
     return servers
 

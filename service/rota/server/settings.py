@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rota.access.browsers import Site, parse_names, parse_origins, site_of
+from rota.access.budgets import Budgets
 from rota.access.proxies import Network, parse_networks
 from rota.liveness.urls import check_liveness_url
 from rota.observability.logs import LogFormat
@@ -229,12 +230,21 @@ class Settings(BaseSettings):
         description="Least severity that is logged: debug, info, warning or error.",
     )
     limits: Limits = Field(default=Limits(), description="Bounds of the protocol.")
+    budgets: Budgets = Field(default=Budgets(), description="Budgets for callers that are not known yet.")
 
     @model_validator(mode="after")
     def _refuse_negative_limits(self) -> Self:
         for limit in fields(Limits):
             if getattr(self.limits, limit.name) < 0:
                 raise ValueError(f"limits.{limit.name} must not be negative")
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_empty_budgets(self) -> Self:
+        for budget in fields(Budgets):
+            share = getattr(self.budgets, budget.name)
+            if not 1 <= share.per_source <= share.in_all:
+                raise ValueError(f"budgets.{budget.name} must allow a source something, and all of them no less")
         return self
 
     @model_validator(mode="after")

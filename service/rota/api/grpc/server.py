@@ -49,13 +49,15 @@ class CannotBind(Exception):
     """The address is taken, or not ours."""
 
 
-def server_options(limits: Limits, *, shares_port: bool = False) -> list[tuple[str, Any]]:
+def server_options(limits: Limits, *, shares_port: bool = False, most_connections: int = 0) -> list[tuple[str, Any]]:
     """Clients may ping often (a dead server should be noticed soon), and two servers never share a port unawares.
 
     A stream that is not received holds `UNRECEIVED_BYTES`, whatever the network could carry. A connection is closed
     unless it has made itself known as one of HTTP/2 in time, and when it has carried no rpc for long.
     """
+    bound = [("grpc.max_allowed_incoming_connections", most_connections)] if most_connections else []
     return [
+        *bound,
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", UNRECEIVED_BYTES),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
@@ -89,6 +91,7 @@ class GrpcServer:
         shares_port: bool = False,
         proxies: Proxies = NO_PROXIES,
         budgets: Budgets = BUDGETS,
+        most_connections: int = 0,
     ) -> None:
         limits, metrics = limits or Limits(), metrics or Metrics()
         self._coordinator = coordinator
@@ -104,7 +107,9 @@ class GrpcServer:
         self._watching = Watching(guarded, limits, metrics, self._drained, admission, self._receiver.message)
         self._health = health.aio.HealthServicer()
         keep_polling()
-        self._server = grpc.aio.server(options=server_options(limits, shares_port=shares_port))
+        self._server = grpc.aio.server(
+            options=server_options(limits, shares_port=shares_port, most_connections=most_connections)
+        )
         self._server.add_generic_rpc_handlers((*self._handlers(), *self._handlers_of_libraries()))
         self._readiness: asyncio.Task[None] | None = None
         self.address = ""

@@ -13,6 +13,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from rota.protocol.errors import ErrorCode
 from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
 
+FIRST_BYTE_SECONDS = 10.0
+"""How long a connection may say nothing from its beginning. Between requests it has the time of keep-alive."""
 HEAD_DEADLINE_SECONDS = 10.0
 MAX_HEAD_BYTES = 64 * 1024
 REST_DEADLINE_SECONDS = 10.0
@@ -64,7 +66,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._head_deadline = self.loop.call_later(self.timeout_keep_alive, self._close)
+        self._head_deadline = self.loop.call_later(FIRST_BYTE_SECONDS, self._close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._clear_deadline()
@@ -170,12 +172,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Bound a head, and the empty lines that may come before it, also while an answer is under way."""
         if not self._head_bytes:
             self._clear_deadline()
-        is_idle = self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
+        is_idle = self._has_answered()
         if self._head_deadline is None and (self._part is Part.HEAD or is_idle):
             self._head_deadline = self.loop.call_later(HEAD_DEADLINE_SECONDS, self._close)
         self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(431, f"the headers must be at most {MAX_HEAD_BYTES} bytes")
+
+    def _has_answered(self) -> bool:
+        """Whether no answer is under way."""
+        return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
 
     def send_400_response(self, msg: str) -> None:
         """Answer bytes that are no HTTP; uvicorn would answer in plain text."""

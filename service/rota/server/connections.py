@@ -1,0 +1,175 @@
+"""The connections of a server, counted from the moment that they are accepted, before TLS and before any request."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+from rota.access.budgets import Budgets, Share
+from rota.server.settings import Settings
+
+FILES_OF_OURS = 128
+"""Open files that connections must leave to the store, to peers, to Redis, and to the reserve for probes."""
+CONNECTIONS_OF_PROBES = 64
+"""On the address for probes, where there is one."""
+RESERVED_FOR_PROBES = 16
+"""Connections beyond the budget, on which only `/healthz` and `/readyz` are answered."""
+ROOM_EVERY_S = 0.25
+"""So often at most all connections are looked at for idle ones."""
+
+
+def allow_connections() -> None:
+    """Take as many open files as the system lets us have. Many start a process with 1,024, which says nothing."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def room() -> int:
+    """As many connections as the limit of open files allows."""
+    return max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_OF_OURS)
+
+
+def room_for_http(settings: Settings) -> int:
+    """All of it, or half where gRPC counts the other half."""
+    return room() if settings.grpc is None else max(1, room() - room_for_grpc())
+
+
+def room_for_grpc() -> int:
+    return max(1, room() // 2)
+
+
+class Connection:
+    """One connection's part of the budget. `close` closes it; `is_idle` says whether no request is under way."""
+
+    __slots__ = ("_connections", "close", "is_idle", "only_probes", "source")
+
+    def __init__(
+        self, connections: Connections, source: str, close: Callable[[], None], is_idle: Callable[[], bool]
+    ) -> None:
+        self._connections = connections
+        self.source = source
+        self.close = close
+        self.is_idle = is_idle
+        self.only_probes = False
+        """There was no room for it but in the reserve."""
+
+    def shook_hands(self) -> None:
+        """The TLS handshake is over."""
+        self._connections.shook_hands(self)
+
+    def asked(self) -> None:
+        """The head of its first request is there."""
+        self._connections.asked(self)
+
+    def left(self) -> None:
+        """It is closed."""
+        self._connections.left(self)
+
+
+class Connections:
+    """All connections of a process that its HTTP listeners have accepted."""
+
+    def __init__(self, budgets: Budgets, most: int, over_budget: Callable[[str], None]) -> None:
+        self._most = most
+        self._over_budget = over_budget
+        self._open: dict[Connection, None] = {}
+        """The oldest first."""
+        self._reserve: dict[Connection, None] = {}
+        self._handshakes = _Bounded(_within(budgets.handshakes, most))
+        self._silent = _Bounded(_within(budgets.silent_connections, most))
+        self._made_room_at = float("-inf")
+
+    def enter(
+        self,
+        source: str,
+        close: Callable[[], None],
+        is_idle: Callable[[], bool] = lambda: True,
+        *,
+        shakes_hands: bool = False,
+    ) -> Connection:
+        """Count a connection that was accepted, and close others where that is too many."""
+        entered = Connection(self, source, close, is_idle)
+        if len(self._open) >= self._most:
+            self._make_room()
+        entered.only_probes = len(self._open) >= self._most
+        if entered.only_probes:
+            self._reserve[entered] = None
+            self._end("connections", next(iter(self._reserve)) if len(self._reserve) > RESERVED_FOR_PROBES else None)
+        else:
+            self._open[entered] = None
+        if shakes_hands:
+            self._end("handshakes", self._handshakes.add(entered))
+        else:
+            self._end("silent_connections", self._silent.add(entered))
+        return entered
+
+    def shook_hands(self, connection: Connection) -> None:
+        if self._handshakes.remove(connection):
+            self._end("silent_connections", self._silent.add(connection))
+
+    def asked(self, connection: Connection) -> None:
+        self._silent.remove(connection)
+
+    def left(self, connection: Connection) -> None:
+        self._open.pop(connection, None)
+        self._reserve.pop(connection, None)
+        self._handshakes.remove(connection)
+        self._silent.remove(connection)
+
+    def _end(self, budget: str, connection: Connection | None) -> None:
+        if connection is not None:
+            self._over_budget(budget)
+            self.left(connection)
+            connection.close()
+
+    def _make_room(self) -> None:
+        """Close half of the idle connections of the source that has the most, those first that were opened first."""
+        now = time.monotonic()
+        if now - self._made_room_at < ROOM_EVERY_S:
+            return
+        self._made_room_at = now
+        idle: dict[str, list[Connection]] = defaultdict(list)
+        for connection in self._open:
+            if connection.is_idle():
+                idle[connection.source].append(connection)
+        most = max(idle.values(), key=len, default=[])
+        for connection in most[: (len(most) + 1) // 2]:
+            self._end("connections", connection)
+
+
+class _Bounded:
+    """Connections in one stage of their beginning, by source, the oldest first."""
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._by_source: dict[str, dict[Connection, None]] = {}
+        self._total = 0
+
+    def add(self, connection: Connection) -> Connection | None:
+        """Returns the one that has to go, if that is too many: the oldest of its source, or of that with the most."""
+        of_source = self._by_source.setdefault(connection.source, {})
+        of_source[connection] = None
+        self._total += 1
+        if self._total > self._share.in_all:
+            of_source = max(self._by_source.values(), key=len)
+        elif len(of_source) <= self._share.per_source:
+            return None
+        return next(iter(of_source))
+
+    def remove(self, connection: Connection) -> bool:
+        """Whether it was there."""
+        of_source = self._by_source.get(connection.source)
+        if of_source is None or connection not in of_source:
+            return False
+        del of_source[connection]
+        self._total -= 1
+        if not of_source:
+            del self._by_source[connection.source]
+        return True
+
+
+def _within(share: Share, most: int) -> Share:
+    """At most half of all connections."""
+    return Share(min(share.per_source, max(1, most // 4)), min(share.in_all, max(1, most // 2)))
