@@ -159,7 +159,8 @@ async def a_guarded_service(secrets: Secrets, more: str = "", **options: Any) ->
         secrets.write(review_url, more)
         policy = AccessFile(secrets.access_file, look_every_s=0)
         tokens = TokenFile(secrets.tokens_file, look_every_s=0)
-        guard = Guard(ServerAuthenticator(policy, [tokens], IssuedTokens(policy)), LIMITS)
+        authenticator = ServerAuthenticator(policy, [tokens], IssuedTokens(policy))
+        guard = Guard(authenticator, LIMITS)
         clock = SystemClock()
         store = MemoryStore(clock.monotonic_ms)
         await store.open(2)
@@ -179,6 +180,7 @@ async def a_guarded_service(secrets: Secrets, more: str = "", **options: Any) ->
             await server.stop(0.2)
             await tls_server.stop(0.2)
             sweeping.cancel()
+        await authenticator.close()
 
 
 @asynccontextmanager

@@ -45,8 +45,14 @@ class Reviewer:
         """Which token is which service account's: `namespace:name`."""
         self.asked: list[dict[str, Any]] = []
         self.is_away = False
+        self.jwks = ""
+        """The keys that it publishes, if any."""
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "GET":
+            await send({"type": "http.response.start", "status": 200 if self.jwks else 403, "headers": []})
+            await send({"type": "http.response.body", "body": self.jwks.encode()})
+            return
         body, more = b"", True
         while more:
             message = await receive()

@@ -16,6 +16,7 @@ from rota.access.proxies import Proxies, parse_networks
 from rota.access.sessions import SESSION_MS, cookie_of, digest_of, new_session, secret_of, token_of
 from rota.console.entrance import COOKIE, COOKIE_OVER_TLS
 from rota.console.sessions import UNKNOWN_PER_S, Sessions
+from rota.observability.metrics import Metrics
 from rota.protocol.messages import Act
 from rota.server.access.opening import open_guard
 from rota.server.proxies import TrustedProxies
@@ -121,7 +122,7 @@ async def test_a_session_ends_after_its_time(doors: Doors, age_ms: int, status: 
 async def test_a_stream_ends_with_its_session(doors: Doors) -> None:
     """The guard asks the identity of an open stream again and again."""
     store = doors.services.store
-    async with open_guard(doors.settings, store) as guard:
+    async with open_guard(doors.settings, store, Metrics()) as guard:
         assert guard is not None
         here, elsewhere = Sessions(store, guard), Sessions(store, guard)
         cookie = await here.open(doors.tokens["viewer"])

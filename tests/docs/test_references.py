@@ -66,10 +66,10 @@ def test_the_times_that_pages_state_are_the_defaults() -> None:
 
 
 def test_every_setting_is_an_option_of_rota_serve() -> None:
-    """But the bounds of the protocol, which come by the environment only."""
+    """But the bounds of the protocol and the budgets, which come by the environment only."""
     command = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
 
-    assert {option.name for option in command.params} == set(Settings.model_fields) - {"limits"}
+    assert {option.name for option in command.params} == set(Settings.model_fields) - {"limits", "budgets"}
     assert {option.name: option.help for option in command.params if not option.help} == {}
 
 

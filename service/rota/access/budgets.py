@@ -52,6 +52,17 @@ class Budgets:
             "then": "THROTTLED",
         },
     )
+    token_reviews: Share = field(
+        default=Share(4, 16),
+        metadata={
+            "what": "TokenReviews that a Kubernetes API server is asked for at a time",
+            "then": "429 `THROTTLED`",
+        },
+    )
+    token_reviews_per_s: Share = field(
+        default=Share(5, 20),
+        metadata={"what": "TokenReviews that are begun in a second", "then": "429 `THROTTLED`"},
+    )
 
 
 BUDGETS = Budgets()

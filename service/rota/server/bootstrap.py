@@ -97,7 +97,7 @@ async def open_services(
             )
             async with (
                 _peer_server(coordinator, settings, secrets, peer_tls, embedded=embedded),
-                open_guard(settings, store) as guard,
+                open_guard(settings, store, metrics) as guard,
             ):
                 served = RoutedCoordinator(coordinator) if peers else coordinator
                 metrics.serves(version("rota"), lambda: take_census(coordinator))

@@ -80,6 +80,7 @@ class Identity:
         "_still_refused",
         "caller",
         "refusal",
+        "refusal_code",
     )
 
     def __init__(
@@ -88,10 +89,12 @@ class Identity:
         policy: Policy,
         *,
         refusal: str = "",
+        refusal_code: ErrorCode = ErrorCode.UNAUTHENTICATED,
         still_refused: Callable[[], str] | None = None,
     ) -> None:
         self.caller = caller
         self.refusal = refusal
+        self.refusal_code = refusal_code
         self._policy = policy
         self._still_refused = still_refused
         self._document = policy.document
@@ -140,7 +143,7 @@ class Identity:
         """Raise `RejectedRequest` where no rule allows the caller any of these anywhere."""
         refusal = self.proof_refused()
         if refusal:
-            raise RejectedRequest(ErrorCode.UNAUTHENTICATED, refusal)
+            raise RejectedRequest(self.refusal_code, refusal)
         self._forget_old_rules()
         may = self._ever.get(needs)
         if may:
@@ -177,7 +180,7 @@ class Identity:
 
     def _decide(self, asked: _Asked, refusal: str) -> None:
         if refusal:
-            raise RejectedRequest(ErrorCode.UNAUTHENTICATED, refusal)
+            raise RejectedRequest(self.refusal_code, refusal)
         if asked in self._allowed:
             return
         need, namespace, name = asked
@@ -191,9 +194,9 @@ class Identity:
         raise RejectedRequest(self._code, decision.detail)
 
 
-def nobody(policy: Policy, refusal: str = "") -> Identity:
-    """Who has proven nothing."""
-    return Identity(ANONYMOUS, policy, refusal=refusal)
+def nobody(policy: Policy, refusal: str = "", code: ErrorCode = ErrorCode.UNAUTHENTICATED) -> Identity:
+    """A caller that has proven nothing, and is refused with this code where there is a reason for that."""
+    return Identity(ANONYMOUS, policy, refusal=refusal, refusal_code=code)
 
 
 CURRENT: ContextVar[Identity] = ContextVar("rota_identity")

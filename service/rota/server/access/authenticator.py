@@ -15,6 +15,7 @@ from rota.access.claims import Issuer
 from rota.access.tokens import MalformedToken, Presented, TokenRecord, is_ours, parse, refusal_of
 from rota.api.access.identity import NO_CREDENTIALS, ORIGIN, Credentials, Identity, Policy, nobody
 from rota.observability.refusals import log_refusal
+from rota.protocol.errors import ErrorCode
 
 MAX_CREDENTIAL_BYTES = 16 * 1024
 REMEMBERED = 20_000
@@ -36,6 +37,10 @@ class Unanswered(Refused):
     """Nobody can say whether they do: who should know does not answer."""
 
 
+class Overloaded(Unanswered):
+    """Nobody is asked now: the caller should come again a little later."""
+
+
 class Tokens(Protocol):
     """Where API tokens are."""
 
@@ -53,6 +58,9 @@ class Bearers(Protocol):
     async def caller_of(self, token: str) -> Caller:
         """Who a JWT names; raises `Refused`, and `Unanswered` where nobody can say."""
 
+    async def close(self) -> None:
+        """Close the connections to issuers."""
+
 
 class ServerAuthenticator:
     """See `rota.api.access.identity.Authenticator`."""
@@ -62,7 +70,9 @@ class ServerAuthenticator:
         self._tokens = tuple(tokens)
         self._bearers = bearers
         self._nobody = nobody(policy)
-        self._known: OrderedDict[bytes | Caller | None, tuple[float, tuple[Issuer, ...], Identity]] = OrderedDict()
+        self._known = _Identities()
+        self._refused = _Identities()
+        """Apart from those, so that invented credentials push no others out."""
         self._looking: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -70,25 +80,31 @@ class ServerAuthenticator:
         for task in self._looking:
             task.cancel()
         await asyncio.gather(*self._looking, return_exceptions=True)
+        await self._bearers.close()
 
     def known(self, credentials: Credentials) -> Identity | None:
         if credentials is NO_CREDENTIALS:
             return self._nobody
-        found = self._known.get(_key(credentials))
-        if found is None or time.monotonic() >= found[0] or found[1] != self.policy.document.issuers:
-            return None
-        return found[2]
+        key, issuers = _key(credentials), self.policy.document.issuers
+        return self._known.find(key, issuers) or self._refused.find(key, issuers)
 
     async def identify(self, credentials: Credentials) -> Identity:
         issuers = self.policy.document.issuers
         try:
-            identity, good_for_s = await self._verify(credentials), GOOD_FOR_S
+            identity = await self._verify(credentials)
         except Refused as refused:
-            identity, good_for_s = nobody(self.policy, str(refused)), BAD_FOR_S
-            log_refusal(_log, "credentials were refused", ORIGIN.get(), detail=str(refused))
-        self._known[_key(credentials)] = (time.monotonic() + good_for_s, issuers, identity)
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+            return self._refuse(credentials, refused, issuers)
+        self._refused.forget(_key(credentials))
+        self._known.keep(_key(credentials), issuers, identity, GOOD_FOR_S)
+        return identity
+
+    def _refuse(self, credentials: Credentials, refused: Refused, issuers: tuple[Issuer, ...]) -> Identity:
+        log_refusal(_log, "credentials were refused", ORIGIN.get(), detail=str(refused))
+        if isinstance(refused, Overloaded):
+            return nobody(self.policy, str(refused), ErrorCode.THROTTLED)
+        identity = nobody(self.policy, str(refused))
+        self._known.forget(_key(credentials))
+        self._refused.keep(_key(credentials), issuers, identity, BAD_FOR_S)
         return identity
 
     async def _verify(self, credentials: Credentials) -> Identity:
@@ -175,6 +191,29 @@ class _Again:
             return
         except Refused as refused:
             self._refusal = str(refused)
+
+
+class _Identities:
+    """Identities by their credentials, each for a time, and as long as the issuers stay the same."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[bytes | Caller | None, tuple[float, tuple[Issuer, ...], Identity]] = OrderedDict()
+
+    def find(self, key: bytes | Caller | None, issuers: tuple[Issuer, ...]) -> Identity | None:
+        found = self._kept.get(key)
+        if found is None or time.monotonic() >= found[0] or found[1] != issuers:
+            return None
+        return found[2]
+
+    def keep(
+        self, key: bytes | Caller | None, issuers: tuple[Issuer, ...], identity: Identity, good_for_s: float
+    ) -> None:
+        self._kept[key] = (time.monotonic() + good_for_s, issuers, identity)
+        while len(self._kept) > REMEMBERED:
+            self._kept.popitem(last=False)
+
+    def forget(self, key: bytes | Caller | None) -> None:
+        self._kept.pop(key, None)
 
 
 def _key(credentials: Credentials) -> bytes | Caller | None:

@@ -2,41 +2,64 @@
 
 from __future__ import annotations
 
-import logging
+from dataclasses import replace
 from typing import Any
 
-import httpx
 import jwt
+from jwt import PyJWK
 
 from rota.access.caller import Caller
 from rota.access.claims import Issuer, UnusableClaims, caller_of_claims, caller_of_review, end_of_claims
 from rota.api.access.identity import Policy
-from rota.observability.refusals import log_refusal
 from rota.server.access.authenticator import Refused, Unanswered
-from rota.server.access.key_sets import KeySet, KeysUnavailable, http_client
+from rota.server.access.key_sets import KeySet, KeysUnavailable
+from rota.server.access.reviews import ReviewBudget, Reviews
 
-_REVIEW_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
+_KEYS_PATH = "/openid/v1/jwks"
+"""Where a Kubernetes API server publishes the keys that it signs tokens with."""
 _REQUIRED = ["exp", "iss", "aud"]
-
-_log = logging.getLogger(__name__)
+_SIGNATURE_ONLY: Any = {"verify_aud": False, "verify_exp": False, "verify_nbf": False, "verify_iat": False}
 
 
 class IssuedTokens:
     """See `rota.server.access.authenticator.Bearers`."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, budget: ReviewBudget | None = None) -> None:
         self._policy = policy
+        self._budget = budget or ReviewBudget()
+        self._reviews: dict[Issuer, Reviews] = {}
         self._key_sets: dict[Issuer, KeySet] = {}
 
     async def caller_of(self, token: str) -> Caller:
         header, claims, issuer = self._read(token)
         try:
             if issuer.review:
-                status = await _review(token, issuer)
+                await self._check_signature(token, header, issuer)
+                status = await self._reviews_of(issuer).status(token)
                 return caller_of_review(status, issuer, expires_at_ms=end_of_claims(claims, issuer))
             return caller_of_claims(await self._claims(token, header, issuer), issuer)
         except UnusableClaims as error:
             raise Refused(str(error)) from error
+
+    async def close(self) -> None:
+        for reviews in self._reviews.values():
+            await reviews.close()
+
+    def _reviews_of(self, issuer: Issuer) -> Reviews:
+        reviews = self._reviews.get(issuer)
+        if reviews is None:
+            reviews = self._reviews[issuer] = Reviews(issuer, self._budget)
+        return reviews
+
+    async def _check_signature(self, token: str, header: dict[str, Any], issuer: Issuer) -> None:
+        """Spare the API server tokens that it has not signed. Where its keys cannot be read, it is asked anyway."""
+        try:
+            key = await self._key(header, replace(issuer, jwks=issuer.review.rstrip("/") + _KEYS_PATH, review=""))
+            jwt.decode(token, key, algorithms=list(issuer.algorithms), options=_SIGNATURE_ONLY)
+        except Unanswered:
+            return
+        except jwt.InvalidTokenError as error:
+            raise Refused(_reason(error)) from error
 
     def _read(self, token: str) -> tuple[dict[str, Any], dict[str, Any], Issuer]:
         """What the token says of itself, of which nothing is believed: it only chooses who is asked."""
@@ -51,7 +74,7 @@ class IssuedTokens:
             raise Refused("the token's issuer is not one that the access file names")
         return header, claims, issuer
 
-    async def _claims(self, token: str, header: dict[str, Any], issuer: Issuer) -> dict[str, Any]:
+    async def _key(self, header: dict[str, Any], issuer: Issuer) -> PyJWK:
         key_set = self._key_sets.get(issuer)
         if key_set is None:
             key_set = self._key_sets[issuer] = KeySet(issuer)
@@ -61,6 +84,10 @@ class IssuedTokens:
             raise Unanswered(f"{issuer.issuer}: {error}") from error
         if key is None:
             raise Refused("the token is signed with a key that its issuer does not have")
+        return key
+
+    async def _claims(self, token: str, header: dict[str, Any], issuer: Issuer) -> dict[str, Any]:
+        key = await self._key(header, issuer)
         try:
             return jwt.decode(
                 token,
@@ -88,21 +115,3 @@ def _reason(error: jwt.InvalidTokenError) -> str:
             return "the token must have an issuer, an audience and an end"
         case _:
             return "the token's signature does not fit"
-
-
-async def _review(token: str, issuer: Issuer) -> dict[str, Any]:
-    """Ask the API server, which also knows of pods and accounts that are gone."""
-    asked = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenReview",
-        "spec": {"token": token, "audiences": list(issuer.audiences)},
-    }
-    try:
-        async with http_client(issuer) as client:
-            answer = await client.post(issuer.review.rstrip("/") + _REVIEW_PATH, json=asked)
-        answer.raise_for_status()
-        status: dict[str, Any] = answer.json()["status"]
-    except (OSError, httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-        log_refusal(_log, "no review of a token", issuer.issuer, issuer=issuer.issuer, why=type(error).__name__)
-        raise Unanswered("the API server does not answer") from error
-    return status

@@ -78,20 +78,28 @@ class KeySet:
         where = self._issuer.jwks
         if where and not _is_url(where):
             return _read_file(where.removeprefix("file://"))
-        async with http_client(self._issuer) as client:
+        async with await http_client(self._issuer) as client:
+            client.headers.update(authorization_of(self._issuer))
             if not where:
                 found = await _get(client, self._issuer.issuer.rstrip("/") + "/.well-known/openid-configuration")
                 where = str(found.get("jwks_uri", ""))
             return await _get(client, where)
 
 
-def http_client(issuer: Issuer) -> httpx.AsyncClient:
-    """A client for asking the issuer, with its own CA and bearer token, both read now: they may have been changed."""
-    headers = {}
-    if issuer.bearer_file:
-        headers["authorization"] = f"Bearer {Path(issuer.bearer_file).read_text('ascii').strip()}"
-    verify = ssl.create_default_context(cafile=issuer.ca_file) if issuer.ca_file else True
-    return httpx.AsyncClient(headers=headers, verify=verify, timeout=TIMEOUT_S, trust_env=False)
+async def http_client(issuer: Issuer) -> httpx.AsyncClient:
+    """A client for asking the issuer, with its own CA, which is read now: it may have been changed.
+
+    To read authorities takes 20 ms, so a thread does it.
+    """
+    verify = await asyncio.to_thread(ssl.create_default_context, cafile=issuer.ca_file or None)
+    return httpx.AsyncClient(verify=verify, timeout=TIMEOUT_S, trust_env=False)
+
+
+def authorization_of(issuer: Issuer) -> dict[str, str]:
+    """The header with our bearer token for the issuer, which is read now."""
+    if not issuer.bearer_file:
+        return {}
+    return {"authorization": f"Bearer {Path(issuer.bearer_file).read_text('ascii').strip()}"}
 
 
 def _is_url(where: str) -> bool:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from rota.access.caller import Caller
 from rota.access.document import InvalidAccess
 from rota.api.access.guard import Guard
+from rota.observability.metrics import Metrics
 from rota.replica.ports import StoreUnavailable
 from rota.server.access.authenticator import Bearers, Refused, ServerAuthenticator, Tokens
 from rota.server.access.policy import AccessFile
@@ -25,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def open_guard(settings: Settings, store: SqlStore) -> AsyncIterator[Guard | None]:
+async def open_guard(settings: Settings, store: SqlStore, metrics: Metrics) -> AsyncIterator[Guard | None]:
     """The guard that the settings ask for; none where everybody may do everything. Raises `CannotListen`."""
     if settings.lets_everybody_in:
         _log.warning("everybody who reaches this server may do everything: no access_file is set")
@@ -39,7 +40,7 @@ async def open_guard(settings: Settings, store: SqlStore) -> AsyncIterator[Guard
             files.append(TokenFile(settings.access_tokens_file))
     except InvalidAccess as error:
         raise CannotListen(f"access: {error}") from error
-    authenticator = ServerAuthenticator(policy, [*files, stored], _bearers(policy))
+    authenticator = ServerAuthenticator(policy, [*files, stored], _bearers(policy, settings, metrics))
     guard = Guard(authenticator, settings.limits)
     works = (stored.keep_looking(), _keep_counting(guard, store), guard.open_work.keep_sweeping())
     running = [asyncio.create_task(work) for work in works]
@@ -52,14 +53,15 @@ async def open_guard(settings: Settings, store: SqlStore) -> AsyncIterator[Guard
         await authenticator.close()
 
 
-def _bearers(policy: AccessFile) -> Bearers:
+def _bearers(policy: AccessFile, settings: Settings, metrics: Metrics) -> Bearers:
     try:
         from rota.server.access.bearers import IssuedTokens
+        from rota.server.access.reviews import ReviewBudget
     except ImportError as error:
         if policy.document.issuers:
             raise CannotListen(f"issuers need `pip install 'rota[auth]'` ({error})") from error
         return _NoIssuers()
-    return IssuedTokens(policy)
+    return IssuedTokens(policy, ReviewBudget(settings.budgets, metrics.over_budget))
 
 
 class _NoIssuers:
@@ -67,6 +69,9 @@ class _NoIssuers:
 
     async def caller_of(self, _token: str) -> Caller:
         raise Refused("this server knows no issuers of tokens")
+
+    async def close(self) -> None:
+        return
 
 
 async def _keep_counting(guard: Guard, store: SqlStore) -> None:
