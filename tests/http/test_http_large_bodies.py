@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 
 import httpx
 import pytest
+from starlette.types import Message
 
+from rota.access.budgets import Share
+from rota.api.http import bodies
 from rota.api.http.heartbeats import MAX_WAITING
+from rota.api.http.rendered import HttpRefusal
 from rota.api.large import ON_THE_LOOP_BYTES, read_large
 from rota.wire.documents import parse_large_document
 from tests.http.scripted import ScriptedCoordinator
@@ -68,3 +73,28 @@ async def test_members_that_wait_in_one_message_are_bounded(
     at_once = await client.post(f"{GROUP}/heartbeat", json={"members": beats})
 
     assert (waiting.status_code, at_once.status_code) == (status, 200)
+
+
+async def test_one_source_leaves_room_for_the_bodies_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = Counter[str]()
+    monkeypatch.setattr(bodies, "_under_way", bodies._UnderWay())
+    bodies.bound_bodies(Share(per_source=3_000, in_all=5_000), lambda: refused.update(["unfinished_bodies"]))
+
+    async def a_piece() -> Message:
+        return {"type": "http.request", "body": b"x" * 1_000, "more_body": False}
+
+    async def stall() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with asyncio.TaskGroup() as tasks:
+        stalled = [tasks.create_task(bodies._under_way.read(b"x" * 1_400, stall, 8_000, "a")) for _ in range(2)]
+        await asyncio.sleep(0)
+
+        with pytest.raises(HttpRefusal, match="too many large bodies"):
+            await bodies._under_way.read(b"", a_piece, 8_000, "a")
+        assert await bodies._under_way.read(b"", a_piece, 8_000, "b") == b"x" * 1_000
+
+        for task in stalled:
+            task.cancel()
+    assert refused == {"unfinished_bodies": 1}

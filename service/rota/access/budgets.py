@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+MIB = 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -30,6 +32,10 @@ class Budgets:
             "what": "TLS handshakes over HTTPS that are under way, for 5 s each",
             "then": "the connection of the oldest one is closed",
         },
+    )
+    unfinished_bodies: Share = field(
+        default=Share(64 * MIB, 128 * MIB),
+        metadata={"what": "bytes of HTTP bodies that have not arrived in full", "then": "429 `THROTTLED`"},
     )
     unfinished_messages: Share = field(
         default=Share(6, 16),
@@ -62,6 +68,13 @@ class Budgets:
     token_reviews_per_s: Share = field(
         default=Share(5, 20),
         metadata={"what": "TokenReviews that are begun in a second", "then": "429 `THROTTLED`"},
+    )
+    log_lines_per_s: Share = field(
+        default=Share(5, 20),
+        metadata={
+            "what": "log lines about refused callers in a second",
+            "then": "the line is left out, and `left_out` of the next one counts it",
+        },
     )
 
 

@@ -17,6 +17,8 @@ class RefusalLog:
     """Writes at most so many lines a second. The next one that is written counts those that were left out."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.per_source, self.in_all = PER_SOURCE, IN_ALL
+        self.over_budget: Callable[[], object] = lambda: None
         self._clock = clock
         self._second = 0
         self._written: Counter[str] = Counter()
@@ -29,8 +31,9 @@ class RefusalLog:
         if second != self._second:
             self._second = second
             self._written.clear()
-        if self._written.total() >= IN_ALL or self._written[source] >= PER_SOURCE:
+        if self._written.total() >= self.in_all or self._written[source] >= self.per_source:
             self._left_out += 1
+            self.over_budget()
             return False
         self._written[source] += 1
         if self._left_out:
@@ -41,6 +44,11 @@ class RefusalLog:
 
 _lines = RefusalLog()
 """One for the process, as its log is one."""
+
+
+def bound_refusals(per_source: int, in_all: int, over_budget: Callable[[], object]) -> None:
+    """Set the bounds of the process, in lines a second; `over_budget` is called for each line that is left out."""
+    _lines.per_source, _lines.in_all, _lines.over_budget = per_source, in_all, over_budget
 
 
 def log_refusal(log: logging.Logger, message: str, source: str, **fields: object) -> bool:

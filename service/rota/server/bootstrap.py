@@ -6,13 +6,17 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from rota.access.budgets import Budgets
 from rota.api.http.app import HttpApi, create_app
+from rota.api.http.bodies import bound_bodies
 from rota.api.http.handlers import no_fence_keys
 from rota.console.app import Console
 from rota.observability.metrics import Metrics
+from rota.observability.refusals import bound_refusals
 from rota.replica.ports import Liveness, StoreUnavailable
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.routing import RoutedCoordinator
@@ -69,6 +73,7 @@ async def open_services(
     """
     load_plugins()
     metrics = Metrics()
+    _bound_process(settings.budgets, metrics)
     store = await _open_store(settings, metrics)
     try:
         if store.went_back:
@@ -123,6 +128,13 @@ async def open_services(
                     await _stop(served)
     finally:
         await store.close()
+
+
+def _bound_process(budgets: Budgets, metrics: Metrics) -> None:
+    """Set the budgets that all parts of a process share."""
+    lines = budgets.log_lines_per_s
+    bound_refusals(lines.per_source, lines.in_all, partial(metrics.over_budget, "log_lines_per_s"))
+    bound_bodies(budgets.unfinished_bodies, partial(metrics.over_budget, "unfinished_bodies"))
 
 
 def _tell_certificates(metrics: Metrics, **shown: ServerTls | None) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive, Scope
 
+from rota.access.budgets import BUDGETS, Share
 from rota.api.http.rendered import CallerGone, Header, HttpRefusal
 from rota.api.http.shapes import NO_QUERY
 from rota.api.large import ON_THE_LOOP_BYTES, read_large
@@ -18,8 +20,6 @@ from rota.wire.documents import parse_document, parse_large_document
 Decoded = TypeVar("Decoded")
 
 BODY_DEADLINE_SECONDS = 30.0
-BODIES_UNDER_WAY_BYTES = 128 * 1024 * 1024
-"""What all large bodies that are under way may hold of the process's memory."""
 _DISCARD_DEADLINE_SECONDS = 1.0
 _CLOSE: tuple[Header, ...] = ((b"connection", b"close"),)
 _NEEDS_JSON = "the body must be JSON, with Content-Type: application/json"
@@ -32,7 +32,7 @@ async def receive_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
         message = await receive()
         body: bytes | None = _chunk(message)
         if message.get("more_body", False):
-            body = await _read_in_time(body or b"", receive, max_bytes)
+            body = await _read_in_time(body or b"", receive, max_bytes, source_of(scope))
         if body is not None and len(body) <= max_bytes:
             return body
     await _discard(receive)
@@ -108,10 +108,10 @@ def _is_json(content_type: bytes) -> bool:
     return media_type in _JSON_TYPES or (media_type.startswith(b"application/") and media_type.endswith(b"+json"))
 
 
-async def _read_in_time(first: bytes, receive: Receive, max_bytes: int) -> bytes | None:
+async def _read_in_time(first: bytes, receive: Receive, max_bytes: int, source: str) -> bytes | None:
     try:
         async with asyncio.timeout(BODY_DEADLINE_SECONDS):
-            return await _under_way.read(first, receive, max_bytes)
+            return await _under_way.read(first, receive, max_bytes, source)
     except TimeoutError:
         raise HttpRefusal(408, "the body did not arrive in time", headers=_CLOSE) from None
 
@@ -123,29 +123,50 @@ class _UnderWay:
     """
 
     def __init__(self) -> None:
-        self._bytes = 0
+        self.share = BUDGETS.unfinished_bodies
+        self.over_budget: Callable[[], object] = lambda: None
+        self._bytes = Counter[str]()
 
-    async def read(self, first: bytes, receive: Receive, max_bytes: int) -> bytes | None:
+    async def read(self, first: bytes, receive: Receive, max_bytes: int, source: str) -> bytes | None:
         """The whole body; None, and nothing kept, where it has more than `max_bytes`."""
         chunks, size, more = [first], len(first), True
-        self._bytes += size
+        self._bytes[source] += size
         try:
             while more and size <= max_bytes:
                 message = await receive()
                 chunks.append(_chunk(message))
                 size += len(chunks[-1])
-                self._bytes += len(chunks[-1])
-                if self._bytes > BODIES_UNDER_WAY_BYTES and self._bytes > size:
+                self._bytes[source] += len(chunks[-1])
+                if self._is_too_much(source, size):
+                    self.over_budget()
                     detail = "too many large bodies are under way"
                     raise HttpRefusal(429, detail, ErrorCode.THROTTLED, _CLOSE)
                 more = message.get("more_body", False)
         finally:
-            self._bytes -= size
+            self._bytes[source] -= size
+            if not self._bytes[source]:
+                del self._bytes[source]
         return b"".join(chunks) if size <= max_bytes else None
+
+    def _is_too_much(self, source: str, size: int) -> bool:
+        """Whether there is more than the budget; one body alone never is."""
+        of_source, in_all = self._bytes[source], self._bytes.total()
+        return in_all > size and (in_all > self.share.in_all or of_source > max(size, self.share.per_source))
 
 
 _under_way = _UnderWay()
 """One for the process, as its memory is one."""
+
+
+def bound_bodies(share: Share, over_budget: Callable[[], object]) -> None:
+    """Set the budget of the process for bodies that are not whole; `over_budget` is called for each one refused."""
+    _under_way.share, _under_way.over_budget = share, over_budget
+
+
+def source_of(scope: Scope) -> str:
+    """The address that a request comes from, past proxies that are trusted."""
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 async def _discard(receive: Receive) -> None:
