@@ -33,6 +33,7 @@ BENCHES = (
     "streams",
     "replicas",
     "guarded",
+    "attacks",
     "neighbours",
     "takeover",
     "stopping",
