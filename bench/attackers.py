@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
 import grpc
 
@@ -16,6 +17,7 @@ from tests.access.issuers import Signer
 from tests.support.raw_http2 import RawHttp2
 
 HOST = "127.0.0.1"
+BEGUN = "the attack has begun"
 CLUSTER = "https://cluster.example"
 MIB = 1024 * 1024
 AT_ONCE = 8
@@ -47,8 +49,8 @@ async def heartbeats(_port: int, grpc_port: int, _review_port: int) -> None:
     groups = [pb.GroupHeartbeat(namespace=f"n{number}", group_id="g") for number in range(10_000)]
     message = pb.HeartbeatManyRequest(groups=groups).SerializeToString()
     async with grpc.aio.insecure_channel(f"{HOST}:{grpc_port}") as channel:
-        call = channel.unary_unary(f"/{COORDINATOR}/HeartbeatMany")
-        await _forever(lambda: call(message))  # type: ignore[arg-type]
+        call: Any = channel.unary_unary(f"/{COORDINATOR}/HeartbeatMany")
+        await _forever(lambda: call(message))
 
 
 async def unfinished_rpcs(_port: int, grpc_port: int, _review_port: int) -> None:
@@ -57,6 +59,7 @@ async def unfinished_rpcs(_port: int, grpc_port: int, _review_port: int) -> None
         for _ in range(30):
             for path in (f"/{COORDINATOR}/JoinGroup", "/grpc.health.v1.Health/Check"):
                 raw.begin(path, 8 * MIB, b"x" * (8 * MIB - 1))
+        print(BEGUN, flush=True)
         await asyncio.Event().wait()
 
 
@@ -90,6 +93,7 @@ async def silence(port: int, grpc_port: int, _review_port: int) -> None:
                 await reader.read()
                 writer.close()
 
+    print(BEGUN, flush=True)
     async with asyncio.TaskGroup() as tasks:
         while True:
             for target in (port, grpc_port) * 5:
@@ -103,7 +107,7 @@ async def noise(port: int, _grpc_port: int, _review_port: int) -> None:
     await _forever(lambda: _ask(port, _NOISE % (next(numbers), next(numbers))))
 
 
-ATTACKS: dict[str, Callable[[int, int, int], Awaitable[None]]] = {
+ATTACKS: dict[str, Callable[[int, int, int], Coroutine[Any, Any, None]]] = {
     each.__name__: each
     for each in (trailers, large_bodies, heartbeats, unfinished_rpcs, invented_tokens, silence, noise)
 }
@@ -111,6 +115,7 @@ ATTACKS: dict[str, Callable[[int, int, int], Awaitable[None]]] = {
 
 async def _forever(attack: Callable[[], Awaitable[object]]) -> None:
     """A few at a time, again and again, whatever becomes of them."""
+    print(BEGUN, flush=True)
 
     async def repeat() -> None:
         while True:

@@ -16,7 +16,7 @@ from statistics import quantiles
 
 import httpx
 
-from bench.attackers import ATTACKS, CLUSTER
+from bench.attackers import ATTACKS, BEGUN, CLUSTER
 from bench.figures import Effort, Figure
 from bench.servers import HOST, ROOT, Server, rota_server
 from rota.access.actions import ROLES
@@ -114,6 +114,7 @@ def _attackers(name: str, directory: Path, server: Server, review_port: int) -> 
     ports = map(str, (server.port, server.grpc_port, review_port))
     command: list[str | Path] = [sys.executable, "-m", "bench.attackers", name, *ports]
     with Process(command, directory / "attackers.log", cwd=ROOT) as process:
+        process.wait_for_line(BEGUN)
         yield
         if not process.running:
             raise RuntimeError(f"the attack ended: {process.output()}")

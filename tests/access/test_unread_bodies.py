@@ -156,6 +156,18 @@ async def test_heartbeats_of_an_anonymous_caller_are_not_read(service: Service) 
         }
 
 
+async def test_many_heartbeats_of_an_anonymous_caller_are_one_refusal(service: Service) -> None:
+    """10,000 groups that are answered one by one hold up the event loop for 0.1 s."""
+    many = pb.HeartbeatManyRequest(groups=[pb.GroupHeartbeat(namespace=NAMESPACE, group_id="g")] * 10_000)
+    stream = SessionClient(service.channel)
+
+    unary = await refused(stub(service.channel).HeartbeatMany(many))
+    streamed = (await stream.ask(heartbeat=many)).error
+    await stream.close()
+
+    assert (unary.code, streamed.code) == ("UNAUTHENTICATED", "UNAUTHENTICATED")
+
+
 async def test_a_message_of_too_many_heartbeats_is_refused(service: Service) -> None:
     metadata = tuple(bearer(service.secrets.a_token("many")).items())
     beats = [pb.MemberHeartbeat(member_id="m", generation_id=1)] * 101
