@@ -70,3 +70,39 @@ async def test_who_asks_before_sending_a_body_is_answered_first(connection: tupl
         assert await wire.writes.get() == b"HTTP/1.1 100 Continue\r\n\r\n"
         protocol.data_received(b"{}")
         assert (await wire.writes.get()).startswith(b"HTTP/1.1 ")
+
+
+class ClosedWire(Wire):
+    """A connection that is closed when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_closed = False
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Counting(GuardedHttpProtocol):
+    """Counts the headers and trailers that are parsed."""
+
+    parsed = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.parsed += 1
+        super().on_header(name, value)
+
+
+async def test_not_all_trailers_of_one_read_are_parsed() -> None:
+    server = HttpServer(create_app(ScriptedCoordinator()), [], drain_timeout_ms=1_000)
+    protocol = Counting(server.config, server.server_state, {})
+    protocol.connection_made(ClosedWire())
+    protocol.data_received(b"POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n")
+
+    protocol.data_received(b"x: y\r\n" * 40_000)
+
+    assert protocol.parsed < 3 * 65_536 / 6
+    protocol.connection_lost(None)

@@ -24,6 +24,8 @@ LINGER_SECONDS = 1.0
 MAX_FRAMING_BYTES = 64 * 1024
 FRAMING_PER_BODY_BYTE = 8
 """Chunk sizes and trailers may take `MAX_FRAMING_BYTES`, and this much more for each byte of the body."""
+PIECE_BYTES = 64 * 1024
+"""So much is parsed before the bounds are looked at again: one read may bring four times as much."""
 
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD"})
@@ -126,7 +128,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # --- what arrives --------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
+        """Parse a piece at a time, so that not much more is parsed than what the bounds allow."""
         self._unset_keepalive_if_required()
+        if len(data) <= PIECE_BYTES:
+            self._take(data)
+            return
+        for begin in range(0, len(data), PIECE_BYTES):
+            if not self.transport.is_closing():
+                self._take(data[begin : begin + PIECE_BYTES])
+
+    def _take(self, data: bytes) -> None:
         self._has_ended = self._has_begun = False
         self._parse(data)
         if self.transport.is_closing():
