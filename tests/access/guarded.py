@@ -16,6 +16,7 @@ import httpx
 from starlette.types import ASGIApp
 
 from rota.access.actions import ROLES
+from rota.access.budgets import Budgets, Share
 from rota.access.rules import Rule
 from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.api.access.guard import Guard
@@ -27,6 +28,7 @@ from rota.runtime.coordinator import LocalCoordinator
 from rota.server.access.authenticator import ServerAuthenticator
 from rota.server.access.bearers import IssuedTokens
 from rota.server.access.policy import AccessFile
+from rota.server.access.reviews import ReviewBudget
 from rota.server.access.token_files import TokenFile, write_tokens
 from rota.server.http_server import HttpServer, listen, url_of
 from rota.server.settings import Address
@@ -39,6 +41,8 @@ from tests.http.serving import serving
 
 NAMESPACE, GROUP, TOPIC = "team-a", "billing", "documents"
 LIMITS = Limits(initial_rebalance_delay_ms=0)
+MANY_REVIEWS = Budgets(token_reviews_per_s=Share(10_000, 10_000))
+"""For tests in which a token is reviewed with each call."""
 OIDC = "https://login.example"
 CLUSTER = "https://kubernetes.default.svc"
 REVIEWED = "https://reviewed.example"
@@ -159,7 +163,7 @@ async def a_guarded_service(secrets: Secrets, more: str = "", **options: Any) ->
         secrets.write(review_url, more)
         policy = AccessFile(secrets.access_file, look_every_s=0)
         tokens = TokenFile(secrets.tokens_file, look_every_s=0)
-        authenticator = ServerAuthenticator(policy, [tokens], IssuedTokens(policy))
+        authenticator = ServerAuthenticator(policy, [tokens], IssuedTokens(policy, ReviewBudget(MANY_REVIEWS)))
         guard = Guard(authenticator, LIMITS)
         clock = SystemClock()
         store = MemoryStore(clock.monotonic_ms)

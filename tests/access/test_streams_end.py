@@ -61,12 +61,9 @@ async def test_a_stream_hears_that_the_pod_is_gone_whose_token_opened_it(
             meanwhile = await client.ask(sync=sync)
     reviewer.is_away = False
     del reviewer.accounts[token]
-    async with asyncio.timeout(5):
-        while (after := await client.ask(sync=sync)).error.code != "UNAUTHENTICATED":
-            continue
 
     assert before.error.code == meanwhile.error.code == "UNKNOWN_MEMBER_ID"
-    assert "does not accept the token" in after.error.detail
+    assert (await client.until_ended()).name == "UNAUTHENTICATED"
     await client.close()
 
 
