@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from rota.protocol.errors import ErrorCode
 from rota.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
@@ -65,6 +65,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """All that followed the head, with the body."""
         self._head_deadline: asyncio.TimerHandle | None = None
         self._rest_deadline: asyncio.TimerHandle | None = None
+        self._answering: RequestResponseCycle | None = None
+        """The request that is being answered. uvicorn knows only the one that has arrived last."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -73,7 +75,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._clear_deadline()
         self._clear_rest_deadline()
+        self._end_answer()
         super().connection_lost(exc)
+
+    def _end_answer(self) -> None:
+        """Report the end of the connection to the answer under way; requests that wait behind it are dropped.
+
+        uvicorn reports it to the request that has arrived last. A stream of events with another request behind it would
+        never end, nor would a parked call before its time.
+        """
+        self.pipeline.clear()
+        if self._answering is not None and not self._answering.response_complete:
+            self._answering.disconnected = True
+            self._answering.message_event.set()
 
     # --- what the parser reports ---------------------------------------------------------------------
 
@@ -88,7 +102,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._part, self._has_begun = Part.BODY, True
         self._body_bytes = self._rest_bytes = 0
+        former = self.cycle
         super().on_headers_complete()
+        if former is None or former.response_complete:  # type: ignore[redundant-expr]
+            self._answering = self.cycle
         if self.scope["method"] not in _WITHOUT_BODY:
             self.cycle.transport = ClosedInTime(self)  # type: ignore[assignment]
 
@@ -104,6 +121,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def on_response_complete(self) -> None:
+        if self.pipeline:
+            self._answering = self.pipeline[-1][0]
         super().on_response_complete()
         if self._part is not Part.BODY or self._rest_deadline is not None:
             return
