@@ -12,7 +12,7 @@ SEEDS ?= 10000
 RUNTIMES ?= 5000
 # Groups of SDK objects to simulate.
 GROUPS ?= 50000
-# How long each half of `make torture` takes, about.
+# How long each half of `make torture` takes, about, and all of `make fuzz`.
 MINUTES ?= 10
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal
 TORTURE = ROTA_MINUTES=$(MINUTES) $(BIN)/python -m pytest -p tests.support.torture
@@ -21,7 +21,7 @@ TORTURE = ROTA_MINUTES=$(MINUTES) $(BIN)/python -m pytest -p tests.support.tortu
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all coverage sim model mutants torture bench lint docs images proto clean
+.PHONY: help run test test-all coverage sim model mutants torture fuzz bench lint docs images proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -56,6 +56,9 @@ torture: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operati
 	rm -f build/torture/rows.jsonl
 	$(TORTURE) -n $(JOBS) --dist worksteal -m "torture and not alone" $(ARGS) || [ $$? = 5 ]
 	$(TORTURE) -m "torture and alone" $(ARGS) || [ $$? = 5 ]
+
+fuzz: .venv/dev.stamp ## Attack each thing that takes bytes, about MINUTES=10 in all; SEED=4711 and ARGS=http1 repeat a run of one
+	GRPC_VERBOSITY=NONE $(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: .venv/dev.stamp ## Measure, beside the floor and the peers, in one run
 	$(BIN)/python bench/run.py $(ARGS)

@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from pydantic import ValidationError
 
 from rota.api.peer.client import GrpcPeers
 from rota.api.peer.heartbeats import CollectedHeartbeats, may_be_collected
+from rota.api.peer.methods import CALL, HEARTBEATS, TOPICS_CHANGED, WATCH
+from rota.api.peer.secret import shown
 from rota.api.peer.server import PeerServer
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatReply, ListTopics, MemberHeartbeat
 from rota.replica.ports import Answer, Replica
@@ -56,6 +60,26 @@ async def test_a_peer_that_does_not_show_the_secret_is_refused(tables: MemoryTab
         watched = [event async for event in peers.watch(peer, "default", "g", 0)]
 
     assert watched == []
+
+
+MALFORMED = [
+    (CALL, b'{"type": "LeaveReply", "fields": {}}'),
+    (CALL, b"[]"),
+    (HEARTBEATS, b"{}"),
+    (TOPICS_CHANGED, b'{"namespaces": "default"}'),
+    (TOPICS_CHANGED, b"\xff"),
+    (WATCH, b"{}"),
+    (WATCH, b"[" * 100_000),
+]
+
+
+@pytest.mark.parametrize(("method", "data"), MALFORMED)
+async def test_what_no_replica_sends_is_an_invalid_argument(tables: MemoryTables, method: str, data: bytes) -> None:
+    async with a_peer(tables, SECRET) as peer, grpc.aio.insecure_channel(peer.peer_address) as channel:
+        call: Any = (channel.unary_stream if method == WATCH else channel.unary_unary)(method)
+        answer = call(data, metadata=shown([SECRET]))
+        with pytest.raises(grpc.aio.AioRpcError, match="INVALID_ARGUMENT"):
+            await (answer.read() if method == WATCH else answer)
 
 
 @pytest.mark.parametrize("shown", [SECRET, NEXT_SECRET])

@@ -81,8 +81,8 @@ def encode_image(image: MemberImage) -> dict[str, Any]:
 
 
 def decode_image(value: dict[str, Any]) -> MemberImage:
-    protocols = tuple(Protocol(name, b64decode(metadata)) for name, metadata in value["protocols"])
-    return MemberImage(**{**value, "protocols": protocols})
+    protocols = tuple(Protocol(_plain(name), b64decode(metadata)) for name, metadata in value["protocols"])
+    return MemberImage(**{**_plain_values(value, "protocols"), "protocols": protocols})
 
 
 def _encode(value: Any) -> Any:
@@ -113,22 +113,38 @@ _ENCODERS: dict[type, Callable[[Any], Any]] = {
 
 
 def _decode(name: str, value: Any) -> Any:
+    """The field of a record; a value that is nested where `encode_entry` nests none raises ValueError."""
     match name:
         case "member":
             return decode_image(value)
         case "assignments":
-            return tuple((member_id, b64decode(assignment)) for member_id, assignment in value)
+            return tuple((_plain(member_id), b64decode(assignment)) for member_id, assignment in value)
         case "offsets":
-            return tuple(r.CommittedOffset(*item) for item in value)
+            return tuple(r.CommittedOffset(*map(_plain, item)) for item in value)
         case "partitions" if isinstance(value, list):
-            return tuple((topic, partition) for topic, partition in value)
+            return tuple((_plain(topic), _plain(partition)) for topic, partition in value)
         case "members":
-            return tuple((*said, tuple((number, count) for number, count in gaps)) for *said, gaps in value)
+            return tuple((*map(_plain, said), _pairs(gaps)) for *said, gaps in value)
         case "lost":
-            return tuple((what, before, after) for what, before, after in value)
+            return tuple((_plain(what), _plain(before), _plain(after)) for what, before, after in value)
         case "member_ids":
-            return tuple(value)
+            return tuple(map(_plain, value))
         case "attributes":
-            return tuple((key, text) for key, text in value)
+            return _pairs(value)
         case _:
-            return value
+            return _plain(value)
+
+
+def _pairs(value: Any) -> tuple[tuple[Any, Any], ...]:
+    return tuple((_plain(one), _plain(other)) for one, other in value)
+
+
+def _plain_values(value: dict[str, Any], but: str) -> dict[str, Any]:
+    return {name: _plain(each) for name, each in value.items() if name != but}
+
+
+def _plain(value: Any) -> Any:
+    """A text, a number, a truth or null. To fold a line with anything else, or to print it, may take any time."""
+    if isinstance(value, list | dict):
+        raise ValueError("a value is nested that is not")
+    return value

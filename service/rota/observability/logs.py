@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from typing import Any, Literal, TextIO
@@ -51,11 +52,28 @@ def configure_logging(log_format: LogFormat, level: str = "info", stream: TextIO
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    quiet_libraries(level)
+
+
+def quiet_libraries(level: str = "info") -> None:
+    """Leave out what libraries write once for each thing that a client sends: a client may send it without end."""
     for name in _CHATTY:
         logging.getLogger(name).setLevel("DEBUG" if level.lower() == "debug" else "WARNING")
     if level.lower() != "debug":
         # It warns of what clients send, as often as they send it.
         logging.getLogger("uvicorn.error").setLevel("ERROR")
+        # The same of gRPC's core, which writes to standard error by itself. It reads this when its first channel or
+        # server is made.
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_ours)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whether gRPC's line is about the server, not about what a client has sent, or a client that has gone.
+
+    It writes a traceback for each header that is no UTF-8 and quotes it, credentials as well.
+    """
+    return not str(record.msg).startswith(("Invalid encoding on", "ExecuteBatchError raised in core"))
 
 
 def _rfc3339(created: float) -> str:

@@ -41,6 +41,14 @@ def unpack(data: bytes) -> tuple[Any, dict[str, Any]]:
         raise MalformedEnvelope(f"not an envelope: {type(error).__name__}") from error
 
 
+def unpack_request(data: bytes) -> Any:
+    """The message of `unpack`, where it is a request; raises `MalformedEnvelope`."""
+    message, _ = unpack(data)
+    if type(message) not in messages.REPLY_OF:
+        raise MalformedEnvelope("not an envelope of a request")
+    return message
+
+
 def _encode(value: Any) -> Any:
     if isinstance(value, bytes):
         return b64encode(value).decode("ascii")

@@ -25,6 +25,7 @@ from rota.api.grpc.receiving import Receiver
 from rota.api.grpc.roster import Roster
 from rota.api.grpc.session import Session
 from rota.api.grpc.watching import Watching
+from rota.api.known_methods import add_methods, lasting_server
 from rota.grpc_polling import keep_polling
 from rota.observability.metrics import Metrics
 from rota.protocol.limits import Limits
@@ -107,10 +108,11 @@ class GrpcServer:
         self._watching = Watching(guarded, limits, metrics, self._drained, admission, self._receiver.message)
         self._health = health.aio.HealthServicer()
         keep_polling()
-        self._server = grpc.aio.server(
-            options=server_options(limits, shares_port=shares_port, most_connections=most_connections)
+        self._server = lasting_server(
+            server_options(limits, shares_port=shares_port, most_connections=most_connections)
         )
-        self._server.add_generic_rpc_handlers((*self._handlers(), *self._handlers_of_libraries()))
+        for service, methods in (self._handlers() | self._handlers_of_libraries()).items():
+            add_methods(self._server, service, methods)
         self._readiness: asyncio.Task[None] | None = None
         self.address = ""
         """Where it listens, once it does: `HOST:PORT`."""
@@ -162,20 +164,17 @@ class GrpcServer:
 
     # --- the services ---------------------------------------------------------------------------------
 
-    def _handlers_of_libraries(self) -> list[grpc.GenericRpcHandler]:
+    def _handlers_of_libraries(self) -> dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]]:
         """Health and reflection, for all callers: they do not receive more of a message than others do."""
         names = [d.full_name for module in (coordinator_pb2, admin_pb2, access_pb2) for d in _services_of(module)]
         shown = ReflectionServicer([*names, health.SERVICE_NAME, reflection.SERVICE_NAME])
         services: Any = _Services()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, services)
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(shown, services)  # type: ignore[no-untyped-call]
-        return [
-            grpc.method_handlers_generic_handler(service, self._receiver.handlers(handlers))
-            for service, handlers in services.handlers.items()
-        ]
+        return {service: self._receiver.handlers(handlers) for service, handlers in services.handlers.items()}
 
-    def _handlers(self) -> list[grpc.GenericRpcHandler]:
-        """Handlers take bytes: gRPC would answer what it cannot parse itself with INTERNAL."""
+    def _handlers(self) -> dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]]:
+        """By service. Handlers take bytes: gRPC would answer what it cannot parse itself with INTERNAL."""
         by_service: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {
             COORDINATOR: {},
             ADMIN: {},
@@ -188,7 +187,7 @@ class GrpcServer:
         watch, session = self._entered(self._watching.watch), self._entered(self._session)
         by_service[ADMIN]["WatchGroup"] = grpc.stream_stream_rpc_method_handler(watch)
         by_service[COORDINATOR]["Session"] = grpc.stream_stream_rpc_method_handler(session)
-        return [grpc.method_handlers_generic_handler(service, each) for service, each in by_service.items()]
+        return by_service
 
     def _entered(self, behaviour: Callable[[Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
         """The behaviour, once it is known who calls. What comes of it is the guarded coordinator's to say.

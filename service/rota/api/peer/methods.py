@@ -9,6 +9,7 @@ from typing import Any
 
 from rota.protocol.errors import LinesPruned, NotInJournal, ReaderIsAhead
 from rota.replica.ports import JournalEvent
+from rota.wire.envelopes import MalformedEnvelope
 
 SERVICE = "rota.internal.v1.Peer"
 CALL = f"/{SERVICE}/Call"
@@ -73,7 +74,28 @@ def pack_document(document: dict[str, Any]) -> bytes:
     return json.dumps(document).encode()
 
 
-def unpack_document(data: bytes) -> dict[str, Any]:
-    document = json.loads(data)
-    assert isinstance(document, dict)
+def unpack_watch(data: bytes) -> tuple[str, str, int]:
+    """The namespace, the group and the revision of a watch; raises `MalformedEnvelope`."""
+    document = _unpack_document(data)
+    namespace, group_id, after = (document.get(name) for name in ("namespace", "group_id", "after_revision"))
+    if type(namespace) is not str or type(group_id) is not str or type(after) is not int:
+        raise MalformedEnvelope("not a watch")
+    return namespace, group_id, after
+
+
+def unpack_namespaces(data: bytes) -> list[str]:
+    """The namespaces whose topics have changed; raises `MalformedEnvelope`."""
+    namespaces = _unpack_document(data).get("namespaces")
+    if type(namespaces) is not list or not all(type(each) is str for each in namespaces):
+        raise MalformedEnvelope("not a list of namespaces")
+    return namespaces
+
+
+def _unpack_document(data: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise MalformedEnvelope(f"not a document: {type(error).__name__}") from error
+    if type(document) is not dict:
+        raise MalformedEnvelope("not a document")
     return document

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
 from rota.api.heartbeats import answers_to
+from rota.api.known_methods import add_methods, lasting_server
 from rota.api.peer.methods import (
     CALL,
     HEARTBEATS,
@@ -18,7 +19,8 @@ from rota.api.peer.methods import (
     WATCH,
     pack_event,
     pack_refusal,
-    unpack_document,
+    unpack_namespaces,
+    unpack_watch,
 )
 from rota.api.peer.secret import SecretRequired
 from rota.api.peer.traces import forwarded
@@ -28,10 +30,12 @@ from rota.protocol.messages import HeartbeatManyReply, HeartbeatReply
 from rota.replica.forwarding import as_moved
 from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
-from rota.wire.envelopes import MalformedEnvelope, pack, unpack
+from rota.wire.envelopes import MalformedEnvelope, pack, unpack_request
 from rota.wire.peer_heartbeats import Told, pack_told, unpack_heartbeats
 
 STOP_GRACE_S = 0.2
+
+_T = TypeVar("_T")
 
 
 class PeerServer:
@@ -51,8 +55,8 @@ class PeerServer:
         self._local = local
         guards = [SecretRequired(secrets)] if secrets is not None else []
         keep_polling()
-        self._server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=guards)
-        self._server.add_generic_rpc_handlers((self._handlers(),))
+        self._server = lasting_server(SERVER_OPTIONS, guards)
+        add_methods(self._server, SERVICE, self._handlers())
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         if credentials is None:
             self.port = self._server.add_insecure_port(address)
@@ -65,21 +69,17 @@ class PeerServer:
     async def stop(self) -> None:
         await self._server.stop(STOP_GRACE_S)
 
-    def _handlers(self) -> grpc.GenericRpcHandler:
-        handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+    def _handlers(self) -> dict[str, grpc.RpcMethodHandler[bytes, bytes]]:
+        return {
             CALL.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._call),
             HEARTBEATS.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._heartbeats),
             RELEASED.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._released),
             TOPICS_CHANGED.rpartition("/")[2]: grpc.unary_unary_rpc_method_handler(self._topics_changed),
             WATCH.rpartition("/")[2]: grpc.unary_stream_rpc_method_handler(self._watch),
         }
-        return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     async def _call(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        try:
-            request, _ = unpack(data)
-        except MalformedEnvelope as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        request = await _read(unpack_request, data, context)
         with forwarded(context, type(request).__name__):
             answer = as_moved(await self._local.call(request))
         return pack(
@@ -87,10 +87,7 @@ class PeerServer:
         )
 
     async def _heartbeats(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        try:
-            requests = unpack_heartbeats(data)
-        except MalformedEnvelope as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        requests = await _read(unpack_heartbeats, data, context)
         with forwarded(context, "heartbeats"):
             answers = await answers_to(self._local, requests)
         return pack_told([_told(as_moved(answer)) for answer in answers])
@@ -99,17 +96,26 @@ class PeerServer:
         self._local.nudge()
         return b"{}"
 
-    async def _topics_changed(self, data: bytes, _context: Any) -> bytes:
-        self._local.hear_of_topics(unpack_document(data)["namespaces"])
+    async def _topics_changed(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        self._local.hear_of_topics(await _read(unpack_namespaces, data, context))
         return b"{}"
 
     async def _watch(self, data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
-        asked = unpack_document(data)
+        asked = await _read(unpack_watch, data, context)
         try:
-            async for event in self._local.watch(asked["namespace"], asked["group_id"], asked["after_revision"]):
+            async for event in self._local.watch(*asked):
                 yield pack_event(event)
         except NotInJournal as refusal:
             await context.abort(grpc.StatusCode.OUT_OF_RANGE, pack_refusal(refusal))
+
+
+async def _read(unpack: Callable[[bytes], _T], data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> _T:
+    """What a peer sends; INVALID_ARGUMENT for what no replica sends."""
+    try:
+        return unpack(data)
+    except MalformedEnvelope as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        raise AssertionError("abort raises") from error
 
 
 def _told(answer: Answer) -> Told:

@@ -1,0 +1,121 @@
+"""Defects that a fuzzer must find, each planted while a run lasts; most of them were there once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import jwt
+
+from rota.api.grpc import server as grpc_server
+from rota.api.peer import server as peer_server
+from rota.group.journal import decode_entry
+from rota.server.access import bearers
+from rota.server.tls import caller_of_connection
+from rota.storage import verify
+from rota.wire import envelopes
+from rota.wire.records import Record
+from tests.fuzz import certificates
+from tests.fuzz.watch import MOST_CPU_S, MOST_GROWTH_MIB
+from tests.groups.planting import Patch, Patching, Planted, while_planted
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A defect, the target that must find it, and what the finding says."""
+
+    target: str
+    says: str
+    cases: int
+    planted: Planted
+
+
+PLANTS: dict[str, Plant] = {}
+
+
+def plant(target: str, says: str, *, cases: int = 1_000) -> Callable[[Patching], None]:
+    """Register a function that gets a way to patch an attribute for as long as the plant is in."""
+
+    def register(patching: Patching) -> None:
+        PLANTS[patching.__name__] = Plant(target, says, cases, while_planted(patching))
+
+    return register
+
+
+@plant("http1", "KeyError")
+def a_handler_that_fails_by_an_unknown_field(patch: Patch) -> None:
+    patch(Record, "_first_unknown", lambda self, names: dict[str, str]()["unknown"])
+
+
+@plant("http1", "ms of CPU")
+def a_handler_that_stalls_the_loop(patch: Patch) -> None:
+    def first_unknown(self: Record, names: Any) -> str:
+        end = time.thread_time() + 2 * MOST_CPU_S
+        while time.thread_time() < end:
+            pass
+        return str(next(iter(names)))
+
+    patch(Record, "_first_unknown", first_unknown)
+
+
+@plant("http2", "UnicodeDecodeError")
+def a_server_that_ends_with_an_unreadable_path(patch: Patch) -> None:
+    patch(grpc_server, "lasting_server", lambda options: grpc.aio.server(options=options))
+
+
+@plant("jwts", "worker by")
+def a_signature_that_is_not_checked(patch: Patch) -> None:
+    library = jwt
+
+    class Careless:
+        """The library, by a caller that has forgotten the key."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(library, name)
+
+        def decode(self, token: str, *_: Any, **__: Any) -> Any:
+            return library.decode(token, options={"verify_signature": False})
+
+    patch(bearers, "jwt", Careless())
+
+
+@plant("certificates", "by a certificate with")
+def a_name_of_any_kind_that_is_an_id(patch: Patch) -> None:
+    genuine = caller_of_connection
+
+    def of_any_kind(shown: Any) -> Any:
+        names = tuple(("URI", name) for _, name in (shown or {}).get("subjectAltName", ()) if isinstance(name, str))
+        return genuine({**(shown or {}), "subjectAltName": names})
+
+    patch(certificates, "caller_of_connection", of_any_kind)
+
+
+@plant("journal", "IndexError")
+def a_damaged_line_that_ends_the_fold(patch: Patch) -> None:
+    def decode(line: dict[str, Any]) -> Any:
+        try:
+            return decode_entry(line)
+        except (KeyError, TypeError, ValueError) as error:
+            raise IndexError(line["kind"]) from error
+
+    patch(verify, "decode_entry", decode)
+
+
+@plant("journal", "memory has grown", cases=2_000)
+def a_fold_that_is_never_forgotten(patch: Patch) -> None:
+    kept: list[bytearray] = []
+    genuine = verify.JournalFold.compare
+
+    def compare(self: Any, *given: Any) -> Any:
+        kept.append(bytearray(b"x" * (MOST_GROWTH_MIB * 2**20 // 400)))
+        return genuine(self, *given)
+
+    patch(verify.JournalFold, "compare", compare)
+
+
+@plant("peers", "AttributeError")
+def a_reply_that_is_taken_for_a_request(patch: Patch) -> None:
+    patch(peer_server, "unpack_request", lambda data: envelopes.unpack(data)[0])

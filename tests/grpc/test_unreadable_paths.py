@@ -1,0 +1,56 @@
+"""The path of an rpc that is not UTF-8: it ends that rpc, and neither the server nor the port for peers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+import pytest
+
+from rota.api.grpc.server import GrpcServer
+from rota.api.peer.methods import RELEASED
+from rota.api.peer.secret import shown
+from rota.api.peer.server import PeerServer
+from rota.runtime.coordinator import LocalCoordinator
+from tests.fuzz.http2 import PREFACE, a_head
+
+SECRET = "a secret of the replicas"
+CHECK = "/grpc.health.v1.Health/Check"
+
+
+@asynccontextmanager
+async def a_port(kind: str, coordinator: LocalCoordinator) -> AsyncIterator[tuple[int, str]]:
+    """A port, and a method that its server answers."""
+    if kind == "grpc":
+        server = GrpcServer(coordinator)
+        await server.start("127.0.0.1")
+        try:
+            yield int(server.address.rpartition(":")[2]), CHECK
+        finally:
+            await server.stop(0)
+    else:
+        peer = PeerServer(coordinator, "127.0.0.1", secrets=lambda: [SECRET])
+        await peer.start()
+        try:
+            yield peer.port, RELEASED
+        finally:
+            await peer.stop()
+
+
+@pytest.mark.parametrize("kind", ["grpc", "peer"])
+async def test_a_server_outlives_an_unreadable_path(kind: str, coordinator: LocalCoordinator) -> None:
+    async with a_port(kind, coordinator) as (port, method):
+        for path in (b"/a\xff/b", b"\xff", b"/" + b"\xc3" * 100):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(PREFACE + a_head(1, path))
+            async with asyncio.timeout(30):
+                assert await reader.read(1)
+            writer.close()
+
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            await channel.unary_unary(method)(b"", metadata=shown([SECRET]), timeout=30)
+            for unknown in ("/rota.v1.GroupCoordinator/NoSuch", "/no.such/Method"):
+                with pytest.raises(grpc.aio.AioRpcError, match="UNIMPLEMENTED"):
+                    await channel.unary_unary(unknown)(b"", timeout=30)
