@@ -21,7 +21,7 @@ TORTURE = ROTA_MINUTES=$(MINUTES) $(BIN)/python -m pytest -p tests.support.tortu
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all coverage sim model mutants torture fuzz bench lint docs images proto clean
+.PHONY: help run test test-all coverage sim model mutants torture fuzz bench lint docs images proto locks clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -77,6 +77,11 @@ images: .venv/dev.stamp .venv/browser.stamp ## Take the docs' pictures of the co
 proto: .venv/dev.stamp ## Write service/rota/v1 again, from proto/
 	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=service --pyi_out=service --grpc_python_out=service proto/rota/v1/*.proto
 
+locks: .venv/release.stamp ## Resolve what is shipped again: requirements/*.lock with hashes, and the list of licences
+	UV=$(BIN)/uv requirements/renew.sh
+	rm -rf build/server && $(BIN)/python -m pip install --quiet --require-hashes --target build/server -r requirements/server.lock
+	$(BIN)/python requirements/components.py requirements/server.lock build/server --licences THIRD-PARTY.md
+
 clean: ## Remove .venv and all that can be made again
 	rm -rf .venv build dist .coverage* htmlcov .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find service tests bench migrations docs -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -93,6 +98,11 @@ $(BIN)/python:
 .venv/dev.stamp: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ .venv/base.stamp
+
+# What builds and checks a release.
+.venv/release.stamp: pyproject.toml | .venv/dev.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[release]'
+	@touch $@
 
 # The tool that changes the cores for `make mutants`.
 .venv/mutants.stamp: pyproject.toml | .venv/dev.stamp

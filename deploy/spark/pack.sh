@@ -7,12 +7,15 @@
 set -euo pipefail
 
 archive="$(realpath -m "${1:-rota-env.tar.gz}")"
-rota="${2:-$(dirname "$(realpath "$0")")/../..}"
+root="$(dirname "$(realpath "$0")")/../.."
+rota="${2:-$root}"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
 "${PYTHON:-python3}" -m venv "$work/environment"
-"$work/environment/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "$rota[executor]"
+pip=("$work/environment/bin/python" -m pip --quiet --disable-pip-version-check)
+"${pip[@]}" install --no-compile --require-hashes --requirement "$root/requirements/executor.lock"
+"${pip[@]}" install --no-compile --no-deps "$rota"
 "$work/environment/bin/python" -m pip uninstall --quiet --disable-pip-version-check --yes pip
 # What spark-submit runs. By another name than the package's, for a program's folder is looked at first.
 cp "$work"/environment/lib/python*/site-packages/rota/__main__.py "$work/environment/rota_main.py"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 import pytest
@@ -50,7 +51,9 @@ async def test_a_server_outlives_an_unreadable_path(kind: str, coordinator: Loca
             writer.close()
 
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            await channel.unary_unary(method)(b"", metadata=shown([SECRET]), timeout=30)
+            call: Any = channel.unary_unary(method)
+            await call(b"", metadata=shown([SECRET]), timeout=30)
             for unknown in ("/rota.v1.GroupCoordinator/NoSuch", "/no.such/Method"):
+                call = channel.unary_unary(unknown)
                 with pytest.raises(grpc.aio.AioRpcError, match="UNIMPLEMENTED"):
-                    await channel.unary_unary(unknown)(b"", timeout=30)
+                    await call(b"", timeout=30)
