@@ -97,7 +97,7 @@ def test_what_the_image_installs_serves_by_itself(processes: Processes, tmp_path
     assert len(installs) == 3
     subprocess.run([sys.executable, "-m", "venv", builder], check=True, timeout=60)
     for install in installs:
-        pip = [builder / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+        pip = [str(builder / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
         subprocess.run([*pip, *shlex.split(install)], cwd=REPOSITORY, check=True, timeout=300)
     port, base = free_port(), Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import ssl
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from ipaddress import IPv4Address
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from rota.access.certificates import PeerCertificate, caller_of_certificate
+from rota.api.grpc.credentials import _caller_of as caller_over_grpc
 from rota.server.certificates import validity_of
-from rota.server.tls import ServerTls, TlsFiles, caller_of_connection, has_ended
+from rota.server.tls import ServerTls, TlsFiles, certificate_of
 from tests.fuzz.campaign import Broken, Target
 from tests.fuzz.mutations import mutated
 
@@ -100,9 +101,9 @@ class CertificateFuzzer:
             shown = _handshake(client, self._server.context())
         except (ssl.SSLError, UnicodeDecodeError):
             return ""
-        if has_ended(shown):
-            return ""
-        caller = caller_of_connection(shown)
+        caller = None if shown is None else caller_of_certificate(shown)
+        if caller != caller_over_grpc(ssl.DER_cert_to_PEM_cert(der).encode()):
+            raise Broken(f"{caller} over HTTP, but another caller over gRPC, by {der.hex()}")
         return "" if caller is None else caller.subject
 
     def _built(
@@ -138,7 +139,7 @@ def _text_name(kind: Callable[[str], x509.GeneralName], text: str) -> x509.Gener
         return x509.DNSName(text)
 
 
-def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> Mapping[str, Any] | None:
+def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> PeerCertificate | None:
     """The certificate of the client as the server sees it, after a handshake in memory."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     callee = server.wrap_bio(to_server, to_client, server_side=True)
@@ -148,7 +149,7 @@ def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> Mapping[str, A
             with suppress(ssl.SSLWantReadError):
                 side.do_handshake()
     # Event loops do the same before they show the connection to the server, and end it if that fails.
-    return callee.getpeercert()
+    return certificate_of(callee)
 
 
 def _der(certificate: x509.Certificate) -> bytes:
