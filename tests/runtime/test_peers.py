@@ -65,7 +65,10 @@ async def test_a_peer_that_does_not_show_the_secret_is_refused(tables: MemoryTab
 MALFORMED = [
     (CALL, b'{"type": "LeaveReply", "fields": {}}'),
     (CALL, b"[]"),
+    (CALL, b'{"type": "ListTopics", "fields": {"namespace": "\\ud800"}}'),
     (HEARTBEATS, b"{}"),
+    (HEARTBEATS, b'[["default", "\\ud800", "m", 1, null]]'),
+    (WATCH, b'{"namespace": "default", "group_id": "\\ud800", "after_revision": 0}'),
     (TOPICS_CHANGED, b'{"namespaces": "default"}'),
     (TOPICS_CHANGED, b"\xff"),
     (WATCH, b"{}"),

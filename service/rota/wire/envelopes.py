@@ -98,4 +98,11 @@ def _dataclass_decoder(kind: Any) -> Callable[[Any], Any]:
 def _checked(kind: type, value: Any) -> Any:
     if type(value) is not kind:
         raise TypeError(f"a {kind.__name__} was expected")
-    return value
+    return whole(value) if isinstance(value, str) else value
+
+
+def whole(text: str) -> str:
+    """The text; UnicodeError where JSON has escaped half of a character, which neither digests nor stores take."""
+    if not text.isascii():
+        text.encode()
+    return text

@@ -16,7 +16,7 @@ from rota.protocol.messages import (
     HeartbeatReply,
     MemberHeartbeat,
 )
-from rota.wire.envelopes import MalformedEnvelope
+from rota.wire.envelopes import MalformedEnvelope, whole
 
 AnyHeartbeat = Heartbeat | HeartbeatMany
 Told = tuple[HeartbeatReply | HeartbeatManyReply, int, int, str]
@@ -108,4 +108,7 @@ def _checked(given: list[Any], kinds: tuple[Any, ...]) -> list[Any]:
     """The entries, if there are so many and of these types."""
     if len(_list(given)) != len(kinds) or not all(map(isinstance, given, kinds)):
         raise TypeError("not what a replica sends")
+    for each in given:
+        if isinstance(each, str):
+            whole(each)
     return given

@@ -9,7 +9,7 @@ from typing import Any
 
 from rota.protocol.errors import LinesPruned, NotInJournal, ReaderIsAhead
 from rota.replica.ports import JournalEvent
-from rota.wire.envelopes import MalformedEnvelope
+from rota.wire.envelopes import MalformedEnvelope, whole
 
 SERVICE = "rota.internal.v1.Peer"
 CALL = f"/{SERVICE}/Call"
@@ -80,7 +80,10 @@ def unpack_watch(data: bytes) -> tuple[str, str, int]:
     namespace, group_id, after = (document.get(name) for name in ("namespace", "group_id", "after_revision"))
     if type(namespace) is not str or type(group_id) is not str or type(after) is not int:
         raise MalformedEnvelope("not a watch")
-    return namespace, group_id, after
+    try:
+        return whole(namespace), whole(group_id), after
+    except UnicodeError as error:
+        raise MalformedEnvelope("not a watch: half of a character") from error
 
 
 def unpack_namespaces(data: bytes) -> list[str]:
