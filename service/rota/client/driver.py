@@ -151,6 +151,12 @@ class Driver:
         """A moment in seconds of the event loop's clock."""
         return None if at_ms is None or self._clock is None else self._clock.loop_time(at_ms)
 
+    def seconds(self, at_ms: int) -> float:
+        """The same for a moment of an event, which comes from a driver that has begun."""
+        at = self.loop_time(at_ms)
+        assert at is not None
+        return at
+
     async def commit(self, request: CommitOffsets, timeout_ms: int) -> Answer | CoordinatorUnreachable:
         """Beside the calls that are planned. Its answer renews the session, or says that it is over."""
         sent_at_ms = self.now_ms()

@@ -308,10 +308,7 @@ class Member(Running, Generic[Share]):
         self._driver.rejoin(reason)
 
     def resync(self, assignments: Mapping[str, bytes]) -> bool:
-        """Replace the assignments of the present generation, by member id: the members fetch theirs, none joins.
-
-        False where this member does not lead a group at rest: then `rejoin` has the group rebalance.
-        """
+        """Replace all assignments, by member id, without a rebalance; False where it does not lead a Stable group."""
         was_sent = self._machine.resync(assignments)
         self._wake.set()
         return was_sent
@@ -568,10 +565,10 @@ class Member(Running, Generic[Share]):
             case core.Failed():
                 self._failure = error_for(event.code, event.detail)
             case core.Unreachable():
-                self._broadcast.publish(Unreachable(self._seconds(event.since_ms), event.cause))
+                self._broadcast.publish(Unreachable(self._driver.seconds(event.since_ms), event.cause))
                 self._publish_trouble(event.cause, event.since_ms)
             case core.Rejected():
-                self._broadcast.publish(Rejected(self._seconds(event.since_ms), event.code, event.cause))
+                self._broadcast.publish(Rejected(self._driver.seconds(event.since_ms), event.code, event.cause))
                 self._publish_trouble(event.cause, event.since_ms)
             case core.Reachable():
                 self._broadcast.publish(Reachable())
@@ -587,11 +584,6 @@ class Member(Running, Generic[Share]):
     def _publish_trouble(self, cause: str, since_ms: int) -> None:
         subject, now_s = f"group {self.group_id}", self._now_ms() / 1000
         self._context.troubles.publish(self, subject, cause, since_s=since_ms / 1000, now_s=now_s)
-
-    def _seconds(self, at_ms: int) -> float:
-        at = self._driver.loop_time(at_ms)
-        assert at is not None  # Events come from a driver that has begun.
-        return at
 
     def fail(self, error: BaseException) -> None:
         """End this member's block with an error, as where a callback raises: work is stopped, and the group left."""

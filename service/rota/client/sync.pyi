@@ -505,10 +505,7 @@ class Member(Generic[Share]):
         """
 
     def resync(self, assignments: Mapping[str, bytes]) -> bool:
-        """Replace the assignments of the present generation, by member id: the members fetch theirs, none joins.
-
-        False where this member does not lead a group at rest: then `rejoin` has the group rebalance.
-        """
+        """Replace all assignments, by member id, without a rebalance; False where it does not lead a Stable group."""
 
     def __enter__(self) -> Self: ...
     def __exit__(

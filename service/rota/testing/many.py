@@ -49,7 +49,7 @@ def side_by_side(run: Callable[[range], AnySums], total: AnySums, seeds: range, 
             total.add(part)
             if time.monotonic() >= next_report:
                 next_report += _SECONDS_BETWEEN_REPORTS
-                print(progress(total, seeds), file=sys.stderr, flush=True)
+                sys.stderr.write(f"{progress(total, seeds)}\n")
     return total
 
 
