@@ -41,6 +41,8 @@ class Cable(InMemoryTransport):
         """How long the answer to a sync is under way."""
         self.throttled_ms: int | None = None
         """The next request is refused, with so much patience asked for."""
+        self.refused: list[tuple[type[Request], ErrorCode]] = []
+        """Of each of these the next request is refused so, and does not reach the coordinator."""
         self.requests: list[Request] = []
         self._under_way: set[asyncio.Task[Answer]] = set()
 
@@ -54,6 +56,10 @@ class Cable(InMemoryTransport):
         if self.throttled_ms is not None:
             asked_ms, self.throttled_ms = self.throttled_ms, None
             return Received(refuse(request, ErrorCode.THROTTLED, "too much"), retry_after_ms=asked_ms)
+        for kind, code in self.refused:
+            if isinstance(request, kind):
+                self.refused.remove((kind, code))
+                return Received(refuse(request, code, "for the test"))
         if isinstance(request, CommitOffsets):
             await self.commits_may_go.wait()
         call = asyncio.ensure_future(super().send(request, timeout_ms=timeout_ms))

@@ -23,7 +23,8 @@ from rota.client import (
 from rota.client.callbacks import CallbackQueue
 from rota.client.twin import _in_thread, _Thread
 from rota.client.worker_pool import Work, WorkerPool
-from rota.protocol.messages import JoinGroup
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import CommitOffsets, JoinGroup
 from tests.client.stage import GROUP, SESSION_MS, Partitions, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
@@ -346,3 +347,28 @@ async def test_a_member_that_ends_while_it_steps_aside_blocks_no_loop() -> None:
 
         assert changed.waits < 10
         await member.close()
+
+
+@in_virtual_time
+async def test_a_commit_that_may_have_been_made_is_not_followed_by_a_lower_one() -> None:
+    """Its first try was made, but its answer was lost; the second came too late for its generation."""
+    async with a_coordinator() as coordinator:
+        worker = a_worker(coordinator)
+        async with worker.client.consumer(GROUP, {"work": 1}, "range", session_timeout_ms=SESSION_MS) as member:
+            await member.wait_assigned()
+            member.store("work", 0, 2)
+            worker.cable.lost_answers.append(CommitOffsets)
+            commit = asyncio.create_task(member.commit([OffsetToCommit("work", 0, 4)]))
+            await until(lambda: not worker.cable.lost_answers)
+            worker.cable.refused.append((CommitOffsets, ErrorCode.ILLEGAL_GENERATION))
+            await until(lambda: not worker.cable.refused)
+            member.rejoin("for the test")
+            with pytest.raises(CoordinatorUnreachable, match="not known whether"):
+                await commit
+            await until(lambda: member.generation_id == 2)
+
+        sent = [
+            item.offset for each in worker.cable.requests if isinstance(each, CommitOffsets) for item in each.offsets
+        ]
+        assert sent == sorted(sent)
+        assert sent[0] == sent[-1] == 4

@@ -127,6 +127,20 @@ async def test_a_leader_replaces_assignments_without_a_rebalance() -> None:
 
 
 @in_virtual_time
+async def test_a_cooperative_member_is_not_static() -> None:
+    async with a_coordinator() as coordinator:
+        with pytest.raises(ValueError, match="cannot be static"):
+            a_worker(coordinator).client.member(
+                "g",
+                protocol_type="numbers",
+                protocols={"cooperative": b""},
+                assign=shared,
+                without=left_of,
+                group_instance_id="i",
+            )
+
+
+@in_virtual_time
 async def test_assign_is_needed_unless_the_server_assigns() -> None:
     async with a_coordinator() as coordinator:
         client = a_worker(coordinator).client

@@ -247,6 +247,18 @@ def test_a_member_that_is_called_back_early_may_still_end() -> None:
     assert bench.membership.state is State.LEFT
 
 
+def test_a_member_that_leaves_for_good_does_not_step_aside() -> None:
+    """It would join again, though its program has ended."""
+    bench = a_stable_follower()
+    bench.membership.leave(bench.now_ms, "its callback raised")
+    bench.membership.step_aside(bench.now_ms, "withdrawn")
+    bench.membership.come_back(bench.now_ms)
+    for _ in range(3):
+        bench.unanswered()
+
+    assert bench.membership.state is State.LEFT
+
+
 def test_each_time_aside_has_its_own_tries_to_leave() -> None:
     bench = a_stable_follower()
     for generation_id in (2, 3):

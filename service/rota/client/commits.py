@@ -18,12 +18,14 @@ from rota.client.driver import Driver
 from rota.client.errors import (
     CoordinatorError,
     CoordinatorUnreachable,
+    FencedInstanceId,
     IllegalGeneration,
     InvalidRequest,
     MembershipLost,
     OffsetMetadataTooLarge,
     RebalanceInProgress,
     Refused,
+    UnknownMemberId,
     error_for,
 )
 from rota.client.holding import Holding
@@ -45,6 +47,7 @@ _MOST_OFFSETS = 1_000
 _MAX_OFFSET = 2**63 - 1
 _MAX_PARTITION = 2**31 - 1
 _COMMITTING = (State.STABLE, State.REVOKING)
+_OF_THIS_MOMENT = (FencedInstanceId, IllegalGeneration, MembershipLost, RebalanceInProgress, UnknownMemberId)
 _Place = tuple[str, int]
 
 
@@ -88,8 +91,14 @@ class _Entry(Generic[Share]):
     outcome: asyncio.Future[None]
     errors: list[CoordinatorError] = field(default_factory=list)
     """Of its partitions that were refused so far."""
+    is_in_doubt: bool = False
+    """A try had no answer: a coordinator may have made it."""
 
     def fail(self, error: CoordinatorError) -> None:
+        """An error that is about this moment says nothing of a former try that had no answer."""
+        if self.is_in_doubt and isinstance(error, _OF_THIS_MOMENT):
+            text = f"it is not known whether this was committed: a try had no answer, and then: {error}"
+            error = CoordinatorUnreachable(text)
         if not self.outcome.done():
             self.outcome.set_exception(error)
 
@@ -119,8 +128,6 @@ class Commits(Generic[Share]):
         self._holding: Holding[Share] | None = None
         self._waiting: list[_Entry[Share]] = []
         self._under_way: list[_Entry[Share]] = []
-        self._is_in_doubt = False
-        """Whether a coordinator may have made those that are under way without an answer that says so."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._waits_for_next = asyncio.Event()
@@ -158,9 +165,6 @@ class Commits(Generic[Share]):
 
     def drop(self) -> None:
         """Fail all that is not known to be committed: the share is lost, and with it the generation."""
-        if self._is_in_doubt:
-            text = "the share was lost while this was under way: it is not known whether it was committed"
-            _fail_all(self._under_way, CoordinatorUnreachable(text))
         self._fail_rest("this member does not hold (any more) what it would commit for")
 
     async def _send_all(self) -> None:
@@ -229,11 +233,14 @@ class Commits(Generic[Share]):
 
     async def _commit_once(self, request: CommitOffsets, entries: list[_Entry[Share]]) -> CoordinatorError | None:
         """An error that concerns all of the request; those of single partitions are noted at their entries."""
-        self._is_in_doubt = True
+        newly = [entry for entry in entries if not entry.is_in_doubt]
+        for entry in newly:
+            entry.is_in_doubt = True
         answer = await self._driver.commit(request, REQUEST_TIMEOUT_MS)
+        for entry in newly:
+            entry.is_in_doubt = isinstance(answer, CoordinatorUnreachable) and answer.was_sent
         if isinstance(answer, CoordinatorUnreachable):
             return answer
-        self._is_in_doubt = False
         reply = answer.reply
         if reply.error is not ErrorCode.NONE:
             return error_for(reply.error, reply.detail, answer.retry_after_ms)

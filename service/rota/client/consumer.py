@@ -16,7 +16,7 @@ from rota.client.calls import Caller
 from rota.client.commits import check_metadata, check_offset
 from rota.client.consumer_protocol import Partitions, TopicRole
 from rota.client.context import ClientContext
-from rota.client.errors import CoordinatorError, MembershipLost, Refused, Unavailable
+from rota.client.errors import CoordinatorError, CoordinatorUnreachable, MembershipLost, Refused, Unavailable
 from rota.client.events import Assigned
 from rota.client.holding import LEAVE_S
 from rota.client.member import Member
@@ -226,7 +226,7 @@ class Consumer(Member[Partitions]):
                 del self._latest[place]
                 is_poison = former is item and isinstance(error, Refused)
                 if error is not None and former is not None and not is_poison and era == self._holding.era:
-                    self._stored.setdefault(place, former)
+                    self._stored.setdefault(place, _kept(former, item, error))
 
         outcome.add_done_callback(keep_if_failed)
         return outcome
@@ -356,3 +356,9 @@ class Consumer(Member[Partitions]):
 
 def _place(item: OffsetToCommit) -> TopicPartition:
     return TopicPartition(item.topic, item.partition)
+
+
+def _kept(former: OffsetToCommit, item: OffsetToCommit, error: BaseException) -> OffsetToCommit:
+    """What is stored after a commit of `item` failed. If it may have been made, a lower one takes progress back."""
+    may_be_made = isinstance(error, CoordinatorUnreachable) and error.was_sent
+    return item if may_be_made and item.offset > former.offset else former

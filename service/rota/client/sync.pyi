@@ -303,7 +303,8 @@ class Client:
                 which the server assigns (`server:...`).
             without: Makes the member cooperative: it keeps its assignment while it joins, and is told of what was added
                 and what was removed alone; see `rota.client.Without`. Its metadata must say what it holds, and `assign`
-                must give to no other member what one still holds: that member gives it up and joins again.
+                must give to no other member what one still holds: that member gives it up and joins again. It cannot be
+                static: after a restart in between, no member would join again.
             session_timeout_ms: Time without a heartbeat after which the coordinator removes this member.
             heartbeat_interval_ms: Time between two heartbeats, at most half of the session timeout. By default a third
                 of it and at most 3 s; one that the coordinator parks, to answer at the next event, may take longer.

@@ -226,8 +226,13 @@ class Membership:
         return []
 
     def step_aside(self, now_ms: int, reason: str, *, silently: bool = False) -> list[Event]:
-        """Leave as in `leave`, but only until `come_back`; `silently`: without a LeaveGroup, as static members go."""
+        """Leave as in `leave`, but only until `come_back`; `silently`: without a LeaveGroup, as static members go.
+
+        A member that leaves for good is not held up by it.
+        """
         standing = self._standing
+        if standing.leaves_for_good:
+            return []
         events = self.leave(now_ms, reason) if standing.member_id and not silently else []
         if not self.is_final:
             standing.comes_back = True
@@ -239,6 +244,8 @@ class Membership:
     def come_back(self, now_ms: int) -> None:
         """Join again after `step_aside`, as somebody new; once it has left, where that is still under way."""
         standing = self._standing
+        if standing.leaves_for_good:
+            return
         standing.comes_back = False
         if standing.state is State.AWAY:
             standing.forget_member(now_ms)

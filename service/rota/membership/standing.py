@@ -81,6 +81,10 @@ class Standing:
         return None if self.assignment is None else self.deadline.valid_until_ms
 
     @property
+    def leaves_for_good(self) -> bool:
+        return self.state is State.LEAVING and not (self.comes_back or self.joins_after_leaving)
+
+    @property
     def patience_ends_ms(self) -> int | None:
         """When a share that is held is lost, or a leave is given up; None if waiting loses nothing."""
         return self.leave_ends_ms if self.state is State.LEAVING else self.valid_until_ms

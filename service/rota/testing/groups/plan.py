@@ -99,7 +99,7 @@ def draw_plan(seed: int, rng: Random) -> Plan:
     of_own = Random(f"own strategies {seed}")
     if plan.kind == CONSUMERS and of_own.random() < OWN_STRATEGIES:
         plan.stages = of_own.choice(own_strategies.STAGES)
-    plan.cooperative_members = plan.kind == MEMBERS and of_own.random() < OWN_COOPERATIVE
+    plan.cooperative_members = plan.kind == MEMBERS and plan.static == 0.0 and of_own.random() < OWN_COOPERATIVE
     return plan
 
 

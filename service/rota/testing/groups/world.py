@@ -79,6 +79,10 @@ class Seat:
         return self.life is not None and self.life.is_live and self.life.entered
 
 
+PACKETS_S = 0.05
+"""By then packets have arrived that were sent in fair weather."""
+
+
 class World:
     """Everything that one seed decides."""
 
@@ -244,8 +248,11 @@ class World:
         self.later(back_in_s, lambda: self._start(seat))
 
     def restart(self, seat: Seat, *, back_in_s: float) -> None:
-        """End a process in order; its successor comes later."""
-        seat.back_in_s = back_in_s
+        """End a process in order; its successor comes later.
+
+        That of a static one not before its packets have arrived: a join among them would fence the successor.
+        """
+        seat.back_in_s = back_in_s if seat.instance_id is None else max(back_in_s, PACKETS_S)
         if seat.life is not None:
             seat.life.stop()
 
