@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from rota.client import ConnectWorker, WorkItem
+from rota.protocol.messages import JoinGroup
 from rota.runtime.coordinator import LocalCoordinator
-from tests.client.stage import a_coordinator, a_worker, until
+from tests.client.stage import Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
 SESSION_MS = 3_000
@@ -147,6 +148,39 @@ async def test_a_static_worker_that_is_replaced_while_it_should_stop_something_b
         again = await stack.enter_async_context(connect_worker(coordinator, "a2", group_instance_id="a"))
 
         await until(lambda: run_all([again, newcomer]))
+
+
+@in_virtual_time
+async def test_a_replaced_worker_that_should_stop_all_it_ran_asks_once_for_a_round() -> None:
+    """Its metadata is the same before and after that, for its former process ran the work."""
+    configured = [WorkItem("sink", 0), WorkItem("sink", 1)]
+    options: dict[str, Any] = {"configured": lambda: configured, "refresh_ms": 500}
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        leader = await stack.enter_async_context(connect_worker(coordinator, "b", **options))
+        await until(lambda: run_all([leader], configured))
+        doomed, next_one = a_worker(coordinator, "a"), a_worker(coordinator, "a")
+
+        def a_static(worker: Worker) -> ConnectWorker:
+            return worker.client.connect_worker(
+                "connect",
+                options["configured"],
+                group_instance_id="a",
+                session_timeout_ms=60_000,
+                on_revoked=_for_ever,
+            )
+
+        former = await stack.enter_async_context(a_static(doomed))
+        await until(lambda: run_all([leader, former], configured) and bool(former.assignment))
+        before = leader.generation_id
+        del configured[configured.index((former.assignment or ())[0])]
+        await until(lambda: leader.generation_id > before and leader.is_leader)
+        doomed.cable.pull()
+
+        again = await stack.enter_async_context(a_static(next_one))
+        await asyncio.sleep(10)
+
+        assert run_all([leader, again], configured)
+        assert sum(isinstance(request, JoinGroup) for request in next_one.cable.requests) <= 5
 
 
 async def _for_ever(_removed: tuple[WorkItem, ...]) -> None:

@@ -24,7 +24,10 @@ pytestmark = pytest.mark.processes
 
 @pytest.mark.parametrize(
     "are_programs",
-    [pytest.param(False, id="SDK"), pytest.param(True, id="programs", marks=pytest.mark.slow)],
+    [
+        pytest.param(False, id="SDK", marks=pytest.mark.thorough),
+        pytest.param(True, id="programs", marks=pytest.mark.slow),
+    ],
 )
 def test_each_planted_defect_fails_the_test_that_its_row_names(are_programs: bool, tmp_path: Path) -> None:
     """In two processes: a start of pytest costs more than most rows."""

@@ -54,7 +54,7 @@ def test_hadolint_has_nothing_to_say_of_the_image_and_all_that_it_copies_is_ther
     run([BIN / "hadolint", "--failure-threshold", "style", SPARK / "Dockerfile"], ROOT)
 
     copied = re.findall(r"^COPY (.+) \S+$", (SPARK / "Dockerfile").read_text(), re.MULTILINE)
-    assert len(copied) == 4
+    assert len(copied) == 5
     assert all((ROOT / path).exists() for paths in copied for path in paths.split())
 
 

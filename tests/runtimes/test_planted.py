@@ -29,6 +29,7 @@ def _seed_that_finds(plant: Plant, within: int = WITHIN) -> int | None:
         return next((seed for seed in _candidates(plant, within) if not _rules(seed).isdisjoint(plant.rules)), None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PLANTS)
 def test_a_planted_defect_is_found_by_a_seed_that_is_else_in_order(name: str) -> None:
     seed = _seed_that_finds(PLANTS[name])

@@ -35,6 +35,8 @@ class WorkRole:
     return_delay_ms: int = RETURN_DELAY_MS
     told: WorkShare = field(default_factory=WorkShare, init=False)
     """What this worker was told last."""
+    stopped_in: int = field(default=-1, init=False)
+    """The last generation in which work was revoked that this process did not run."""
     dealt: frozenset[WorkItem] | None = field(default=None, init=False)
     """What is configured, as of the assignment by which the group works; None where another process made it."""
     memory: Memory = field(default_factory=Memory, init=False)
@@ -44,7 +46,11 @@ class WorkRole:
         return True
 
     def protocols(self, held: WorkShared | None, generation_id: int) -> tuple[Protocol, ...]:  # noqa: ARG002
-        return (Protocol(PROTOCOL_NAME, encode_state(WorkerState(self.url, running=held or ()))),)
+        return (
+            Protocol(
+                PROTOCOL_NAME, encode_state(WorkerState(self.url, running=held or (), stopped_in=self.stopped_in))
+            ),
+        )
 
     async def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:
         """Everybody's work. A member whose metadata cannot be read fails the generation for all."""
@@ -130,8 +136,9 @@ class ConnectWorker(Member[WorkShared]):
     async def _start(self, added: WorkShared, held: WorkShared, *, deadline: float | None) -> None:
         await notify(self._user.on_assigned, added, held, deadline=deadline)
         self._was_told.set()
-        if self._work_role.told.revoke:
+        if self._work_role.told.revoke and self._work_role.stopped_in != self.generation_id:
             # It ran that, or its former self did. It does not any more, which the group learns by another round only.
+            self._work_role.stopped_in = self.generation_id
             self.rejoin("does not run what it should stop")
 
     async def _stop(self, removed: WorkShared, *, deadline: float | None) -> None:

@@ -21,11 +21,16 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """A worker's metadata. `config_offset` is how far it has read the configuration: the furthest is the truth."""
+    """A worker's metadata. `config_offset` is how far it has read the configuration: the furthest is the truth.
+
+    `stopped_in` is the generation whose work to revoke this worker does not run any more. It says so where its former
+    process ran that work: without it, its metadata would be the same as before, and no round would follow.
+    """
 
     url: str = ""
     config_offset: int = -1
     running: tuple[WorkItem, ...] = ()
+    stopped_in: int = -1
 
     def of_member(self, member_id: str, group_instance_id: str | None = None) -> Worker:
         """The same as `assign_work` wants it."""
@@ -34,15 +39,17 @@ class WorkerState:
 
 def encode_state(state: WorkerState) -> bytes:
     """The same state is always the same bytes: a coordinator rebalances when they change."""
-    return _encoded(url=state.url, config_offset=state.config_offset, running=_listed(state.running))
+    stopped = {} if state.stopped_in < 0 else {"stopped_in": state.stopped_in}
+    return _encoded(url=state.url, config_offset=state.config_offset, running=_listed(state.running), **stopped)
 
 
 def decode_state(metadata: bytes) -> WorkerState:
     values = _decoded(metadata)
-    url, config_offset = values.get("url", ""), values.get("config_offset", -1)
-    if not isinstance(url, str) or type(config_offset) is not int:
-        raise MalformedMetadata("a worker's url must be text and its config_offset a number")
-    return WorkerState(url, config_offset, _work(values.get("running", {})))
+    url = values.get("url", "")
+    config_offset, stopped_in = values.get("config_offset", -1), values.get("stopped_in", -1)
+    if not isinstance(url, str) or type(config_offset) is not int or type(stopped_in) is not int:
+        raise MalformedMetadata("a worker's url must be text, its config_offset and stopped_in numbers")
+    return WorkerState(url, config_offset, _work(values.get("running", {})), stopped_in)
 
 
 def encode_share(share: WorkShare) -> bytes:

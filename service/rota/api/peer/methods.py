@@ -74,11 +74,11 @@ def pack_document(document: dict[str, Any]) -> bytes:
     return json.dumps(document).encode()
 
 
-def unpack_watch(data: bytes) -> tuple[str, str, int]:
-    """The namespace, the group and the revision of a watch; raises `MalformedEnvelope`."""
+def unpack_watch(data: bytes) -> tuple[str, str, int | None]:
+    """Namespace, group and revision of a watch, None for what happens from now on; or `MalformedEnvelope`."""
     document = _unpack_document(data)
     namespace, group_id, after = (document.get(name) for name in ("namespace", "group_id", "after_revision"))
-    if type(namespace) is not str or type(group_id) is not str or type(after) is not int:
+    if type(namespace) is not str or type(group_id) is not str or not (after is None or type(after) is int):
         raise MalformedEnvelope("not a watch")
     try:
         return whole(namespace), whole(group_id), after

@@ -31,9 +31,11 @@ class RenewingTransport:
         began = _now()
         answer = await self._inner.send(request, timeout_ms=timeout_ms)
         took_s = _now() - began
-        if answer.reply.error is not ErrorCode.UNAUTHENTICATED or not parks(request) or took_s < LONG_S:
+        left_ms = timeout_ms - int(took_s * 1000)
+        was_open = parks(request) and took_s >= LONG_S and left_ms > 0
+        if answer.reply.error is not ErrorCode.UNAUTHENTICATED or not was_open:
             return answer
-        return await self._inner.send(request, timeout_ms=max(1, timeout_ms - int(took_s * 1000)))
+        return await self._inner.send(request, timeout_ms=left_ms)
 
     async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
         """As `Transport.watch`."""
