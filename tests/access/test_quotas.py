@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from rota.access.document import AccessDocument
-from rota.access.quotas import BURST_S, Bucket, Meter, Quota, Stored, Taken, quota_of
-from rota.api.access.meters import LOOK_EVERY_MS, Meters
+import pytest
+
+from rota.access.buckets import BURST_S, Bucket, Turns
+from rota.access.document import AccessDocument, InvalidAccess, read_document
+from rota.access.meter import Meter
+from rota.access.quotas import Held, Quota, Stored, Taken, payer_of, quota_of
+from rota.api.access.meters import LOOK_EVERY_MS, STREAM, WATCH, Meters
 from rota.protocol import messages as m
+from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 
 
 def a_meter(**quota: int) -> Meter:
-    return Meter(Quota(**quota), Limits(), 0)
+    return Meter(Quota(**quota), 0)
 
 
 def a_join(group_id: str = "g", instance: str | None = None, size: int = 0) -> m.JoinGroup:
@@ -18,7 +23,7 @@ def a_join(group_id: str = "g", instance: str | None = None, size: int = 0) -> m
     return m.JoinGroup("n", group_id, "t", protocols, 10_000, 10_000, group_instance_id=instance)
 
 
-def a_beat(member_id: str = "a") -> m.Heartbeat:
+def a_beat(member_id: str = "a", *_: str) -> m.Heartbeat:
     return m.Heartbeat("n", "g", member_id, 1)
 
 
@@ -42,8 +47,8 @@ def test_what_is_taken_of_a_bucket_comes_back_at_its_rate() -> None:
 
 def test_a_meter_tells_what_its_namespace_takes_by_now() -> None:
     meter = a_meter(requests_per_s=5, bytes_per_s=100)
-    meter.parked = 2
-    meter.refusal_of(a_join(size=49), 0)
+    meter.open["max_parked"] = 2
+    meter.refusal_of("c", a_join(size=49), 0)
 
     assert meter.taken(0) == Taken(parked=2, requests=1, bytes=50)
     assert a_meter(max_groups=1).taken(0) == Taken()
@@ -60,111 +65,222 @@ def test_one_request_larger_than_the_bucket_goes_through_and_the_next_ones_wait_
 def test_requests_over_the_rate_are_refused_with_the_rate() -> None:
     meter = a_meter(requests_per_s=5)
 
-    refusals = [meter.refusal_of(m.DescribeGroup("n", "g"), 0) for _ in range(11)]
+    refusals = [meter.refusal_of("c", m.DescribeGroup("n", "g"), 0) for _ in range(11)]
 
-    assert refusals == [""] * 10 + ["more than 5 requests a second"]
+    assert refusals == [""] * 10 + ["requests_per_s"]
 
 
-def test_heartbeats_at_their_own_pace_pass_whatever_else_the_namespace_does() -> None:
-    meter = a_meter(requests_per_s=5)
-    for _ in range(50):
-        meter.refusal_of(m.DescribeGroup("n", "g"), 0)
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 0
+
+    def __call__(self) -> float:
+        return self.now_ms / 1000
+
+
+class Beating:
+    """A namespace with a quota, and the coordinator's answers to heartbeats there."""
+
+    def __init__(self, requests_per_s: int = 5, *, is_answered: bool = True) -> None:
+        self.clock, self._is_answered = Clock(), is_answered
+        policy = Changing()
+        policy.allow(requests_per_s)
+        self.meters = Meters(policy, Limits(), self.clock)
+
+    def describe(self, caller: str = "c") -> str:
+        return self.meters.refusal_of(caller, m.DescribeGroup("n", "g"))
+
+    def beat(self, *member_ids: str, error: ErrorCode = ErrorCode.NONE, caller: str = "c") -> str:
+        """Why heartbeats of these members are refused, whom the coordinator answers with `error`."""
+        request: m.Heartbeat | m.HeartbeatMany = a_beat(*member_ids)
+        reply: m.Reply = m.HeartbeatReply(error)
+        if len(member_ids) > 1:
+            request = m.HeartbeatMany("n", "g", tuple(m.MemberHeartbeat(each, 1) for each in member_ids))
+            reply = m.HeartbeatManyReply(
+                errors=tuple(m.HeartbeatError(e, error) for e in member_ids if error is not NONE)
+            )
+        if self._is_answered:
+            return self.meters.refusal_of_answered(caller, request, reply)
+        refusal = self.meters.refusal_of(caller, request)
+        if not refusal:
+            self.meters.settle(caller, request, reply)
+        return refusal
+
+
+NONE, UNKNOWN = ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID
+ROADS = pytest.mark.parametrize("is_answered", [True, False], ids=("from memory", "by a call"))
+
+
+@ROADS
+def test_heartbeats_at_their_own_pace_pass_whatever_else_is_asked(is_answered: bool) -> None:
+    beating = Beating(is_answered=is_answered)
+    refused = [beating.describe() for _ in range(50)]
 
     # The shortest session is one second, so no client heartbeats more often than every 333 ms.
-    refusals = [meter.refusal_of(a_beat(f"m{n}"), at_ms) for at_ms in range(0, 10_000, 334) for n in range(100)]
+    refusals = []
+    for at_ms in range(0, 200_000, 334):
+        beating.clock.now_ms = at_ms
+        refusals += [beating.beat(f"m{n}") for n in range(10)]
 
+    assert refused.count("") == 10
     assert set(refusals) == {""}
 
 
-def test_a_member_that_heartbeats_without_a_pause_takes_part_in_the_rate() -> None:
-    meter = a_meter(requests_per_s=5)
+@ROADS
+@pytest.mark.parametrize("size", [1, 3])
+def test_heartbeats_with_invented_ids_take_part_in_the_rate(is_answered: bool, size: int) -> None:
+    beating = Beating(is_answered=is_answered)
+    beating.beat("known")
 
-    refusals = [meter.refusal_of(a_beat(), 0) for _ in range(50)]
+    invented = [beating.beat(*(f"{n}-{i}" for i in range(size)), error=UNKNOWN) for n in range(60)]
+
+    assert invented.count("") == -(-10 // size)
+    assert beating.describe() != ""
+    beating.clock.now_ms = 334
+    assert beating.beat("known") == ""
+    assert beating.beat("new", caller="another") == ""
+
+
+@ROADS
+def test_a_member_that_heartbeats_without_a_pause_takes_part_in_the_rate(is_answered: bool) -> None:
+    beating = Beating(is_answered=is_answered)
+    beating.beat("a")
+    beating.clock.now_ms = 400
+
+    refusals = [beating.beat("a") for _ in range(50)]
 
     assert [bool(refusal) for refusal in refusals] == [False] * 11 + [True] * 39
-    assert meter.refusal_of(a_beat("another"), 0) == ""
-    assert meter.refusal_of(a_beat(), 333) == ""
+    assert beating.beat("another") == ""
+    beating.clock.now_ms = 733
+    assert beating.beat("a") == ""
 
 
-def test_a_message_of_several_heartbeats_passes_while_one_of_them_is_in_time() -> None:
-    meter = a_meter(requests_per_s=1)
-    both = m.HeartbeatMany("n", "g", (m.MemberHeartbeat("a", 1), m.MemberHeartbeat("b", 1)))
+@ROADS
+def test_several_heartbeats_in_a_message_pass_while_one_is_in_time(is_answered: bool) -> None:
+    beating = Beating(1, is_answered=is_answered)
+    beating.beat("a"), beating.beat("b")
+    beating.clock.now_ms = 2_000
 
-    assert [meter.refusal_of(a_beat(), 0) for _ in range(3)] == ["", "", ""]
-    assert meter.refusal_of(a_beat(), 0) != ""
-    assert meter.refusal_of(both, 0) == ""
-    assert meter.refusal_of(both, 0) != ""
+    assert [bool(beating.beat("a")) for _ in range(4)] == [False, False, False, True]
+    assert beating.beat("a", "b") == ""
+    assert beating.beat("a", "b") != ""
 
 
-def test_heartbeats_take_nothing_of_the_rate_of_others() -> None:
-    meter = a_meter(requests_per_s=5)
+def test_a_member_that_joined_here_is_known() -> None:
+    beating = Beating(is_answered=False)
+    beating.meters.settle("c", a_join(), m.JoinReply(member_id="a"))
+    for n in range(60):
+        beating.beat(f"x{n}", error=UNKNOWN)
+
+    assert beating.beat("a") == ""
+    assert beating.beat("b") != ""
+
+
+def test_heartbeats_of_members_take_nothing_of_the_rate() -> None:
+    beating = Beating()
     for n in range(1_000):
-        meter.refusal_of(a_beat(f"m{n}"), 0)
+        beating.beat(f"m{n}")
 
-    assert meter.refusal_of(m.DescribeGroup("n", "g"), 0) == ""
+    assert beating.describe() == ""
+
+
+# --- fair turns -----------------------------------------------------------------------------------
+
+
+def test_a_noisy_caller_leaves_a_calm_one_its_share_of_the_rate() -> None:
+    """100 requests a second beside 4, of 10 a second together, for a minute."""
+    turns, passed = Turns(10, 0), {"noisy": 0, "calm": 0}
+    for at_ms in range(0, 60_000, 10):
+        passed["noisy"] += turns.take("noisy", 1, at_ms)
+        if at_ms % 250 == 0 and at_ms >= 5_000:
+            passed["calm"] += turns.take("calm", 1, at_ms)
+
+    assert passed["calm"] == 220
+    assert sum(passed.values()) <= 10 * (60 + BURST_S) + 2 * BURST_S * 10 / 2
+
+
+def test_callers_that_all_ask_too_much_get_equal_shares() -> None:
+    turns, passed = Turns(30, 0), dict.fromkeys("abc", 0)
+    for at_ms in range(0, 60_000, 10):
+        for caller in passed:
+            passed[caller] += turns.take(caller, 1, at_ms)
+
+    assert max(passed.values()) - min(passed.values()) <= 30 * BURST_S
+    assert sum(passed.values()) <= 30 * (60 + 3 * BURST_S)
+
+
+def test_a_caller_that_is_alone_gets_the_whole_rate() -> None:
+    turns = Turns(10, 0)
+    turns.take("gone", 1, 0)
+
+    assert sum(turns.take("alone", 1, at_ms) for at_ms in range(10_000, 70_000, 10)) >= 10 * 60
+
+
+# --- what is stored --------------------------------------------------------------------------------
 
 
 def test_newcomers_count_on_top_of_what_the_store_has() -> None:
     meter = a_meter(max_members=3)
-    meter.look(Stored(frozenset({"g"}), 2))
+    meter.look("n", Stored(frozenset({"g"}), 2))
 
-    assert [meter.refusal_of(a_join(), 0) for _ in range(2)] == ["", "more than 3 members"]
-    meter.look(Stored(frozenset({"g"}), 2))
-    assert meter.refusal_of(a_join(), 0) == ""
+    assert [meter.refusal_of("c", a_join(), 0) for _ in range(2)] == ["", "max_members"]
+    meter.look("n", Stored(frozenset({"g"}), 2))
+    assert meter.refusal_of("c", a_join(), 0) == ""
 
 
 def test_a_static_member_comes_back_into_a_full_namespace() -> None:
     meter = a_meter(max_members=1)
-    meter.look(Stored(frozenset({"g"}), 1, frozenset({("g", "i1")})))
+    meter.look("n", Stored(frozenset({"g"}), 1, frozenset({("g", "i1")})))
 
-    assert meter.refusal_of(a_join(instance="i1"), 0) == ""
-    assert meter.refusal_of(a_join(instance="i2"), 0) == "more than 1 members"
+    assert meter.refusal_of("c", a_join(instance="i1"), 0) == ""
+    assert meter.refusal_of("c", a_join(instance="i2"), 0) == "max_members"
 
 
 def test_only_new_groups_count_as_groups() -> None:
     meter = a_meter(max_groups=2)
-    meter.look(Stored(frozenset({"old"})))
+    meter.look("n", Stored(frozenset({"old"})))
 
     joins = ("old", "new", "new", "newer", "old")
 
-    assert [meter.refusal_of(a_join(group), 0) for group in joins] == ["", "", "", "more than 2 groups", ""]
+    assert [meter.refusal_of("c", a_join(group), 0) for group in joins] == ["", "", "", "max_groups", ""]
 
 
 def test_a_group_that_a_commit_makes_counts_as_one() -> None:
     """A commit with a negative generation makes the group that is not there, whichever names it gives."""
     meter = a_meter(max_groups=2)
-    meter.look(Stored(frozenset({"old"})))
+    meter.look("n", Stored(frozenset({"old"})))
 
     def commit(group_id: str, member_id: str = "") -> str:
-        return meter.refusal_of(m.CommitOffsets("n", group_id, -1, (), member_id=member_id), 0)
+        return meter.refusal_of("c", m.CommitOffsets("n", group_id, -1, (), member_id=member_id), 0)
 
     assert [commit("old"), commit("new"), commit("new")] == ["", "", ""]
-    assert commit("newer") == meter.refusal_of(a_join("newer"), 0) == "more than 2 groups"
-    assert commit("newer", member_id="a") == "more than 2 groups"
+    assert commit("newer") == meter.refusal_of("c", a_join("newer"), 0) == "max_groups"
+    assert commit("newer", member_id="a") == "max_groups"
 
 
-def test_parked_calls_are_bounded_but_heartbeats_that_wait_are_not() -> None:
+def test_parked_calls_are_bounded() -> None:
     meter = a_meter(max_parked=1)
-    meter.parked = 1
+    meter.open["max_parked"] = 1
 
-    assert meter.refusal_of(a_join(), 0) == "more than 1 parked calls"
-    assert meter.refusal_of(m.Heartbeat("n", "g", "a", 1, wait_ms=3_000), 0) == ""
-    assert meter.refusal_of(m.GetLeader("n", "g"), 0) == ""
-    assert meter.refusal_of(m.GetLeader("n", "g", wait_ms=1_000), 0) == "more than 1 parked calls"
-    assert meter.refusal_of_watch(0) == "more than 1 parked calls"
+    assert meter.refusal_of("c", a_join(), 0) == "max_parked"
+    assert meter.refusal_of("c", m.GetLeader("n", "g"), 0) == ""
+    assert meter.refusal_of("c", m.GetLeader("n", "g", wait_ms=1_000), 0) == "max_parked"
+    assert meter.refusal_of_opening(*WATCH) == "max_parked"
 
 
 def test_to_begin_a_watch_is_a_request() -> None:
-    meter = a_meter(requests_per_s=1)
+    meters = Beating(1).meters
 
-    assert [meter.refusal_of_watch(0) for _ in range(BURST_S + 1)] == ["", "", "more than 1 requests a second"]
+    watches = [meters.refusal_of_opening("c", WATCH, "n") for _ in range(BURST_S + 1)]
+
+    assert watches == ["", "", "the quota of namespace n: more than 1 requests a second"]
 
 
 def test_bytes_are_those_that_are_kept_or_handed_on() -> None:
     meter = a_meter(bytes_per_s=100)
 
-    assert meter.refusal_of(a_join(size=5_000), 0) == ""
-    assert meter.refusal_of(a_join(size=1), 1_000) == "more than 100 bytes a second"
+    assert meter.refusal_of("c", a_join(size=5_000), 0) == ""
+    assert meter.refusal_of("c", a_join(size=1), 1_000) == "bytes_per_s"
 
 
 def test_a_namespace_without_a_quota_of_its_own_has_that_of_the_star() -> None:
@@ -193,11 +309,107 @@ def test_a_changed_file_gives_nothing_back_where_the_quota_is_as_before() -> Non
     def ask_later(requests_per_s: int) -> str:
         policy.allow(requests_per_s)
         now_s[0] += LOOK_EVERY_MS / 1_000
-        return meters.refusal_of(a_join())
+        return meters.refusal_of("c", a_join())
 
     policy.allow(1)
-    used_up = [meters.refusal_of(a_join()) for _ in range(3)]
+    used_up = [meters.refusal_of("c", a_join()) for _ in range(3)]
 
-    assert used_up == ["", "", "more than 1 requests a second"]
-    assert [ask_later(1), ask_later(1)] == ["", "more than 1 requests a second"]
+    assert used_up == ["", "", "the quota of namespace n: more than 1 requests a second"]
+    assert [ask_later(1), ask_later(1)] == ["", "the quota of namespace n: more than 1 requests a second"]
     assert ask_later(2) == ""
+
+
+# --- quotas of callers -------------------------------------------------------------------------------
+
+
+class Given:
+    """A policy with these quotas of callers."""
+
+    def __init__(self, **quotas: Quota) -> None:
+        self.document = AccessDocument(caller_quotas={name.replace("_", ":"): quota for name, quota in quotas.items()})
+
+
+def meters_for(**quota: int) -> Meters:
+    return Meters(Given(token_noisy=Quota(**quota)), Limits(), Clock())
+
+
+def test_a_callers_quota_holds_in_all_namespaces_and_for_that_caller() -> None:
+    meters = meters_for(requests_per_s=5)
+
+    refusals = [meters.refusal_of("token:noisy", m.DescribeGroup(f"n{n}", "g")) for n in range(11)]
+
+    assert refusals == [""] * 10 + ["the quota of caller token:noisy: more than 5 requests a second"]
+    assert meters.refusal_of("token:calm", m.DescribeGroup("n", "g")) == ""
+
+
+@pytest.mark.parametrize(
+    ("quota", "kind", "text"),
+    [("max_parked", WATCH, "parked calls"), ("max_watches", WATCH, "watches"), ("max_streams", STREAM, "streams")],
+)
+def test_what_a_caller_has_open_is_bounded(quota: str, kind: tuple[str, ...], text: str) -> None:
+    meters = meters_for(**{quota: 1})
+
+    with meters.holding("token:noisy", kind, "n"):
+        refusal = meters.refusal_of_opening("token:noisy", kind, "another")
+
+    assert refusal == f"the quota of caller token:noisy: more than 1 {text}"
+    assert meters.refusal_of_opening("token:noisy", kind, "n") == ""
+
+
+def test_what_a_caller_has_made_counts_until_the_store_has_it_no_more() -> None:
+    meters = meters_for(max_groups=2, max_topics=1)
+
+    def make(request: m.Request) -> str:
+        return meters.refusal_of("token:noisy", request)
+
+    made = [make(a_join("a")), make(m.CommitOffsets("n", "b", -1, ())), make(a_join("c"))]
+    meters.look("n", Stored(frozenset({"a", "b"})))  # both are empty by now
+    full = make(a_join("c"))
+    topics = [make(m.PutTopic("n", "t", 1)), make(m.PutTopic("n", "t", 2)), make(m.PutTopic("n", "u", 1))]
+    for _ in range(2):
+        meters.look("n", Stored(frozenset({"b"})))
+
+    assert made[:2] == ["", ""]
+    assert made[2] == full == "the quota of caller token:noisy: more than 2 groups"
+    assert topics == ["", "", "the quota of caller token:noisy: more than 1 topics"]
+    assert make(a_join("c")) == ""
+    assert meters.to_look_at() == ["n"]
+
+
+def test_what_members_of_a_caller_have_stored_counts_for_it() -> None:
+    meters = meters_for(max_stored_bytes=1_000, max_groups=2)
+    meters.refusal_of("token:noisy", m.DescribeGroup("n", "g"))
+    meters.look("n", Stored(frozenset({"x", "y"}), by_caller={"token:noisy": Held(frozenset({"x"}), 1, 400)}))
+
+    refusals = [meters.refusal_of("token:noisy", a_join("y", size=599)) for _ in range(2)]
+    syncs = [
+        meters.refusal_of("token:noisy", m.SyncGroup("n", "x", "m", 1, assignments=(("m", b"x" * size),)))
+        for size in (1_024, 1_025)
+    ]
+
+    assert refusals == ["", "the quota of caller token:noisy: more than 1000 bytes stored"]
+    assert [bool(refusal) for refusal in syncs] == [False, True]
+
+
+def test_callers_without_credentials_are_their_addresses() -> None:
+    assert payer_of("token:a", "10.0.0.7") == "token:a"
+    assert payer_of("anonymous", "10.0.0.7") == payer_of("anonymous", "::ffff:10.0.0.7") == "anonymous 10.0.0.7"
+    assert payer_of("anonymous", "2001:db8::1") == payer_of("anonymous", "2001:db8::2") == "anonymous 2001:db8::/64"
+    assert payer_of("anonymous", "") == "anonymous"
+
+
+def test_a_caller_has_the_quota_of_the_longest_pattern_for_it() -> None:
+    quotas = {"*": Quota(max_groups=1), "sa:a/*": Quota(max_groups=2), "sa:a/b": Quota(max_groups=3)}
+
+    found = [quota_of(quotas, name) for name in ("token:x", "anonymous 10.0.0.7", "sa:a/c", "sa:a/b")]
+
+    assert [quota and quota.max_groups for quota in found] == [1, 1, 2, 3]
+
+
+def test_quotas_of_callers_stand_in_the_access_file() -> None:
+    document = read_document({"caller_quotas": [{"subject": "anonymous", "max_streams": 5}]})
+
+    assert quota_of(document.caller_quotas, payer_of("anonymous", "10.0.0.7")) == Quota(max_streams=5)
+    assert quota_of(document.caller_quotas, "token:a") is None
+    with pytest.raises(InvalidAccess, match="has no 'max_streams'"):
+        read_document({"quotas": [{"namespace": "*", "max_streams": 5}]})

@@ -9,10 +9,10 @@ import pytest
 from rota.access.actions import Action, is_administrative, need_of
 from rota.access.binding import check_binding
 from rota.access.caller import Pod
-from rota.access.quotas import Meter, Quota, Stored
+from rota.access.meter import Meter
+from rota.access.quotas import Quota, Stored
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
-from rota.protocol.limits import Limits
 from tests.access.guarded import NAMESPACE, Secrets, a_guarded_service, bearer
 from tests.unit.group.driver import Core, a_stable_group, an_empty_group, an_empty_shard
 
@@ -31,9 +31,9 @@ def lands(core: Core, commit: m.CommitOffsets) -> bool:
 
 def makes_a_group(commit: m.CommitOffsets) -> bool:
     """Whether the quota counts the commit's group as a new one."""
-    meter = Meter(Quota(max_groups=1), Limits(), 0)
-    meter.look(Stored(frozenset({"another"})))
-    return meter.refusal_of(commit, 0) == "more than 1 groups"
+    meter = Meter(Quota(max_groups=1), 0)
+    meter.look("default", Stored(frozenset({"another"})))
+    return meter.refusal_of("c", commit, 0) == "max_groups"
 
 
 @pytest.mark.parametrize("commit", COMMITS, ids=lambda c: f"{c.member_id}/{c.group_instance_id}/{c.generation_id}")

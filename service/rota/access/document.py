@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rota.access.actions import ROLES, Action
-from rota.access.caller import RESERVED, name_by
+from rota.access.caller import ANONYMOUS_SUBJECT, RESERVED, name_by
 from rota.access.claims import ALGORITHMS, Issuer
-from rota.access.quotas import Quota
+from rota.access.quotas import OF_CALLERS_ALONE, Quota
 from rota.access.rules import ANY, Effect, Rule
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
 
@@ -28,7 +28,7 @@ _SWITCHES = {"bind_members_to_pods": False, "require_pods": False, "bind_members
 
 @dataclass(frozen=True, slots=True)
 class AccessDocument:
-    """What the file says.
+    """What the file says. Quotas are by namespace, those of callers by their subject or a pattern of subjects.
 
     `bind_members_to_pods`, `require_pods`: see `rota.access.binding`; `bind_members_to_callers`: see
     `rota.access.own_name`.
@@ -36,6 +36,7 @@ class AccessDocument:
 
     rules: tuple[Rule, ...] = ()
     quotas: Mapping[str, Quota] = field(default_factory=dict)
+    caller_quotas: Mapping[str, Quota] = field(default_factory=dict)
     issuers: tuple[Issuer, ...] = ()
     bind_members_to_pods: bool = False
     require_pods: bool = False
@@ -44,7 +45,7 @@ class AccessDocument:
 
 def read_document(document: Mapping[str, Any]) -> AccessDocument:
     """The file's content, as TOML gives it; raises `InvalidAccess`."""
-    _only(document, ("rules", "quotas", "issuers", *_SWITCHES), "the file")
+    _only(document, ("rules", "quotas", "caller_quotas", "issuers", *_SWITCHES), "the file")
     switches = {name: document.get(name, default) for name, default in _SWITCHES.items()}
     for name, value in switches.items():
         if not isinstance(value, bool):
@@ -56,7 +57,8 @@ def read_document(document: Mapping[str, Any]) -> AccessDocument:
     issuers = tuple(_each(document, "issuers", _issuer))
     _unique((issuer.issuer for issuer in issuers), "issuers")
     _check_prefixes(issuers)
-    return AccessDocument(rules, dict(_each(document, "quotas", _quota)), issuers, **switches)
+    quotas, of_callers = dict(_each(document, "quotas", _quota)), dict(_each(document, "caller_quotas", _caller_quota))
+    return AccessDocument(rules, quotas, of_callers, issuers, **switches)
 
 
 def read_rule(table: Mapping[str, Any]) -> Rule:
@@ -153,14 +155,23 @@ def _check_prefixes(issuers: Iterable[Issuer]) -> None:
 
 
 def _quota(table: Mapping[str, Any]) -> tuple[str, Quota]:
-    numbers = [each.name for each in fields(Quota)]
-    _only(table, ("namespace", *numbers), "a quota")
-    namespace = _text(table, "namespace")
+    return _limits(table, "namespace", [each.name for each in fields(Quota) if each.name not in OF_CALLERS_ALONE])
+
+
+def _caller_quota(table: Mapping[str, Any]) -> tuple[str, Quota]:
+    subject, quota = _limits(table, "subject", [each.name for each in fields(Quota)])
+    # Callers without credentials are counted by address, which stands behind the word.
+    return (subject + ANY if subject == ANONYMOUS_SUBJECT else subject), quota
+
+
+def _limits(table: Mapping[str, Any], key: str, numbers: Sequence[str]) -> tuple[str, Quota]:
+    _only(table, (key, *numbers), "a quota")
+    of = _text(table, key)
     for name in numbers:
         value = table.get(name, 1)
         if type(value) is not int or value < 1:
-            raise InvalidAccess(f"the quota of {namespace!r}: {name} must be a positive number")
-    return namespace, Quota(**{name: table[name] for name in numbers if name in table})
+            raise InvalidAccess(f"the quota of {of!r}: {name} must be a positive number")
+    return of, Quota(**{name: table[name] for name in numbers if name in table})
 
 
 def _each(document: Mapping[str, Any], key: str, read: Callable[[Mapping[str, Any]], Any]) -> list[Any]:

@@ -1,49 +1,98 @@
-"""Quotas of a namespace: how much of the service one tenant may take, so that the others keep theirs.
+"""Quotas: how much of the service one namespace, and one caller, may take, so that the others keep theirs.
 
-A heartbeat is never refused for coming at its member's own pace: that would expire members because of their
-neighbours. Only one that comes again sooner than any client's interval can be too much.
+Each operation asks the meters (`rota.access.meter`) of its caller and, where it is about one, of its namespace.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address, ip_network
 
+from rota.access.caller import ANONYMOUS_SUBJECT
+from rota.access.rules import ANY
 from rota.protocol import messages as m
-from rota.protocol.limits import Limits
 
-HEARTBEATS_PER_SESSION = 3
-"""A client heartbeats three times in its session, or more often if that is long."""
-BURST_S = 2
-"""A bucket holds so many seconds' worth."""
+PREFIX_OF_IPV6 = 64
+"""A caller with IPv6 has all addresses of such a network, so they are one source."""
+REPLACED_BYTES = 1_024
+"""A member of a full namespace may still rejoin and sync with so much, as that replaces what is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a namespace may take; None for as much as there is.
+    """What a namespace or a caller may take; None for as much as there is.
 
-    Groups and members count in the whole store. What is parked, and both rates, count at each replica.
+    What is stored counts in the whole store. What is open, and both rates, count at each replica.
     """
 
     max_groups: int | None = None
     max_members: int | None = None
+    max_topics: int | None = None
+    max_stored_bytes: int | None = None
     max_parked: int | None = None
+    max_watches: int | None = None
+    max_streams: int | None = None
     requests_per_s: int | None = None
     bytes_per_s: int | None = None
 
     @property
     def counts_stored(self) -> bool:
-        """Whether it takes a look into the store."""
-        return self.max_groups is not None or self.max_members is not None
+        """Whether the store must be read for it."""
+        stored = (self.max_groups, self.max_members, self.max_topics, self.max_stored_bytes)
+        return any(most is not None for most in stored)
+
+    def explain(self, name: str) -> str:
+        """The text of a refusal by the limit of this name."""
+        return f"more than {getattr(self, name)} {_COUNTED[name]}"
+
+
+_COUNTED = {
+    "max_groups": "groups",
+    "max_members": "members",
+    "max_topics": "topics",
+    "max_stored_bytes": "bytes stored",
+    "max_parked": "parked calls",
+    "max_watches": "watches",
+    "max_streams": "streams",
+    "requests_per_s": "requests a second",
+    "bytes_per_s": "bytes a second",
+}
+OF_CALLERS_ALONE = ("max_streams",)
+"""A stream belongs to no namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What members of one caller are in a namespace: their groups, their number, their metadata and assignments."""
+
+    groups: frozenset[str] = frozenset()
+    members: int = 0
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a namespace has in the store. `instances` are its static members, as (group id, instance id)."""
+    """What a namespace has in the store, or what of it is one caller's.
+
+    `instances` are its static members, as (group id, instance id); `bytes` are those of metadata and assignments of
+    members, of topics and of offsets; `offset_bytes` are those of offsets, by group; `by_caller` is by subject.
+    """
 
     groups: frozenset[str] = frozenset()
     members: int = 0
     instances: frozenset[tuple[str, str]] = frozenset()
+    topics: frozenset[str] = frozenset()
+    bytes: int = 0
+    offset_bytes: Mapping[str, int] = field(default_factory=dict)
+    by_caller: Mapping[str, Held] = field(default_factory=dict)
+
+    def of_caller(self, subject: str, groups: frozenset[str], topics: frozenset[str]) -> Stored:
+        """What is the caller's: what its members have, and the groups and topics that it made."""
+        held, made = self.by_caller.get(subject, Held()), groups & self.groups
+        octets = held.bytes + sum(self.offset_bytes.get(group, 0) for group in made)
+        return Stored(held.groups | made, held.members, self.instances, topics & self.topics, octets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,150 +104,32 @@ class Taken:
     bytes: int = 0
 
 
-class Bucket:
-    """A token bucket: fills by `per_s`, holds `BURST_S` seconds' worth, and may be overdrawn by one request."""
-
-    __slots__ = ("_at_ms", "_capacity", "_level", "_per_s")
-
-    def __init__(self, per_s: int, now_ms: int) -> None:
-        self._per_s = per_s
-        self._capacity = float(per_s * BURST_S)
-        self._level = self._capacity
-        self._at_ms = now_ms
-
-    def take(self, amount: float, now_ms: int) -> bool:
-        """Take so much, unless it is empty. Overdrawing lets a large request through at all, and the next ones wait."""
-        self._level = min(self._capacity, self._level + max(0, now_ms - self._at_ms) * self._per_s / 1000)
-        self._at_ms = now_ms
-        if self._level <= 0:
-            return False
-        self._level -= amount
-        return True
-
-    def taken(self, now_ms: int) -> int:
-        """How much of what it holds when it is full is taken now."""
-        filled = self._level + max(0, now_ms - self._at_ms) * self._per_s / 1000
-        return round(self._capacity - min(self._capacity, filled))
+def quota_of(quotas: Mapping[str, Quota], name: str) -> Quota | None:
+    """A namespace's or caller's own quota, otherwise that of the longest beginning before a `*`."""
+    own = quotas.get(name)
+    if own is not None or len(quotas) == 0:
+        return own
+    fitting = [pattern for pattern in quotas if pattern.endswith(ANY) and name.startswith(pattern[:-1])]
+    return quotas[max(fitting, key=len)] if fitting else None
 
 
-class Recent:
-    """Who was heard within the last `window_ms`, in two halves that are thrown away whole."""
-
-    __slots__ = ("_before", "_now", "_since_ms", "_window_ms")
-
-    def __init__(self, window_ms: int, now_ms: int) -> None:
-        self._window_ms = window_ms
-        self._since_ms = now_ms
-        self._now: dict[tuple[str, str], int] = {}
-        self._before: dict[tuple[str, str], int] = {}
-
-    def hear(self, member: tuple[str, str], now_ms: int) -> bool:
-        """Note that the member was heard; False if that is too soon after the last time, which then stays noted."""
-        if now_ms - self._since_ms >= self._window_ms:
-            fresh = now_ms - self._since_ms < 2 * self._window_ms
-            self._before, self._now, self._since_ms = self._now if fresh else {}, {}, now_ms
-        last_ms = self._now.get(member, self._before.get(member))
-        if last_ms is not None and now_ms - last_ms < self._window_ms:
-            return False
-        self._now[member] = now_ms
-        return True
+def payer_of(subject: str, origin: str) -> str:
+    """The name under which a caller's use is counted: its subject, or the source address where it has proven none."""
+    if subject != ANONYMOUS_SUBJECT or not origin:
+        return subject
+    return f"{ANONYMOUS_SUBJECT} {source_of(origin)}"
 
 
-class Meter:
-    """What one namespace takes at this replica, against its quota."""
-
-    def __init__(self, quota: Quota, limits: Limits, now_ms: int) -> None:
-        self.quota = quota
-        self.parked = 0
-        """Calls that may wait, and watches."""
-        self._stored = Stored()
-        self._joined: dict[str, int] = {}
-        """Newcomers that were let in since the store was looked at, by group; none in those that a commit made."""
-        self._requests = Bucket(quota.requests_per_s, now_ms) if quota.requests_per_s is not None else None
-        self._bytes = Bucket(quota.bytes_per_s, now_ms) if quota.bytes_per_s is not None else None
-        # The shortest interval of any client: no member is refused for keeping to its own.
-        self._recent = Recent(limits.min_session_timeout_ms // HEARTBEATS_PER_SESSION, now_ms)
-
-    def look(self, stored: Stored) -> None:
-        """Take in what the store has now."""
-        self._stored = stored
-        self._joined.clear()
-
-    def taken(self, now_ms: int) -> Taken:
-        """What it holds and has spent here by now."""
-        requests, octets = (bucket.taken(now_ms) if bucket else 0 for bucket in (self._requests, self._bytes))
-        return Taken(self.parked, requests, octets)
-
-    def refusal_of(self, request: m.Request, now_ms: int) -> str:
-        """Why the request is too much; empty where it is not. What is let through is counted."""
-        if isinstance(request, m.Heartbeat | m.HeartbeatMany):
-            return self._refusal_of_heartbeat(request, now_ms)
-        refusal = self._refusal_of_call(now_ms)
-        if refusal:
-            return refusal
-        if self._bytes is not None and not self._bytes.take(payload_bytes(request), now_ms):
-            return f"more than {self.quota.bytes_per_s} bytes a second"
-        refusal = self._refusal_of_parked() if may_park(request) else ""
-        if refusal:
-            return refusal
-        match request:
-            case m.JoinGroup():
-                return self._refusal_of_newcomer(request)
-            case m.CommitOffsets(is_standalone=True):
-                return self._refusal_of_group(request.group_id)
-            case _:
-                return ""
-
-    def refusal_of_watch(self, now_ms: int) -> str:
-        """The same for following a group, which is parked for as long as it lasts."""
-        return self._refusal_of_call(now_ms) or self._refusal_of_parked()
-
-    def _refusal_of_call(self, now_ms: int) -> str:
-        if self._requests is not None and not self._requests.take(1, now_ms):
-            return f"more than {self.quota.requests_per_s} requests a second"
-        return ""
-
-    def _refusal_of_parked(self) -> str:
-        if self.quota.max_parked is not None and self.parked >= self.quota.max_parked:
-            return f"more than {self.quota.max_parked} parked calls"
-        return ""
-
-    def _refusal_of_heartbeat(self, request: m.Heartbeat | m.HeartbeatMany, now_ms: int) -> str:
-        """By the member, and of several by any that is in time: its life must not hang on its neighbours'."""
-        if self._requests is None:
-            return ""
-        beats = request.members if isinstance(request, m.HeartbeatMany) else (request,)
-        heard = [self._recent.hear((request.group_id, beat.member_id), now_ms) for beat in beats]
-        if any(heard) or not heard or self._requests.take(1, now_ms):
-            return ""
-        return f"heartbeats faster than any client's interval, and {self.quota.requests_per_s} requests a second"
-
-    def _refusal_of_newcomer(self, request: m.JoinGroup) -> str:
-        if request.member_id or (request.group_id, request.group_instance_id) in self._stored.instances:
-            return ""
-        quota = self.quota
-        if quota.max_members is not None and self._stored.members + sum(self._joined.values()) >= quota.max_members:
-            return f"more than {quota.max_members} members"
-        refusal = self._refusal_of_group(request.group_id)
-        if not refusal and quota.counts_stored:
-            self._joined[request.group_id] = self._joined.get(request.group_id, 0) + 1
-        return refusal
-
-    def _refusal_of_group(self, group_id: str) -> str:
-        """Who joins a group makes it, and so does a commit without being a member."""
-        quota = self.quota
-        if quota.max_groups is None or group_id in self._stored.groups or group_id in self._joined:
-            return ""
-        opened = sum(1 for name in self._joined if name not in self._stored.groups)
-        if len(self._stored.groups) + opened >= quota.max_groups:
-            return f"more than {quota.max_groups} groups"
-        self._joined[group_id] = 0
-        return ""
-
-
-def quota_of(quotas: Mapping[str, Quota], namespace: str) -> Quota | None:
-    """A namespace's own quota, otherwise that of `*`."""
-    return quotas.get(namespace, quotas.get("*"))
+@lru_cache(10_000)
+def source_of(host: str) -> str:
+    """An address as one source: IPv4 as it is, IPv6 by its network."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    if not isinstance(address, IPv6Address) or address.ipv4_mapped:
+        return str(getattr(address, "ipv4_mapped", None) or address)
+    return str(ip_network((int(address), PREFIX_OF_IPV6), strict=False))
 
 
 def may_park(request: m.Request) -> bool:
@@ -221,3 +152,16 @@ def payload_bytes(request: m.Request) -> int:
             return sum(len(name) + len(value) for name, value in request.attributes)
         case _:
             return 0
+
+
+def needs_room(request: m.Request) -> bool:
+    """Whether a full quota for stored bytes refuses it. Members go on, and progress without metadata is recorded."""
+    match request:
+        case m.JoinGroup(member_id=""):
+            return True
+        case m.JoinGroup() | m.SyncGroup():
+            return payload_bytes(request) > REPLACED_BYTES
+        case m.CommitOffsets():
+            return request.is_standalone or any(offset.metadata for offset in request.offsets)
+        case _:
+            return isinstance(request, m.PutTopic)

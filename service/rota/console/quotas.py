@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rota.access.actions import SEE_QUOTA
-from rota.access.quotas import BURST_S, Quota, Stored, Taken, quota_of
+from rota.access.buckets import BURST_S
+from rota.access.quotas import Quota, Stored, Taken, quota_of
 from rota.access.rules import ANY
 from rota.api.access.guard import Guard
 from rota.console.desk import Desk

@@ -77,6 +77,12 @@ class Metrics:
             ["budget"],
             registry=self.registry,
         )
+        self._over_quota = Counter(
+            "rota_over_quota_total",
+            "Operations that were refused because a quota of their namespace or caller was used up.",
+            ["scope", "quota"],
+            registry=self.registry,
+        )
         self._waiters = Gauge("rota_waiters", "Calls that are parked now.", ["operation"], registry=self.registry)
         self._waiters_of: dict[str, Gauge] = {}
         """Looking the label up costs as much as counting."""
@@ -196,6 +202,10 @@ class Metrics:
     def over_budget(self, budget: str) -> None:
         """`budget` is the name of a field of `Budgets`."""
         self._over_budget.labels(budget).inc()
+
+    def over_quota(self, scope: str, quota: str) -> None:
+        """`scope` is namespace or caller, `quota` the name of a field of `Quota`."""
+        self._over_quota.labels(scope, quota).inc()
 
     @contextmanager
     def parked(self, operation: str) -> Iterator[None]:

@@ -36,8 +36,9 @@ from rota.storage.migrate import read_status
 from rota.storage.replicas import Replicas
 from rota.storage.rows import load_images, load_side_commits, read_namespaces
 from rota.storage.sessions import add_session, end_session, read_session
+from rota.storage.stored import read_stored
 from rota.storage.token_trail import read_acts
-from rota.storage.tokens import add_token, forget_token, note_uses, read_stored, read_tokens, revoke_token
+from rota.storage.tokens import add_token, forget_token, note_uses, read_tokens, revoke_token
 from rota.storage.urls import parse_store_url
 
 

@@ -1,4 +1,4 @@
-"""The table of API tokens, each change of it with its line in the journal; and what counts against a quota."""
+"""The table of API tokens, and each change of it with its line in the journal."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Row, bindparam, func, or_, select, update
+from sqlalchemy import Row, bindparam, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.access.quotas import Stored
 from rota.access.tokens import TokenRecord
 from rota.protocol.messages import Act
-from rota.storage.schema import groups, members, tokens
+from rota.storage.schema import tokens
 from rota.storage.token_trail import note_act
 from rota.wire.token_records import decode_record, encode_record
 
@@ -50,18 +49,6 @@ async def forget_token(connection: AsyncConnection, token_id: str, act: Act) -> 
     """Remove the row; False if there is none."""
     removed = tokens.delete().where(tokens.c.token_id == token_id).returning(tokens.c.name)
     return await _note_if_done(connection, "Forget", await connection.scalar(removed), token_id, act)
-
-
-async def read_stored(connection: AsyncConnection, namespace: str) -> Stored:
-    """What counts against a namespace's quota."""
-    found = await connection.scalars(select(groups.c.group_id).where(groups.c.namespace == namespace))
-    of_it = members.c.namespace == namespace
-    count = await connection.scalar(select(func.count()).select_from(members).where(of_it))
-    static = select(members.c.group_id, members.c.group_instance_id).where(
-        of_it, members.c.group_instance_id.is_not(None)
-    )
-    instances = frozenset((row[0], row[1]) for row in (await connection.execute(static)).all())
-    return Stored(frozenset(found), count or 0, instances)
 
 
 async def _note_if_done(connection: AsyncConnection, done: str, name: str | None, token_id: str, act: Act) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -22,9 +22,10 @@ from rota.access.actions import (
 )
 from rota.access.binding import wrong_with_pod
 from rota.access.own_name import in_name_of, is_anothers
-from rota.access.quotas import may_park
+from rota.access.quotas import may_park, payer_of
 from rota.api.access.identity import CURRENT, NOTE, ORIGIN, Authenticator, Credentials, Identity, nobody
-from rota.api.access.meters import Meters
+from rota.api.access.meters import PARKED, STREAM, Meters
+from rota.api.access.meters import WATCH as A_WATCH
 from rota.api.access.open_work import Check, End, Ending, OpenWork
 from rota.api.ports import ServedCoordinator
 from rota.protocol.errors import ErrorCode, RejectedRequest
@@ -163,12 +164,29 @@ class Guard:
         """The same for what is about the whole server."""
         self.current().check(need, "", "")
 
+    def payer(self) -> str:
+        """The caller as meters name it."""
+        return payer_of(self.current().caller.subject, ORIGIN.get())
+
+    def charge(self, namespace: str = "") -> None:
+        """Count an operation that is no request of the protocol. Raises `RejectedRequest` where it is too much."""
+        _raise_throttled(self.meters.refusal_of_call(self.payer(), namespace))
+
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Count a stream of the caller for as long as it is open. Raises `RejectedRequest` where it is too much."""
+        payer = self.payer()
+        _raise_throttled(self.meters.refusal_of_opening(payer, STREAM))
+        with self.meters.holding(payer, STREAM):
+            yield
+
     def act(self) -> Act:
         """Who does what this call asks for, why and from where, for the audit trail."""
         return Act(self.current().caller.subject, NOTE.get(), ORIGIN.get())
 
     def admit_to_metrics(self) -> None:
         self.admit_to_server(SCRAPE)
+        self.charge()
 
 
 class GuardedCoordinator:
@@ -192,7 +210,10 @@ class GuardedCoordinator:
             request = self._signed(request)
         own = self._guard.in_name_of_caller(request)
         answer = await self._ask(own)
-        return await self._ask(request) if self._is_administrators(own, answer) else answer
+        if self._is_administrators(own, answer):
+            answer = await self._ask(request)
+        self._guard.meters.settle(self._guard.payer(), request, answer.reply)
+        return answer
 
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
         refused = self._refused(request)
@@ -202,29 +223,32 @@ class GuardedCoordinator:
         answer = self._inner.try_heartbeat(own)
         if answer is not None and self._is_administrators(own, answer):
             answer = self._inner.try_heartbeat(request)
-        # Counted here only if it is answered here: otherwise `call` comes next, and counts.
-        return answer and (self._too_much(request) or answer)
+        if answer is None:
+            return None  # `call` comes next, and counts.
+        why = self._guard.meters.refusal_of_answered(self._guard.payer(), request, answer.reply)
+        return Answer(refuse(request, ErrorCode.THROTTLED, why)) if why else answer
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:
         """Raises `RejectedRequest` before there is anything to follow, and as soon as it would be rejected anew."""
         identity = self._guard.current()
         identity.check(WATCH, namespace, group_id)
-        why = self._guard.meters.refusal_of_watch(namespace)
-        if why:
-            raise RejectedRequest(ErrorCode.THROTTLED, _of_quota(namespace, why))
+        _raise_throttled(self._guard.meters.refusal_of_opening(self._guard.payer(), A_WATCH, namespace))
         events = self._inner.watch(namespace, group_id, after_revision)
         return self._while_allowed(identity, namespace, group_id, events)
 
     async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
         self._guard.admit_to(WATCH, namespace, group_id)
+        self._guard.charge(namespace)
         await self._inner.check_revision(namespace, group_id, after_revision)
 
     async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:
         self._guard.admit_to_server(READ_JOURNAL)
+        self._guard.charge()
         return await self._inner.events(shard_id, after_seq, limit)
 
     def locate(self, namespace: str, group_id: str) -> ShardOwner:
         self._guard.admit_to(LOCATE, namespace, group_id)
+        self._guard.charge(namespace)
         return self._inner.locate(namespace, group_id)
 
     def ready(self) -> tuple[bool, str]:
@@ -254,7 +278,8 @@ class GuardedCoordinator:
     async def _ask(self, request: Request) -> Answer:
         if not isinstance(request, Parkable) or request.wait_ms == 0:
             return await self._inner.call(request)
-        with self._guard.meters.parking(request.namespace) if may_park(request) else nullcontext():
+        parked = self._guard.meters.holding(self._guard.payer(), PARKED, request.namespace)
+        with parked if may_park(request) else nullcontext():
             return await self._ask_while_allowed(request)
 
     async def _ask_while_allowed(self, request: Request) -> Answer:
@@ -274,10 +299,8 @@ class GuardedCoordinator:
         return signed
 
     def _too_much(self, request: Request) -> Answer | None:
-        why = self._guard.meters.refusal_of(request)
-        if not why:
-            return None
-        return Answer(refuse(request, ErrorCode.THROTTLED, _of_quota(request.namespace, why)))
+        why = self._guard.meters.refusal_of(self._guard.payer(), request)
+        return Answer(refuse(request, ErrorCode.THROTTLED, why)) if why else None
 
     async def _list(self, request: ListGroups | ListTopics) -> Answer:
         """A list shows what the caller may look at, and its pages are full of that."""
@@ -306,9 +329,9 @@ class GuardedCoordinator:
             identity.look_again()
             identity.check(WATCH, namespace, group_id)
 
-        ending = Ending()
+        ending, watch = Ending(), self._guard.meters.holding(self._guard.payer(), A_WATCH, namespace)
         try:
-            with self._guard.meters.parking(namespace), self._guard.hold(check, ending.end):
+            with watch, self._guard.hold(check, ending.end):
                 while (event := await ending.wait_for(lambda: anext(events, None))) is not None:
                     check()
                     yield event
@@ -323,8 +346,9 @@ def behind(guard: Guard | None, coordinator: ServedCoordinator) -> ServedCoordin
     return coordinator if guard is None else GuardedCoordinator(coordinator, guard)
 
 
-def _of_quota(namespace: str, why: str) -> str:
-    return f"the quota of namespace {namespace}: {why}"
+def _raise_throttled(why: str) -> None:
+    if why:
+        raise RejectedRequest(ErrorCode.THROTTLED, why)
 
 
 def _page_after(page: ListGroups | ListTopics, last: str) -> ListGroups | ListTopics:

@@ -91,6 +91,7 @@ def _proven(guard: Guard) -> Identity:
     refusal = identity.proof_refused()
     if refusal:
         raise RejectedRequest(ErrorCode.UNAUTHENTICATED, refusal)
+    guard.charge()
     return identity
 
 

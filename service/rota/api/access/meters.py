@@ -1,90 +1,183 @@
-"""What each namespace takes at this replica, where it has a quota."""
+"""What each namespace and each caller takes at this replica, where it has a quota. Every operation asks here."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
-from rota.access.quotas import Meter, Stored, Taken, quota_of
+from rota.access.known_members import Beats, KnownMembers
+from rota.access.meter import Meter
+from rota.access.quotas import Quota, Stored, Taken, quota_of
 from rota.api.access.identity import Policy
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Request
+from rota.protocol.messages import Heartbeat, HeartbeatMany, Reply, Request
 
 LOOK_EVERY_MS = 250
 """How often a changed quota is looked for."""
 MOST_METERS = 10_000
-"""Beyond so many namespaces, those that hold nothing here are forgotten: they begin with a full bucket again."""
+"""Beyond so many namespaces or callers, those that hold nothing here are forgotten: they begin with a full bucket."""
+NAMESPACE, CALLER = "namespace", "caller"
+PARKED = ("max_parked",)
+WATCH = ("max_watches", "max_parked")
+"""A watch is parked for as long as it lasts."""
+STREAM = ("max_streams",)
+
+
+class _Asked(NamedTuple):
+    """A meter that an operation asks, and what it is of."""
+
+    scope: str
+    name: str
+    meter: Meter
 
 
 class Meters:
-    """One meter a namespace, made when the namespace is first heard of, and again when its quota changes."""
+    """One meter for each namespace and each caller with a quota, made anew when the quota changes.
+
+    A caller is named by `rota.access.quotas.payer_of`. The caller's own meter is asked first, so that what it refuses
+    takes nothing of the namespace. Refusals are texts; empty where the operation is let through.
+    """
 
     def __init__(self, policy: Policy, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._policy = policy
-        self._limits = limits
         self._clock = clock
-        self._by_namespace: dict[str, Meter] = {}
-        self._quotas = policy.document.quotas
+        self._document = policy.document
+        self._known = KnownMembers(limits, self._now_ms())
+        self._meters: dict[str, dict[str, Meter]] = {NAMESPACE: {}, CALLER: {}}
+        self._namespaces: dict[str, None] = {}
+        """Those that callers with a quota for what is stored have asked for."""
         self._look_at_ms = 0
+        self.refused: Callable[[str, str], object] = lambda _scope, _quota: None
+        """Called for each refusal, with `namespace` or `caller` and the name of the limit."""
 
-    def refusal_of(self, request: Request) -> str:
-        """Why the request is too much for its namespace; empty where it is not."""
+    def refusal_of(self, caller: str, request: Request) -> str:
+        """Why the request is too much, asked before it is carried out."""
         now_ms = self._now_ms()
-        meter = self._meter(request.namespace, now_ms)
-        return meter.refusal_of(request, now_ms) if meter is not None else ""
+        asked = self._asked(caller, request.namespace, now_ms)
+        if not asked:
+            return ""
+        if isinstance(request, Heartbeat | HeartbeatMany):
+            return self._refusal_of_heartbeats(asked, caller, request, now_ms)
+        return self._first(asked, lambda meter: meter.refusal_of(caller, request, now_ms))
 
-    def refusal_of_watch(self, namespace: str) -> str:
-        """The same for following a group."""
+    def refusal_of_answered(self, caller: str, request: Beats, reply: Reply) -> str:
+        """The same for heartbeats that were answered from memory."""
         now_ms = self._now_ms()
-        meter = self._meter(namespace, now_ms)
-        return meter.refusal_of_watch(now_ms) if meter is not None else ""
+        if not self._has_quotas(now_ms):
+            return ""
+        strangers = self._known.settle(request, reply)
+        if not strangers and self._known.note(request, now_ms):
+            return ""
+        asked = self._asked(caller, request.namespace, now_ms)
+        if not strangers:
+            return self._first(asked, lambda meter: meter.refusal_of_call(caller, now_ms))
+        refusal = self._first(asked, lambda meter: meter.refusal_of_strangers(caller, now_ms))
+        self._count_strangers(asked, caller, 0 if refusal else strangers, now_ms)
+        return refusal
+
+    def settle(self, caller: str, request: Request, reply: Reply) -> None:
+        """Count what only the answer to a request tells: heartbeats that no member has sent."""
+        now_ms = self._now_ms()
+        if self._has_quotas(now_ms) and (strangers := self._known.settle(request, reply)):
+            self._count_strangers(self._asked(caller, request.namespace, now_ms), caller, strangers, now_ms)
+
+    def refusal_of_call(self, caller: str, namespace: str = "") -> str:
+        """The same for an operation that is no request of the protocol; without a namespace where it is about none."""
+        now_ms = self._now_ms()
+        asked = self._asked(caller, namespace, now_ms)
+        return self._first(asked, lambda meter: meter.refusal_of_call(caller, now_ms))
+
+    def refusal_of_opening(self, caller: str, kind: tuple[str, ...], namespace: str = "") -> str:
+        """The same for something that stays open, and is a request as well."""
+        now_ms = self._now_ms()
+        asked = self._asked(caller, namespace, now_ms)
+        return self._first(asked, lambda m: m.refusal_of_call(caller, now_ms) or m.refusal_of_opening(*kind))
 
     @contextmanager
-    def parking(self, namespace: str) -> Iterator[None]:
-        """Count one more as parked for as long as it is under way."""
-        meter = self._by_namespace.get(namespace)
-        if meter is None:
-            yield
-            return
-        meter.parked += 1
+    def holding(self, caller: str, kind: tuple[str, ...], namespace: str = "") -> Iterator[None]:
+        """Count one more as open for as long as the block runs."""
+        meters = [each.meter for each in self._asked(caller, namespace, self._now_ms())]
+        for meter in meters:
+            meter.open.update(kind)
         try:
             yield
         finally:
-            meter.parked -= 1
+            for meter in meters:
+                meter.open.subtract(kind)
 
     def parked(self, namespace: str) -> int:
-        """How many calls of a namespace are parked here, as far as anybody counts them."""
-        meter = self._by_namespace.get(namespace)
-        return meter.parked if meter is not None else 0
+        """How many calls of a namespace are parked here, as far as they are counted."""
+        return self.taken(namespace).parked
 
     def taken(self, namespace: str) -> Taken:
-        """What a namespace takes here, as far as anybody counts it."""
-        meter = self._by_namespace.get(namespace)
+        """What a namespace takes here, as far as it is counted."""
+        meter = self._meters[NAMESPACE].get(namespace)
         return meter.taken(self._now_ms()) if meter is not None else Taken()
 
     def to_look_at(self) -> list[str]:
-        """Namespaces whose quota is about what the store has."""
-        return [name for name, meter in self._by_namespace.items() if meter.quota.counts_stored]
+        """Namespaces that the store must be read for."""
+        counted = (name for name, meter in self._meters[NAMESPACE].items() if meter.quota.counts_stored)
+        return list(dict.fromkeys([*counted, *self._namespaces]))
 
     def look(self, namespace: str, stored: Stored) -> None:
         """Take in what a namespace has in the store."""
-        meter = self._by_namespace.get(namespace)
-        if meter is not None:
-            meter.look(stored)
+        meters = [each for each in self._meters[CALLER].values() if each.quota.counts_stored]
+        if not meters:
+            self._namespaces.pop(namespace, None)
+        if (own := self._meters[NAMESPACE].get(namespace)) is not None:
+            meters.append(own)
+        for meter in meters:
+            meter.look(namespace, stored)
+
+    # --- inside ------------------------------------------------------------------------------------
+
+    def _refusal_of_heartbeats(self, asked: list[_Asked], caller: str, request: Beats, now_ms: int) -> str:
+        in_time = self._known.note(request, now_ms)
+        if not self._known.knows_all(request):
+            return self._first(asked, lambda meter: meter.refusal_of_strangers(caller, now_ms))
+        return "" if in_time else self._first(asked, lambda meter: meter.refusal_of_call(caller, now_ms))
+
+    @staticmethod
+    def _count_strangers(asked: list[_Asked], caller: str, heartbeats: int, now_ms: int) -> None:
+        for each in asked if heartbeats else ():
+            each.meter.count_strangers(caller, heartbeats, now_ms)
+
+    def _first(self, asked: list[_Asked], refusal_of: Callable[[Meter], str]) -> str:
+        for scope, name, meter in asked:
+            limit = refusal_of(meter)
+            if limit:
+                self.refused(scope, limit)
+                return f"the quota of {scope} {name}: {meter.quota.explain(limit)}"
+        return ""
+
+    def _has_quotas(self, now_ms: int) -> bool:
+        if now_ms >= self._look_at_ms:
+            self._document, self._look_at_ms = self._policy.document, now_ms + LOOK_EVERY_MS
+        return bool(self._document.quotas or self._document.caller_quotas)
+
+    def _asked(self, caller: str, namespace: str, now_ms: int) -> list[_Asked]:
+        asked = list[_Asked]()
+        if not self._has_quotas(now_ms):
+            return asked
+        if self._document.caller_quotas and (quota := quota_of(self._document.caller_quotas, caller)) is not None:
+            asked.append(_Asked(CALLER, caller, self._meter(CALLER, caller, quota, now_ms)))
+            if quota.counts_stored and namespace and len(self._namespaces) < MOST_METERS:
+                self._namespaces[namespace] = None
+        if namespace and self._document.quotas and (quota := quota_of(self._document.quotas, namespace)) is not None:
+            asked.append(_Asked(NAMESPACE, namespace, self._meter(NAMESPACE, namespace, quota, now_ms)))
+        return asked
+
+    def _meter(self, scope: str, name: str, quota: Quota, now_ms: int) -> Meter:
+        meters = self._meters[scope]
+        meter = meters.get(name)
+        if meter is None or meter.quota != quota:
+            if len(meters) >= MOST_METERS:
+                meters = self._meters[scope] = {name: each for name, each in meters.items() if not each.is_idle}
+            former, payer = meter, name if scope == CALLER else ""
+            meter = meters[name] = Meter(quota, now_ms, payer, former.open if former is not None else None)
+        return meter
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
-
-    def _meter(self, namespace: str, now_ms: int) -> Meter | None:
-        if now_ms >= self._look_at_ms:
-            self._quotas, self._look_at_ms = self._policy.document.quotas, now_ms + LOOK_EVERY_MS
-        quota = quota_of(self._quotas, namespace) if self._quotas else None
-        if quota is None:
-            return None
-        meter = self._by_namespace.get(namespace)
-        if meter is None or meter.quota != quota:
-            if len(self._by_namespace) >= MOST_METERS:
-                self._by_namespace = {name: each for name, each in self._by_namespace.items() if each.parked}
-            meter = self._by_namespace[namespace] = Meter(quota, self._limits, now_ms)
-        return meter

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any
 
 import grpc
@@ -19,15 +20,17 @@ from rota.api.access.guard import ADMIT_ALL, Guard, behind
 from rota.api.access.identity import ORIGIN, RENEWAL_S
 from rota.api.grpc.calls import Calls, Context, client_of
 from rota.api.grpc.credentials import credentials_of
+from rota.api.grpc.failures import abort, failure_of
 from rota.api.grpc.inquiries import ACCESS, Inquiries
 from rota.api.grpc.ports import StreamedCoordinator
 from rota.api.grpc.receiving import Receiver
 from rota.api.grpc.roster import Roster
-from rota.api.grpc.session import Session
+from rota.api.grpc.session import OPERATION, Session
 from rota.api.grpc.watching import Watching
 from rota.api.known_methods import add_methods, lasting_server
 from rota.grpc_polling import keep_polling
 from rota.observability.metrics import Metrics
+from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
 from rota.v1 import access_pb2, admin_pb2, coordinator_pb2
 from rota.wire.rpcs import ADMIN, COORDINATOR
@@ -205,6 +208,14 @@ class GrpcServer:
         return enter
 
     async def _session(self, context: Context) -> None:
+        try:
+            with self._guard.streaming() if self._guard is not None else nullcontext():
+                await self._run_session(context)
+        except RejectedRequest as rejected:
+            self._calls.metrics.request_answered(OPERATION, rejected.code)
+            await abort(context, failure_of(rejected))
+
+    async def _run_session(self, context: Context) -> None:
         requests = self._receiver.messages(context, self._calls.admission)
         session = Session(self._calls, self._roster, context, requests)
         self._sessions.add(session)

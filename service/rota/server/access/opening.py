@@ -42,6 +42,7 @@ async def open_guard(settings: Settings, store: SqlStore, metrics: Metrics) -> A
         raise CannotListen(f"access: {error}") from error
     authenticator = ServerAuthenticator(policy, [*files, stored], _bearers(policy, settings, metrics))
     guard = Guard(authenticator, settings.limits)
+    guard.meters.refused = metrics.over_quota
     works = (stored.keep_looking(), _keep_counting(guard, store), guard.open_work.keep_sweeping())
     running = [asyncio.create_task(work) for work in works]
     try:
