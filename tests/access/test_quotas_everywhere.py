@@ -56,7 +56,7 @@ async def test_every_operation_asks_the_meters(world: tuple[str, Service, list[d
 
     throttled = set()
     for number, operation in enumerate(OPERATIONS):
-        for _ in range(ATTEMPTS):
+        for _ in range(1 if operation in CALLS else ATTEMPTS):  # a stream makes all of them itself
             if await is_throttled(service, operation, headers[number % len(headers)]):
                 throttled.add(operation)
                 break

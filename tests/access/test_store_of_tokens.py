@@ -19,7 +19,7 @@ from rota.pipeline.journal import Wanted, open_journal
 from rota.pipeline.positions import spans_between
 from rota.protocol.ids import NO_SHARD
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Act, JoinGroup, Protocol
+from rota.protocol.messages import Act, CommitOffsets, JoinGroup, OffsetToCommit, Protocol, PutTopic
 from rota.replica.ports import StoreRefused, StoreUnavailable
 from rota.runtime.coordinator import LocalCoordinator
 from rota.server.access.stored_tokens import StoredTokens
@@ -147,15 +147,25 @@ async def test_what_a_namespace_has_is_counted_in_the_store(store: tuple[str, Sq
     async with LocalCoordinator(running, shard_count=2, limits=Limits(initial_rebalance_delay_ms=0)) as coordinator:
         await coordinator.wait_until_ready()
         for namespace, group_id, instance in (("a", "g", "i1"), ("a", "h", "i1"), ("b", "g", "i1")):
-            protocols = (Protocol("p"),)
-            joining = JoinGroup(namespace, group_id, "t", protocols, 30_000, 30_000, group_instance_id=instance)
-            await coordinator.call(joining)
+            joining = JoinGroup(namespace, group_id, "t", (Protocol("p", b"m" * 3_000),), 30_000, 30_000)
+            await coordinator.call(replace(joining, group_instance_id=instance, subject=f"token:{group_id}"))
+        await coordinator.call(CommitOffsets("a", "made", -1, (OffsetToCommit("t", 0, 1, metadata="x" * 500),)))
+        await coordinator.call(PutTopic("a", "topic", 1, (("name", "v" * 100),)))
         stored = await running.read_stored("a")
+        nothing = await running.read_stored("nobodys")
 
-    assert stored.groups == {"g", "h"}
+    assert stored.groups == {"g", "h", "made"}
     assert stored.members == 2
     assert stored.instances == {("g", "i1"), ("h", "i1")}
-    assert (await running.read_stored("nobodys")).members == 0
+    assert stored.topics == {"topic"}
+    assert {subject: (held.groups, held.members) for subject, held in stored.by_caller.items()} == {
+        "token:g": (frozenset({"g"}), 1),
+        "token:h": (frozenset({"h"}), 1),
+    }
+    assert 3_000 <= stored.by_caller["token:g"].bytes <= 3_000 * 4 / 3 + 100
+    assert stored.offset_bytes == {"made": 517}
+    assert 6_600 <= stored.bytes - 517 <= 6_000 * 4 / 3 + 400
+    assert (nothing.members, nothing.bytes) == (0, 0)
 
 
 async def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:

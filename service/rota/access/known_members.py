@@ -7,7 +7,7 @@ the rate. A member is known once the coordinator has accepted a call in its name
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
@@ -20,6 +20,7 @@ KEPT_MS = 60_000
 OF_MEMBERS = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION})
 """Answers to heartbeats that only a member gets."""
 NEVER = -1_000_000
+_NONE = frozenset[str]()
 
 Beats = m.Heartbeat | m.HeartbeatMany
 Member = tuple[str, str, str]
@@ -46,9 +47,13 @@ class KnownMembers:
 
     def note(self, request: Beats, now_ms: int) -> bool:
         """Note heartbeats of known members; whether one of them is in time, and the request free of charge."""
-        self._forget_old(now_ms)
-        heard = [self._hear(each, now_ms) for each in members_of(request) if self._last_ms(each) is not None]
-        return any(heard)
+        return self._hear(request, now_ms, is_confirmed=False)
+
+    def judge(self, request: Beats, reply: m.Reply, now_ms: int) -> tuple[int, bool]:
+        """How many heartbeats no member has sent, by the answer; and if none is, whether one is in time."""
+        if _strangers(request, reply):
+            return self.settle(request, reply), False
+        return 0, self._hear(request, now_ms, is_confirmed=True)
 
     def settle(self, request: m.Request, reply: m.Reply) -> int:
         """Learn from an answer which members there are; returns how many heartbeats no member has sent."""
@@ -76,13 +81,21 @@ class KnownMembers:
         if self._last_ms(member) is None:
             self._now[member] = NEVER
 
-    def _hear(self, member: Member, now_ms: int) -> bool:
-        """Note a heartbeat; False if it is too soon after the last one in time, which then stays noted."""
-        last_ms = self._last_ms(member)
-        if last_ms is not None and now_ms - last_ms < self._pace_ms:
-            return False
-        self._now[member] = now_ms
-        return True
+    def _hear(self, request: Beats, now_ms: int, *, is_confirmed: bool) -> bool:
+        """Note heartbeats of members that are known, or confirmed by now; whether one is in time.
+
+        One that is too soon after the last one in time leaves that noted.
+        """
+        self._forget_old(now_ms)
+        recent, before, in_time = self._now, self._before, False
+        for member in members_of(request):
+            last_ms = recent.get(member)
+            if last_ms is None:
+                last_ms = before.get(member, NEVER if is_confirmed else None)
+            if last_ms is not None and now_ms - last_ms >= self._pace_ms:
+                recent[member] = now_ms
+                in_time = True
+        return in_time
 
     def _last_ms(self, member: Member) -> int | None:
         return self._now.get(member, self._before.get(member))
@@ -93,15 +106,19 @@ class KnownMembers:
             self._before, self._now, self._since_ms = self._now if fresh else {}, {}, now_ms
 
 
-def members_of(request: Beats) -> Iterator[Member]:
+def members_of(request: Beats) -> Sequence[Member]:
     """The members that a message of heartbeats names."""
-    beats = request.members if isinstance(request, m.HeartbeatMany) else (request,)
-    return ((request.namespace, request.group_id, beat.member_id) for beat in beats)
+    namespace, group_id = request.namespace, request.group_id
+    if isinstance(request, m.Heartbeat):
+        return ((namespace, group_id, request.member_id),)
+    return [(namespace, group_id, beat.member_id) for beat in request.members]
 
 
 def _strangers(request: Beats, reply: m.Reply) -> frozenset[str]:
     """The ids that the answer does not confirm as those of members."""
-    if reply.error not in OF_MEMBERS:
+    if reply.error is not ErrorCode.NONE and reply.error not in OF_MEMBERS:
         return frozenset(member_id for _, _, member_id in members_of(request))
     errors = reply.errors if isinstance(reply, m.HeartbeatManyReply) else ()
+    if not errors:
+        return _NONE
     return frozenset(error.member_id for error in errors if error.error not in OF_MEMBERS)

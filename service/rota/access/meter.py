@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rota.access.buckets import Turns
+from rota.access.buckets import BURST_S, Turns
 from rota.access.quotas import Quota, Stored, Taken, may_park, needs_room, payload_bytes
 from rota.protocol import messages as m
 
@@ -13,6 +13,32 @@ _Name = tuple[str, str]
 _NOTHING = Stored()
 _LOOKS = 2
 """What was made is forgotten when the store has still not shown it at its second look."""
+_OPEN = ("max_parked", "max_watches", "max_streams")
+_KEPT = 10
+"""One of so many places of a namespace is kept for callers that have less than an equal share of them."""
+
+
+class Places:
+    """What callers hold open of one kind."""
+
+    __slots__ = ("_by_caller", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._by_caller: Counter[str] = Counter()
+
+    def have_room(self, caller: str, most: int) -> bool:
+        """Whether the caller may have one more of so many."""
+        if self.total < most - most // _KEPT:
+            return True
+        return self.total < most and self._by_caller[caller] < most / (len(self._by_caller) + 1)
+
+    def take(self, caller: str, places: int = 1) -> None:
+        """Count one more; with -1 one less."""
+        self.total += places
+        self._by_caller[caller] += places
+        if not self._by_caller[caller]:
+            del self._by_caller[caller]
 
 
 class Meter:
@@ -21,11 +47,13 @@ class Meter:
     `payer` is the caller whose meter it is; empty for a namespace's.
     """
 
-    def __init__(self, quota: Quota, now_ms: int, payer: str = "", opened: Counter[str] | None = None) -> None:
+    def __init__(self, quota: Quota, now_ms: int, payer: str = "", opened: dict[str, Places] | None = None) -> None:
         self.quota = quota
         self.payer = payer
-        self.open: Counter[str] = Counter() if opened is None else opened
-        """What is open now, by the name of its limit; a watch is parked as well. It outlives a changed quota."""
+        self.open = (
+            {"max_parked": Places(), "max_watches": Places(), "max_streams": Places()} if opened is None else opened
+        )
+        """By the name of the limit; a watch is parked as well. They outlive a changed quota."""
         self._stored: dict[str, Stored] = {}
         """By namespace; a namespace's own meter has one."""
         self._joined: Counter[_Name] = Counter()
@@ -44,7 +72,7 @@ class Meter:
     @property
     def is_idle(self) -> bool:
         """Whether it can be forgotten."""
-        return not self._made and not any(self.open.values())
+        return not self._made and not any(places.total for places in self.open.values())
 
     def look(self, namespace: str, stored: Stored) -> None:
         """Take in what the store has in a namespace now; a caller's meter, what of it is the caller's."""
@@ -60,7 +88,7 @@ class Meter:
     def taken(self, now_ms: int) -> Taken:
         """What it holds and has spent here by now."""
         requests, octets = (turns.taken(now_ms) if turns else 0 for turns in (self._requests, self._bytes))
-        return Taken(self.open["max_parked"], requests, octets)
+        return Taken(self.open["max_parked"].total, requests, octets)
 
     def refusal_of(self, caller: str, request: m.Request, now_ms: int) -> str:
         """The limit that refuses a request that is no heartbeat."""
@@ -68,7 +96,7 @@ class Meter:
         return (
             self.refusal_of_call(caller, now_ms)
             or self._refusal_of_bytes(caller, octets, now_ms)
-            or (self.refusal_of_opening("max_parked") if may_park(request) else "")
+            or (self.refusal_of_opening(caller, "max_parked") if may_park(request) else "")
             or self._refusal_of_room(request)
             or self._refusal_of_new(request)
             or self._bring(request.namespace, octets)
@@ -78,11 +106,12 @@ class Meter:
         """The limit that refuses whatever is one request."""
         return "" if self._requests is None or self._requests.take(caller, 1, now_ms) else "requests_per_s"
 
-    def refusal_of_opening(self, *names: str) -> str:
+    def refusal_of_opening(self, caller: str, *names: str) -> str:
         """The first of these limits that is used up by what is open."""
         for name in names:
-            most = getattr(self.quota, name)
-            if most is not None and self.open[name] >= most:
+            most, places = getattr(self.quota, name), self.open[name]
+            # All places of a caller's own meter are the caller's.
+            if most is not None and not (places.total < most if self.payer else places.have_room(caller, most)):
                 return name
         return ""
 
@@ -91,10 +120,13 @@ class Meter:
         return "" if self._strangers is None or self._strangers.has_some(caller, now_ms) else "requests_per_s"
 
     def count_strangers(self, caller: str, heartbeats: int, now_ms: int) -> None:
-        """Count heartbeats that no member has sent."""
-        for turns in (self._strangers, self._requests):
-            if turns is not None:
-                turns.spend(caller, heartbeats, now_ms)
+        """Count heartbeats that no member has sent, of one message: it costs no more than a burst.
+
+        A process whose members have expired all at once sends many, and must not wait for long.
+        """
+        if self._requests is not None and self._strangers is not None and self.quota.requests_per_s is not None:
+            self._strangers.spend(caller, min(heartbeats, self.quota.requests_per_s * BURST_S), now_ms)
+            self._requests.spend(caller, 1, now_ms)
 
     # --- inside ------------------------------------------------------------------------------------
 

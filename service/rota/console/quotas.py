@@ -15,6 +15,8 @@ from rota.console.desk import Desk
 from rota.protocol.errors import RejectedRequest
 
 _NAMESPACES = 100
+_ALWAYS = ("groups", "members", "parked", "requests", "bytes")
+"""Columns that are shown also where no namespace has a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ async def quotas_page(desk: Desk, guard: Guard | None) -> dict[str, Any]:
         "lines": [line for line in lines if line.uses],
         "unlimited": [line.name for line in lines if not line.uses],
         "has_quotas": bool(quotas),
-        "columns": ("groups", "members", "parked", "requests", "bytes"),
+        "columns": (*_ALWAYS, *dict.fromkeys(u.name for line in lines for u in line.uses if u.name not in _ALWAYS)),
     }
 
 
@@ -82,6 +84,10 @@ def _uses(quota: Quota, stored: Stored, taken: Taken) -> Iterator[Use]:
         yield Use("members", stored.members, quota.max_members)
     if quota.max_parked is not None:
         yield Use("parked", taken.parked, quota.max_parked)
+    if quota.max_topics is not None:
+        yield Use("topics", len(stored.topics), quota.max_topics)
+    if quota.max_stored_bytes is not None:
+        yield Use("stored", stored.bytes, quota.max_stored_bytes)
     if quota.requests_per_s is not None:
         yield Use("requests", taken.requests, quota.requests_per_s * BURST_S, f"{quota.requests_per_s:,} a second")
     if quota.bytes_per_s is not None:

@@ -67,8 +67,8 @@ class Meters:
         now_ms = self._now_ms()
         if not self._has_quotas(now_ms):
             return ""
-        strangers = self._known.settle(request, reply)
-        if not strangers and self._known.note(request, now_ms):
+        strangers, in_time = self._known.judge(request, reply, now_ms)
+        if in_time:
             return ""
         asked = self._asked(caller, request.namespace, now_ms)
         if not strangers:
@@ -93,19 +93,19 @@ class Meters:
         """The same for something that stays open, and is a request as well."""
         now_ms = self._now_ms()
         asked = self._asked(caller, namespace, now_ms)
-        return self._first(asked, lambda m: m.refusal_of_call(caller, now_ms) or m.refusal_of_opening(*kind))
+        return self._first(asked, lambda m: m.refusal_of_call(caller, now_ms) or m.refusal_of_opening(caller, *kind))
 
     @contextmanager
     def holding(self, caller: str, kind: tuple[str, ...], namespace: str = "") -> Iterator[None]:
         """Count one more as open for as long as the block runs."""
-        meters = [each.meter for each in self._asked(caller, namespace, self._now_ms())]
-        for meter in meters:
-            meter.open.update(kind)
+        places = [each.meter.open[name] for each in self._asked(caller, namespace, self._now_ms()) for name in kind]
+        for each in places:
+            each.take(caller)
         try:
             yield
         finally:
-            for meter in meters:
-                meter.open.subtract(kind)
+            for each in places:
+                each.take(caller, -1)
 
     def parked(self, namespace: str) -> int:
         """How many calls of a namespace are parked here, as far as they are counted."""
