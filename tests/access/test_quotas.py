@@ -404,7 +404,10 @@ def test_what_a_caller_has_made_counts_until_the_store_has_it_no_more() -> None:
     assert made[2] == full == "the quota of caller token:noisy: more than 2 groups"
     assert topics == ["", "", "the quota of caller token:noisy: more than 1 topics"]
     assert make(a_join("c")) == ""
-    assert meters.to_look_at() == ["n"]
+    assert meters.to_look_at() == {"n": False}
+    for _ in range(2):
+        meters.look("n", Stored())
+    assert meters.to_look_at() == {}
 
 
 def test_what_members_of_a_caller_have_stored_counts_for_it() -> None:

@@ -151,8 +151,9 @@ async def test_what_a_namespace_has_is_counted_in_the_store(store: tuple[str, Sq
             await coordinator.call(replace(joining, group_instance_id=instance, subject=f"token:{group_id}"))
         await coordinator.call(CommitOffsets("a", "made", -1, (OffsetToCommit("t", 0, 1, metadata="x" * 500),)))
         await coordinator.call(PutTopic("a", "topic", 1, (("name", "v" * 100),)))
-        stored = await running.read_stored("a")
-        nothing = await running.read_stored("nobodys")
+        stored = await running.read_stored("a", counts_bytes=True)
+        uncounted = await running.read_stored("a", counts_bytes=False)
+        nothing = await running.read_stored("nobodys", counts_bytes=True)
 
     assert stored.groups == {"g", "h", "made"}
     assert stored.members == 2
@@ -165,6 +166,8 @@ async def test_what_a_namespace_has_is_counted_in_the_store(store: tuple[str, Sq
     assert 3_000 <= stored.by_caller["token:g"].bytes <= 3_000 * 4 / 3 + 100
     assert stored.offset_bytes == {"made": 517}
     assert 6_600 <= stored.bytes - 517 <= 6_000 * 4 / 3 + 400
+    assert (uncounted.groups, uncounted.members, uncounted.topics) == (stored.groups, 2, stored.topics)
+    assert uncounted.bytes < 200
     assert (nothing.members, nothing.bytes) == (0, 0)
 
 

@@ -74,8 +74,11 @@ class Meter:
         """Whether it can be forgotten."""
         return not self._made and not any(places.total for places in self.open.values())
 
-    def look(self, namespace: str, stored: Stored) -> None:
-        """Take in what the store has in a namespace now; a caller's meter, what of it is the caller's."""
+    def look(self, namespace: str, stored: Stored) -> bool:
+        """Take in what the store has in a namespace now; a caller's meter, what of it is the caller's.
+
+        Returns whether there is anything to count.
+        """
         if self.payer:
             self._forget_unmade(namespace, stored.groups | stored.topics)
             made = frozenset(name for place, name in self._made if place == namespace)
@@ -84,6 +87,10 @@ class Meter:
         self._joined = Counter({each: count for each, count in self._joined.items() if each[0] != namespace})
         self._topics = {each for each in self._topics if each[0] != namespace}
         del self._brought[namespace]
+        has_some = bool(stored.groups or stored.topics or any(place == namespace for place, _ in self._made))
+        if not has_some:
+            del self._stored[namespace]
+        return has_some
 
     def taken(self, now_ms: int) -> Taken:
         """What it holds and has spent here by now."""

@@ -160,8 +160,8 @@ class Desk:
     def owner_of(self, namespace: str, group_id: str) -> ShardOwner:
         return self._coordinator.locate(namespace, group_id)
 
-    async def stored(self, namespace: str) -> Stored:
-        return await self._store.read_stored(namespace)
+    async def stored(self, namespace: str, *, counts_bytes: bool) -> Stored:
+        return await self._store.read_stored(namespace, counts_bytes=counts_bytes)
 
     async def tokens(self) -> list[TokenRecord]:
         """All of the store's. Who may see them is for the page to ask first."""

@@ -26,7 +26,7 @@ class ConsoleStore(Protocol):
     ) -> list[JournalEvent]:
         """Journal lines with `seq > after_seq` in order, of one group where it is named."""
 
-    async def read_stored(self, namespace: str) -> Stored:
+    async def read_stored(self, namespace: str, *, counts_bytes: bool) -> Stored:
         """What a namespace has, as quotas count it."""
 
     async def read_tokens(self) -> list[TokenRecord]:

@@ -73,7 +73,9 @@ async def _line(desk: Desk, guard: Guard, namespace: str) -> NamespaceUse:
     quota = quota_of(quotas, namespace)
     if quota is None:
         return NamespaceUse(namespace, is_own=False, uses=())
-    stored = await desk.stored(namespace) if quota.counts_stored else Stored()
+    stored = Stored()
+    if quota.counts_stored:
+        stored = await desk.stored(namespace, counts_bytes=quota.max_stored_bytes is not None)
     return NamespaceUse(namespace, namespace in quotas, tuple(_uses(quota, stored, guard.meters.taken(namespace))))
 
 

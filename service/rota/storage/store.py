@@ -248,9 +248,9 @@ class SqlStore:
         async with self._writing() as connection:
             await end_session(connection, digest)
 
-    async def read_stored(self, namespace: str) -> Stored:
+    async def read_stored(self, namespace: str, *, counts_bytes: bool) -> Stored:
         async with self._reading() as connection:
-            return await read_stored(connection, namespace)
+            return await read_stored(connection, namespace, counts_bytes=counts_bytes)
 
     # --- transactions -------------------------------------------------------------------------
 

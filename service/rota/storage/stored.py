@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
-from sqlalchemy import Text, cast, func, select
+from sqlalchemy import ColumnElement, Text, cast, func, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.access.quotas import Held, Stored
 from rota.storage.schema import groups, members, offsets, topics
 
 
-async def read_stored(connection: AsyncConnection, namespace: str) -> Stored:
-    """What the namespace has. Bytes are nearly those of the requests: metadata is kept as text, a third longer."""
+async def read_stored(connection: AsyncConnection, namespace: str, *, counts_bytes: bool) -> Stored:
+    """What the namespace has. Bytes are nearly those of the requests: metadata is kept as text, a third longer.
+
+    To count bytes the engine reads all of them, so without `counts_bytes` they are 0.
+    """
     found = await connection.scalars(select(groups.c.group_id).where(groups.c.namespace == namespace))
     static = select(members.c.group_id, members.c.group_instance_id).where(
         members.c.namespace == namespace, members.c.group_instance_id.is_not(None)
     )
     instances = frozenset((row[0], row[1]) for row in (await connection.execute(static)).all())
-    by_caller = await _held(connection, namespace)
-    of_offsets, of_topics = await _offset_bytes(connection, namespace), await _topic_bytes(connection, namespace)
+    by_caller = await _held(connection, namespace, counts_bytes)
+    of_offsets = await _offset_bytes(connection, namespace) if counts_bytes else {}
+    of_topics = await _topic_bytes(connection, namespace)
     octets = sum(held.bytes for held in by_caller.values()) + sum(of_offsets.values()) + sum(of_topics.values())
     count = sum(held.members for held in by_caller.values())
     return Stored(frozenset(found), count, instances, frozenset(of_topics), octets, of_offsets, by_caller)
 
 
-async def _held(connection: AsyncConnection, namespace: str) -> dict[str, Held]:
+async def _held(connection: AsyncConnection, namespace: str, counts_bytes: bool) -> dict[str, Held]:
     """By subject; members whose caller is not known have the empty one."""
-    brought = func.length(cast(members.c.protocols, Text)) + func.length(members.c.assignment)
+    brought: ColumnElement[Any] = literal(0)
+    if counts_bytes:
+        brought = func.length(cast(members.c.protocols, Text)) + func.length(members.c.assignment)
     totals = select(members.c.subject, members.c.group_id, func.count(), func.sum(brought))
     of_groups = totals.where(members.c.namespace == namespace).group_by(members.c.subject, members.c.group_id)
     rows: defaultdict[str, list[tuple[str, int, int]]] = defaultdict(list)

@@ -116,22 +116,27 @@ class Meters:
         meter = self._meters[NAMESPACE].get(namespace)
         return meter.taken(self._now_ms()) if meter is not None else Taken()
 
-    def to_look_at(self) -> list[str]:
-        """Namespaces that the store must be read for."""
-        counted = (name for name, meter in self._meters[NAMESPACE].items() if meter.quota.counts_stored)
-        return list(dict.fromkeys([*counted, *self._namespaces]))
+    def to_look_at(self) -> dict[str, bool]:
+        """Namespaces that the store must be read for, and whether their bytes count, which takes longer."""
+        counted = {name: meter.quota for name, meter in self._meters[NAMESPACE].items() if meter.quota.counts_stored}
+        counts_bytes = any(each.quota.max_stored_bytes is not None for each in self._counting_callers())
+        of_callers = dict.fromkeys(self._namespaces, counts_bytes)
+        return of_callers | {
+            name: of_callers.get(name, False) or quota.max_stored_bytes is not None for name, quota in counted.items()
+        }
 
     def look(self, namespace: str, stored: Stored) -> None:
         """Take in what a namespace has in the store."""
-        meters = [each for each in self._meters[CALLER].values() if each.quota.counts_stored]
-        if not meters:
-            self._namespaces.pop(namespace, None)
         if (own := self._meters[NAMESPACE].get(namespace)) is not None:
-            meters.append(own)
-        for meter in meters:
-            meter.look(namespace, stored)
+            own.look(namespace, stored)
+        have_some = [meter.look(namespace, stored) for meter in self._counting_callers()]
+        if not any(have_some):  # it is read again once a caller asks for it
+            self._namespaces.pop(namespace, None)
 
     # --- inside ------------------------------------------------------------------------------------
+
+    def _counting_callers(self) -> list[Meter]:
+        return [meter for meter in self._meters[CALLER].values() if meter.quota.counts_stored]
 
     def _refusal_of_heartbeats(self, asked: list[_Asked], caller: str, request: Beats, now_ms: int) -> str:
         in_time = self._known.note(request, now_ms)

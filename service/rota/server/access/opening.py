@@ -78,9 +78,9 @@ class _NoIssuers:
 async def _keep_counting(guard: Guard, store: SqlStore) -> None:
     """Look into the store for the namespaces whose quota is about what is there."""
     while True:
-        for namespace in guard.meters.to_look_at():
+        for namespace, counts_bytes in guard.meters.to_look_at().items():
             try:
-                guard.meters.look(namespace, await store.read_stored(namespace))
+                guard.meters.look(namespace, await store.read_stored(namespace, counts_bytes=counts_bytes))
             except StoreUnavailable as error:
                 _log.warning("a namespace cannot be counted", extra={"namespace": namespace, "why": str(error)})
         await asyncio.sleep(COUNT_EVERY_S)
