@@ -167,6 +167,19 @@ def test_several_heartbeats_in_a_message_pass_while_one_is_in_time(is_answered: 
     assert beating.beat("a", "b") != ""
 
 
+@ROADS
+def test_the_id_of_anothers_member_does_not_change_its_pace(is_answered: bool) -> None:
+    beating = Beating(is_answered=is_answered)
+    beating.beat("a", caller="owner")
+    beating.clock.now_ms = 400
+    for _ in range(50):
+        beating.describe("owner")
+    posing = [beating.beat("a", error=ErrorCode.GROUP_AUTHORIZATION_FAILED, caller="thief") for _ in range(60)]
+
+    assert posing.count("") <= 10
+    assert beating.beat("a", caller="owner") == ""
+
+
 def test_members_that_expire_all_at_once_come_back_within_seconds() -> None:
     """Their process learns it by one message, and joins again at another replica."""
     beating = Beating(is_answered=False)

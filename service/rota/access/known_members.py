@@ -23,12 +23,13 @@ NEVER = -1_000_000
 _NONE = frozenset[str]()
 
 Beats = m.Heartbeat | m.HeartbeatMany
-Member = tuple[str, str, str]
+Member = tuple[str, str, str, str]
 
 
 class KnownMembers:
-    """Members by namespace, group and id, each with the time of its last heartbeat.
+    """Members by caller, namespace, group and id, each with the time of its last heartbeat.
 
+    By caller, so that one that uses the ids of another's members does not change the pace of these.
     They are kept in two halves, of which the older one is dropped whole.
     """
 
@@ -41,35 +42,35 @@ class KnownMembers:
         self._now: dict[Member, int] = {}
         self._before: dict[Member, int] = {}
 
-    def knows_all(self, request: Beats) -> bool:
+    def knows_all(self, caller: str, request: Beats) -> bool:
         """Whether all members that the request names are known."""
-        return all(self._last_ms(each) is not None for each in members_of(request))
+        return all(self._last_ms(each) is not None for each in members_of(caller, request))
 
-    def note(self, request: Beats, now_ms: int) -> bool:
+    def note(self, caller: str, request: Beats, now_ms: int) -> bool:
         """Note heartbeats of known members; whether one of them is in time, and the request free of charge."""
-        return self._hear(request, now_ms, is_confirmed=False)
+        return self._hear(caller, request, now_ms, is_confirmed=False)
 
-    def judge(self, request: Beats, reply: m.Reply, now_ms: int) -> tuple[int, bool]:
+    def judge(self, caller: str, request: Beats, reply: m.Reply, now_ms: int) -> tuple[int, bool]:
         """How many heartbeats no member has sent, by the answer; and if none is, whether one is in time."""
         if _strangers(request, reply):
-            return self.settle(request, reply), False
-        return 0, self._hear(request, now_ms, is_confirmed=True)
+            return self.settle(caller, request, reply), False
+        return 0, self._hear(caller, request, now_ms, is_confirmed=True)
 
-    def settle(self, request: m.Request, reply: m.Reply) -> int:
+    def settle(self, caller: str, request: m.Request, reply: m.Reply) -> int:
         """Learn from an answer which members there are; returns how many heartbeats no member has sent."""
         match request, reply:
             case ((m.Heartbeat() | m.HeartbeatMany()), _):
-                return self._settle_heartbeats(request, reply)
+                return self._settle_heartbeats(caller, request, reply)
             case m.JoinGroup(), m.JoinReply(error=ErrorCode.NONE | ErrorCode.MEMBER_ID_REQUIRED):
-                self._learn((request.namespace, request.group_id, reply.member_id))
+                self._learn((caller, request.namespace, request.group_id, reply.member_id))
             case m.SyncGroup(), m.SyncReply(error=ErrorCode.NONE):
-                self._learn((request.namespace, request.group_id, request.member_id))
+                self._learn((caller, request.namespace, request.group_id, request.member_id))
         return 0
 
-    def _settle_heartbeats(self, request: Beats, reply: m.Reply) -> int:
+    def _settle_heartbeats(self, caller: str, request: Beats, reply: m.Reply) -> int:
         strangers, count = _strangers(request, reply), 0
-        for member in members_of(request):
-            if member[2] in strangers:
+        for member in members_of(caller, request):
+            if member[-1] in strangers:
                 count += 1
                 self._now.pop(member, None)
                 self._before.pop(member, None)
@@ -81,14 +82,14 @@ class KnownMembers:
         if self._last_ms(member) is None:
             self._now[member] = NEVER
 
-    def _hear(self, request: Beats, now_ms: int, *, is_confirmed: bool) -> bool:
+    def _hear(self, caller: str, request: Beats, now_ms: int, *, is_confirmed: bool) -> bool:
         """Note heartbeats of members that are known, or confirmed by now; whether one is in time.
 
         One that is too soon after the last one in time leaves that noted.
         """
         self._forget_old(now_ms)
         recent, before, in_time = self._now, self._before, False
-        for member in members_of(request):
+        for member in members_of(caller, request):
             last_ms = recent.get(member)
             if last_ms is None:
                 last_ms = before.get(member, NEVER if is_confirmed else None)
@@ -106,18 +107,18 @@ class KnownMembers:
             self._before, self._now, self._since_ms = self._now if fresh else {}, {}, now_ms
 
 
-def members_of(request: Beats) -> Sequence[Member]:
+def members_of(caller: str, request: Beats) -> Sequence[Member]:
     """The members that a message of heartbeats names."""
     namespace, group_id = request.namespace, request.group_id
     if isinstance(request, m.Heartbeat):
-        return ((namespace, group_id, request.member_id),)
-    return [(namespace, group_id, beat.member_id) for beat in request.members]
+        return ((caller, namespace, group_id, request.member_id),)
+    return [(caller, namespace, group_id, beat.member_id) for beat in request.members]
 
 
 def _strangers(request: Beats, reply: m.Reply) -> frozenset[str]:
     """The ids that the answer does not confirm as those of members."""
     if reply.error is not ErrorCode.NONE and reply.error not in OF_MEMBERS:
-        return frozenset(member_id for _, _, member_id in members_of(request))
+        return frozenset(member[-1] for member in members_of("", request))
     errors = reply.errors if isinstance(reply, m.HeartbeatManyReply) else ()
     if not errors:
         return _NONE

@@ -50,9 +50,7 @@ class Meter:
     def __init__(self, quota: Quota, now_ms: int, payer: str = "", opened: dict[str, Places] | None = None) -> None:
         self.quota = quota
         self.payer = payer
-        self.open = (
-            {"max_parked": Places(), "max_watches": Places(), "max_streams": Places()} if opened is None else opened
-        )
+        self.open = {name: Places() for name in _OPEN} if opened is None else opened
         """By the name of the limit; a watch is parked as well. They outlive a changed quota."""
         self._stored: dict[str, Stored] = {}
         """By namespace; a namespace's own meter has one."""

@@ -67,7 +67,7 @@ class Meters:
         now_ms = self._now_ms()
         if not self._has_quotas(now_ms):
             return ""
-        strangers, in_time = self._known.judge(request, reply, now_ms)
+        strangers, in_time = self._known.judge(caller, request, reply, now_ms)
         if in_time:
             return ""
         asked = self._asked(caller, request.namespace, now_ms)
@@ -80,7 +80,7 @@ class Meters:
     def settle(self, caller: str, request: Request, reply: Reply) -> None:
         """Count what only the answer to a request tells: heartbeats that no member has sent."""
         now_ms = self._now_ms()
-        if self._has_quotas(now_ms) and (strangers := self._known.settle(request, reply)):
+        if self._has_quotas(now_ms) and (strangers := self._known.settle(caller, request, reply)):
             self._count_strangers(self._asked(caller, request.namespace, now_ms), caller, strangers, now_ms)
 
     def refusal_of_call(self, caller: str, namespace: str = "") -> str:
@@ -139,8 +139,8 @@ class Meters:
         return [meter for meter in self._meters[CALLER].values() if meter.quota.counts_stored]
 
     def _refusal_of_heartbeats(self, asked: list[_Asked], caller: str, request: Beats, now_ms: int) -> str:
-        in_time = self._known.note(request, now_ms)
-        if not self._known.knows_all(request):
+        in_time = self._known.note(caller, request, now_ms)
+        if not self._known.knows_all(caller, request):
             return self._first(asked, lambda meter: meter.refusal_of_strangers(caller, now_ms))
         return "" if in_time else self._first(asked, lambda meter: meter.refusal_of_call(caller, now_ms))
 
