@@ -78,6 +78,7 @@ def test_metrics_tell_of_the_certificate_that_is_shown_now(authority: Authority)
     assert ends_at() == pytest.approx(time.time() + 90 * DAY.total_seconds(), abs=60)
 
 
+@pytest.mark.thorough
 async def test_doctor_warns_of_a_certificate_that_should_have_been_renewed(
     tmp_path: Path, authority: Authority
 ) -> None:

@@ -107,6 +107,7 @@ async def test_opentelemetry_shows_sums_for_what_only_grows_and_forgets_gauges_o
     exported.provider.shutdown()
 
 
+@pytest.mark.thorough
 def test_the_provider_that_a_program_sets_later_gets_each_instrument_once() -> None:
     done = subprocess.run([sys.executable, "-c", OF_PROCESS], capture_output=True, text=True, check=True)
 

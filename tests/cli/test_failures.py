@@ -308,6 +308,7 @@ def test_a_full_disk_is_one_line(rota: Rota) -> None:
     assert (done.returncode, done.stderr) == (1, "rota: standard output: No space left on device\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["groups watch billing --after 0", "topics watch orders"])
 def test_ctrl_c_ends_a_command_that_waits_with_130(rota: Rota, processes: Processes, command: str) -> None:
     rota("topics", "put", "orders", "-p", "1")

@@ -10,6 +10,7 @@ from tests.support.processes import Processes
 pytestmark = pytest.mark.processes
 
 
+@pytest.mark.thorough
 def test_a_topic_is_shown_at_each_change_until_it_is_deleted(rota: Rota, processes: Processes) -> None:
     rota("topics", "put", "words", "--partitions", "2")
     at = ("--url", rota.url, "--namespace", rota.namespace)
@@ -26,6 +27,7 @@ def test_a_topic_is_shown_at_each_change_until_it_is_deleted(rota: Rota, process
     assert "topic words is deleted" in shown
 
 
+@pytest.mark.thorough
 def test_a_group_that_is_not_there_is_named_and_waited_for(rota: Rota, processes: Processes) -> None:
     at = ("--url", rota.url, "--namespace", rota.namespace)
     watching = processes.rota("groups", "watch", "indexrs", *at, "-n", "1")

@@ -94,6 +94,7 @@ def fresh(sqlite_template: bytes, tmp_path: Path) -> SqliteFiles:
     return SqliteFiles(sqlite_template, tmp_path)
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(appends=APPENDS)
 def test_any_sequence_of_appends_leaves_the_same_in_memory_and_in_sqlite(

@@ -113,7 +113,7 @@ def test_what_is_to_be_hidden_stands_in_the_secret_of_the_release_alone() -> Non
 
 
 def test_nothing_but_the_secret_depends_on_what_it_holds() -> None:
-    """A digest in an annotation would let any caller that may read pods try out passwords, without a trace at Postgres."""
+    """A digest in an annotation would let callers that may read pods try out passwords, without a trace at Postgres."""
     one, other = (
         render(MINIMAL, values={"peer": {"existingSecret": "", "secret": secret * 32}}) for secret in ("a", "b")
     )

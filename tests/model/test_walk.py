@@ -22,6 +22,7 @@ DIES_IN_THE_WALK = (
 )
 
 
+@pytest.mark.thorough
 def test_everything_that_can_happen_in_seven_steps_is_right() -> None:
     walk = explore(depth=7)
 

@@ -293,6 +293,7 @@ def _all_lines(spans: Iterable[Span]) -> list[tuple[int, int]]:
 WRITERS, SHARDS, WRITES = 16, 16, 40
 
 
+@pytest.mark.thorough
 def test_a_cursor_over_ids_overlooks_lines_of_slow_writers_and_ours_none(postgres_dsn: str) -> None:
     """A serial number is drawn before its transaction commits; our numbers are drawn under the shard's lock."""
     asyncio.run(upgrade(postgres_dsn))

@@ -51,6 +51,7 @@ def test_a_generated_history_keeps_the_promises_and_has_troubles_of_many_kinds()
     assert [line.seq for line in lines] == list(range(1, len(lines) + 1))
 
 
+@pytest.mark.thorough
 def test_of_lines_whose_beginning_was_pruned_only_what_they_tell_is_judged() -> None:
     left = [line for line in ordered(generated()) if line.seq > 500]
     repeated = next(line for line in left if line.kind == "generation_completed")

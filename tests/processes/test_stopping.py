@@ -116,6 +116,7 @@ def test_a_second_signal_cancels_work_that_drains(group: Group) -> None:
     assert (group.journal()["member_left"], group.journal()["member_expired"]) == (1, 0)
 
 
+@pytest.mark.thorough
 def test_a_worker_is_replaced_without_a_gap_in_the_progress(group: Group) -> None:
     """A rolling deployment of dynamic workers: one is ended, and its replacement starts at once."""
     old, other = group.start("worker"), group.start("worker")
