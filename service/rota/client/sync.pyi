@@ -301,10 +301,10 @@ class Client:
                 each join (`rejoin` has the member join again); see `rota.client.Protocols`.
             assign: Called when this member leads; see `rota.client.Assign`. Not needed where each protocol is one by
                 which the server assigns (`server:...`).
-            without: Makes the member cooperative: it keeps its assignment while it joins, and its callbacks get only the
-                parts that are added and removed; see `rota.client.Without`. Its metadata must say what it holds, and `assign`
-                must give to no other member what one still holds: that member gives it up and joins again. It cannot be
-                static: after a restart in between, no member would join again.
+            without: Makes the member cooperative: it keeps its assignment while it joins, and its callbacks get the parts
+                alone that are added and removed; see `rota.client.Without`. Its metadata must say what it holds, and
+                `assign` must give to no other member what one still holds: that member gives it up and joins again. It
+                cannot be static: after a restart in between, no member would join again.
             session_timeout_ms: Time without a heartbeat after which the coordinator removes this member.
             heartbeat_interval_ms: Time between two heartbeats, at most half of the session timeout. By default a third
                 of it and at most 3 s; one that the coordinator parks, to answer at the next event, may take longer.
