@@ -37,7 +37,7 @@ test-all: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operat
 	$(BIN)/pytest -m "alone and not torture" $(ARGS) || [ $$? = 5 ] # 5: ARGS chose none of these
 
 coverage: .venv/dev.stamp ## Branches of the core that its own quick tests and a few simulated worlds reach; fails below 95 %
-	$(BIN)/pytest -q tests/unit tests/conformance tests/sim/test_seeds.py --cov --cov-fail-under=95 \
+	$(PYTEST) -q tests/unit tests/conformance tests/sim/test_seeds.py --cov --cov-fail-under=95 \
 		-k "not assignor and not support and not fuzz and not violates_anything"
 	$(BIN)/coverage report --include='*/rota/replica/*' --fail-under=95
 

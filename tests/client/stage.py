@@ -42,7 +42,7 @@ class Cable(InMemoryTransport):
         self.throttled_ms: int | None = None
         """The next request is refused, with so much patience asked for."""
         self.refused: list[tuple[type[Request], ErrorCode]] = []
-        """Of each of these the next request is refused so, and does not reach the coordinator."""
+        """Of each of these the next request whose answer is not lost is refused so, before the coordinator gets it."""
         self.requests: list[Request] = []
         self._under_way: set[asyncio.Task[Answer]] = set()
 
@@ -57,7 +57,7 @@ class Cable(InMemoryTransport):
             asked_ms, self.throttled_ms = self.throttled_ms, None
             return Received(refuse(request, ErrorCode.THROTTLED, "too much"), retry_after_ms=asked_ms)
         for kind, code in self.refused:
-            if isinstance(request, kind):
+            if isinstance(request, kind) and kind not in self.lost_answers:
                 self.refused.remove((kind, code))
                 return Received(refuse(request, code, "for the test"))
         if isinstance(request, CommitOffsets):

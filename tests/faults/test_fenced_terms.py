@@ -250,7 +250,7 @@ async def play(stage: Stage, hurts: tuple[Hurt, ...]) -> None:
     stage.cluster.verify()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 async def test_one_holder_a_term_when_an_owner_or_a_clock_fails(
     processes: Processes, tmp_path: Path, seed: int
 ) -> None:
