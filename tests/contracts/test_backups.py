@@ -18,8 +18,8 @@ from rota.group.rows import RowChanges
 from rota.pipeline.failures import WrongIncarnation
 from rota.pipeline.journal import open_journal
 from rota.pipeline.positions import Position
-from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
-from rota.storage import SqlStore, downgrade, upgrade
+from rota.replica.ports import Replica, StoreRefused, StoreUnavailable
+from rota.storage import SqlStore
 from rota.storage.backup import backup, restore
 from rota.storage.lost_facts import Lost, LostCommit, LostGroup
 from rota.storage.postgres_programs import connection_of
@@ -28,6 +28,7 @@ from rota.storage.restored import restored
 from rota.storage.urls import PostgresLocation, parse_store_url
 from tests.contracts.builders import a_batch, a_group, an_offset, image_of
 from tests.contracts.conftest import SHARD_COUNT
+from tests.contracts.restorable import append, claimed, opened, path_of, stop
 from tests.support.postgres import PostgresServer, binary
 
 MAX_INT32 = 2**31 - 1
@@ -51,32 +52,6 @@ async def store(url: str) -> AsyncIterator[SqlStore]:
     await append(store, await claimed(store), 3, 7)
     yield store
     await store.close()
-
-
-async def claimed(store: SqlStore, shard_id: int = 0, lease_ms: int = 60_000) -> ShardClaim:
-    (claim,) = await store.claim([shard_id], "r-1", "http://one", lease_ms, steal=True)
-    return claim
-
-
-async def append(store: SqlStore, claim: ShardClaim, generation_id: int, offset: int, after: int | None = None) -> None:
-    rows = RowChanges(groups=[a_group(generation_id=generation_id)], offsets=[an_offset(offset=offset)])
-    assert await store.append([a_batch(claim, after=after, rows=rows)]) == []
-
-
-async def stop(store: SqlStore) -> None:
-    """End the store's leases and its use of it, as a server does that stops."""
-    await store.release([ShardClaim(owner.shard_id, owner.epoch, 0) for owner in await store.owners()], "r-1")
-    await store.close()
-
-
-async def opened(url: str) -> SqlStore:
-    store = SqlStore(url)
-    await store.open(SHARD_COUNT)
-    return store
-
-
-def path_of(url: str) -> Path:
-    return Path(url.removeprefix("sqlite:///"))
 
 
 # --- a backup, and a restore of it ------------------------------------------------------------------
@@ -320,211 +295,6 @@ async def test_readers_of_the_journal_see_another_one(store: SqlStore, url: str)
     journal.bookmark("pipeline", journal.heads().end)
     (reader,) = await list_readers(url)
     assert (reader.other_journal, reader.unread) == (False, 0)
-
-
-# --- the file of an embedded store ------------------------------------------------------------------
-
-
-async def test_a_copy_of_the_file_is_known_by_the_note(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    store = await opened(sqlite_url)
-    await append(store, await claimed(store), 3, 7)
-    await store.close()
-    copy = path_of(sqlite_url).read_bytes()
-    again = await opened(sqlite_url)
-    await append(again, await claimed(again), 40, 9)
-    await again.close()
-    assert not again.went_back
-
-    path_of(sqlite_url).write_bytes(copy)
-
-    back = await opened(sqlite_url)
-    assert (back.went_back, (await claimed(back)).generation_floor) == (True, 1_000_040)
-    assert back.incarnation != store.incarnation
-    assert "the store went back to an earlier state" in caplog.text
-    await back.close()
-    once_more = await opened(sqlite_url)
-    assert not once_more.went_back
-    await once_more.close()
-
-
-async def test_a_copy_without_its_note_is_known(sqlite_url: str, tmp_path: Path) -> None:
-    """As on another machine: the original may have gone on."""
-    store = await opened(sqlite_url)
-    await append(store, await claimed(store), 3, 7)
-    file = await backup(sqlite_url, tmp_path / "copy.db")
-    await store.close()
-
-    copy = await opened(f"sqlite:///{file}")
-    raised = (copy.went_back, (await claimed(copy)).generation_floor)
-    await copy.close()
-    again = await opened(f"sqlite:///{file}")
-    await again.close()
-
-    assert raised == (True, 1_000_003)
-    assert copy.incarnation != store.incarnation
-    assert not again.went_back
-
-
-async def test_a_store_of_before_there_were_notes_is_no_copy(sqlite_url: str) -> None:
-    """Nor is one that no server has claimed yet."""
-    path = path_of(sqlite_url)
-    unclaimed = await opened(sqlite_url)
-    await unclaimed.close()
-    path.with_name("rota.db.lock").unlink()
-    store = await opened(sqlite_url)
-    await append(store, await claimed(store), 3, 7)
-    await store.close()
-    path.with_name("rota.db.lock").unlink()
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE shards SET claimed_epoch = 0, claimed_seq = 0")
-
-    upgraded = await opened(sqlite_url)
-    await upgraded.close()
-
-    assert not store.went_back
-    assert not upgraded.went_back
-
-
-async def test_a_renewal_is_enough_for_the_note(sqlite_url: str) -> None:
-    """A server that is killed closes nothing."""
-    store = await opened(sqlite_url)
-    copy = sqlite3.connect(":memory:")
-    with closing(copy), closing(sqlite3.connect(path_of(sqlite_url))) as live:
-        live.backup(copy)
-        claim = await claimed(store)
-        await append(store, claim, 3, 7)
-        await store.renew([claim], "r-1", 60_000)
-        lock = path_of(sqlite_url).with_name("rota.db.lock")
-        noted = lock.read_bytes()
-        await store.close()
-        with closing(sqlite3.connect(path_of(sqlite_url))) as target:
-            copy.backup(target)
-    lock.write_bytes(noted)
-
-    back = await opened(sqlite_url)
-
-    assert back.went_back
-    await back.close()
-
-
-async def test_a_file_of_before_a_restore_is_known_by_its_note(sqlite_url: str, tmp_path: Path) -> None:
-    store = await opened(sqlite_url)
-    file = await backup(sqlite_url, tmp_path / "copy")
-    await store.close()
-    await restored(sqlite_url)
-
-    path_of(sqlite_url).write_bytes(file.read_bytes())
-
-    back = await opened(sqlite_url)
-    assert (back.went_back, (await claimed(back)).generation_floor) == (True, 2_000_000)
-    await back.close()
-
-
-async def test_the_note_of_an_earlier_release_means_no_loss(sqlite_url: str) -> None:
-    store = await opened(sqlite_url)
-    await store.close()
-    path_of(sqlite_url).with_name("rota.db.lock").write_text(f"{store.incarnation}\n")
-
-    again = await opened(sqlite_url)
-
-    assert not again.went_back
-    await again.close()
-
-
-async def test_a_log_of_the_former_file_is_kept_beside_it(sqlite_url: str, tmp_path: Path) -> None:
-    """SQLite would take it for a part of the file that was put there."""
-    store = await opened(sqlite_url)
-    file = await backup(sqlite_url, tmp_path / "copy")
-    await append(store, await claimed(store), 41, 99)
-    path = path_of(sqlite_url)
-    left = {f"{path.name}{suffix}": Path(f"{path}{suffix}").read_bytes() for suffix in ("", "-wal")}
-    await store.close()
-    for name, content in left.items():
-        path.with_name(name).write_bytes(content)  # As a server that was killed leaves them.
-
-    done = await restore(sqlite_url, file, raise_by=1)
-
-    again = await opened(sqlite_url)
-    assert ((await image_of(again, 0)).last_seq, (await claimed(again)).generation_floor) == (0, 42)
-    with closing(sqlite3.connect(done.kept_as)) as former:
-        assert former.execute("SELECT max(generation_id) FROM groups").fetchone() == (41,)
-    await again.close()
-
-
-async def test_a_damaged_store_is_replaced_and_kept(sqlite_url: str, tmp_path: Path) -> None:
-    store = await opened(sqlite_url)
-    file = await backup(sqlite_url, tmp_path / "copy")
-    await append(store, await claimed(store), 41, 99)
-    await store.close()
-    path_of(sqlite_url).write_bytes(b"nothing that SQLite knows " * 400)
-
-    done = await restore(sqlite_url, file)
-
-    assert "not a database" in done.unreadable
-    assert Path(done.kept_as).read_bytes().startswith(b"nothing that SQLite knows")
-    # The note knew of generation 41.
-    assert {shard.generation_floor for shard in done.restored.shards} == {1_000_041}
-
-
-async def test_a_restore_that_was_ended_in_between_is_repeated(
-    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No start begins an empty store meanwhile, and the second attempt knows what the first one did."""
-    store = await opened(sqlite_url)
-    file = await backup(sqlite_url, tmp_path / "copy")
-    await append(store, await claimed(store), 41, 99)
-    await store.close()
-    path_of(sqlite_url).with_name("rota.db.lock").unlink()
-    with monkeypatch.context() as patched:
-        rename = Path.rename
-        patched.setattr(Path, "rename", lambda path, to: _ended() if path.suffix == ".restoring" else rename(path, to))
-        with pytest.raises(KeyboardInterrupt):
-            await restore(sqlite_url, file, raise_by=1)
-    with pytest.raises(StoreRefused, match="its file is gone"):
-        await upgrade(sqlite_url)
-
-    done = await restore(sqlite_url, file, raise_by=1)
-
-    assert {shard.generation_floor for shard in done.restored.shards} == {42}
-
-
-def _ended() -> None:
-    raise KeyboardInterrupt
-
-
-async def test_a_backup_of_an_earlier_release_is_upgraded(sqlite_url: str, tmp_path: Path) -> None:
-    store = await opened(sqlite_url)
-    await append(store, await claimed(store), 3, 7)
-    await store.close()
-    await downgrade(sqlite_url, "0007")
-    older = tmp_path / "older.db"
-    older.write_bytes(path_of(sqlite_url).read_bytes())
-
-    done = await restore(sqlite_url, older)
-
-    assert done.restored.shards[0].generation_floor == 1_000_003
-    assert older.read_bytes() == Path(done.kept_as).read_bytes()  # The backup itself stays as it is.
-
-
-@pytest.mark.parametrize("name", ["rota.db", "rota.db-wal", "rota.db.lock"])
-async def test_the_store_is_no_target_and_no_source(sqlite_url: str, name: str) -> None:
-    path = path_of(sqlite_url).with_name(name)
-
-    with pytest.raises(StoreRefused, match="is a file of the store itself"):
-        await backup(sqlite_url, path)
-    with pytest.raises(StoreRefused, match="is a file of the store itself"):
-        await restore(sqlite_url, path)
-
-
-async def test_a_file_that_is_no_store_is_not_backed_up(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
-        other.execute("CREATE TABLE notes (text)")
-
-    for name, says in (("other.db", "is no store of Rota"), ("typo.db", "there is no store")):
-        with pytest.raises(StoreRefused, match=says):
-            await backup(f"sqlite:///{tmp_path / name}", tmp_path / "copy")
-
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.db"]
 
 
 # --- Postgres and its programs ----------------------------------------------------------------------
