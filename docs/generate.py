@@ -117,7 +117,7 @@ def settings() -> str:
         table(("variable", "default"), limits),
         "## Budgets for callers that are not known yet",
         "By the environment only. `_PER_SOURCE` is for one address (that which a trusted proxy names), `_IN_ALL` for "
-        "all; each process has its own. What is refused is counted by `rota_over_budget_total`, by the budget's name.",
+        "all; each process has its own. `rota_over_budget_total` counts refusals by the budget's name.",
         table(("variable", "default", "of what", "beyond"), _budgets()),
     )
 

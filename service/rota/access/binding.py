@@ -1,4 +1,4 @@
-"""Member identities that are tied to the pod whose token calls: nobody joins or heartbeats in another pod's name.
+"""Member identities that are tied to the pod whose token calls: no pod joins or heartbeats in the name of another.
 
 A member identity is a `group_instance_id`, or a `client_id` where there is none. It is a pod's where it is one of the
 names below, or begins with one of them and a colon, so that one pod can hold several members (ADR 48):

@@ -1,4 +1,4 @@
-"""From what a token's issuer says to who calls: OIDC claims, Kubernetes service accounts and reviews."""
+"""The caller that a token names: OIDC claims, Kubernetes service accounts and reviews."""
 
 from __future__ import annotations
 

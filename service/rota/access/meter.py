@@ -12,7 +12,7 @@ _Name = tuple[str, str]
 """A namespace, and a group or topic in it."""
 _NOTHING = Stored()
 _LOOKS = 2
-"""What was made is forgotten when the store has still not shown it at its second look."""
+"""A new group or topic is forgotten where the store does not show it at the second look."""
 _OPEN = ("max_parked", "max_watches", "max_streams")
 _KEPT = 10
 """One of so many places of a namespace is kept for callers that have less than an equal share of them."""

@@ -17,14 +17,14 @@ from rota.protocol import messages as m
 PREFIX_OF_IPV6 = 64
 """A caller with IPv6 has all addresses of such a network, so they are one source."""
 REPLACED_BYTES = 1_024
-"""A member of a full namespace may still rejoin and sync with so much, as that replaces what is stored."""
+"""A member of a full namespace may still rejoin and sync with so much, as that replaces its former bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
     """What a namespace or a caller may take; None for as much as there is.
 
-    What is stored counts in the whole store. What is open, and both rates, count at each replica.
+    Stored groups, topics and bytes count in the whole store. Open calls, and both rates, count at each replica.
     """
 
     max_groups: int | None = None
@@ -89,7 +89,7 @@ class Stored:
     by_caller: Mapping[str, Held] = field(default_factory=dict)
 
     def of_caller(self, subject: str, groups: frozenset[str], topics: frozenset[str]) -> Stored:
-        """What is the caller's: what its members have, and the groups and topics that it made."""
+        """The caller's part: the bytes of its members, and the groups and topics that it made."""
         held, made = self.by_caller.get(subject, Held()), groups & self.groups
         octets = held.bytes + sum(self.offset_bytes.get(group, 0) for group in made)
         return Stored(held.groups | made, held.members, self.instances, topics & self.topics, octets)

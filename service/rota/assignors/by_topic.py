@@ -39,7 +39,7 @@ def by_topic(
 ) -> Shares:
     """Assign the topics of each rule by its strategy, which sees these topics alone.
 
-    The first rule that matches a topic counts. Rules of one strategy are dealt with together: topics that
+    The first rule that matches a topic counts. Rules of one strategy are assigned together: topics that
     `copartitioned` shall keep side by side may be named by several. A topic that no rule matches has no member.
     """
     topics_by: dict[str, set[str]] = {}

@@ -58,7 +58,7 @@ class PartitionStrategy(Protocol):
 
     All members register it, and list its name. `assign` runs in the member that leads, or in the server where members
     list `server:` and the name. It must be pure: the same group gives the same assignment, whatever the order of the
-    members. What it raises fails the generation for all members, with its text.
+    members. An exception fails the generation for all members, with its text.
     """
 
     name: str

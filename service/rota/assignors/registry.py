@@ -109,7 +109,7 @@ ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(
 
 
 class BrokenStrategy(ValueError):
-    """What was to be registered cannot be a strategy; the message says why."""
+    """An object cannot be registered as a strategy; the message says why."""
 
 
 def register_strategy(own: PartitionStrategy) -> None:

@@ -62,7 +62,7 @@ def create(
     store: Store = None,
     file: File = None,
 ) -> None:
-    """Make a token and print it, this once. Only its digest is kept. It expires after 90 days, unless told otherwise.
+    """Make a token and print it, this once. Only its digest is kept. It expires after 90 days by default.
 
     With --out a file takes the token, which no other user of the machine can read, whatever the umask says; a file
     that is there is replaced.

@@ -359,6 +359,6 @@ def _place(item: OffsetToCommit) -> TopicPartition:
 
 
 def _kept(former: OffsetToCommit, item: OffsetToCommit, error: BaseException) -> OffsetToCommit:
-    """What is stored after a commit of `item` failed. If it may have been made, a lower one takes progress back."""
+    """The offset to store after a commit of `item` failed: no lower one than `item`, if that may have been made."""
     may_be_made = isinstance(error, CoordinatorUnreachable) and error.was_sent
     return item if may_be_made and item.offset > former.offset else former

@@ -26,7 +26,7 @@ class Generation:
 
 
 Assign: TypeAlias = Callable[[Generation], Assignments]
-"""`assign(generation)` returns the assignment of each member by member id. All members get what it raises.
+"""`assign(generation)` returns the assignment of each member by member id. All members get the text of an exception.
 
 A plain function runs on the event loop: one that takes longer than a moment should be async and use a thread.
 """

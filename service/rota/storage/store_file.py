@@ -40,7 +40,7 @@ _NOTHING = Floor(0, 0)
 class FileLock:
     """An exclusive lock on `PATH.lock`, held from `acquire` to `release`.
 
-    While it is held no other service can write the store, so whoever holds it knows that every
+    While it is held no other service can write the store, so its holder knows that every
     former owner of a shard is gone. The file stays when the lock is released: to delete it would let two
     processes lock two files of one name. It holds a note, by which a store that was deleted is missed.
     """

@@ -40,7 +40,7 @@ def parser_of_seeds(prog: str, description: str | None) -> argparse.ArgumentPars
 def side_by_side(run: Callable[[range], AnySums], total: AnySums, seeds: range, jobs: int, chunk: int) -> AnySums:
     """Add to `total` what `run` returns for all seeds, `chunk` of them at a time, in several processes.
 
-    It reports to standard error once a minute, so that a run that is cut off has not lost what it found.
+    It reports to standard error once a minute, so that the violations of a run that is cut off are not lost.
     """
     chunks = [seeds[start : start + chunk] for start in range(0, len(seeds), chunk)]
     next_report = time.monotonic() + _SECONDS_BETWEEN_REPORTS

@@ -141,7 +141,7 @@ class SetbackStore(SimulatedStore):
 
 
 class SetbackRules(World):
-    """The setbacks of a world, and the rules about them. What is drawn for it has a stream of its own."""
+    """The setbacks of a world, and the rules about them. Its random numbers have a stream of their own."""
 
     store: SetbackStore
 

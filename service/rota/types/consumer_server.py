@@ -30,7 +30,8 @@ _PATTERN_END: Final = "*"
 def assigns(protocol_name: str) -> bool:
     """Whether the name is `server:` and a strategy.
 
-    Not a cooperative one: a member that is assigned here need not know that it must ask once more for what is withheld.
+    Not a cooperative one: a member that is assigned here need not know that it must join once more for partitions that
+    were withheld.
     """
     name = protocol_name.removeprefix(PREFIX)
     try:

@@ -3,7 +3,7 @@
 A subscription is `{"topics": ["orders", "audit-*"], "rack": "r1", "capacity": 2, "owned": {"orders": [0, 1]}}`, where
 only `topics` must be there and a name that ends in `*` stands for all topics that begin so. An assignment is
 `{"topics": {"orders": [0, 1]}}`. Both may have `"user_data": {"version": 1, "data": "<base64>"}`, for strategies of the
-user's own. Kafka's bytes never begin with a brace, so the two are told apart by that.
+user's own. Kafka's bytes never begin with a brace, so the first byte distinguishes the two.
 """
 
 from __future__ import annotations

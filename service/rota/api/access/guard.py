@@ -153,11 +153,11 @@ class Guard:
         return self.open_work.hold(self.current(), check, end)
 
     def admit_needing(self, need: Need) -> None:
-        """The same for what is no request of the protocol."""
+        """The same for an operation that is no request of the protocol."""
         self.current().check_ever((need,))
 
     def admit_to(self, need: Need, namespace: str, group_id: str) -> None:
-        """The same for what is no request of the protocol."""
+        """The same for an operation that is no request of the protocol."""
         self.current().check(need, namespace, group_id)
 
     def admit_to_server(self, need: Need) -> None:

@@ -26,7 +26,7 @@ STREAM = ("max_streams",)
 
 
 class _Asked(NamedTuple):
-    """A meter that an operation asks, and what it is of."""
+    """A meter that an operation asks, with its namespace or caller."""
 
     scope: str
     name: str
@@ -78,7 +78,7 @@ class Meters:
         return refusal
 
     def settle(self, caller: str, request: Request, reply: Reply) -> None:
-        """Count what only the answer to a request tells: heartbeats that no member has sent."""
+        """Count heartbeats that no member has sent, which the answer to a request shows."""
         now_ms = self._now_ms()
         if self._has_quotas(now_ms) and (strangers := self._known.settle(caller, request, reply)):
             self._count_strangers(self._asked(caller, request.namespace, now_ms), caller, strangers, now_ms)

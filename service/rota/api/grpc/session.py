@@ -185,7 +185,7 @@ class Session:
             await self._wake.wait()
 
     async def _end_if_rejected(self) -> None:
-        """End the stream as a new one would be; what is unread may be about groups that the caller may not see."""
+        """End the stream as a new one would be; unread messages may be about groups that the caller may not see."""
         if self._rejection is not None:
             self._calls.metrics.request_answered(OPERATION, self._rejection.code)
             await abort(self._context, self._rejection)

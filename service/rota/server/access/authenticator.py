@@ -38,7 +38,7 @@ class Unanswered(Refused):
 
 
 class Overloaded(Unanswered):
-    """Nobody is asked now: the caller should come again a little later."""
+    """No issuer is asked now: the caller should come again a little later."""
 
 
 class Tokens(Protocol):
@@ -217,7 +217,7 @@ class _Identities:
 
 
 def _key(credentials: Credentials) -> bytes | Caller | None:
-    """Not the secret itself: what is kept for long should not be one.
+    """Not the secret itself, which should not be kept for long.
 
     Of a certificate the caller with its expiry: the same caller's next certificate is good for longer.
     """
