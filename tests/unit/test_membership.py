@@ -214,6 +214,17 @@ def test_followers_of_a_failed_assignment_back_off_further_each_time() -> None:
     assert (first_ms, bench.pause_ms()) == (100, 200)
 
 
+def test_pauses_of_failed_assignments_do_not_cost_the_session() -> None:
+    bench = a_joined_follower()
+    pauses_ms = []
+    for generation_id in range(2, 10):
+        bench.answered(SyncReply(ErrorCode.ASSIGNMENT_FAILED, detail="no topics"))
+        pauses_ms.append(bench.pause_ms())
+        bench.answered(joined(generation_id))
+
+    assert max(pauses_ms) == SETTINGS.rejoin_backoff_cap_ms == SESSION_MS // 3
+
+
 def test_a_sync_brings_the_assignment() -> None:
     bench = a_stable_follower()
     assert bench.events == [Assigned(1, "range", "m-0", False, b"share", fencing_token(1))]

@@ -14,7 +14,6 @@ class Pace:
     """Nothing is sent before `not_before_ms`."""
 
     def __init__(self, settings: MembershipSettings) -> None:
-        self._hurried_cap_ms = settings.heartbeat_backoff_cap_ms
         self._longest_retry_after_ms = min(LONGEST_RETRY_AFTER_MS, max(REQUEST_TIMEOUT_MS, settings.session_timeout_ms))
         self._backoff = Backoff(settings.backoff_first_ms, settings.backoff_cap_ms)
         self.not_before_ms = 0
@@ -32,9 +31,9 @@ class Pace:
     def at_once(self, now_ms: int) -> None:
         self.not_before_ms = now_ms
 
-    def pause(self, now_ms: int, jitter: float, *, hurries: bool) -> None:
-        """After one more failure. Who `hurries` has something that a long pause would cost it."""
-        self.not_before_ms = now_ms + self._backoff.next_ms(jitter, self._hurried_cap_ms if hurries else None)
+    def pause(self, now_ms: int, jitter: float, cap_ms: int) -> None:
+        """After one more failure, for at most `cap_ms`."""
+        self.not_before_ms = now_ms + self._backoff.next_ms(jitter, cap_ms)
 
     def pending(self, sent_at_ms: int, now_ms: int) -> None:
         """A parked call ended without news: call again at once, but not in a loop where parking does not work."""

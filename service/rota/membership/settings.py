@@ -91,3 +91,8 @@ class MembershipSettings:
     def heartbeat_backoff_cap_ms(self) -> int:
         """Back-off between heartbeats must not eat the session that they are to save."""
         return min(self.backoff_cap_ms, self.session_timeout_ms // 10)
+
+    @property
+    def rejoin_backoff_cap_ms(self) -> int:
+        """The same between joins of a member that has an id: its session runs at the coordinator meanwhile."""
+        return min(self.backoff_cap_ms, self.session_timeout_ms // 3)

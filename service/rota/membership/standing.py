@@ -139,8 +139,14 @@ class Standing:
         return reply.error is ErrorCode.NONE and bool(reply.state) and self.has_synced
 
     def pause(self, now_ms: int, jitter: float) -> None:
-        hurries = self.state in IN_GENERATION or self.assignment is not None
-        self.pace.pause(now_ms, jitter, hurries=hurries)
+        """Before the next call, after a failure. A pause must not cost the member its session."""
+        if self.state in IN_GENERATION or self.assignment is not None:
+            cap_ms = self.settings.heartbeat_backoff_cap_ms
+        elif self.member_id:
+            cap_ms = self.settings.rejoin_backoff_cap_ms
+        else:
+            cap_ms = self.settings.backoff_cap_ms
+        self.pace.pause(now_ms, jitter, cap_ms)
 
     # --- out of a generation ------------------------------------------------------------------
 
