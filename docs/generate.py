@@ -116,8 +116,8 @@ def settings() -> str:
         "By the environment only; the default of each is what protocol.md says.",
         table(("variable", "default"), limits),
         "## Budgets for callers that are not known yet",
-        "By the environment only. `_PER_SOURCE` is for one address (that which a trusted proxy names), `_IN_ALL` for "
-        "all; each process has its own. `rota_over_budget_total` counts refusals by the budget's name.",
+        "By the environment only. `_PER_SOURCE` is for one address (that which a trusted proxy names), or one /64 "
+        "network of IPv6; `_IN_ALL` is for all. Each process has its own. `rota_over_budget_total` counts refusals.",
         table(("variable", "default", "of what", "beyond"), _budgets()),
     )
 

@@ -375,6 +375,17 @@ def meters_for(**quota: int) -> Meters:
     return Meters(Given(token_noisy=Quota(**quota)), Limits(), Clock())
 
 
+def test_the_log_names_the_caller_that_a_quota_refuses(caplog: pytest.LogCaptureFixture) -> None:
+    meters = meters_for(requests_per_s=5)
+
+    for n in range(11):
+        meters.refusal_of("token:noisy", m.DescribeGroup(f"n{n}", "g"))
+
+    assert [(line.message, vars(line)["caller"], vars(line)["quota"]) for line in caplog.records] == [
+        ("over quota", "token:noisy", "requests_per_s")
+    ]
+
+
 def test_a_callers_quota_holds_in_all_namespaces_and_for_that_caller() -> None:
     meters, counted = meters_for(requests_per_s=5), list[tuple[str, str]]()
     meters.refused = lambda scope, quota: counted.append((scope, quota))

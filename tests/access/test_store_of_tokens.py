@@ -205,11 +205,21 @@ async def test_an_unknown_token_makes_a_server_look_at_once_but_not_again_and_ag
     tokens = StoredTokens(table)
 
     await tokens.look_again("id1")
-    for made_up in range(50):
-        await tokens.look_again(f"made-up-{made_up}")
+    await asyncio.gather(*(tokens.look_again(f"made-up-{made_up}") for made_up in range(50)))
 
     assert tokens.record("id1") == RECORD
-    assert table.looks == 1
+    assert table.looks == 2
+
+
+async def test_a_token_made_right_after_a_look_is_known_to_its_first_call() -> None:
+    table = Table()
+    tokens = StoredTokens(table)
+    await tokens.look_again("id1")
+    table.records.append(RECORD)
+
+    await tokens.look_again("id1")
+
+    assert tokens.record("id1") == RECORD
 
 
 async def test_while_the_store_is_away_known_tokens_stay() -> None:

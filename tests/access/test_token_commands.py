@@ -99,7 +99,7 @@ def test_a_revocation_in_the_store_ends_open_work_within_3_s(
     server.start_and_wait()
     token = rota("token", "create", "ci", "--allow", "member", "--namespace", "team-a", "--store", store).out.strip()
     headers, place = {"authorization": f"Bearer {token}"}, f"{server.url}/v1/namespaces/team-a"
-    is_open = threading.Barrier(3)
+    is_open = threading.Barrier(3, timeout=30)
 
     def park() -> tuple[int, float]:
         is_open.wait()

@@ -207,7 +207,7 @@ def a_rebalance_is_not_joined(patch: Patch) -> None:
 
 @plant("the check", "busy", 2, 4)
 def failures_are_repeated_at_once(patch: Patch) -> None:
-    patch(pace.Pace, "pause", lambda self, now_ms, _jitter, **_options: self.at_once(now_ms))
+    patch(pace.Pace, "pause", lambda self, now_ms, *_arguments: self.at_once(now_ms))
 
 
 # --- strategies of the user's own -----------------------------------------------------------------

@@ -7,6 +7,7 @@ import ssl
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,15 @@ async def test_the_oldest_silent_connection_of_a_source_gives_way() -> None:
 
         assert [await server.ask(line) for line in silent[4:]] == [200] * 5
         assert server.refused == {"silent_connections": 4}
+
+
+def test_hosts_of_one_ipv6_network_are_one_source() -> None:
+    closed: list[str] = []
+    connections = Connections(BUDGETS, MOST, lambda _: None)
+    for host in (*(f"2001:db8::{n}" for n in range(6)), "2001:db8:0:1::1", "192.0.2.7"):
+        connections.enter(host, partial(closed.append, host))
+
+    assert closed == ["2001:db8::0"]
 
 
 async def test_a_source_that_has_most_gives_way_to_others() -> None:

@@ -9,7 +9,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How much one source address may have, and all of them together."""
+    """How much one source (`rota.access.sources`) may have, and all of them together."""
 
     per_source: int
     in_all: int

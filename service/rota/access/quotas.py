@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from ipaddress import IPv6Address, ip_address, ip_network
 
 from rota.access.caller import ANONYMOUS_SUBJECT
 from rota.access.rules import ANY
+from rota.access.sources import source_of
 from rota.protocol import messages as m
 
-PREFIX_OF_IPV6 = 64
-"""A caller with IPv6 has all addresses of such a network, so they are one source."""
 REPLACED_BYTES = 1_024
 """A member of a full namespace may still rejoin and sync with so much, as that replaces its former bytes."""
 
@@ -114,22 +111,10 @@ def quota_of(quotas: Mapping[str, Quota], name: str) -> Quota | None:
 
 
 def payer_of(subject: str, origin: str) -> str:
-    """The name under which a caller's use is counted: its subject, or the source address where it has proven none."""
+    """The name under which a caller's use is counted: its subject, or its source where it has proven none."""
     if subject != ANONYMOUS_SUBJECT or not origin:
         return subject
     return f"{ANONYMOUS_SUBJECT} {source_of(origin)}"
-
-
-@lru_cache(10_000)
-def source_of(host: str) -> str:
-    """An address as one source: IPv4 as it is, IPv6 by its network."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return host
-    if not isinstance(address, IPv6Address) or address.ipv4_mapped:
-        return str(getattr(address, "ipv4_mapped", None) or address)
-    return str(ip_network((int(address), PREFIX_OF_IPV6), strict=False))
 
 
 def may_park(request: m.Request) -> bool:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from rota.access.budgets import Budgets, Share
+from rota.access.sources import source_of
 from rota.server.settings import Settings
 
 FILES_OF_OURS = 128
@@ -83,14 +84,14 @@ class Connections:
 
     def enter(
         self,
-        source: str,
+        host: str,
         close: Callable[[], None],
         is_idle: Callable[[], bool] = lambda: True,
         *,
         shakes_hands: bool = False,
     ) -> Connection:
         """Count a connection that was accepted, and close others where that is too many."""
-        entered = Connection(self, source, close, is_idle)
+        entered = Connection(self, source_of(host), close, is_idle)
         if len(self._open) >= self._most:
             self._make_room()
         entered.only_probes = len(self._open) >= self._most

@@ -14,6 +14,7 @@ from rota.access.caller import ANONYMOUS, Caller
 from rota.access.certificates import CERTIFICATE
 from rota.access.document import AccessDocument
 from rota.access.rules import Decision, decide, may_ever
+from rota.access.sources import source_of
 from rota.observability.refusals import log_refusal
 from rota.protocol.errors import ErrorCode, RejectedRequest
 
@@ -163,7 +164,7 @@ class Identity:
     def _log(self, detail: str) -> bool:
         """Note in the log that the caller was refused; False where the log had too many such lines just now."""
         subject = self.caller.subject
-        return log_refusal(_log, "refused", f"{subject} {ORIGIN.get()}", subject=subject, detail=detail)
+        return log_refusal(_log, "refused", f"{subject} {source_of(ORIGIN.get())}", subject=subject, detail=detail)
 
     @property
     def _code(self) -> ErrorCode:

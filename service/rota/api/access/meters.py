@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from rota.access.known_members import Beats, KnownMembers
 from rota.access.meter import Meter
 from rota.access.quotas import Quota, Stored, Taken, quota_of
 from rota.api.access.identity import Policy
+from rota.observability.refusals import log_refusal
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, HeartbeatMany, Reply, Request
 
@@ -23,6 +25,8 @@ PARKED = ("max_parked",)
 WATCH = ("max_watches", "max_parked")
 """A watch is parked for as long as it lasts."""
 STREAM = ("max_streams",)
+
+_log = logging.getLogger(__name__)
 
 
 class _Asked(NamedTuple):
@@ -60,7 +64,7 @@ class Meters:
             return ""
         if isinstance(request, Heartbeat | HeartbeatMany):
             return self._refusal_of_heartbeats(asked, caller, request, now_ms)
-        return self._first(asked, lambda meter: meter.refusal_of(caller, request, now_ms))
+        return self._first(asked, caller, lambda meter: meter.refusal_of(caller, request, now_ms))
 
     def refusal_of_answered(self, caller: str, request: Beats, reply: Reply) -> str:
         """The same for heartbeats that were answered from memory."""
@@ -72,8 +76,8 @@ class Meters:
             return ""
         asked = self._asked(caller, request.namespace, now_ms)
         if not strangers:
-            return self._first(asked, lambda meter: meter.refusal_of_call(caller, now_ms))
-        refusal = self._first(asked, lambda meter: meter.refusal_of_strangers(caller, now_ms))
+            return self._first(asked, caller, lambda meter: meter.refusal_of_call(caller, now_ms))
+        refusal = self._first(asked, caller, lambda meter: meter.refusal_of_strangers(caller, now_ms))
         self._count_strangers(asked, caller, 0 if refusal else strangers, now_ms)
         return refusal
 
@@ -87,13 +91,15 @@ class Meters:
         """The same for an operation that is no request of the protocol; without a namespace where it is about none."""
         now_ms = self._now_ms()
         asked = self._asked(caller, namespace, now_ms)
-        return self._first(asked, lambda meter: meter.refusal_of_call(caller, now_ms))
+        return self._first(asked, caller, lambda meter: meter.refusal_of_call(caller, now_ms))
 
     def refusal_of_opening(self, caller: str, kind: tuple[str, ...], namespace: str = "") -> str:
         """The same for something that stays open, and is a request as well."""
         now_ms = self._now_ms()
         asked = self._asked(caller, namespace, now_ms)
-        return self._first(asked, lambda m: m.refusal_of_call(caller, now_ms) or m.refusal_of_opening(caller, *kind))
+        return self._first(
+            asked, caller, lambda m: m.refusal_of_call(caller, now_ms) or m.refusal_of_opening(caller, *kind)
+        )
 
     @contextmanager
     def holding(self, caller: str, kind: tuple[str, ...], namespace: str = "") -> Iterator[None]:
@@ -141,19 +147,20 @@ class Meters:
     def _refusal_of_heartbeats(self, asked: list[_Asked], caller: str, request: Beats, now_ms: int) -> str:
         in_time = self._known.note(caller, request, now_ms)
         if not self._known.knows_all(caller, request):
-            return self._first(asked, lambda meter: meter.refusal_of_strangers(caller, now_ms))
-        return "" if in_time else self._first(asked, lambda meter: meter.refusal_of_call(caller, now_ms))
+            return self._first(asked, caller, lambda meter: meter.refusal_of_strangers(caller, now_ms))
+        return "" if in_time else self._first(asked, caller, lambda meter: meter.refusal_of_call(caller, now_ms))
 
     @staticmethod
     def _count_strangers(asked: list[_Asked], caller: str, heartbeats: int, now_ms: int) -> None:
         for each in asked if heartbeats else ():
             each.meter.count_strangers(caller, heartbeats, now_ms)
 
-    def _first(self, asked: list[_Asked], refusal_of: Callable[[Meter], str]) -> str:
+    def _first(self, asked: list[_Asked], caller: str, refusal_of: Callable[[Meter], str]) -> str:
         for scope, name, meter in asked:
             limit = refusal_of(meter)
             if limit:
                 self.refused(scope, limit)
+                log_refusal(_log, "over quota", f"{scope} {name}", scope=scope, of=name, quota=limit, caller=caller)
                 return f"the quota of {scope} {name}: {meter.quota.explain(limit)}"
         return ""
 

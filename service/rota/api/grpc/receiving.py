@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from rota.access.budgets import Budgets
 from rota.access.proxies import Proxies
+from rota.access.sources import source_of
 from rota.api.access.guard import Admission, Guard
 from rota.api.access.identity import ORIGIN
 from rota.api.grpc.calls import Context, client_of
@@ -57,7 +58,7 @@ class Receiver:
 
     async def _receive(self, context: Context) -> bytes | None:
         """The next message, None after the last one."""
-        source = ORIGIN.get() or client_of(context, self._proxies)
+        source = source_of(ORIGIN.get() or client_of(context, self._proxies))
         return _bytes(await (self._unproven if self._lacks_proof() else self._proven).receive(source, context.read))
 
     def _lacks_proof(self) -> bool:

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 from starlette.types import Message, Receive, Scope
 
 from rota.access.budgets import BUDGETS, Share
+from rota.access.sources import source_of
 from rota.api.http.rendered import CallerGone, Header, HttpRefusal
 from rota.api.http.shapes import NO_QUERY
 from rota.api.large import ON_THE_LOOP_BYTES, read_large
@@ -32,7 +33,7 @@ async def receive_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
         message = await receive()
         body: bytes | None = _chunk(message)
         if message.get("more_body", False):
-            body = await _read_in_time(body or b"", receive, max_bytes, source_of(scope))
+            body = await _read_in_time(body or b"", receive, max_bytes, source_of(_host_of(scope)))
         if body is not None and len(body) <= max_bytes:
             return body
     await _discard(receive)
@@ -163,7 +164,7 @@ def bound_bodies(share: Share, over_budget: Callable[[], object]) -> None:
     _under_way.share, _under_way.over_budget = share, over_budget
 
 
-def source_of(scope: Scope) -> str:
+def _host_of(scope: Scope) -> str:
     """The address that a request comes from, past proxies that are trusted."""
     client = scope.get("client")
     return client[0] if client else ""

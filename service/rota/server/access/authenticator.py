@@ -12,6 +12,7 @@ from typing import Protocol
 
 from rota.access.caller import Caller
 from rota.access.claims import Issuer
+from rota.access.sources import source_of
 from rota.access.tokens import MalformedToken, Presented, TokenRecord, is_ours, parse, refusal_of
 from rota.api.access.identity import NO_CREDENTIALS, ORIGIN, Credentials, Identity, Policy, nobody
 from rota.observability.refusals import log_refusal
@@ -99,7 +100,7 @@ class ServerAuthenticator:
         return identity
 
     def _refuse(self, credentials: Credentials, refused: Refused, issuers: tuple[Issuer, ...]) -> Identity:
-        log_refusal(_log, "credentials were refused", ORIGIN.get(), detail=str(refused))
+        log_refusal(_log, "credentials were refused", source_of(ORIGIN.get()), detail=str(refused))
         if isinstance(refused, Overloaded):
             return nobody(self.policy, str(refused), ErrorCode.THROTTLED)
         identity = nobody(self.policy, str(refused))

@@ -15,6 +15,7 @@ import httpx
 
 from rota.access.budgets import BUDGETS, Budgets
 from rota.access.claims import Issuer
+from rota.access.sources import source_of
 from rota.api.access.identity import ORIGIN
 from rota.observability.refusals import log_refusal
 from rota.server.access.authenticator import Overloaded, Unanswered
@@ -96,7 +97,7 @@ class Reviews:
             task.exception()  # all that waited for it may be gone
 
     async def _ask(self, token: str) -> dict[str, Any]:
-        with self._budget.one(ORIGIN.get()):
+        with self._budget.one(source_of(ORIGIN.get())):
             try:
                 return await self._review(token)
             except (OSError, httpx.HTTPError, ValueError, KeyError, TypeError) as error:

@@ -15,7 +15,7 @@ from rota.server.access.token_files import by_id
 LOOK_EVERY_S = 1.0
 """So long a revoked token may go on at a replica; where work is open with it, one sweep longer."""
 LEAST_PAUSE_S = 0.25
-"""Between two looks that unknown tokens have caused: whoever makes them up must not load the store."""
+"""Between looks that unknown tokens cause: all that come in this time share one, so they do not load the store."""
 NOTE_USE_EVERY_MS = 300_000
 """What is kept of a token's last use is no finer than this: that is one write for a token, not one for each replica."""
 
@@ -37,7 +37,7 @@ class StoredTokens:
         self._table = table
         self._records: dict[str, TokenRecord] = {}
         self._used_at_ms: dict[str, int] = {}
-        self._looked_at = 0.0
+        self._looked_at = -LEAST_PAUSE_S
         self._looking = asyncio.Lock()
 
     def record(self, token_id: str) -> TokenRecord | None:
@@ -48,10 +48,13 @@ class StoredTokens:
         self._used_at_ms[token_id] = at_ms
 
     async def look_again(self, token_id: str) -> None:
-        """The token is not known: perhaps it was created a moment ago."""
+        """The token is not known: perhaps it was created just now. Returns after a look that began since the call."""
+        called_at = time.monotonic()
         async with self._looking:
-            if token_id not in self._records and time.monotonic() - self._looked_at >= LEAST_PAUSE_S:
-                await self._look()
+            if token_id in self._records or self._looked_at > called_at:
+                return
+            await asyncio.sleep(self._looked_at + LEAST_PAUSE_S - time.monotonic())
+            await self._look()
 
     async def keep_looking(self) -> None:
         """Run for as long as the server does."""
