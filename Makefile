@@ -15,7 +15,7 @@ GROUPS ?= 50000
 # How long each half of `make torture` takes, about, and all of `make fuzz`.
 MINUTES ?= 10
 PYTEST := $(BIN)/pytest -n $(JOBS) --dist worksteal
-TORTURE = ROTA_MINUTES=$(MINUTES) $(BIN)/python -m pytest -p tests.support.torture
+TORTURE = ROTA_MINUTES=$(MINUTES) $(BIN)/python -m pytest -o faulthandler_timeout=0 -p tests.support.torture
 
 # Hundreds of processes start from these sources: they compile them once.
 unexport PYTHONDONTWRITEBYTECODE

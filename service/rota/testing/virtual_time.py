@@ -122,3 +122,12 @@ def run_in_virtual_time(main: Callable[[], Coroutine[Any, Any, Outcome]], *, mos
             return runner.run(main())
         finally:
             loop.most_turns += most_turns  # For ending what still runs.
+            _end_all(loop)
+
+
+def _end_all(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel every task, and those that it makes while it ends: the runner would drop these before their first step."""
+    while tasks := asyncio.all_tasks(loop):
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
