@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -22,6 +23,7 @@ from tests.deploy.proxies import SAMPLES, Proxy
 from tests.grpc.clients import stub
 from tests.support.ports import free_port
 from tests.support.processes import Processes
+from tests.support.relay import carry
 
 pytestmark = pytest.mark.processes
 
@@ -97,9 +99,14 @@ async def test_no_spelling_of_the_metrics_passes_a_proxy(
 
 async def answer_to_a_line(port: int, path: str) -> bytes:
     """The answer to a path that no client library has touched."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    return await answer_to(port, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+
+
+async def answer_to(port: int, request: bytes, source: str = "127.0.0.1") -> bytes:
+    """All that comes back until the connection is closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
     try:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        writer.write(request)
         async with asyncio.timeout(30):
             return await reader.read()
     finally:
@@ -158,6 +165,76 @@ async def test_a_proxy_says_where_a_member_is(name: str, server: Server, process
         described = (await client.get(url)).json()
 
     assert [member["host"] for member in described["members"]] == ["127.0.0.2"]
+
+
+FOREIGN = "203.0.113.9"
+FORGED = {
+    "X-Forwarded-For": FOREIGN,
+    "X-Real-IP": FOREIGN,
+    "True-Client-IP": FOREIGN,
+    "Forwarded": f"for={FOREIGN}",
+    "X-Forwarded-Host": FOREIGN,
+}
+"""Headers by which a caller may claim to come from another address."""
+JOIN = b'{"protocol_type": "leader", "protocols": [{"name": "single"}], "group_instance_id": "i", "client_id": "c"}'
+
+
+@pytest.mark.parametrize("name", PROXIES)
+@pytest.mark.parametrize("place", ["header", "trailer"])
+async def test_no_header_and_no_trailer_forges_a_source_through_a_proxy(
+    place: str, name: str, server: Server, processes: Processes, tmp_path: Path
+) -> None:
+    proxy = Proxy(name, processes, tmp_path, http=server.http, grpc=server.grpc)
+    group = f"forged-by-{place}-through-{name}"
+    forged = "".join(f"{header}: {value}\r\n" for header, value in FORGED.items())
+    headers, trailers = (forged, "") if place == "header" else ("Trailer: X-Forwarded-For\r\n", forged)
+    request = (
+        f"POST /v1/namespaces/default/groups/{group}/join HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n{headers}\r\n"
+        f"{len(JOIN):x}\r\n{JOIN.decode()}\r\n0\r\n{trailers}\r\n"
+    )
+
+    answer = await answer_to(proxy.http, request.encode(), "127.0.0.2")
+
+    # A proxy may refuse trailers as well.
+    joined = answer.startswith(b"HTTP/1.1 200")
+    assert joined or place == "trailer", answer
+    assert await hosts_of_members(server, group) == ["127.0.0.2"] * joined
+
+
+@pytest.mark.parametrize("name", PROXIES)
+async def test_no_metadata_forges_a_source_through_a_proxy(
+    name: str, server: Server, processes: Processes, tmp_path: Path
+) -> None:
+    proxy = Proxy(name, processes, tmp_path, http=server.http, grpc=server.grpc)
+    group = f"forged-by-metadata-through-{name}"
+    join = pb.JoinGroupRequest(namespace="default", group_id=group, protocol_type="leader", group_instance_id="i")
+    join.protocols.add(name="single")
+    forged = tuple((header.lower(), value) for header, value in FORGED.items())
+
+    async with asyncio.timeout(30), from_elsewhere(proxy.grpc) as port:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            await stub(channel).JoinGroup(join, metadata=forged, wait_for_ready=True)
+
+    assert await hosts_of_members(server, group) == ["127.0.0.2"]
+
+
+@asynccontextmanager
+async def from_elsewhere(port: int) -> AsyncIterator[int]:
+    """Another port, whose connections reach the given one from 127.0.0.2: no option of gRPC says where from."""
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await carry("127.0.0.1", port, reader, writer, source="127.0.0.2")
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as relay:
+        yield relay.sockets[0].getsockname()[1]
+
+
+async def hosts_of_members(server: Server, group: str) -> list[str]:
+    """Where the server believes that a group's members are; empty for a group that it does not know."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        described = await client.get(f"http://127.0.0.1:{server.http}/v1/namespaces/default/groups/{group}")
+    return [member["host"] for member in described.json().get("members", ())]
 
 
 async def test_the_time_out_of_the_sample_is_what_lets_a_poll_through(

@@ -13,10 +13,14 @@ import sys
 _PIECE = 65_536
 
 
-async def carry(host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Both ways, until both have ended. Where nobody takes the connection, or it breaks, it is reset."""
+async def carry(
+    host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, source: str = ""
+) -> None:
+    """Both ways, until both have ended, from the source address if given. A connection that breaks is reset."""
     try:
-        there_reader, there_writer = await asyncio.open_connection(host, port)
+        there_reader, there_writer = await asyncio.open_connection(
+            host, port, local_addr=(source, 0) if source else None
+        )
         try:
             async with asyncio.TaskGroup() as both:
                 both.create_task(_copy(reader, there_writer))
