@@ -74,6 +74,24 @@ async def test_a_name_is_never_stale_and_unreachable_is_not_forever(sidecars: Si
         assert (back.status_code, back.json()["state"]) == (200, "leader")
 
 
+def test_a_misspelt_parameter_is_refused_with_the_nearest_one(sidecars: Sidecars) -> None:
+    sidecar = sidecars.start()
+    answers = [
+        sidecar.get("/wait?for=change&tmeout=20"),
+        sidecar.post("/resign?pause=100"),
+        *(sidecar.get(f"{path}?when=now") for path in ("/", "/leader", "/follower", "/assignments", "/events")),
+        *(sidecar.post(f"{path}?when=now") for path in ("/progress", "/drain")),
+    ]
+
+    assert {answer.status_code for answer in answers} == {400}
+    assert [answer.json()["detail"] for answer in answers[:3]] == [
+        "unknown query parameter 'tmeout'; did you mean 'timeout'?",
+        "unknown query parameter 'pause'; did you mean 'pause_ms'?",
+        "unknown query parameter 'when'; this call has none",
+    ]
+    assert sidecar.probe("readyz") == 200
+
+
 @pytest.mark.slow
 def test_who_resigns_comes_back_and_who_drains_does_not(sidecars: Sidecars) -> None:
     first = sidecars.start(name="pod-0")

@@ -410,3 +410,30 @@ def test_the_codecs_bring_nothing_of_a_server_along() -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
+def test_what_the_caller_leaves_absent_is_not_sent_for_an_older_server_may_not_know_it(request_: m.Request) -> None:
+    def empty_names(value: Any) -> list[str]:
+        if isinstance(value, list):
+            return [name for item in value for name in empty_names(item)]
+        if not isinstance(value, dict):
+            return []
+        empty = [name for name, item in value.items() if item is False or item in (None, "", [], {})]
+        return empty + empty_names([*value.values()])
+
+    target = encode_request(request_)
+
+    assert [name for name in empty_names(target.body) if name != "assignment"] == []
+    assert [name for name, text in target.query if text in ("", "None")] == []
+
+
+def test_a_false_or_empty_field_that_has_another_default_is_sent() -> None:
+    join = encode_request(m.JoinGroup("default", "g", "w", (m.Protocol("p"),), 10_000, 20_000, wait_ms=0)).body
+    assert join == {
+        "protocol_type": "w",
+        "protocols": [{"name": "p"}],
+        "session_timeout_ms": 10_000,
+        "rebalance_timeout_ms": 20_000,
+        "wait_ms": 0,
+    }

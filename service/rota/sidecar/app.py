@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +19,7 @@ from rota.sidecar.news import Change, News
 from rota.sidecar.progress import Progress
 from rota.sidecar.seat import Seat
 from rota.sidecar.status import State, Status
+from rota.wire.suggestions import unknown
 
 KEEP_ALIVE_S = 15.0
 _LONGEST_WAIT_S = 300.0
@@ -31,6 +32,8 @@ _REACHED: dict[str, Callable[[Status], bool]] = {
     "assigned": lambda status: status.state is State.ASSIGNED and bool(status.assignment),
 }
 
+Handler = Callable[[Request], Awaitable[Response]]
+
 
 class SidecarApp:
     """The routes, over one seat and its news."""
@@ -41,15 +44,15 @@ class SidecarApp:
         self._progress = progress
         post, get = ["POST"], ["GET"]
         self.routes = [
-            Route("/", self._root, methods=get),
-            Route("/leader", self._if(State.LEADER), methods=get),
-            Route("/follower", self._if(State.FOLLOWER), methods=get),
-            Route("/assignments", self._assignments, methods=get),
-            Route("/events", self._events, methods=get),
-            Route("/wait", self._wait, methods=get),
-            Route("/progress", self._made_progress, methods=post),
-            Route("/resign", self._resign, methods=post),
-            Route("/drain", self._drain, methods=post),
+            Route("/", _knowing((), self._root), methods=get),
+            Route("/leader", _knowing((), self._if(State.LEADER)), methods=get),
+            Route("/follower", _knowing((), self._if(State.FOLLOWER)), methods=get),
+            Route("/assignments", _knowing((), self._assignments), methods=get),
+            Route("/events", _knowing((), self._events), methods=get),
+            Route("/wait", _knowing(("for", "timeout"), self._wait), methods=get),
+            Route("/progress", _knowing((), self._made_progress), methods=post),
+            Route("/resign", _knowing(("pause_ms",), self._resign), methods=post),
+            Route("/drain", _knowing((), self._drain), methods=post),
         ]
 
     def asgi(self) -> Starlette:
@@ -58,7 +61,7 @@ class SidecarApp:
     async def _root(self, _request: Request) -> Response:
         return self._answer(200)
 
-    def _if(self, state: State) -> Callable[[Request], Awaitable[Response]]:
+    def _if(self, state: State) -> Handler:
         """200 in that state and 503 in any other: what load balancers and `curl -f` understand."""
 
         async def answer(_request: Request) -> Response:
@@ -170,6 +173,18 @@ async def _as_sse(changes: AsyncIterator[Change]) -> AsyncIterator[str]:
     finally:
         coming.cancel()
         await asyncio.gather(coming, return_exceptions=True)
+
+
+def _knowing(names: Collection[str], handle: Handler) -> Handler:
+    """`handle`, for requests whose query parameters have these names; 400 for any other: it may be misspelt."""
+
+    async def answer(request: Request) -> Response:
+        for name in request.query_params:
+            if name not in names:
+                return _problem(unknown("query parameter", name, names))
+        return await handle(request)
+
+    return answer
 
 
 def _number(request: Request, name: str, default: float) -> float | None:

@@ -8,7 +8,7 @@ the transports cannot differ in what they accept, and a new field is one line. A
 The rules of reading are not symmetric, because the two sides are not upgraded together:
 
 - A request is closed: an unknown name is refused, with the nearest known one in the detail. A name that is misspelt
-  must not count as absent.
+  must not count as absent. So a client sends no name that it leaves absent: an older server may not know it.
 - A reply is open: a client ignores names that a newer server adds. A server writes every name of a reply, so that a
   client need not know defaults.
 - `null` and absent are the same.

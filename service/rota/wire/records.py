@@ -31,6 +31,14 @@ class Entry:
     def attribute_name(self) -> str:
         return self.attribute or self.name
 
+    @property
+    def absent(self) -> Any:
+        """The value that stands for none, as every release reads it: empty, false, or a number that is not positive.
+
+        Another default (a timeout, a page's size) may differ between two releases, so callers send it.
+        """
+        return self.default if not self.default or (type(self.default) is int and self.default < 0) else REQUIRED
+
 
 @dataclass(frozen=True)
 class Record:
@@ -68,10 +76,14 @@ class Record:
         return self.build(**given)
 
     def encode(self, message: Any) -> dict[str, Any]:
+        """The document. Of a closed record without the names that the message leaves absent: the reader may be of an
+        earlier release, and refuse a name that it does not know.
+        """
         document: dict[str, Any] = {}
-        for name, attribute, encode in self._writers:
+        for name, attribute, encode, absent in self._writers:
             value = getattr(message, attribute)
-            document[name] = None if value is None else encode(value)
+            if not (self.closed and (value is None or value == absent)):
+                document[name] = None if value is None else encode(value)
         return document
 
     def schema(self, limits: Limits) -> Schema:
@@ -138,8 +150,8 @@ class Record:
         return tuple((entry.name, entry.attribute_name, entry.field.decode, entry.default) for entry in self.entries)
 
     @cached_property
-    def _writers(self) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
-        return tuple((entry.name, entry.attribute_name, entry.field.encode) for entry in self.entries)
+    def _writers(self) -> tuple[tuple[str, str, Callable[[Any], Any], Any], ...]:
+        return tuple((each.name, each.attribute_name, each.field.encode, each.absent) for each in self.entries)
 
 
 def _placed(name: str, detail: str) -> str:

@@ -119,8 +119,7 @@ def encode_request(request: Request) -> Target:
     path = route.path.format(**{name: quote(getattr(request, name), safe="") for name in route.path_parameters})
     if route.carrier is Carrier.QUERY:
         return Target(route.method, path, tuple(route.shape.to_query(request)), None)
-    document = route.shape.encode(request)
-    return Target(route.method, path, (), {name: value for name, value in document.items() if value is not None})
+    return Target(route.method, path, (), route.shape.encode(request))
 
 
 def _removal(request: m.LeaveGroup) -> Target:
