@@ -58,13 +58,20 @@ def ask_for_assignment(result: Result, group: Group) -> None:
 
 
 def renew_assignment(result: Result, group: Group, successor: Member) -> None:
-    """Assign anew where the server assigns and the leader has a new member id: the shares name it, and its token.
+    """Assign anew where the server assigns, and a member that shares name, with its token, has a new member id: the
+    leader, or any member where the type says so.
 
     Only where no topics are needed: then the shares are a matter of the members, and the same ones get the same.
     """
     side = server_side_of(group)
-    if side is not None and side.wants_topic is None and group.is_leader(successor.member_id):
+    if side is not None and side.wants_topic is None and (side.of_members or group.is_leader(successor.member_id)):
         record_assignment(result, group, side.assign(generation_of(group), {}), resync=False)
+
+
+def concerns_all(group: Group, former: bytes, metadata: bytes) -> bool:
+    """Whether other members' shares depend on the metadata of a static member that came back."""
+    side = server_side_of(group)
+    return side is not None and side.of_members and metadata != former
 
 
 def _ask_for_assignment(result: Result, group: Group) -> None:
@@ -75,10 +82,22 @@ def _ask_for_assignment(result: Result, group: Group) -> None:
 def record_assignment(result: Result, group: Group, assignments: Mapping[str, bytes], *, resync: bool) -> None:
     """As if the leader had sent it. Members that were left out get nothing."""
     generation_id = group.generation_id + resync
-    reason = f"the server assigned generation {generation_id} by {group.protocol_name}"
     given = tuple((m, a) for m, a in assignments.items() if m in group.members)
+    reason = f"the server assigned generation {generation_id} by {group.protocol_name}{_told(group, dict(given))}"
     record(result, group, AssignmentSynced(generation_id, group.leader_id or "", given, resync, reason))
     result.reason = reason
+
+
+def _told(group: Group, assignments: Mapping[str, bytes]) -> str:
+    """What changes, in the words of the type; nothing where it has none, or its function raises."""
+    side = server_side_of(group)
+    if side is None or side.tell is None:
+        return ""
+    before = {member_id: member.assignment for member_id, member in group.members.items()}
+    try:
+        return f": {side.tell(before, assignments)}"
+    except Exception:
+        return ""
 
 
 def _await_no_syncs(group: Group) -> None:
@@ -90,7 +109,7 @@ def generation_of(group: Group) -> Generation:
     """The members as they are to be assigned."""
     name = group.protocol_name or ""
     members = tuple(
-        JoinedWith(m.member_id, m.image.group_instance_id, m.image.metadata_for(name), m.assignment)
+        JoinedWith(m.member_id, m.image.group_instance_id, m.image.metadata_for(name), m.assignment, group.token_of(m))
         for m in group.members.values()
     )
     leader = group.members.get(group.leader_id or "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rota.group.apply import record
-from rota.group.assignment import ask_for_assignment, renew_assignment
+from rota.group.assignment import ask_for_assignment, concerns_all, renew_assignment
 from rota.group.membership_checks import check_caller, check_member, report_fenced, why
 from rota.group.mismatch import join_mismatch
 from rota.group.rebalance import (
@@ -196,9 +196,9 @@ def _replace_static_member(
 ) -> None:
     """A static member came back under a new id; the old one is fenced (KIP-345).
 
-    In Stable no other member notices, unless the group would now choose another protocol, or the numbers that tell the
-    successors' fencing tokens apart are used up. While the assignment is awaited it always rebalances, because the
-    leader may already be assigning to the old id (KAFKA-9801).
+    In Stable no other member notices, unless the group would now choose another protocol or assign otherwise, or the
+    numbers that tell the successors' fencing tokens apart are used up. While the assignment is awaited it always
+    rebalances, because the leader may already be assigning to the old id (KAFKA-9801).
     """
     assert request.group_instance_id is not None
     member = group.members[old_id]
@@ -209,7 +209,7 @@ def _replace_static_member(
     member.session_armed_ms = None
     start_session(result, group, member)
     has_own_token = takeover < LAST_TAKEOVER
-    keeps_assignment = group.state is STABLE and has_own_token and _keeps_protocol(group, member, request)
+    keeps_assignment = group.state is STABLE and has_own_token and _keeps_others(group, member, request)
     former = member.image.metadata_for(group.protocol_name or "")
     _update(result, group, member, request, settle=keeps_assignment)
     if keeps_assignment:
@@ -226,6 +226,13 @@ def _replace_static_member(
         maybe_complete_join(result, group)
     else:
         start_rebalance(result, group, limits, _with_client_reason(reason, request), member.member_id)
+
+
+def _keeps_others(group: Group, member: Member, request: JoinGroup) -> bool:
+    """Would a Stable group choose the same protocol again, and assign the same to the others?"""
+    name = group.protocol_name or ""
+    said = next((protocol.metadata for protocol in request.protocols if protocol.name == name), b"")
+    return _keeps_protocol(group, member, request) and not concerns_all(group, member.image.metadata_for(name), said)
 
 
 def _keeps_protocol(group: Group, member: Member, request: JoinGroup) -> bool:

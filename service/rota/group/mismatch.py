@@ -8,7 +8,12 @@ from rota.group.state import EMPTY, Group
 
 _MOST_NAMES = 5
 _MOST_CHARS = 80
-_USED_BY = {"consumer": "consumers and worker pools", "leader": "elections", "worker": "Connect workers"}
+_USED_BY = {
+    "consumer": "consumers and worker pools",
+    "leader": "elections",
+    "worker": "Connect workers",
+    "permits": "permits and locks",
+}
 """The kinds of the SDK, by the protocol type of their groups."""
 
 

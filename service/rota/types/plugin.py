@@ -21,6 +21,8 @@ class JoinedWith:
     group_instance_id: str | None
     metadata: bytes
     former: bytes = b""
+    fencing_token: int = NO_TOKEN
+    """The member's fencing token in this generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,9 @@ class ServerSide:
     `takes_away` says, of the shares by member id before and after a change of topics, whether a member would lose
     something. Then the group rebalances, for another member may be given that now or in the next change; otherwise the
     members fetch the new shares as they are (a resync). By default a share that becomes another one loses something.
+    `of_members`: a share says which member it is for, or has its token. Then the group is assigned anew where a static
+    member comes back under another member id, and rebalances where its metadata differs from before.
+    `tell` says for the journal, in a few words, what changes between the shares before and after.
     """
 
     assigns: Callable[[str], bool]
@@ -57,6 +62,8 @@ class ServerSide:
     check: Callable[[bytes], object] = bytes
     wants_topic: Callable[[Generation], Callable[[str], bool]] | None = None
     takes_away: Callable[[Mapping[str, bytes], Mapping[str, bytes]], bool] = _any_share_changes
+    of_members: bool = False
+    tell: Callable[[Mapping[str, bytes], Mapping[str, bytes]], str] | None = None
 
     def checked_assign(self, generation: Generation, topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
         """Call `assign`, and raise `TypeError` where it returns anything but bytes by member id."""

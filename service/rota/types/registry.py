@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rota.types.consumer_server import CONSUMER
 from rota.types.leader import LEADER
+from rota.types.permits import PERMITS
 from rota.types.plugin import ProtocolType, Readable, ServerSide
 from rota.types.wire_format import MalformedMetadata
 from rota.types.worker import WORKER
@@ -17,7 +18,7 @@ ENTRY_POINT_GROUP: Final = "rota.protocol_types"
 SERVER_PREFIX: Final = "server:"
 MAX_DECODED_BYTES: Final = 256 * 1024
 
-_TYPES: Final[dict[str, ProtocolType]] = {each.name: each for each in (CONSUMER, WORKER, LEADER)}
+_TYPES: Final[dict[str, ProtocolType]] = {each.name: each for each in (CONSUMER, WORKER, LEADER, PERMITS)}
 
 
 class BrokenPlugin(Exception):
