@@ -16,6 +16,7 @@ from rota.console.shares import in_words, moves, share_map
 from rota.observability.generations import Generation
 from rota.replica.ports import ShardOwner
 from rota.types.consumer import Assignment, encode_assignment
+from rota.types.permits import PermitShare, encode_share
 
 
 def plain(**topics: list[int]) -> bytes:
@@ -138,3 +139,13 @@ def test_ids_of_members_are_short_for_people_and_whole_for_who_points_at_them() 
     assert short("x" * 40) == "x" * 19 + "…" + "x" * 10
     marked = f'member <code class="id" title="{member_id}">indexer-3-651eb0aa</code> joined &amp; left'
     assert str(named(f"member {member_id} joined & left")) == marked
+
+
+def test_permits_are_units_too() -> None:
+    held = [encode_share(PermitShare(number, 7, 2, 0, 1, "a")) for number in (0, 1, None)]
+
+    drawn = share_map("permits", {"a": held[0], "b": held[1], "c": held[2]}, {"a": held[0], "gone": held[1]})
+
+    assert drawn is not None
+    assert drawn.units == (("permit", 0), ("permit", 1))
+    assert (drawn.idle, drawn.moved, in_words(drawn.units)) == (1, 1, "permit 0-1")

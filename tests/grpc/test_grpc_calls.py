@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import grpc
@@ -132,6 +133,19 @@ async def test_the_leader_is_told_and_waited_for(channel: Channel) -> None:
     leader = await waiting
 
     assert (leader.leader_id, leader.generation_id, leader.group_instance_id) == (member.member_id, 1, "i1")
+
+
+async def test_a_permit_is_granted_by_the_answer_to_the_sync(channel: Channel) -> None:
+    wish = [pb.Protocol(name="server:permits", metadata=b'{"permits": 3}')]
+    joined = await stub(channel).JoinGroup(a_join(protocol_type="permits", protocols=wish))
+
+    synced = await stub(channel).SyncGroup(a_sync(joined))
+
+    token = synced.fencing_token
+    assert json.loads(synced.assignment).items() >= {"permit": 0, "token": token, "of": 3, "place": 0}.items()
+    described = await admin(channel).DescribeGroup(admin_pb2.DescribeGroupRequest(namespace="default", group_id="g"))
+    told = json.loads(described.members[0].assignment_decoded)
+    assert told == {"permit": 0, "token": token, "of": 3, "place": 0}
 
 
 async def test_the_coordinator_of_a_group_is_found(channel: Channel, coordinator: LocalCoordinator) -> None:

@@ -95,3 +95,42 @@ async def test_one_call_elects_a_leader(real_client: httpx.AsyncClient) -> None:
     assert joined["leader_id"] == joined["member_id"]
     told = (await real_client.get(f"{NAMESPACE}/groups/writer/leader")).json()
     assert (told["leader_id"], told["generation_id"], told["state"]) == (joined["member_id"], 1, "Stable")
+
+
+def wishing(permits: int) -> dict[str, Any]:
+    metadata = b64encode(json.dumps({"permits": permits}).encode()).decode()
+    return {"protocol_type": "permits", "protocols": [{"name": "server:permits", "metadata": metadata}]}
+
+
+async def permit(client: httpx.AsyncClient, group: str, joined: dict[str, Any]) -> dict[str, Any]:
+    """What a member of a group with permits was given."""
+    call = {"member_id": joined["member_id"], "generation_id": joined["generation_id"]}
+    told: dict[str, Any] = json.loads(b64decode((await posted(client, f"{group}/sync", call))["assignment"]))
+    return told
+
+
+async def test_a_permit_passes_on_with_a_higher_token_when_its_holder_leaves(real_client: httpx.AsyncClient) -> None:
+    first = await posted(real_client, "seats/join", {**wishing(1), "group_instance_id": "a"})
+    held = await permit(real_client, "seats", first)
+    second = asyncio.create_task(posted(real_client, "seats/join", {**wishing(1), "group_instance_id": "b"}))
+    beat = {"member_id": first["member_id"], "generation_id": 1, "wait_ms": 10_000}
+    await posted(real_client, "seats/heartbeat", beat, 409)
+    again = {**wishing(1), "group_instance_id": "a", "member_id": first["member_id"]}
+    kept = await permit(real_client, "seats", await posted(real_client, "seats/join", again))
+    waits = await permit(real_client, "seats", newcomer := await second)
+
+    await posted(real_client, "seats/leave", {"members": [{"member_id": first["member_id"]}]})
+    moved_on = {**wishing(1), "group_instance_id": "b", "member_id": newcomer["member_id"]}
+    granted = await permit(real_client, "seats", await posted(real_client, "seats/join", moved_on))
+
+    assert (held["permit"], kept["permit"], waits["permit"], granted["permit"]) == (0, 0, None, 0)
+    assert (waits["place"], held["token"] == kept["token"] < granted["token"]) == (1, True)
+    (member,) = (await real_client.get(f"{NAMESPACE}/groups/seats")).json()["members"]
+    told = {name: granted[name] for name in ("permit", "token", "of", "place")}
+    assert (member["metadata_decoded"], member["assignment_decoded"]) == ({"permits": 1}, told)
+
+
+async def test_a_wish_that_cannot_be_read_is_a_bad_request(real_client: httpx.AsyncClient) -> None:
+    problem = await posted(real_client, "seats-odd/join", {**wishing(0), "group_instance_id": "a"}, 400)
+
+    assert '"permits" must be a number from 1' in problem["detail"]

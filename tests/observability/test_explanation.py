@@ -11,6 +11,7 @@ from rota.observability.explanation import Explanation, Mood, duration, explain,
 from rota.observability.generations import Event, Generation, generations
 from rota.protocol import messages as m
 from rota.protocol.fencing_token import fencing_token
+from rota.types import permits
 from tests.unit.group.driver import (
     GROUP_ID,
     NAMESPACE,
@@ -27,6 +28,7 @@ from tests.unit.group.driver import (
     an_empty_group,
     everybody_again,
 )
+from tests.unit.group.served import Listed, a_served_group
 
 
 def history(core: Core) -> list[Event]:
@@ -276,3 +278,11 @@ def test_long_lists_of_names_end_early() -> None:
 
     assert [listed(names[:0]), listed(names[:1]), listed(names[:4])] == ["nobody", "m0", "m0, m1, m2 and m3"]
     assert listed(names) == "m0, m1, m2 and 4 others"
+
+
+def test_a_group_with_permits_names_their_holders_and_who_is_next() -> None:
+    wish: Listed = ((permits.PROTOCOL_NAME, permits.encode_wish(permits.Wish(1))),)
+    told = explained(a_served_group(wish, 3, permits.PROTOCOL_TYPE))
+
+    assert said(told, "permits") == [f"1 of 1 are held: 0 by m0 with token {fencing_token(1)}."]
+    assert said(told, "line") == ["2 members in line; m1 gets the next permit."]

@@ -6,14 +6,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rota.types.permits import PROTOCOL_TYPE as PERMITS
 from rota.types.registry import readable_assignment
 
 _BY_TOPIC = ("topics", "run", "partitions")
 """Under which of these our protocol types tell numbers by topic (or connector)."""
+_PERMIT = "permit"
 _NUMBERS = re.compile(r"(\d+)")
 
 Unit = tuple[str, int]
-"""A topic and its partition, a connector and its task."""
+"""A topic and its partition, a connector and its task, `permit` and its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,8 @@ def units_of(protocol_type: str, share: bytes) -> list[Unit] | None:
     if not share:
         return []
     told = readable_assignment(protocol_type, share)
+    if protocol_type == PERMITS:
+        return [] if told is None or told["permit"] is None else [(_PERMIT, int(told["permit"]))]
     by_topic = next((told[key] for key in _BY_TOPIC if isinstance(told.get(key), Mapping)), None) if told else None
     if by_topic is None:
         return None

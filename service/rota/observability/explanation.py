@@ -22,6 +22,8 @@ TROUBLE = 3
 """So many of these are worth a look, however few the others are."""
 _TROUBLES = frozenset({"member_expired", "sync_timeout", "assignment_failed", "assignment_outdated"})
 _NAMED = 3
+_PERMITS = "permits"
+"""The protocol type of groups with permits."""
 
 
 class Mood(StrEnum):
@@ -116,7 +118,7 @@ class _Explainer:
                 mood, headline, points = self._empty()
             case _:
                 return Explanation(Mood.EMPTY, "There is no such group, or it was deleted.", ())
-        points += [*self._leader(), *self._last_rebalance(), *self._lately()]
+        points += [*self._leader(), *self._permits(), *self._last_rebalance(), *self._lately()]
         mood = Mood.WAITING if mood is Mood.CALM and self._is_stormy() else mood
         return Explanation(mood, headline, tuple(points))
 
@@ -206,6 +208,22 @@ class _Explainer:
         token = f"its fencing token is {leader.fencing_token}, of generation {group.generation_id}"
         ends = ", which ends with this rebalance" if group.state == "PreparingRebalance" else ""
         return [Point("leader", f"{_named(leader)} leads; {token}{ends}.")]
+
+    def _permits(self) -> list[Point]:
+        """Which members have permits, and which one gets the next."""
+        if self.group.protocol_type != _PERMITS or not self.group.members:
+            return []
+        read = [(_named(member), member.assignment_decoded or {}) for member in self.group.members]
+        held = sorted((told["permit"], name, told["token"]) for name, told in read if told.get("permit") is not None)
+        line = sorted((told["place"], name) for name, told in read if told.get("place"))
+        names = [f"{number} by {name} with token {token}" for number, name, token in held[:_NAMED]]
+        names += [f"{len(held) - _NAMED} more"] if len(held) > _NAMED else []
+        of = max((told.get("of", 0) for _, told in read), default=0)
+        by = f": {', '.join(names)}" if names else ""
+        points = [Point("permits", f"{len(held)} of {of} are held{by}.")]
+        if line:
+            points.append(Point("line", f"{count(len(line), 'member')} in line; {line[0][1]} gets the next permit."))
+        return points
 
     def _last_rebalance(self) -> list[Point]:
         because = why(self.group.rebalance_reason, self.group.rebalance_by)

@@ -1,4 +1,4 @@
-"""Groups of the type `permits` in the core: grants, releases, takeovers, and what a raised generation does to tokens."""
+"""Groups of the type `permits` in the core: grants, releases, takeovers, and tokens after a raised generation."""
 
 from __future__ import annotations
 

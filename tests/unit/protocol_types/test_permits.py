@@ -124,8 +124,8 @@ def test_the_journal_says_which_permits_were_granted() -> None:
     assert tell({}, before) == "permit 0 to a, permit 1 to b; 2 of 2 permits held, 1 waiting"
     assert tell(before, after) == "permit 0 to c; 2 of 2 permits held, 1 waiting"
     assert tell(after, after) == "no permit granted; 2 of 2 permits held, 1 waiting"
-    assert "e to " not in tell({}, many := granted(1, {name: 9 for name in "abcdefgh"}))
-    assert ", 3 more; 8 of 9" in tell({}, many)
+    many = granted(1, dict.fromkeys("abcdefgh", 9))
+    assert tell({}, many).endswith("permit 4 to e, 3 more; 8 of 9 permits held, 0 waiting")
 
 
 class _Group:
