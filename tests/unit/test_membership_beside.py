@@ -180,6 +180,23 @@ def test_a_member_that_is_held_off_joins_when_it_may() -> None:
     assert isinstance(bench.sends(), JoinGroup)
 
 
+def test_a_join_under_way_claims_a_lost_share_while_the_program_ends_its_work_on_it() -> None:
+    claims, nothing = Protocol("range", b"owns t/0"), Protocol("range", b"owns nothing")
+    bench = a_revoking_follower()
+    bench.membership.rejoin(bench.now_ms, (claims,), holding=True)
+    bench.begins()
+    bench.answered(JoinReply(pending=True, member_id="m-1", generation_id=1))
+    bench.membership.say((nothing,))
+    bench.membership.hold_off(True)
+    held_off = bench.sends()
+    bench.membership.hold_off(False)
+    after = bench.sends()
+
+    assert isinstance(held_off, JoinGroup)
+    assert isinstance(after, JoinGroup)
+    assert (held_off.protocols, after.protocols) == ((claims,), (nothing,))
+
+
 def test_what_a_member_says_of_itself_is_sent_with_the_next_join() -> None:
     bench = a_newcomer()
     bench.membership.say((Protocol("range", b"new"),))

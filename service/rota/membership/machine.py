@@ -32,7 +32,7 @@ from rota.membership.settings import MembershipSettings
 from rota.membership.standing import Standing
 from rota.membership.states import FINAL, JOINS, LATER, UNAVAILABLE, State
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import CommitOffsets, Heartbeat, HeartbeatReply, Protocol, Reply
+from rota.protocol.messages import CommitOffsets, Heartbeat, HeartbeatReply, JoinGroup, Protocol, Reply
 
 _RENEWING = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
 """Answers to a heartbeat that say that it has renewed the session."""
@@ -201,7 +201,8 @@ class Membership:
 
     def hold_off(self, is_held_off: bool) -> None:
         """Join no generation while the program still ends its work on a share that is lost: as one that has joined,
-        this member would let the others have it before its session is over.
+        this member would let the others have it before its session is over. A join that is under way already goes on
+        to claim what it claimed.
         """
         self._standing.is_held_off = is_held_off
 
@@ -260,6 +261,8 @@ class Membership:
 
     def sent(self, request: MembershipRequest | CommitOffsets, sent_at_ms: int) -> None:
         """A call is under way: an answer that is overdue is published before the call fails."""
+        if isinstance(request, JoinGroup):
+            self._standing.joined_with = request.protocols
         self._reachability.sent(request, sent_at_ms)
 
     def ended(self, request: MembershipRequest | CommitOffsets) -> None:

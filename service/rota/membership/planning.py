@@ -22,10 +22,9 @@ class Plan:
             case State.UNJOINED if standing.is_held_off:
                 return None
             case State.UNJOINED | State.JOINING:
+                protocols = standing.joined_with if standing.is_held_off else standing.protocols
                 return self._call(
-                    self._requests.join(
-                        standing.member_id, standing.protocols, standing.reason, standing.last_generation_id
-                    ),
+                    self._requests.join(standing.member_id, protocols, standing.reason, standing.last_generation_id),
                     now_ms,
                 )
             case State.SYNCING if standing.deadline.is_fresh(now_ms, standing.settings.poll_ms):

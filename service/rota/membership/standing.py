@@ -43,6 +43,9 @@ class Standing:
         self.leader_id = ""
         self.assignment: bytes | None = None
         self.protocols = settings.protocols
+        """What it says of itself when it joins next."""
+        self.joined_with = settings.protocols
+        """What it said when it sent its last join."""
         self.pace = Pace(settings)
         self.deadline = LocalDeadline(settings)
         self.phase = JoinPhase(is_static=settings.group_instance_id is not None)
@@ -57,7 +60,7 @@ class Standing:
         self.metadata_is_stale = False
         """A join under way says what is not so any more."""
         self.is_held_off = False
-        """It does not join yet."""
+        """The program still ends its work on a lost share: it does not join, and a join under way claims as before."""
         self.comes_back = False
         self.joins_after_leaving = False
         self.leave_tries = 0
