@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 import uuid
+from base64 import b64encode
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 
@@ -55,10 +57,13 @@ class Rota:
     def environment(self) -> dict[str, str]:
         return {"ROTA_URL": self.url, "ROTA_NAMESPACE": self.namespace, "COLUMNS": "100"}
 
-    def member(self, group_id: str, reason: str = "to work") -> str:
-        """Make a Stable group with one member, which says why it joins; its id."""
+    def member(self, group_id: str, reason: str = "to work", reads: str = "") -> str:
+        """Make a Stable group with one member, which says why it joins, and which topic it reads; its id."""
         base = f"{self.url}/v1/namespaces/{self.namespace}/groups/{group_id}"
         body = {"protocol_type": "worker", "protocols": [{"name": "range"}], "client_id": "w", "reason": reason}
+        if reads:
+            metadata = b64encode(json.dumps({"topics": [reads]}).encode()).decode()
+            body |= {"protocol_type": "consumer", "protocols": [{"name": "server:range", "metadata": metadata}]}
         with httpx.Client(trust_env=False, timeout=30) as http:
             member_id = http.post(f"{base}/join", json=body).json()["member_id"]
             joined = http.post(f"{base}/join", json={**body, "member_id": member_id}).json()

@@ -50,6 +50,16 @@ def test_groups_are_listed_as_a_table_as_json_and_by_name(rota: Rota) -> None:
     assert rota("groups", "list", "--state", " stable ,DEAD", "-o", "name").out.split() == ["indexers"]
 
 
+def test_groups_that_read_a_topic_are_listed(rota: Rota) -> None:
+    rota.member("indexers")
+    rota.member("readers", reads="words")
+    rota.member("by-pattern", reads="wo*")
+
+    assert rota("groups", "list", "--topic", "words", "-o", "name").out.split() == ["by-pattern", "readers"]
+    assert rota("groups", "list", "--topic", "orders", "-o", "name").out.split() == []
+    assert rota("groups", "list", "--topic", "no topic").exit_code == 2
+
+
 def test_a_group_is_described_with_its_members_and_its_last_rebalance(rota: Rota) -> None:
     member_id = rota.member("indexers")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FunctionType
 
 import pytest
@@ -13,12 +13,14 @@ import pytest
 import rota
 import rota.client
 from rota.client import (
+    Client,
     CoordinatorError,
     CoordinatorNotAvailable,
     CoordinatorUnreachable,
     GroupEvent,
     GroupIdNotFound,
     InvalidPartitions,
+    InvalidRequest,
     NonEmptyGroup,
     OffsetMetadataTooLarge,
     OffsetToCommit,
@@ -30,7 +32,7 @@ from rota.client import (
 from rota.client.calls import Caller
 from rota.client.transports import Answer
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import DescribeGroup, DescribeReply, Request, refuse
+from rota.protocol.messages import DescribeGroup, DescribeReply, ListGroups, Request, refuse
 from rota.wire.replies import Received
 from rota.wire.status import STATUS
 from tests.client.stage import GROUP, Cable, a_coordinator, a_worker
@@ -45,6 +47,8 @@ async def test_groups_are_listed_described_and_deleted() -> None:
             await member.wait_assigned()
             (listed,) = await worker.client.list_groups(states=["Stable"])
             assert (listed.group_id, listed.members) == (GROUP, 1)
+            assert await worker.client.list_groups(topic="work") == [listed]
+            assert await worker.client.list_groups(topic="unread") == []
             described = await worker.client.describe_group(GROUP)
             assert (described.state, described.leader_id) == ("Stable", member.member_id)
             with pytest.raises(NonEmptyGroup):
@@ -52,6 +56,24 @@ async def test_groups_are_listed_described_and_deleted() -> None:
         await worker.client.delete_group(GROUP)
         with pytest.raises(GroupIdNotFound):
             await worker.client.describe_group(GROUP)
+
+
+@in_virtual_time
+async def test_a_server_that_ignores_the_topic_is_not_believed() -> None:
+    """Over gRPC a server of an earlier release does not see the field."""
+
+    class EarlierRelease(Cable):
+        async def send(self, request: Request, *, timeout_ms: int) -> Answer:
+            assert isinstance(request, ListGroups)
+            return await super().send(replace(request, topic=""), timeout_ms=timeout_ms)
+
+    async with a_coordinator() as coordinator:
+        async with a_worker(coordinator).member() as member:
+            await member.wait_assigned()
+            client = Client(EarlierRelease(coordinator))
+            assert len(await client.list_groups()) == 1
+            with pytest.raises(InvalidRequest, match="release"):
+                await client.list_groups(topic="unread")
 
 
 @in_virtual_time

@@ -213,6 +213,12 @@ async def a_topic_is_watched(say: Say) -> None:
         await waiting
 
 
+async def _join_as_consumer(say: Say) -> None:
+    """A group with one member that reads `read-1` and `read-2`."""
+    protocols = (Protocol("server:range", b'{"topics":["read-1","read-2"]}'),)
+    await joined(say, JoinGroup("default", "readers", "consumer", protocols, 10_000, 10_000, group_instance_id="r1"))
+
+
 async def listings(say: Say) -> None:
     for group_id in ("b", "a", "c"):
         await say(CommitOffsets("default", group_id, -1, (OffsetToCommit("t", 0, 1),)))
@@ -223,6 +229,10 @@ async def listings(say: Say) -> None:
     await say(ListGroups("default", states=(" STABLE , empty",)))
     await say(ListGroups("default", states=("empty",), group_types=("CLASSIC",)))
     await say(ListGroups("elsewhere"))
+    await _join_as_consumer(say)
+    await say(ListGroups("default", topic="read-1"))
+    await say(ListGroups("default", topic="unread"))
+    await say(ListGroups("default", topic="read-1", states=("empty",)))
     await say(ListTopics("elsewhere", limit=1))
 
 
@@ -310,6 +320,7 @@ BAD: list[Request] = [
     GetLeader(*G, after_generation=-2),
     GetLeader(*G, wait_ms=-1),
     ListGroups("default", limit=0),
+    ListGroups("default", topic="t!"),
     ListGroups("default", limit=1_001),
     ListGroups("default", states=("Stable",) * 65),
     ListGroups("default", states=("Stabel",)),

@@ -33,6 +33,7 @@ def list_groups(
     protocol_type: Annotated[
         list[str] | None, typer.Option("--protocol-type", help="Only groups of this type; repeatable.")
     ] = None,
+    topic: Annotated[str, typer.Option("--topic", help="Only groups with a subscriber of this topic.")] = "",
     url: Url = None,
     namespace: Namespace = None,
     output: OutputFormat = None,
@@ -47,7 +48,7 @@ def list_groups(
         more, after = True, ""
         while more:
             types = tuple(protocol_type or ())
-            request = ListGroups(server.namespace, tuple(state or ()), protocol_types=types, after=after)
+            request = ListGroups(server.namespace, tuple(state or ()), protocol_types=types, after=after, topic=topic)
             page = server.call(request, ListReply)
             groups += [asdict(group) for group in page.groups]
             more, after = page.more, page.groups[-1].group_id if page.groups else ""

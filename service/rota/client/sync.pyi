@@ -318,8 +318,18 @@ class Client:
             leave_on_close: Whether the end of the block tells the group; by default not for static members.
         """
 
-    def list_groups(self, *, states: Sequence[str] = (), protocol_types: Sequence[str] = ()) -> list[ListedGroup]:
-        """All groups of the namespace, or those in these states and of these protocol types."""
+    def list_groups(
+        self,
+        *,
+        states: Sequence[str] = (),
+        protocol_types: Sequence[str] = (),
+        topic: str = "",
+    ) -> list[ListedGroup]:
+        """All groups of the namespace, or those in these states and of these protocol types.
+
+        With `topic`, only groups with a member that subscribes to it, by name or by a pattern; `InvalidRequest` where
+        the coordinator's release cannot tell.
+        """
 
     def describe_group(self, group_id: str) -> DescribeReply:
         """A group as it stands; `GroupIdNotFound` if there is none."""

@@ -17,7 +17,7 @@ from rota.protocol.messages import (
     ListGroups,
     ListReply,
 )
-from rota.types.registry import decoded, readable_assignment, readable_metadata
+from rota.types.registry import decoded, readable_assignment, readable_metadata, subscribes
 
 GROUP_TYPE = "classic"
 MAX_DECODED_MEMBERS = 1_000
@@ -52,13 +52,13 @@ def list_groups(groups: Iterable[Group], request: ListGroups) -> ListReply:
     states = {state.strip().lower() for state in request.states}
     types = {kind.lower() for kind in request.group_types}
     if types and GROUP_TYPE not in types:
-        return ListReply()
+        return ListReply(topic=request.topic)
     found = sorted(
         (group for group in groups if _listed(group, request, states)),
         key=lambda group: group.group_id,
     )
     page = found[: request.limit]
-    return ListReply(groups=tuple(_summary(group) for group in page), more=len(found) > len(page))
+    return ListReply(groups=tuple(_summary(group) for group in page), more=len(found) > len(page), topic=request.topic)
 
 
 def get_leader(group: Group | None, _request: GetLeader) -> LeaderReply:
@@ -82,6 +82,15 @@ def _listed(group: Group, request: ListGroups, states: set[str]) -> bool:
         and group.group_id > request.after
         and (not states or group.state.value.lower() in states)
         and (not request.protocol_types or (group.protocol_type or "") in request.protocol_types)
+        and (not request.topic or _has_subscriber(group, request.topic))
+    )
+
+
+def _has_subscriber(group: Group, topic: str) -> bool:
+    """Whether a member is known to subscribe to the topic. Before the first generation no protocol is chosen yet."""
+    kind, name = group.protocol_type or "", group.protocol_name
+    return name is not None and any(
+        subscribes(kind, member.image.metadata_for(name), topic) for member in group.members.values()
     )
 
 

@@ -11,6 +11,7 @@ from rota.replica.ports import Answer
 
 NOT_ALL = "not every shard is loaded"
 """A list of a part would look like the whole."""
+EARLIER_RELEASE = "a replica of an earlier release cannot list groups by topic; retry once all replicas are upgraded"
 
 
 def page_of_shards(request: ListGroups | ListTopics, parts: Mapping[int, Reply]) -> Answer:
@@ -27,6 +28,8 @@ def page_of_all(request: ListGroups | ListTopics, answers: Sequence[Answer], sha
     failed = next((answer for answer in answers if answer.reply.error is not ErrorCode.NONE), None)
     if failed is not None:
         return Answer(failed.reply)
+    if isinstance(request, ListGroups) and any(_ignores_topic(request, answer.reply) for answer in answers):
+        return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, EARLIER_RELEASE))
     if sorted(shard_id for answer in answers for shard_id in answer.shards) != list(range(shard_count)):
         return not_all(request)
     return Answer(_merged(request, [answer.reply for answer in answers]))
@@ -47,7 +50,12 @@ def _merged(request: ListGroups | ListTopics, replies: Sequence[Reply]) -> Reply
 def _groups_of(replies: Sequence[ListReply], limit: int) -> ListReply:
     groups = sorted((g for reply in replies for g in reply.groups), key=lambda group: group.group_id)
     more = len(groups) > limit or any(reply.more for reply in replies)
-    return ListReply(groups=tuple(groups[:limit]), more=more)
+    return ListReply(groups=tuple(groups[:limit]), more=more, topic=replies[0].topic if replies else "")
+
+
+def _ignores_topic(request: ListGroups, reply: Reply) -> bool:
+    """Whether the replica has not filtered by the request's topic, because its release cannot."""
+    return isinstance(reply, ListReply) and reply.topic != request.topic
 
 
 def _topics_of(replies: Sequence[ListTopicsReply], limit: int) -> ListTopicsReply:

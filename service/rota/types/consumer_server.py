@@ -25,6 +25,8 @@ from rota.types.wire_format import MalformedMetadata
 
 PREFIX: Final = "server:"
 _PATTERN_END: Final = "*"
+_MARKS: Final = (b"*", b"\\")
+"""Metadata with none of these has the names of its topics as they are: no pattern, and no character that is escaped."""
 
 
 def assigns(protocol_name: str) -> bool:
@@ -44,6 +46,13 @@ def topics_of(metadata: bytes) -> frozenset[str] | None:
     """The topics that a member names; None if it names them by patterns."""
     topics = _names_and_patterns(metadata)
     return None if any(topic.endswith(_PATTERN_END) for topic in topics) else topics
+
+
+def subscribes(metadata: bytes, topic: str) -> bool:
+    """Whether a member subscribes to a topic, by name or pattern."""
+    if topic.encode() not in metadata and not any(mark in metadata for mark in _MARKS):
+        return False  # Decoding each member of each group would take long.
+    return any(_stands_for(wanted, topic) for wanted in _names_and_patterns(metadata))
 
 
 def assign_partitions(generation: Generation, topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
@@ -107,6 +116,10 @@ def _names_and_patterns(metadata: bytes) -> frozenset[str]:
     return frozenset(consumer.decode_subscription(metadata).topics)
 
 
+def _stands_for(wanted: str, topic: str) -> bool:
+    return wanted == topic or (wanted.endswith(_PATTERN_END) and topic.startswith(wanted[:-1]))
+
+
 def _subscription(member: JoinedWith, generation: Generation, topics: Mapping[str, TopicFacts]) -> MemberSubscription:
     said = _said(member)
     names = [name for topic in said.topics for name in _named(topic, topics)]
@@ -166,4 +179,5 @@ CONSUMER: Final = ProtocolType(
     read_assignment,
     topics_of,
     ServerSide(assigns, assign_partitions, _names_and_patterns, wants_topic, takes_away),
+    subscribes,
 )

@@ -79,7 +79,8 @@ class ProtocolType:
     """A protocol type. Registered ones come from the entry point group `rota.protocol_types`, ours are built in.
 
     The `read_` functions raise `MalformedMetadata`; `topics_of` tells the topics that a member subscribes to, by its
-    metadata, or None where that cannot be said, as with patterns.
+    metadata, or None where that cannot be said, as with patterns. A type with patterns has `subscribes`, too: whether
+    a member with this metadata subscribes to the topic of this name. It is asked of all members, so it is quick.
     """
 
     name: str
@@ -87,3 +88,4 @@ class ProtocolType:
     read_assignment: Callable[[bytes], Readable]
     topics_of: Callable[[bytes], Iterable[str] | None] | None = None
     server: ServerSide | None = None
+    subscribes: Callable[[bytes, str], bool] | None = None

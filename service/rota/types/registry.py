@@ -93,6 +93,21 @@ def subscribed_topics(protocol_type: str, metadata: bytes) -> frozenset[str] | N
         return None
 
 
+def subscribes(protocol_type: str, metadata: bytes, topic: str) -> bool | None:
+    """Whether a member with this metadata subscribes to a topic, by name or by a pattern.
+
+    None where that cannot be said, as in `subscribed_topics`.
+    """
+    known = _TYPES.get(protocol_type)
+    if known is None or known.subscribes is None:
+        topics = subscribed_topics(protocol_type, metadata)
+        return None if topics is None else topic in topics
+    try:
+        return bool(known.subscribes(metadata, topic))
+    except Exception:  # As in `subscribed_topics`.
+        return None
+
+
 def readable_metadata(protocol_type: str, metadata: bytes) -> Readable | None:
     """Metadata for people; None for a type that is not known and for bytes that it cannot read."""
     known = _TYPES.get(protocol_type)

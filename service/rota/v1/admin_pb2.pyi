@@ -8,20 +8,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ListGroupsRequest(_message.Message):
-    __slots__ = ("namespace", "states", "group_types", "protocol_types", "page_token", "page_size")
+    __slots__ = ("namespace", "states", "group_types", "protocol_types", "page_token", "page_size", "topic")
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
     GROUP_TYPES_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_TYPES_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
     namespace: str
     states: _containers.RepeatedScalarFieldContainer[str]
     group_types: _containers.RepeatedScalarFieldContainer[str]
     protocol_types: _containers.RepeatedScalarFieldContainer[str]
     page_token: str
     page_size: int
-    def __init__(self, namespace: _Optional[str] = ..., states: _Optional[_Iterable[str]] = ..., group_types: _Optional[_Iterable[str]] = ..., protocol_types: _Optional[_Iterable[str]] = ..., page_token: _Optional[str] = ..., page_size: _Optional[int] = ...) -> None: ...
+    topic: str
+    def __init__(self, namespace: _Optional[str] = ..., states: _Optional[_Iterable[str]] = ..., group_types: _Optional[_Iterable[str]] = ..., protocol_types: _Optional[_Iterable[str]] = ..., page_token: _Optional[str] = ..., page_size: _Optional[int] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class ListedGroup(_message.Message):
     __slots__ = ("group_id", "state", "protocol_type", "generation_id", "members", "group_type")
@@ -40,16 +42,18 @@ class ListedGroup(_message.Message):
     def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., protocol_type: _Optional[str] = ..., generation_id: _Optional[int] = ..., members: _Optional[int] = ..., group_type: _Optional[str] = ...) -> None: ...
 
 class ListGroupsResponse(_message.Message):
-    __slots__ = ("groups", "next_page_token", "revision", "epoch")
+    __slots__ = ("groups", "next_page_token", "topic", "revision", "epoch")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[ListedGroup]
     next_page_token: str
+    topic: str
     revision: int
     epoch: int
-    def __init__(self, groups: _Optional[_Iterable[_Union[ListedGroup, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, groups: _Optional[_Iterable[_Union[ListedGroup, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., topic: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class DescribeGroupRequest(_message.Message):
     __slots__ = ("namespace", "group_id")

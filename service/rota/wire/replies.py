@@ -180,6 +180,7 @@ LIST_REPLY = _reply(
             )
         ),
     ),
+    Entry("topic", _TEXT, "", "The request's; empty from a release that does not list by topic."),
     title="ListReply",
 )
 DELETE_GROUP_REPLY = _reply(DeleteGroupReply, title="DeleteGroupReply")

@@ -254,6 +254,15 @@ _PAGE = (
 )
 _FILTER = ListOf(Text(249), 64)
 
+
+def _check_topic_or_all(topic: str) -> None:
+    """Protobuf knows no difference between an empty name and none."""
+    if topic:
+        check_topic(topic)
+
+
+_TOPIC_OR_ALL = Text(check=_check_topic_or_all, pattern=f"(?:{NAME_PATTERN})?")
+
 LIST_GROUPS = given(
     ListGroups,
     (
@@ -261,6 +270,12 @@ LIST_GROUPS = given(
         Entry("group_types", _FILTER, (), "Only these group types (`classic`)."),
         Entry("protocol_types", _FILTER, (), "Only these protocol types."),
         *_PAGE,
+        Entry(
+            "topic",
+            _TOPIC_OR_ALL,
+            "",
+            "Only groups with a member that subscribes to this topic, by name or by a pattern.",
+        ),
     ),
 )
 LIST_TOPICS = given(

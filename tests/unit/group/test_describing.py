@@ -143,6 +143,27 @@ def test_only_the_first_members_are_decoded(monkeypatch: pytest.MonkeyPatch) -> 
     assert [each.assignment_decoded is not None for each in members] == [True, True, False]
 
 
+@pytest.mark.parametrize(
+    ("topic", "is_listed"), [("t", True), ("other", False), ("t" * 2, False), ("", True)], ids=lambda value: str(value)
+)
+def test_groups_are_listed_by_a_topic_that_members_subscribe_to(topic: str, is_listed: bool) -> None:
+    reply = a_consumer_group(2).ask(m.ListGroups(NAMESPACE, topic=topic))
+
+    assert (bool(reply.groups), reply.topic) == (is_listed, topic)
+
+
+def test_a_group_is_listed_by_its_topics_while_it_rebalances() -> None:
+    core = a_consumer_group(2)
+    core.send(a_leave("m1"))
+
+    (listed,) = core.ask(m.ListGroups(NAMESPACE, topic="t")).groups
+    assert listed.state == "PreparingRebalance"
+
+
+def test_a_group_whose_bytes_name_no_topics_is_not_listed_by_topic() -> None:
+    assert a_stable_group().ask(m.ListGroups(NAMESPACE, topic="t")).groups == ()
+
+
 def test_a_group_that_only_holds_progress_is_described_as_empty() -> None:
     core = an_empty_shard()
     core.ask(m.CommitOffsets(*KEY, -1, (m.OffsetToCommit("t", 0, 1),)))

@@ -23,6 +23,7 @@ from rota.types import (
 )
 from rota.types.consumer import Subscription, decode_assignment, encode_subscription
 from rota.types.plain import decode_plain_subscription
+from rota.types.registry import subscribes
 from tests.unit.assignors.worlds import deterministic
 
 FOUR = {"t": TopicFacts(4)}
@@ -55,6 +56,32 @@ def test_each_member_is_answered_in_its_own_form() -> None:
 
     assert json.loads(shares["a"]) == {"topics": {"t": [0, 1]}}
     assert decode_assignment(shares["b"]).partitions == (TopicPartition("t", 2), TopicPartition("t", 3))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "topic", "is_subscribed"),
+    [
+        (plain("orders", "words"), "words", True),
+        (plain("orders", "words"), "word", False),
+        (plain("audit-*"), "audit-2", True),
+        (plain("audit-*"), "audits", False),
+        (b'{"topics": ["w\\u006frds"]}', "words", True),
+        (plain("orders", owned={"words": [1]}), "words", False),
+        (encode_subscription(Subscription(("words",))), "words", True),
+        (encode_subscription(Subscription(("words",), b"orders")), "orders", False),
+        (encode_subscription(Subscription(("words",), owned_partitions=(TopicPartition("old", 1),))), "old", False),
+        (b"words", "words", None),
+    ],
+)
+def test_it_is_known_which_topics_a_member_subscribes_to(
+    metadata: bytes, topic: str, is_subscribed: bool | None
+) -> None:
+    assert subscribes("consumer", metadata, topic) is is_subscribed
+
+
+def test_of_types_that_know_no_topics_it_is_not_known() -> None:
+    assert subscribes("worker", b"words", "words") is None
+    assert subscribes("unheard-of", b"words", "words") is None
 
 
 def test_a_name_that_ends_in_a_star_is_all_topics_that_begin_so() -> None:

@@ -106,6 +106,7 @@ class DescribeReply:
 class ListGroups(NamespaceRequest):
     """Groups of a namespace. States, group types ("classic") and protocol types filter; names compare without case.
 
+    `topic`: only groups with a member that subscribes to it, by name or by a pattern.
     Pages are ordered by group id; `after` is the last id of the page before.
     """
 
@@ -114,6 +115,7 @@ class ListGroups(NamespaceRequest):
     protocol_types: tuple[str, ...] = ()
     after: str = ""
     limit: int = 1_000
+    topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,8 @@ class ListReply:
     detail: str = ""
     groups: tuple[ListedGroup, ...] = ()
     more: bool = False
+    topic: str = ""
+    """The request's. A replica that does not know this filter lists all groups, and says so by leaving it empty."""
 
 
 @dataclass(frozen=True, slots=True)
