@@ -215,7 +215,7 @@ async def a_topic_is_watched(say: Say) -> None:
 
 async def _join_as_consumer(say: Say) -> None:
     """A group with one member that reads `read-1` and `read-2`."""
-    protocols = (Protocol("server:range", b'{"topics":["read-1","read-2"]}'),)
+    protocols = (Protocol("range", b'{"topics":["read-1","read-2"]}'),)
     await joined(say, JoinGroup("default", "readers", "consumer", protocols, 10_000, 10_000, group_instance_id="r1"))
 
 
