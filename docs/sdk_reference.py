@@ -32,6 +32,8 @@ def sdk_parts() -> Iterator[str]:
         sdk.Client,
         sdk.Election,
         sdk.Term,
+        sdk.Permits,
+        sdk.Permit,
         sdk.WorkerPool,
         sdk.Shard,
         sdk.Consumer,

@@ -46,6 +46,7 @@ REMOTE = {
 """Commands that make calls to a server, each with arguments that are right."""
 MEMBERS = {
     "lead": "GROUP --instance-id INSTANCE --wait 1 -- true",
+    "hold": "GROUP --instance-id INSTANCE --wait 1 -- true",
     "work": "GROUP --topic TOPIC --strategy STRATEGY --instance-id INSTANCE --wait 1 -- true",
     "sidecar": "--work GROUP --topic TOPIC --strategy STRATEGY --instance-id INSTANCE --http 127.0.0.1:0 --probes off",
 }

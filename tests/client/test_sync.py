@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import rota.client as sdk
-from rota.client import GroupIdNotFound, LeadershipLost, OffsetToCommit, sync
+from rota.client import GroupIdNotFound, LeadershipLost, OffsetToCommit, PermitLost, sync
 from rota.protocol.fencing_token import fencing_token
 
 PATIENCE_S = 60.0
@@ -129,3 +129,36 @@ def test_a_bad_url_leaves_no_thread_behind() -> None:
     with pytest.raises(ValueError):
         sync.connect("nonsense")
     assert threading.active_count() == before
+
+
+def test_a_lock_is_waited_for_and_given_back_at_the_end_of_its_block(url: str) -> None:
+    with a_client(url) as client:
+        with client.lock("one", session_timeout_ms=60_000) as lock:
+            assert (lock.number, lock.of, lock.is_valid) == (0, 1, True)
+            with pytest.raises(TimeoutError, match="no permit of 'one'"):
+                client.lock("one", wait_ms=100).start()
+        with client.lock("one", session_timeout_ms=60_000) as again:
+            assert again.token > lock.token
+        assert lock.lost.is_set()
+
+
+def test_a_permit_that_is_lost_is_told_at_the_end_of_its_block(url: str) -> None:
+    told: list[int] = []
+    with a_client(url) as client:
+        permit = client.permits("two", 2, session_timeout_ms=60_000, on_lost=lambda lost: told.append(lost.number))
+        with pytest.raises(PermitLost, match="the permit was lost"):
+            work_until_removed(client, permit)
+    assert told == [0]
+
+
+def work_until_removed(client: Any, permit: Any) -> None:
+    with permit:
+        (member,) = client.describe_group("two").members
+        client.remove_member("two", member.member_id)
+        assert permit.lost.wait(timeout=PATIENCE_S)
+
+
+def test_run_calls_plain_work_with_the_permit(url: str) -> None:
+    with a_client(url) as client:
+        work = client.permits("three", 3).run(lambda permit: (permit.number, permit.is_valid))
+        assert work == (0, True)

@@ -29,6 +29,7 @@ QUICK = (
 )
 SLOW = (
     "how-to/cron-singleton.md",
+    "how-to/permits.md",
     "how-to/migrate-from-kafka.md",
     "how-to/migrate-from-kazoo.md",
     "how-to/migrate-from-tooz.md",

@@ -59,6 +59,9 @@ class Wrappers:
     def lead(self, *command: str | Path, options: tuple[str, ...] = (), url: str | None = None) -> Process:
         return self._start("lead", self.group_id, *options, "--", *command, url=url)
 
+    def hold(self, *command: str | Path, options: tuple[str, ...] = ()) -> Process:
+        return self._start("hold", self.group_id, *options, "--", *command)
+
     def work(self, topic: str, *command: str | Path, options: tuple[str, ...] = ()) -> Process:
         return self._start("work", self.group_id, "--topic", topic, *options, "--", *command)
 

@@ -12,7 +12,7 @@ import typer
 from rota.cli import auth, db, groups, journal, offsets, pipeline, simulate, tokens, topics
 from rota.cli.demo import demo
 from rota.cli.doctor import doctor
-from rota.cli.exec import lead, work
+from rota.cli.exec import hold, lead, work
 from rota.cli.exits import EXIT_MEANINGS, CommandFailed, Exit
 from rota.cli.foreseen import Commands
 from rota.cli.options import DEFAULT_URL, OutputFormat, Shared
@@ -31,6 +31,7 @@ app = typer.Typer(
 app.command(cls=ServeCommand)(serve)
 app.command()(demo)
 app.command()(lead)
+app.command()(hold)
 app.command()(work)
 app.command()(sidecar)
 app.command()(top)

@@ -1,4 +1,4 @@
-"""`rota lead` and `rota work`: a command in any language that runs only while a group grants it."""
+"""`rota lead`, `rota hold` and `rota work`: a command in any language that runs only while a group grants it."""
 
 from __future__ import annotations
 
@@ -111,6 +111,52 @@ def lead(
     )
     names = MemberNames(name, instance_id=instance_id)
     raise typer.Exit(run_member(options, names, lambda client: run_lead(client, name, chosen), quiet=quiet))
+
+
+def hold(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The lock: a group of the type permits.")],
+    command: Command,
+    permits: Annotated[
+        int, typer.Option("--permits", "-n", min=1, max=1_000_000, help="How many may hold one at a time; 1 is a lock.")
+    ] = 1,
+    session_timeout_ms: SessionTimeout = SESSION_TIMEOUT_MS,
+    grace_ms: Grace = None,
+    wait: Wait = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Wait for a permit again after a loss instead of ending with 74.")
+    ] = False,
+    instance_id: InstanceId = None,
+    pass_env: PassedOn = None,
+    quiet: Quiet = False,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> None:
+    """Run a command while this process holds a lock, or one of several permits, and never longer.
+
+    As `rota lead`: the same exit codes, signals and deadlines. Members that wait are served in the order in which they
+    came. A permit and its token stay the same while others come and go. Where members name different numbers of
+    permits, the lowest counts.
+
+    The command also finds ROTA_PERMIT, the number of its permit from 0 on, and in ROTA_FENCING_TOKEN that permit's
+    token: greater than each that this permit had before.
+    """
+    from rota.exec.lead import LeadOptions, lead
+
+    options = shared(context, url, namespace)
+    chosen = LeadOptions(
+        command,
+        _times(session_timeout_ms, grace_ms),
+        session_timeout_ms,
+        _ms(wait),
+        again,
+        instance_id,
+        _place(options),
+        tuple(pass_env or ()),
+        permits,
+    )
+    names = MemberNames(name, instance_id=instance_id)
+    raise typer.Exit(run_member(options, names, lambda client: lead(client, name, chosen), quiet=quiet))
 
 
 def work(

@@ -45,6 +45,7 @@ from rota.client.errors import (
     NotFound,
     OffsetMetadataTooLarge,
     PayloadTooLarge,
+    PermitLost,
     RebalanceInProgress,
     Rebalancing,
     Refused,
@@ -68,6 +69,7 @@ from rota.client.events import (
     Unreachable,
 )
 from rota.client.member import Member
+from rota.client.permits import Permit, Permits
 from rota.client.roles import Assign, Generation, Protocols, Without
 from rota.client.stop_signal import StopSignal
 from rota.client.transports import GroupEvent, HttpTransport, InMemoryTransport, Transport
@@ -121,6 +123,9 @@ __all__ = [
     "OffsetMetadataTooLarge",
     "OffsetToCommit",
     "PayloadTooLarge",
+    "Permit",
+    "PermitLost",
+    "Permits",
     "Protocols",
     "Reachable",
     "RebalanceInProgress",

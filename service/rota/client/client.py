@@ -22,6 +22,7 @@ from rota.client.election import CandidateRole, Election
 from rota.client.errors import typed_errors
 from rota.client.lag import LoopLag
 from rota.client.member import Member
+from rota.client.permits import PermitCandidacy, PermitRole, Permits
 from rota.client.pulse import Pulse
 from rota.client.registered_topics import RegisteredTopics
 from rota.client.roles import Assign, OpaqueRole, Protocols, Role, Share, Without
@@ -44,6 +45,7 @@ from rota.protocol.defaults import (
 from rota.protocol.ids import check_client_id, check_group_id, check_instance_id
 from rota.protocol.messages import NO_GENERATION
 from rota.types import leader, worker
+from rota.types import permits as permits_type
 
 INSTANCE_ID_VARIABLE = "ROTA_GROUP_INSTANCE_ID"
 """Makes every member of a process static, each in its group: one process should have one in a group."""
@@ -180,6 +182,59 @@ class Client(Administration):
         role = CandidateRole(metadata)
         settings = self._settings(name, leader.PROTOCOL_TYPE, role, group_instance_id, times)
         return Election(self._context, settings, role=role, leave_on_close=leave_on_close)
+
+    def permits(
+        self,
+        name: str,
+        permits: int,
+        *,
+        wait_ms: int | None = None,
+        on_lost: Listener | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms: int | None = None,
+        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
+        group_instance_id: str | None = None,
+    ) -> Permits:
+        """One of N permits, which are held by at most N members at a time; each has a fencing token of its own.
+
+        Args:
+            name: The group of those that hold a permit or wait for one.
+            permits: N, 1 to 1,000,000. Where members disagree, the lowest counts; it takes no permit away.
+            wait_ms: How long to wait for a permit; by default until one is free.
+            on_lost: `on_lost(permit)` is called where the permit is lost, and not where it is given back.
+            session_timeout_ms: After how much silence another member gets the permit; its holder stops before.
+            heartbeat_interval_ms: As in `member`.
+            rebalance_timeout_ms: How long the body may take to end where the permit is given back.
+            group_instance_id: As in `member`: a process that is started again within the session has the permit again,
+                with a higher token. The end of the block gives the permit back all the same.
+        """
+        times = _Times(session_timeout_ms, rebalance_timeout_ms, heartbeat_interval_ms)
+        role = PermitRole(permits)
+        settings = self._settings(name, permits_type.PROTOCOL_TYPE, role, group_instance_id, times)
+        return Permits(PermitCandidacy(self._context, settings, role=role, on_lost=on_lost), wait_ms=wait_ms)
+
+    def lock(
+        self,
+        name: str,
+        *,
+        wait_ms: int | None = None,
+        on_lost: Listener | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms: int | None = None,
+        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
+        group_instance_id: str | None = None,
+    ) -> Permits:
+        """A lock with a fencing token: `permits` with one permit. The arguments are those of `permits`."""
+        return self.permits(
+            name,
+            1,
+            wait_ms=wait_ms,
+            on_lost=on_lost,
+            session_timeout_ms=session_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            group_instance_id=group_instance_id,
+        )
 
     def consumer(
         self,

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar
 
 from rota.client.callbacks import Listeners
 from rota.client.context import ClientContext
-from rota.client.errors import LeadershipLost
+from rota.client.errors import LeadershipLost, MembershipLost
 from rota.client.member import Member
+from rota.client.roles import Role
 from rota.client.running import Running
 from rota.client.stop_signal import StopSignal
 from rota.client.tasks import GRACE_S, Contained, any_set, contained
@@ -30,11 +31,27 @@ Leadership: TypeAlias = tuple[str, ...]
 """A share of the one thing that there is to hold, or of nothing."""
 
 _LEADS: Final[Leadership] = ("leader",)
-_LOST: Final = "the leadership was lost"
 _LEAVE_TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 _HEALTHY_S = WORK_RETRY_CAP_MS / 1000
 """Work that has run for so long is well again, and the next failure of it is the first."""
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """What logs, reasons and errors call that which is held, and what it is held in."""
+
+    subject: str
+    held: str
+    candidacy: str
+    error: type[MembershipLost]
+
+    @property
+    def lost(self) -> str:
+        return f"{self.held} was lost"
+
+
+_ELECTION: Final = Wording("election", "the leadership", "the candidacy", LeadershipLost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +89,8 @@ class Term:
 
     A term goes on while other candidates come and go; `token` then grows with the generation, and never goes back.
     """
+
+    _wording: ClassVar[Wording] = _ELECTION
 
     def __init__(self, member: Member[Leadership]) -> None:
         self._member = member
@@ -118,7 +137,7 @@ class Term:
         """
         if not self.is_valid:
             self._member.check_deadline()
-            raise LeadershipLost(self.reason or "the local deadline has passed")
+            raise self._wording.error(self.reason or "the local deadline has passed")
 
     async def verify(self) -> FenceReply:
         """Ask the coordinator whether this term's generation is the current one; `LeadershipLost` if not."""
@@ -158,7 +177,7 @@ class Term:
             return
         self._was_cancelled = False
         if body.uncancel() <= self._cancellations and kind is asyncio.CancelledError:
-            raise LeadershipLost(self.reason) from error
+            raise self._wording.error(self.reason) from error
 
     def end(self, reason: str) -> None:
         """It is over: the body is cancelled."""
@@ -187,12 +206,14 @@ class Election(Running):
     another candidate leads at once.
     """
 
+    _wording: ClassVar[Wording] = _ELECTION
+
     def __init__(
         self,
         context: ClientContext,
         settings: MembershipSettings,
         *,
-        role: CandidateRole,
+        role: Role[Leadership],
         leave_on_close: bool | None = None,
     ) -> None:
         super().__init__()
@@ -201,7 +222,7 @@ class Election(Running):
             context, settings, role=role, listeners=listeners, leave_on_close=leave_on_close
         )
         """The candidate's membership, for what is not about leading."""
-        self.member._stats.set_kind("election")
+        self.member._stats.set_kind(self._wording.subject)
         self.member._reminder.ask(self._describe_work)
         self._jitter = context.jitter
         self._term: Term | None = None
@@ -228,7 +249,7 @@ class Election(Running):
             self._finish()
 
     def _finish(self) -> None:
-        self._end("the candidacy is over")
+        self._end(f"{self._wording.candidacy} is over")
         self._is_over = True
         self._elected.set()
 
@@ -370,11 +391,11 @@ class Election(Running):
     def _outcome(self, campaigning: asyncio.Future[Contained[Outcome]]) -> Outcome | None:
         """The work's result or error; None where it was stopped before it had either."""
         ended = campaigning.result() if campaigning.done() and not campaigning.cancelled() else None
-        if ended is not None and not isinstance(ended.error, LeadershipLost):
+        if ended is not None and not isinstance(ended.error, self._wording.error):
             return ended.result()
         if self._stops.in_order.is_set():
             return None
-        raise (ended and ended.error) or LeadershipLost("the candidacy is over")
+        raise (ended and ended.error) or self._wording.error(f"{self._wording.candidacy} is over")
 
     async def _end_run(self, stopping: asyncio.Future[Any], campaigning: asyncio.Future[Any]) -> None:
         """Nothing works on: the term that is left, if any, is given up."""
@@ -399,7 +420,9 @@ class Election(Running):
                     raise
                 self._note_failure(error, backoff)
                 pause_s = backoff.next_ms(0.5 + self._jitter() / 2) / 1000
-                _log.exception("election %s: the work raised; a candidate again in %.1f s", self._name, pause_s)
+                _log.exception(
+                    "%s %s: the work raised; a candidate again in %.1f s", self._wording.subject, self._name, pause_s
+                )
                 await self._wait_resigned(f"its work raised {type(error).__name__}", pause_s)
 
     def _note_failure(self, error: Exception, backoff: Backoff) -> None:
@@ -416,12 +439,12 @@ class Election(Running):
                 async with term:
                     self._work_began_at = asyncio.get_running_loop().time()
                     return await run_work(work, term)
-            except LeadershipLost as lost:
+            except self._wording.error as lost:
                 if not term.lost.is_set():
                     raise  # Another election's: this one is still led, and its work has ended by an error.
-                level = logging.WARNING if term.reason == _LOST else logging.INFO
-                _log.log(level, "election %s: %s", self._name, lost)
-        raise LeadershipLost("the candidacy is over")
+                level = logging.WARNING if term.reason == self._wording.lost else logging.INFO
+                _log.log(level, "%s %s: %s", self._wording.subject, self._name, lost)
+        raise self._wording.error(f"{self._wording.candidacy} is over")
 
     @property
     def _name(self) -> str:
@@ -470,23 +493,26 @@ class Election(Running):
             self._has_own_token = True
             self.member.rejoin("a token of its own")
         elif self._term is None or self._term.lost.is_set():
-            self._term = Term(self.member)
+            self._term = self._new_term()
             self._elected.set()
 
+    def _new_term(self) -> Term:
+        return Term(self.member)
+
     async def _on_revoked(self, _removed: Leadership) -> None:
-        term = self._end("the leadership was handed over")
+        term = self._end(f"{self._wording.held} was handed over")
         if term is not None:
             await term.wait_left()
 
     async def _on_lost(self, _removed: Leadership) -> None:
         """A candidate whose work goes on has not given up: it neither leaves nor leads again before the end of that."""
-        term = self._end(_LOST)
+        term = self._end(self._wording.lost)
         if term is not None:
             await term.wait_left()
 
     def _describe_work(self) -> str:
         is_at_work = self._term is not None and not self._term._left.is_set()
-        return f"the work of election {self._name}" if is_at_work else self.member._holding.at_work()
+        return f"the work of {self._wording.subject} {self._name}" if is_at_work else self.member._holding.at_work()
 
     def _end(self, reason: str) -> Term | None:
         if self._term is not None:

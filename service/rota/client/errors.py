@@ -29,6 +29,7 @@ class CoordinatorError(Exception):
         │   └── GroupMaxSizeReached
         ├── MembershipLost                  what was held may be somebody else's: stop, do not commit
         │   ├── LeadershipLost              the term is over
+        │   ├── PermitLost                  the permit is another member's, or may be
         │   ├── UnknownMemberId
         │   ├── IllegalGeneration
         │   └── FencedInstanceId            somebody took over this instance id: give up
@@ -164,6 +165,10 @@ class MembershipLost(CoordinatorError):
 
 class LeadershipLost(MembershipLost):
     """This term is over: its body was cancelled. Somebody else may lead; wait for the next term."""
+
+
+class PermitLost(MembershipLost):
+    """This permit is not held any more: its body was cancelled. Another member may have it; ask for one again."""
 
 
 class UnknownMemberId(MembershipLost):

@@ -14,7 +14,20 @@ look at `term.is_valid` or `shard.is_held`, or wait for `term.lost`; the block r
 the same. What waits for something (`wait_assigned`, `wait_done`, `lost.wait`) takes a `timeout` in seconds.
 """
 
-from rota.client.twin import Client, ConnectWorker, Consumer, Election, Event, Member, Shard, Term, WorkerPool, connect
+from rota.client.twin import (
+    Client,
+    ConnectWorker,
+    Consumer,
+    Election,
+    Event,
+    Member,
+    Permit,
+    Permits,
+    Shard,
+    Term,
+    WorkerPool,
+    connect,
+)
 
 __all__ = [
     "Client",
@@ -23,6 +36,8 @@ __all__ = [
     "Election",
     "Event",
     "Member",
+    "Permit",
+    "Permits",
     "Shard",
     "Term",
     "WorkerPool",

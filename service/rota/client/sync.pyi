@@ -49,6 +49,8 @@ __all__ = [
     "Election",
     "Event",
     "Member",
+    "Permit",
+    "Permits",
     "Shard",
     "StopSignal",
     "Term",
@@ -56,9 +58,9 @@ __all__ = [
     "connect",
 ]
 
-PartitionCounts: TypeAlias = Mapping[str, int | TopicFacts] | Callable[[Sequence[str]], Mapping[str, int | TopicFacts]]
-
 Listener: TypeAlias = Callable[..., None]
+
+PartitionCounts: TypeAlias = Mapping[str, int | TopicFacts] | Callable[[Sequence[str]], Mapping[str, int | TopicFacts]]
 
 Work: TypeAlias = Callable[[Shard], None]
 
@@ -156,6 +158,45 @@ class Client:
             metadata: What others may read of this candidate, such as where it can be reached.
             leave_on_close: As in `member`.
         """
+
+    def permits(
+        self,
+        name: str,
+        permits: int,
+        *,
+        wait_ms: int | None = None,
+        on_lost: Listener | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms: int | None = None,
+        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
+        group_instance_id: str | None = None,
+    ) -> Permits:
+        """One of N permits, which are held by at most N members at a time; each has a fencing token of its own.
+
+        Args:
+            name: The group of those that hold a permit or wait for one.
+            permits: N, 1 to 1,000,000. Where members disagree, the lowest counts; it takes no permit away.
+            wait_ms: How long to wait for a permit; by default until one is free.
+            on_lost: `on_lost(permit)` is called where the permit is lost, and not where it is given back.
+            session_timeout_ms: After how much silence another member gets the permit; its holder stops before.
+            heartbeat_interval_ms: As in `member`.
+            rebalance_timeout_ms: How long the body may take to end where the permit is given back.
+            group_instance_id: As in `member`: a process that is started again within the session has the permit again,
+                with a higher token. The end of the block gives the permit back all the same.
+        """
+
+    def lock(
+        self,
+        name: str,
+        *,
+        wait_ms: int | None = None,
+        on_lost: Listener | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        heartbeat_interval_ms: int | None = None,
+        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
+        group_instance_id: str | None = None,
+    ) -> Permits:
+        """A lock with a fencing token: `permits` with one permit. The arguments are those of `permits`."""
 
     def consumer(
         self,
@@ -793,6 +834,109 @@ class Term:
 
     def wait_left(self) -> None:
         """Return when the body has come to its end."""
+
+class Permits:
+    """A permit for the time of a `with` block, or from `start` to `close`; entering waits until it is granted.
+
+        with client.permits("downloads", 3) as permit:
+            download(permit.number, permit.token)   # cancelled when the permit is lost
+
+    `client.lock(name)` is the same with one permit. Where the permit is lost, the block raises `PermitLost`; its end
+    gives the permit back, and the member that has waited longest gets it at once. `run` holds permits again and again.
+    """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    @property
+    def permit(self) -> Permit:
+        """The permit that this block holds, or held; RuntimeError before one was granted."""
+
+    @property
+    def number(self) -> int:
+        """Which one of the N permits it is: 0 to N - 1."""
+
+    @property
+    def token(self) -> int:
+        """The fencing token of this permit: give it to what you write to, and have older ones refused there."""
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the permit is held now, by the clock. Any thread may ask."""
+
+    @property
+    def valid_until(self) -> float | None:
+        """When the permit ends unless it is renewed, in seconds of the event loop's clock; None once it is over."""
+
+    @property
+    def lost(self) -> StopSignal:
+        """Set once the permit is over, for any reason."""
+
+    @property
+    def of(self) -> int:
+        """How many permits the group has: the lowest number that a member asks for. 0 before the first answer."""
+
+    @property
+    def place(self) -> int:
+        """The place in the line: 1 gets the next permit; 0 with a permit."""
+
+    def raise_if_lost(self) -> None:
+        """Raise `PermitLost` unless the permit is held now. To be called before what must not be done twice."""
+
+    def verify(self) -> FenceReply:
+        """Ask the coordinator whether this member is in the current generation, so that the permit is its own;
+        `PermitLost` if not.
+        """
+
+    def run(
+        self,
+        work: Callable[[Permit], Outcome],
+        *,
+        drain_ms: int = REVOKE_DRAIN_MS,
+        handle_signals: bool = True,
+        retry: bool = False,
+    ) -> Outcome | None:
+        """Wait for a permit and call `work(permit)`; anew with each permit, until it returns or raises. Instead of the
+        block: this enters and leaves by itself. The arguments, signals and errors are those of `Election.run`, with
+        `PermitLost` for `LeadershipLost`; `wait_ms` does not count.
+        """
+
+    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Give the permit back, or stop waiting for one. A body that calls this goes on, without the permit; one of
+        another task is cancelled.
+        """
+
+    @property
+    def is_open(self) -> bool: ...
+    def start(self) -> None:
+        """Enter, as a block does; `close` is the other end. An error that ends it meanwhile comes out of `close`."""
+
+    def stop(self) -> None:
+        """Have `run` end as at a first SIGTERM: work stops in order, the group is left. The second time, as at a second
+        one. May be called from any thread, and from a signal handler.
+        """
+
+class Permit(Term):
+    """One time of holding a permit; as a `with` block, it cancels its body where the permit is lost, and raises
+    `PermitLost`.
+
+    The permit, its number and its token stay the same while other members come and go.
+    """
+
+    @property
+    def number(self) -> int:
+        """Which one of the N permits it is: 0 to N - 1. What is fenced keeps the highest token seen for each number."""
+
+    @property
+    def token(self) -> int:
+        """The fencing token: greater than each that this permit had before, and the same until the permit is over."""
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the permit is held now, by the clock: right also after the event loop was blocked. Any thread may
+        ask.
+        """
 
 class WorkerPool:
     """Runs `work(shard)` for each shard that this process holds, for the time of a `with` block, from `start` to

@@ -20,7 +20,6 @@ import rota.client as sdk
 from rota.client.callbacks import current_queues, in_own_thread, inside
 from rota.client.connect_worker import WorkShared
 from rota.client.consumer_protocol import Partitions
-from rota.client.errors import LeadershipLost
 from rota.client.signals import stopped_by_signals
 from rota.client.stop_signal import StopSignal
 from rota.client.tasks import contained
@@ -139,6 +138,14 @@ class Term(Twin[sdk.Term]):
     """One time of leading. Its body is not cancelled: the block raises `LeadershipLost` at its end."""
 
 
+class Permits(Twin[sdk.Permits]):
+    """A permit, or the wait for one. Its body is not cancelled: the block raises `PermitLost` at its end."""
+
+
+class Permit(Term):
+    """One time of holding a permit."""
+
+
 class WorkerPool(Twin[sdk.WorkerPool]):
     """Runs `work(shard)` in a thread for each shard that this process holds."""
 
@@ -158,6 +165,8 @@ TWINS: dict[type[Any], type[Twin[Any]]] = {
     sdk.ConnectWorker: ConnectWorker,
     sdk.Election: Election,
     sdk.Term: Term,
+    sdk.Permits: Permits,
+    sdk.Permit: Permit,
     sdk.WorkerPool: WorkerPool,
     sdk.Shard: Shard,
     asyncio.Event: Event,
@@ -309,7 +318,7 @@ class _Block:
                 self._in_term.close()
             self._thread.run(_do(self._original.finish))
             if error is None and self._original.lost.is_set():
-                raise LeadershipLost(self._original.reason)
+                raise self._original._wording.error(self._original.reason)
             return
         self._thread.run(_do(self._leave.set))
         try:

@@ -1,4 +1,4 @@
-"""`rota lead`: a command that runs while this process leads an election."""
+"""`rota lead` and `rota hold`: a command that runs while this process leads an election, or holds a permit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rota.client import Client, Election
+from rota.client import Client, Election, Permit
 from rota.client.election import Term
 from rota.exec import tree
 from rota.exec.ending import BY_SIGNAL, GRANT_LOST, GUARDIAN_LOST
@@ -37,6 +37,8 @@ class LeadOptions:
     """What every run is told besides its grant, such as where the coordinator is."""
     passed_on: Sequence[str] = ()
     """Variables that the command is to have though they hold secrets of ours."""
+    permits: int | None = None
+    """Hold one of so many permits, instead of leading."""
 
 
 async def lead(client: Client, name: str, options: LeadOptions) -> int:
@@ -48,16 +50,28 @@ async def lead(client: Client, name: str, options: LeadOptions) -> int:
     tree.adopt_orphans()
     wrapper = _Leading(name, options)
     with caught(wrapper.on_signal):
-        election = client.leader(
-            name,
-            session_timeout_ms=options.session_timeout_ms,
-            rebalance_timeout_ms=max(options.session_timeout_ms, COMMAND_REBALANCE_TIMEOUT_MS),
-            group_instance_id=options.group_instance_id,
-            # Also where it is static: its command has ended, so that nobody has to wait for its session.
-            leave_on_close=True,
-        )
-        async with election:
+        async with _candidacy(client, name, options) as election:
             return await wrapper.run(election, election.terms())
+
+
+def _candidacy(client: Client, name: str, options: LeadOptions) -> Election:
+    rebalance_timeout_ms = max(options.session_timeout_ms, COMMAND_REBALANCE_TIMEOUT_MS)
+    if options.permits is not None:
+        return client.permits(
+            name,
+            options.permits,
+            session_timeout_ms=options.session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            group_instance_id=options.group_instance_id,
+        )._candidacy
+    return client.leader(
+        name,
+        session_timeout_ms=options.session_timeout_ms,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        group_instance_id=options.group_instance_id,
+        # Also where it is static: its command has ended, so that nobody has to wait for its session.
+        leave_on_close=True,
+    )
 
 
 class _Leading:
@@ -98,7 +112,8 @@ class _Leading:
 
     def _not_elected(self, election: Election) -> int:
         """The exit code where the time to wait is over."""
-        return exit_unserved(self._name, election.member) or not_granted(self._name, "another candidate leads")
+        taken = "another candidate leads" if self._options.permits is None else "all permits are held"
+        return exit_unserved(self._name, election.member) or not_granted(self._name, taken)
 
     async def _next_term(self, terms: AsyncIterator[Term]) -> Term | None:
         """The next term; None if a signal comes first, or time runs out."""
@@ -119,9 +134,10 @@ class _Leading:
         if valid_until is None:
             return Ended(None, term.reason)
         token = term.token
-        run.start(self._options.command, self._grant(token, election), valid_until)
+        run.start(self._options.command, self._grant(term, token, election), valid_until)
         self._run = run
-        _log.info("%s: elected, the fencing token is %d", self._name, token)
+        granted = f"granted permit {term.number}" if isinstance(term, Permit) else "elected"
+        _log.info("%s: %s, the fencing token is %d", self._name, granted, token)
         try:
             async with beside(self._follow(term, token, run, election)):
                 return await run.wait()
@@ -135,13 +151,13 @@ class _Leading:
             run.renew(valid_until)
             if term.token != token:
                 token = term.token
-                run.tell(self._grant(token, election))
+                run.tell(self._grant(term, token, election))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(look_s):
                     await term.lost.wait()
         run.lose(term.reason or "deadline")
 
-    def _grant(self, token: int, election: Election) -> Grant:
+    def _grant(self, term: Term, token: int, election: Election) -> Grant:
         member_id = election.member.member_id
         environment = {
             **self._options.environment,
@@ -150,4 +166,7 @@ class _Leading:
             "ROTA_GENERATION": str(generation_of(token)),
             "ROTA_MEMBER_ID": member_id,
         }
-        return Grant(environment, {"group": self._name, "fencing_token": token, "member_id": member_id})
+        told = {"group": self._name, "fencing_token": token, "member_id": member_id}
+        if isinstance(term, Permit):
+            return Grant({**environment, "ROTA_PERMIT": str(term.number)}, {**told, "permit": term.number})
+        return Grant(environment, told)

@@ -1,0 +1,291 @@
+"""Permits and locks: N of M members hold one at a time, each with a fencing token of its own (ADR 62)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import ClassVar, Final, Self, cast
+
+from rota.client.callbacks import Listener, notify
+from rota.client.context import ClientContext
+from rota.client.election import Election, Leadership, Outcome, Term, Wording
+from rota.client.errors import PermitLost
+from rota.client.member import Member
+from rota.client.running import CLOSE_TIMEOUT_S, Running
+from rota.client.stop_signal import StopSignal
+from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
+from rota.protocol import messages
+from rota.protocol.defaults import REVOKE_DRAIN_MS
+from rota.protocol.messages import FenceReply, OffsetToCommit
+from rota.types.permits import MAX_PERMITS, PROTOCOL_NAME, PermitShare, Wish, decode_share, encode_wish
+
+_WORDING: Final = Wording("permits", "the permit", "the wait for a permit", PermitLost)
+_log = logging.getLogger(__name__)
+
+
+class PermitRole:
+    """A permit is held while joining: the coordinator takes none away from a member. `share` is what it said last."""
+
+    is_cooperative = True
+
+    def __init__(self, permits: int) -> None:
+        """Raise `ValueError` for a number that no group may have."""
+        if type(permits) is not int or not 1 <= permits <= MAX_PERMITS:
+            raise ValueError(f"permits must be a number from 1 to {MAX_PERMITS}, not {permits!r}")
+        self.permits = permits
+        self.share = PermitShare()
+
+    def protocols(self, held: Leadership | None, generation_id: int) -> tuple[messages.Protocol, ...]:  # noqa: ARG002
+        return (messages.Protocol(PROTOCOL_NAME, encode_wish(Wish(self.permits))),)
+
+    def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:
+        raise RuntimeError(f"the server should have assigned by {generation.protocol_name!r}")
+
+    def read(self, assigned: Assigned) -> Leadership:
+        former, self.share = self.share, decode_share(assigned.assignment)
+        if self.share.of not in (former.of, self.permits):
+            _log.warning(
+                "this group has %d permits, not %d: another of its members says so", self.share.of, self.permits
+            )
+        return _held(self.share)
+
+    def without(self, share: Leadership, other: Leadership) -> Leadership:
+        return tuple(each for each in share if each not in other)
+
+    def concerned(self, held: Leadership | None, offsets: Sequence[OffsetToCommit]) -> Leadership:  # noqa: ARG002
+        return held or ()
+
+    def unwanted(self, held: Leadership) -> Leadership:  # noqa: ARG002
+        return ()
+
+
+def _held(share: PermitShare) -> Leadership:
+    return () if share.permit is None else (f"permit {share.permit} with token {share.token}",)
+
+
+class Permit(Term):
+    """One time of holding a permit; as an `async with` block, it cancels its body where the permit is lost, and raises
+    `PermitLost`.
+
+    The permit, its number and its token stay the same while other members come and go.
+    """
+
+    _wording: ClassVar[Wording] = _WORDING
+
+    def __init__(self, member: Member[Leadership], share: PermitShare) -> None:
+        super().__init__(member)
+        assert share.permit is not None
+        self._token = share.token
+        self._share = share
+
+    @property
+    def number(self) -> int:
+        """Which one of the N permits it is: 0 to N - 1. What is fenced keeps the highest token seen for each number."""
+        assert self._share.permit is not None
+        return self._share.permit
+
+    @property
+    def token(self) -> int:
+        """The fencing token: greater than each that this permit had before, and the same until the permit is over."""
+        return self._token
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the permit is held now, by the clock: right also after the event loop was blocked. Any thread may
+        ask.
+        """
+        return not self.lost.is_set() and self._member.assignment == _held(self._share)
+
+
+class PermitCandidacy(Election):
+    """A member that has a permit or waits for one. Each time of holding it is a term."""
+
+    _wording: ClassVar[Wording] = _WORDING
+
+    def __init__(
+        self, context: ClientContext, settings: MembershipSettings, *, role: PermitRole, on_lost: Listener | None = None
+    ) -> None:
+        # The end of the block gives the permit back, also where the member is static.
+        super().__init__(context, settings, role=role, leave_on_close=True)
+        self.role = role
+        self._listener = on_lost
+        # The coordinator gives a static member's successor a token of its own.
+        self._has_own_token = True
+
+    async def granted(self) -> Permit:
+        """Wait for a permit. Raise `PermitLost` where this is closed meanwhile."""
+        async for permit in self.terms():
+            return cast("Permit", permit)
+        raise PermitLost(f"{self._wording.candidacy} is over")
+
+    def _new_term(self) -> Permit:
+        return Permit(self.member, self.role.share)
+
+    async def _on_lost(self, removed: Leadership) -> None:
+        permit = self._term
+        is_news = permit is not None and not permit.lost.is_set()
+        # The body is cancelled first: the program's function may take its time.
+        self._end(self._wording.lost)
+        try:
+            if is_news:
+                await notify(self._listener, permit, deadline=None)
+        finally:
+            await super()._on_lost(removed)
+
+
+class Permits(Running):
+    """A permit for the time of an `async with` block, or from `start` to `close`; entering waits until it is granted.
+
+        async with client.permits("downloads", 3) as permit:
+            await download(permit.number, permit.token)   # cancelled when the permit is lost
+
+    `client.lock(name)` is the same with one permit. Where the permit is lost, the block raises `PermitLost`; its end
+    gives the permit back, and the member that has waited longest gets it at once. `run` holds permits again and again.
+    """
+
+    def __init__(self, candidacy: PermitCandidacy, *, wait_ms: int | None = None) -> None:
+        super().__init__()
+        self._candidacy = candidacy
+        self._stops = candidacy._stops
+        self._wait_ms = wait_ms
+        self._stack = AsyncExitStack()
+        self._permit: Permit | None = None
+        self._is_entered = False
+
+    async def __aenter__(self) -> Self:
+        """Wait for a permit; `TimeoutError` once `wait_ms` is over."""
+        self._check_new()
+        self._is_entered = True
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._candidacy)
+            self._permit = await self._granted()
+            await stack.enter_async_context(self._permit)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+    async def _granted(self) -> Permit:
+        wait_s = None if self._wait_ms is None else self._wait_ms / 1000
+        try:
+            async with asyncio.timeout(wait_s):
+                return await self._candidacy.granted()
+        except TimeoutError as error:
+            told = self._candidacy.member.trouble or f"{self.of} are held, {self.place - 1} members are before this one"
+            raise TimeoutError(f"no permit of {self._candidacy.member.group_id!r} in {wait_s} s: {told}") from error
+
+    # --- the permit ---------------------------------------------------------------------------
+
+    @property
+    def permit(self) -> Permit:
+        """The permit that this block holds, or held; RuntimeError before one was granted."""
+        if self._permit is None:
+            raise RuntimeError("no permit was granted yet: enter the block (`async with`) or await start() first")
+        return self._permit
+
+    @property
+    def number(self) -> int:
+        """Which one of the N permits it is: 0 to N - 1."""
+        return self.permit.number
+
+    @property
+    def token(self) -> int:
+        """The fencing token of this permit: give it to what you write to, and have older ones refused there."""
+        return self.permit.token
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the permit is held now, by the clock. Any thread may ask."""
+        return self._permit is not None and self._permit.is_valid
+
+    @property
+    def valid_until(self) -> float | None:
+        """When the permit ends unless it is renewed, in seconds of the event loop's clock; None once it is over."""
+        return None if self._permit is None else self._permit.valid_until
+
+    @property
+    def lost(self) -> StopSignal:
+        """Set once the permit is over, for any reason."""
+        return self.permit.lost
+
+    @property
+    def of(self) -> int:
+        """How many permits the group has: the lowest number that a member asks for. 0 before the first answer."""
+        return self._candidacy.role.share.of
+
+    @property
+    def place(self) -> int:
+        """The place in the line: 1 gets the next permit; 0 with a permit."""
+        return self._candidacy.role.share.place
+
+    def raise_if_lost(self) -> None:
+        """Raise `PermitLost` unless the permit is held now. To be called before what must not be done twice."""
+        self.permit.raise_if_lost()
+
+    async def verify(self) -> FenceReply:
+        """Ask the coordinator whether this member is in the current generation, so that the permit is its own;
+        `PermitLost` if not.
+        """
+        return await self.permit.verify()
+
+    # --- work -----------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        work: Callable[[Permit], Awaitable[Outcome]],
+        *,
+        drain_ms: int = REVOKE_DRAIN_MS,
+        handle_signals: bool = True,
+        retry: bool = False,
+    ) -> Outcome | None:
+        """Wait for a permit and call `work(permit)`; anew with each permit, until it returns or raises. Instead of the
+        block: this enters and leaves by itself. The arguments, signals and errors are those of `Election.run`, with
+        `PermitLost` for `LeadershipLost`; `wait_ms` does not count.
+        """
+        if self._is_entered:
+            raise RuntimeError("run() takes the place of the block: call it on permits that were not entered")
+        body = cast("Callable[[Term], Awaitable[Outcome]]", work)
+        return await self._candidacy.run(body, drain_ms=drain_ms, handle_signals=handle_signals, retry=retry)
+
+    # --- closing --------------------------------------------------------------------------------
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Give the permit back, or stop waiting for one. A body that calls this goes on, without the permit; one of
+        another task is cancelled.
+        """
+        if self._permit is not None and self._permit._body is asyncio.current_task():
+            self._permit._body = None
+            self._permit.finish()
+        await super().close(timeout)
+
+    @property
+    def is_open(self) -> bool:
+        return self._candidacy.is_open
+
+    @property
+    def _is_new(self) -> bool:
+        return self._candidacy._is_new
+
+    async def _close(self, timeout_s: float) -> None:
+        await self._candidacy._close(timeout_s)
+
+    def _close_now(self) -> None:
+        self._candidacy._close_now()
+
+    def _answer_within(self, seconds: float) -> None:
+        self._candidacy._answer_within(seconds)
+
+    def _is_inside(self) -> bool:
+        return self._candidacy._is_inside()
+
+    async def _until_over(self) -> None:
+        await self._candidacy._until_over()
+
+    def _failure_at_end(self) -> BaseException | None:
+        return self._candidacy._failure_at_end()

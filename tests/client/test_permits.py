@@ -1,0 +1,225 @@
+"""Permits and locks against the real coordinator, in virtual time: a body ends before the next one has its permit."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from rota.client import InconsistentGroupProtocol, LeadershipLost, Permit, PermitLost, Permits
+from rota.protocol.fencing_token import fencing_token
+from rota.protocol.messages import DescribeGroup, DescribeReply
+from rota.runtime.coordinator import LocalCoordinator
+from tests.client.stage import SESSION_MS, Worker, a_coordinator, a_worker, until
+from tests.client.virtual_time import in_virtual_time
+
+NAME = "downloads"
+
+
+def permits(worker: Worker, number: int = 1, **options: object) -> Permits:
+    return worker.client.permits(NAME, number, session_timeout_ms=SESSION_MS, **options)  # type: ignore[arg-type]
+
+
+async def hold(held: Permits, diary: list[str], name: str) -> None:
+    """A body that works until it is cancelled."""
+    async with held as permit:
+        diary.append(f"{name} begins {permit.number}")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            diary.append(f"{name} ends")
+
+
+@in_virtual_time
+async def test_members_share_the_permits_and_the_next_one_in_line_gets_the_one_that_is_given_back() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        first = await stack.enter_async_context(permits(a_worker(coordinator, "a"), 2))
+        async with permits(a_worker(coordinator, "b"), 2) as second:
+            waiting = permits(a_worker(coordinator, "c"), 2)
+            entering = asyncio.create_task(stack.enter_async_context(waiting))
+            await until(lambda: waiting.place == 1)
+            assert ((first.number, second.number), waiting.of, entering.done()) == ((0, 1), 2, False)
+            with pytest.raises(RuntimeError, match="no permit was granted yet"):
+                _ = waiting.token
+            tokens = first.token, second.token
+
+        await entering
+        assert (waiting.number, waiting.place, waiting.token > tokens[1]) == (1, 0, True)
+        assert (first.token, first.is_valid) == (tokens[0], True), "rebalances of others change nothing for a holder"
+        assert second.lost.is_set()
+
+
+@in_virtual_time
+async def test_a_lock_is_held_by_one_and_its_tokens_rise() -> None:
+    async with a_coordinator() as coordinator:
+        tokens: list[int] = []
+
+        async def once(name: str) -> None:
+            async with a_worker(coordinator, name).client.lock("nightly") as lock:
+                assert (lock.number, lock.of) == (0, 1)
+                assert (await lock.verify()).is_member
+                tokens.append(lock.token)
+                await asyncio.sleep(1)
+                assert tokens[-1] == lock.token
+
+        await asyncio.gather(*(once(name) for name in "abcd"))
+        assert tokens == sorted(set(tokens))
+        assert tokens[0] >= fencing_token(1)
+
+
+@in_virtual_time
+async def test_a_holder_that_is_cut_off_ends_its_body_before_the_next_one_begins() -> None:
+    async with a_coordinator() as coordinator:
+        diary: list[str] = []
+        told: list[Permit] = []
+        cut, other = a_worker(coordinator, "cut"), a_worker(coordinator, "other")
+        holding = asyncio.create_task(hold(permits(cut, on_lost=told.append), diary, "cut"))
+        await until(lambda: diary == ["cut begins 0"])
+        waiting = asyncio.create_task(hold(permits(other), diary, "other"))
+        await asyncio.sleep(1)
+
+        cut.cable.pull()
+        await until(lambda: len(diary) == 3)
+
+        assert diary == ["cut begins 0", "cut ends", "other begins 0"]
+        with pytest.raises(PermitLost, match="the permit was lost"):
+            await holding
+        assert [(permit.number, permit.is_valid) for permit in told] == [(0, False)]
+        await cancelled(waiting)
+
+
+@in_virtual_time
+async def test_on_lost_is_not_called_for_a_permit_that_is_given_back() -> None:
+    async with a_coordinator() as coordinator:
+        told: list[Permit] = []
+        async with permits(a_worker(coordinator, "a"), on_lost=told.append) as permit:
+            permit.raise_if_lost()
+
+        assert told == []
+        with pytest.raises(PermitLost):
+            permit.raise_if_lost()
+
+
+@in_virtual_time
+async def test_one_that_waits_for_long_enough_gets_a_timeout_and_is_no_member_any_more() -> None:
+    async with a_coordinator() as coordinator, permits(a_worker(coordinator, "a")):
+        impatient = permits(a_worker(coordinator, "b"), wait_ms=2_000)
+
+        with pytest.raises(TimeoutError, match=r"no permit of 'downloads' in 2.0 s: 1 are held, 0 members are before"):
+            await impatient.start()
+
+        assert await members(coordinator) == 1
+
+
+@in_virtual_time
+async def test_a_body_that_gives_its_permit_back_goes_on_without_it() -> None:
+    async with a_coordinator() as coordinator:
+        async with permits(a_worker(coordinator, "a")) as permit:
+            await permit.close()
+            assert not permit.is_valid
+            async with permits(a_worker(coordinator, "b")) as next_one:
+                assert next_one.is_valid
+        assert permit.lost.is_set()
+
+
+@in_virtual_time
+async def test_without_a_block_it_begins_and_ends_by_calls() -> None:
+    async with a_coordinator() as coordinator:
+        permit = permits(a_worker(coordinator, "a"))
+        await permit.start()
+        assert permit.is_valid
+
+        await permit.close()
+
+        assert await members(coordinator) == 0
+
+
+@in_virtual_time
+async def test_run_holds_one_permit_after_the_other_until_its_work_returns() -> None:
+    async with a_coordinator() as coordinator:
+        worker, tokens = a_worker(coordinator, "a"), list[int]()
+
+        async def work(permit: Permit) -> str:
+            tokens.append(permit.token)
+            if len(tokens) == 1:
+                worker.cable.pull()
+                asyncio.get_running_loop().call_later(3 * SESSION_MS / 1000, worker.cable.plug_in)
+                await asyncio.Event().wait()
+            return f"done with {permit.number}"
+
+        assert await permits(worker).run(work, handle_signals=False) == "done with 0"
+        assert tokens == sorted(set(tokens))
+        assert len(tokens) == 2
+
+
+@in_virtual_time
+async def test_run_and_a_block_exclude_each_other() -> None:
+    async with a_coordinator() as coordinator, permits(a_worker(coordinator, "a")) as permit:
+
+        async def work(_permit: Permit) -> None:
+            """Not called."""
+
+        with pytest.raises(RuntimeError, match="takes the place of the block"):
+            await permit.run(work)
+
+
+@in_virtual_time
+async def test_a_static_holder_that_is_started_again_has_its_permit_again_with_a_higher_token() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        former = a_worker(coordinator, "a")
+        first = permits(former, group_instance_id="i")
+        holding = asyncio.create_task(hold(first, [], "a"))
+        await until(lambda: first._permit is not None)
+        former.cable.pull()
+
+        second = await stack.enter_async_context(permits(a_worker(coordinator, "b"), group_instance_id="i"))
+
+        assert (second.number, second.token > first.token) == (0, True)
+        await asyncio.wait((holding,))
+
+
+@in_virtual_time
+async def test_a_group_with_permits_is_no_election() -> None:
+    async with a_coordinator() as coordinator, permits(a_worker(coordinator, "a")):
+        with pytest.raises(InconsistentGroupProtocol):
+            await a_worker(coordinator, "b").client.leader(NAME).run(nothing)
+
+
+async def nothing(_term: object) -> None:
+    """Not called."""
+
+
+@in_virtual_time
+async def test_the_lowest_number_that_a_member_asks_for_counts(caplog: pytest.LogCaptureFixture) -> None:
+    async with a_coordinator() as coordinator, permits(a_worker(coordinator, "a"), 1):
+        wants_more = permits(a_worker(coordinator, "b"), 5, wait_ms=1_000)
+
+        with pytest.raises(TimeoutError):
+            await wants_more.start()
+
+        assert wants_more.of == 1
+    assert "this group has 1 permits, not 5" in caplog.text
+
+
+@pytest.mark.parametrize("number", [0, -1, 1_000_001, True, 1.0])
+@in_virtual_time
+async def test_a_number_that_no_group_may_have_is_refused(number: int) -> None:
+    async with a_coordinator() as coordinator:
+        with pytest.raises(ValueError, match="permits must be a number from 1 to 1000000"):
+            permits(a_worker(coordinator, "a"), number)
+
+
+def test_a_permit_that_is_lost_is_no_lost_leadership() -> None:
+    assert not issubclass(PermitLost, LeadershipLost)
+
+
+async def members(coordinator: LocalCoordinator) -> int:
+    reply = (await coordinator.call(DescribeGroup("default", NAME))).reply
+    assert isinstance(reply, DescribeReply)
+    return len(reply.members)
+
+
+async def cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait((task,))
