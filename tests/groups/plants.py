@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rota.assignors import GroupAssignment, own, registry
 from rota.client import commits, consumer, consumer_protocol, election, member, topic_lookout
+from rota.client import permits as client_permits
 from rota.client.callbacks import CloseBy, notify
 from rota.client.errors import LeadershipLost
 from rota.client.holding import Holding
@@ -20,6 +21,7 @@ from rota.client.worker_pool import WorkerPool
 from rota.membership import pace, requests
 from rota.membership.standing import Standing
 from rota.protocol.errors import ErrorCode
+from rota.types import permits
 from rota.wire.problems import Problem, decode_problem
 from tests.groups.planting import Patch, Patching, Planted, while_planted
 
@@ -227,6 +229,42 @@ def user_data_of_an_assignment_is_dropped(patch: Patch) -> None:
 @plant("the check", "two-holders", 88, 321)
 def nothing_is_withheld_for_an_own_strategy(patch: Patch) -> None:
     patch(own, "withheld", lambda _counts, _members, shares: shares)
+
+
+# --- permits --------------------------------------------------------------------------------------
+
+
+@plant("the check", "token-repeated", 37, 70)
+def a_permits_token_does_not_rise(patch: Patch) -> None:
+    former = permits.encode_share
+    patch(permits, "encode_share", lambda share: former(replace(share, token=7) if share.permit is not None else share))
+
+
+@plant("the check", "too-many-holders", 97, 101)
+def a_permit_more_is_granted(patch: Patch) -> None:
+    former = permits.decode_wish
+    patch(permits, "decode_wish", lambda metadata: permits.Wish(former(metadata).permits + 1))
+
+
+@plant("the check", "two-holders", 101, 110)
+def permits_are_dealt_anew_in_each_generation(patch: Patch) -> None:
+    def grant_last_first(generation: Any) -> dict[str, Any]:
+        last = generation.members[-1]
+        return {last.member_id: permits.PermitShare(0, last.fencing_token)}
+
+    patch(permits, "_kept", grant_last_first)
+
+
+@plant("the check", "unrest", 70, 101)
+def a_permit_that_is_given_back_is_not_granted_again(patch: Patch) -> None:
+    former = permits._free
+    patch(permits, "_free", lambda number, taken: iter(()) if taken else former(number, taken))
+
+
+@plant("the check", "fenced", 97, 183)
+def a_lost_permit_goes_on(patch: Patch) -> None:
+    patch(client_permits.Permit, "is_valid", property(lambda self: True))
+    patch(client_permits.Permit, "end", lambda self, reason: None)
 
 
 async def _nothing() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rota.assignors import TopicPartition
 from rota.client import Client, Election, LeadershipLost, Shard, Term, WorkerPool
+from rota.testing.groups.books import Place
 from rota.testing.groups.coordinator import NAMESPACE
 from rota.testing.groups.life import Life
 from rota.testing.groups.link import Link
@@ -104,15 +105,8 @@ class CandidateLife(Life):
         return self.election is not None and self.election.is_leader
 
     async def use(self) -> None:
-        plan = self.world.plan
         self.nested = {}
-        self.election = election = self.client.leader(
-            self.group_id,
-            session_timeout_ms=plan.session_ms,
-            rebalance_timeout_ms=plan.rebalance_ms,
-            group_instance_id=self.instance_id,
-            metadata=b"here",
-        )
+        self.election = election = self._candidacy()
         async with election:
             self.entered = True
             while not self.stopping.is_set():
@@ -120,6 +114,16 @@ class CandidateLife(Life):
                 if not self.stopping.is_set() and self.may("returns", 0.5):
                     await asyncio.sleep(2.0)
             self.ledger.is_closing = True
+
+    def _candidacy(self) -> Election:
+        plan = self.world.plan
+        return self.client.leader(
+            self.group_id,
+            session_timeout_ms=plan.session_ms,
+            rebalance_timeout_ms=plan.rebalance_ms,
+            group_instance_id=self.instance_id,
+            metadata=b"here",
+        )
 
     async def _run_until_stopped(self, election: Election) -> None:
         running = asyncio.create_task(election.run(self._body), name=f"{self.name} runs")
@@ -136,8 +140,16 @@ class CandidateLife(Life):
                 running.cancel()
             stopped.cancel()
 
-    async def _body(self, _term: Term) -> None:
-        self.world.books.begins(self.ledger, LEADERSHIP)
+    def place(self, _term: Term) -> Place:
+        """What a body works on."""
+        return LEADERSHIP
+
+    def write(self) -> None:
+        """What the body does to a resource."""
+
+    async def _body(self, term: Term) -> None:
+        place = self.place(term)
+        self.world.books.begins(self.ledger, place)
         how = "raised"
         try:
             await self._lead()
@@ -150,13 +162,14 @@ class CandidateLife(Life):
             raise
         finally:
             self.ledger.steps_aside = self.ledger.steps_aside or how == "raised"
-            self.world.books.ends(self.ledger, LEADERSHIP, how)
+            self.world.books.ends(self.ledger, place, how)
 
     async def _lead(self) -> None:
         if self.may("nested", 0.7):
             await self._lead_with_another()
         while True:
             await asyncio.sleep(0.3 + self.rng.random())
+            self.write()
             assert self.election is not None
             if self.may("returns", 0.2):
                 return

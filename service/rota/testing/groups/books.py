@@ -60,6 +60,8 @@ class Books:
         self.ledgers: list[Ledger] = []
         self.violations: list[str] = []
         self.handed_over = 0
+        self.highest_tokens: dict[Place, tuple[int, Ledger]] = {}
+        """What a fenced resource has seen of each place, and of which program."""
 
     def open(self, ledger: Ledger) -> Ledger:
         self.ledgers.append(ledger)
@@ -118,6 +120,29 @@ class Books:
             del ledger.bodies[place]
         if how == "returned":
             ledger.finished.add(place)
+
+    def granted(self, ledger: Ledger, place: Place, token: int, most: int) -> None:
+        """A program was granted one of `most` places, with a token that no other program had for it, nor a higher one.
+
+        A program that was cut off for less than its session has the same token again: it is the same member.
+        """
+        self._trace.note(ledger.name, "granted", (place, token))
+        if ledger.is_dead:
+            return
+        highest, holder = self.highest_tokens.get(place, (-1, ledger))
+        if token < highest or (token == highest and holder is not ledger):
+            text = f"{ledger.name} is granted {place} with token {token}, {holder.name} had {highest}"
+            self.violation("token-repeated", text)
+        self.highest_tokens[place] = (token, ledger)
+        others = [each.name for each in self.ledgers if each.bodies and not each.is_dead and each.is_valid()]
+        if len(others) >= most:
+            self.violation("too-many-holders", f"{ledger.name} is granted {place} beside {others}")
+
+    def writes(self, ledger: Ledger, place: Place, token: int) -> None:
+        """A program writes what is fenced, while the SDK says that it holds the place."""
+        highest, _ = self.highest_tokens.get(place, (-1, ledger))
+        if not ledger.is_dead and ledger.is_valid() and token < highest:
+            self.violation("fenced", f"{ledger.name} holds {place} with token {token}, and {highest} was seen")
 
     # --- rules of each moment -----------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from rota.protocol.messages import DeleteTopic, PutTopic
 from rota.testing.groups.bodies import CandidateLife
 from rota.testing.groups.coordinator import NAMESPACE
 from rota.testing.groups.life import Life
-from rota.testing.groups.plan import CONNECT, CONSUMERS, ELECTION
+from rota.testing.groups.plan import CONNECT, CONSUMERS, ELECTION, PERMITS
 from rota.testing.groups.sharing import ConsumerLife, SharingLife
 from rota.testing.virtual_time import stand_still
 
@@ -62,7 +62,7 @@ class Mischief:
 
     def _acts_of_kind(self) -> dict[str, list[Act]]:
         kind, plan = self._world.plan.kind, self._world.plan
-        if kind == ELECTION:
+        if kind in (ELECTION, PERMITS):
             return {"resign": [self._resign, self._resign]}
         acts: dict[str, list[Act]] = {"aside": [self._step_aside, self._withdraw]}
         if kind == CONNECT:

@@ -9,6 +9,7 @@ from rota.testing.groups import own_strategies
 from rota.testing.groups.link import CALM, Weather
 
 CONSUMERS, CONNECT, ELECTION, MEMBERS = "consumers", "connect", "election", "members"
+PERMITS = "permits"
 
 FEATURES = (
     "cuts",  # links that are cut, for longer than a session, too
@@ -43,6 +44,8 @@ RARE = {"foreign": 0.12, "stall": 0.1, "raise": 0.25}
 
 OWN_STRATEGIES = 0.1
 """How often consumers use strategies of the user's own, or several by topic."""
+PERMITS_FOR_ELECTIONS = 0.4
+"""How often candidates hold permits instead of leading."""
 OWN_COOPERATIVE = 0.3
 """How often members of a kind of the user's own are cooperative."""
 
@@ -86,6 +89,8 @@ class Plan:
     """How long it is quiet between two faults, on average."""
     cooperative_members: bool = False
     """Members of a kind of the user's own keep what they hold while they join."""
+    permits: tuple[int, ...] = ()
+    """How many permits members ask for: each one of these numbers, which are mostly one."""
     features: tuple[str, ...] = ()
     weather: Weather = field(default_factory=Weather)
 
@@ -100,6 +105,10 @@ def draw_plan(seed: int, rng: Random) -> Plan:
     if plan.kind == CONSUMERS and of_own.random() < OWN_STRATEGIES:
         plan.stages = of_own.choice(own_strategies.STAGES)
     plan.cooperative_members = plan.kind == MEMBERS and plan.static == 0.0 and of_own.random() < OWN_COOPERATIVE
+    of_permits = Random(f"permits {seed}")
+    if plan.kind == ELECTION and of_permits.random() < PERMITS_FOR_ELECTIONS:
+        plan.kind = PERMITS
+        plan.permits = of_permits.choice(((1,), (1,), (2,), (2,), (3,), (1, 2), (2, 3)))
     return plan
 
 

@@ -12,7 +12,8 @@ from rota.group.state import STABLE, Group
 from rota.testing.groups.bodies import LEADERSHIP, CandidateLife, PoolLife
 from rota.testing.groups.books import Place
 from rota.testing.groups.life import Life
-from rota.testing.groups.plan import CONNECT, CONSUMERS, ELECTION
+from rota.testing.groups.permits import wrong_holders
+from rota.testing.groups.plan import CONNECT, CONSUMERS, ELECTION, PERMITS
 from rota.testing.groups.sharing import ConsumerLife
 from rota.types.consumer import decode_assignment, decode_subscription
 from rota.types.registry import SERVER_PREFIX
@@ -59,6 +60,8 @@ def _holders(world: World, lives: list[Life], group: Group | None) -> str:
     if world.plan.kind == ELECTION:
         leading = [life.name for life in lives if life.is_valid() and LEADERSHIP in life.ledger.bodies]
         return "" if len(leading) == 1 else f"terms whose body runs: {leading}"
+    if world.plan.kind == PERMITS:
+        return wrong_holders(lives)
     wanted = wanted_places(world, lives)
     held = Counter(place for life in lives for place in _notified(life))
     if wrong := {place: held[place] for place in {**wanted, **held} if held[place] != wanted.get(place, 0)}:

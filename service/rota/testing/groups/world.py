@@ -24,7 +24,8 @@ from rota.testing.groups.in_threads import CandidateInThreads, ConsumerInThreads
 from rota.testing.groups.life import MOST_CLOSE_S, Life
 from rota.testing.groups.link import CALM
 from rota.testing.groups.mischief import Mischief
-from rota.testing.groups.plan import CONNECT, CONSUMERS, ELECTION, Plan, draw_plan
+from rota.testing.groups.permits import PermitLife
+from rota.testing.groups.plan import CONNECT, CONSUMERS, ELECTION, PERMITS, Plan, draw_plan
 from rota.testing.groups.sharing import ConnectLife, ConsumerLife, MemberLife
 from rota.testing.groups.trace import Trace
 from rota.testing.groups.verdict import leads_without_body, unrest, waits_for_a_static_member
@@ -221,6 +222,8 @@ class World:
             if self.rng.random() < self.plan.pools:
                 return PoolInThreads if in_threads else PoolLife
             return ConsumerInThreads if in_threads else ConsumerLife
+        if self.plan.kind == PERMITS:
+            return PermitLife
         if self.plan.kind == ELECTION:
             return CandidateInThreads if in_threads else CandidateLife
         return ConnectLife if self.plan.kind == CONNECT else MemberLife
