@@ -20,7 +20,8 @@ LABELS: Mapping[str, str] = {
     "rota_namespace": "The client's namespace. Plain `namespace` is a label that Kubernetes adds.",
     "group_id": "The group. Empty for calls of no member. For all groups of a program after its first "
     f"{MOST_GROUPS}, this and the namespace are empty.",
-    "kind": "`election`, `worker_pool`, `consumer`, `connect_worker` or `member`; `client` for calls of no member.",
+    "kind": "`election`, `permits`, `worker_pool`, `consumer`, `connect_worker` or `member`; `client` for calls of no "
+    "member.",
     "operation": "The name of the call in gRPC, also over HTTP.",
     "outcome": "`ok`; an [error code](errors.md); why no answer came: "
     f"{', '.join(f'`{kind}`' for kind in UnreachableKind)}; "
@@ -91,7 +92,9 @@ IN_TROUBLE = _sum(
     "member",
     "Members whose `trouble` is not empty: their calls are not served now, or their topics are not registered.",
 )
-HELD = _sum("units_held", "unit", "Units that members hold now, by the clock; 1 for an election that leads.")
+HELD = _sum(
+    "units_held", "unit", "Units that members hold now, by the clock; 1 for an election that leads, or a permit."
+)
 HEARTBEAT_AGE = _duration(
     "heartbeat_age",
     "Time since the last heartbeat was sent that the coordinator accepted; before the first, since the member was "
