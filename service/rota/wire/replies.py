@@ -31,9 +31,13 @@ from rota.protocol.messages import (
     ListReply,
     ListTopicsReply,
     PartitionResult,
+    PlannedMember,
+    PlannedMove,
+    PlanReply,
     RebalanceReply,
     Reply,
     SyncReply,
+    TopicPartitions,
     TopicReply,
 )
 from rota.wire.fields import MAX_SAFE_INTEGER, AnyObject, Boolean, Code, Integer, Octets, Text, TextMap, invalid
@@ -187,6 +191,47 @@ DELETE_GROUP_REPLY = _reply(DeleteGroupReply, title="DeleteGroupReply")
 REBALANCE_REPLY = _reply(
     RebalanceReply, Entry("generation_id", _NUMBER, doc="The one that the rebalance ends."), title="RebalanceReply"
 )
+_TOPIC_PARTITIONS = _list_of(_reply(TopicPartitions, _TOPIC, Entry("partitions", ListOf(_NUMBER, MAX_SAFE_INTEGER))))
+PLAN_REPLY = _reply(
+    PlanReply,
+    Entry("generation_id", _NUMBER, doc="The one that the plan begins with."),
+    Entry("protocol_name", _TEXT, doc="The strategy now."),
+    Entry("planned_protocol_name", _TEXT, doc="The strategy of the plan."),
+    Entry("rounds", _NUMBER, doc="Join phases: 0 where the members stay in their generation."),
+    Entry("moves", _NUMBER, doc="Partitions that go from one member to another."),
+    Entry("least_moves", _NUMBER, doc="The fewest for shares no larger and no smaller than the planned ones."),
+    Entry("imbalance_before", _NUMBER, doc="Partitions of the fullest member less those of the emptiest."),
+    Entry("imbalance_after", _NUMBER, doc="The same after the rebalance."),
+    Entry(
+        "members",
+        _list_of(
+            _reply(
+                PlannedMember,
+                _MEMBER_ID,
+                _INSTANCE_ID,
+                Entry("fate", _TEXT, doc="stays, leaves or joins."),
+                Entry("before", _TOPIC_PARTITIONS),
+                Entry("after", _TOPIC_PARTITIONS),
+                Entry("pauses", _TOPIC_PARTITIONS, doc="On these it stops its work: until the rebalance, or for good."),
+            )
+        ),
+    ),
+    Entry(
+        "moved",
+        _list_of(
+            _reply(
+                PlannedMove,
+                _TOPIC,
+                Entry("partitions", ListOf(_NUMBER, MAX_SAFE_INTEGER)),
+                Entry("from_member_id", _TEXT),
+                Entry("to_member_id", _TEXT),
+            )
+        ),
+    ),
+    Entry("unowned", _TOPIC_PARTITIONS, doc="Partitions without a member after the rebalance."),
+    Entry("notes", ListOf(_TEXT, MAX_SAFE_INTEGER), doc="What the plan assumes, for people."),
+    title="PlanReply",
+)
 LEADER_REPLY = _reply(
     LeaderReply,
     _GENERATION_ID,
@@ -218,6 +263,7 @@ SHAPES: dict[type, Record] = {
     ListReply: LIST_REPLY,
     DeleteGroupReply: DELETE_GROUP_REPLY,
     RebalanceReply: REBALANCE_REPLY,
+    PlanReply: PLAN_REPLY,
     LeaderReply: LEADER_REPLY,
     TopicReply: TOPIC_REPLY,
     ListTopicsReply: LIST_TOPICS_REPLY,

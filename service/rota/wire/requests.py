@@ -34,10 +34,12 @@ from rota.protocol.messages import (
     ListGroups,
     ListTopics,
     OffsetToCommit,
+    PlanGroup,
     Protocol,
     PutTopic,
     RebalanceGroup,
     SyncGroup,
+    TopicCount,
     TopicPartitions,
     VerifyFence,
 )
@@ -67,6 +69,7 @@ PROTOCOL_NAME = Text(249)
 GENERATION_ID = Integer(NO_GENERATION, INT32_MAX)
 FENCING_TOKEN = Integer(0, MAX_TOKEN)
 PARTITION = Integer(0, INT32_MAX)
+_COUNT = Integer(1, "max_topic_partitions", ErrorCode.INVALID_PARTITIONS)
 METADATA = Octets("metadata_max_bytes")
 ASSIGNMENT = Octets("assignment_max_bytes")
 REASON = Text("reason_max_chars")
@@ -290,7 +293,7 @@ LIST_TOPICS = given(
 PUT_TOPIC = given(
     PutTopic,
     (
-        Entry("partitions", Integer(1, "max_topic_partitions", ErrorCode.INVALID_PARTITIONS), doc="May only grow."),
+        Entry("partitions", _COUNT, doc="May only grow."),
         Entry("attributes", ATTRIBUTES, (), "Anything worth knowing about the topic."),
     ),
     title="PutTopic",
@@ -305,6 +308,22 @@ REBALANCE_GROUP = given(
         Entry("step_down", Boolean(), False, "Another member leads the next generation, if there is one."),
     ),
     title="RebalanceGroup",
+)
+_MEMBER_NAME = Text(512)
+PLAN_GROUP = given(
+    PlanGroup,
+    (
+        Entry("without", ListOf(_MEMBER_NAME, "group_max_size"), (), "Members that leave, by member or instance id."),
+        Entry("more_members", Integer(0, "group_max_size"), 0, "So many join, subscribed as most members are."),
+        Entry(
+            "topics",
+            ListOf(given(TopicCount, (Entry("topic", TOPIC), Entry("partitions", _COUNT, doc="May only grow.")))),
+            (),
+            "Topics with other partition counts than they have now.",
+        ),
+        Entry("strategy", PROTOCOL_NAME, "", "Another strategy, such as `cooperative-sticky`; empty: the group's own."),
+    ),
+    title="PlanGroup",
 )
 GET_TOPIC = given(
     GetTopic,

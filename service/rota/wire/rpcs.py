@@ -124,6 +124,7 @@ _ADMIN_RPCS = {
     "DescribeGroup": m.DescribeGroup,
     "DeleteGroup": m.DeleteGroup,
     "RebalanceGroup": m.RebalanceGroup,
+    "PlanGroup": m.PlanGroup,
     "DeleteOffsets": m.DeleteOffsets,
     "PutTopic": m.PutTopic,
     "GetTopic": m.GetTopic,

@@ -185,6 +185,30 @@ OPERATIONS: tuple[Operation, ...] = (
         _GROUP_ERRORS,
     ),
     Operation(
+        "groupsPlan",
+        GROUPS,
+        "What a rebalance would do with fewer or more members, more partitions or another strategy. Changes nothing.",
+        m.PlanGroup(*_G, without=(_OTHER,), topics=(m.TopicCount("documents", 4),), strategy="cooperative-sticky"),
+        m.PlanReply(
+            generation_id=7,
+            protocol_name="range",
+            planned_protocol_name="cooperative-sticky",
+            rounds=1,
+            moves=1,
+            least_moves=1,
+            members=(
+                m.PlannedMember(
+                    _MEMBER,
+                    before=(m.TopicPartitions("documents", (0, 1)),),
+                    after=(m.TopicPartitions("documents", (0, 1, 2, 3)),),
+                ),
+                m.PlannedMember(_OTHER, fate="leaves", before=(m.TopicPartitions("documents", (2,)),)),
+            ),
+            moved=(m.PlannedMove("documents", (2,), _OTHER, _MEMBER),),
+        ),
+        (*_GROUP_ERRORS, E.REBALANCE_IN_PROGRESS, E.INVALID_PARTITIONS, E.ASSIGNMENT_FAILED),
+    ),
+    Operation(
         "groupsList",
         GROUPS,
         "Groups of a namespace, ordered by id, in pages.",

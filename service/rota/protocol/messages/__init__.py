@@ -63,6 +63,15 @@ from rota.protocol.messages.offsets import (
     PartitionResult,
     TopicPartitions,
 )
+from rota.protocol.messages.plans import (
+    GroupSnapshot,
+    PlanGroup,
+    PlannedMember,
+    PlannedMove,
+    PlanReply,
+    SnapshotMember,
+    TopicCount,
+)
 from rota.protocol.messages.topics import (
     DeleteTopic,
     GetTopic,
@@ -94,6 +103,7 @@ __all__ = [
     "GetLeader",
     "GetTopic",
     "GroupRequest",
+    "GroupSnapshot",
     "Heartbeat",
     "HeartbeatError",
     "HeartbeatMany",
@@ -118,14 +128,20 @@ __all__ = [
     "OffsetToCommit",
     "Parkable",
     "PartitionResult",
+    "PlanGroup",
+    "PlanReply",
+    "PlannedMember",
+    "PlannedMove",
     "Protocol",
     "PutTopic",
     "RebalanceGroup",
     "RebalanceReply",
     "Reply",
     "Request",
+    "SnapshotMember",
     "SyncGroup",
     "SyncReply",
+    "TopicCount",
     "TopicPartitions",
     "TopicReply",
     "TopicRequest",
@@ -148,6 +164,7 @@ Request = (
     | ListGroups
     | DeleteGroup
     | RebalanceGroup
+    | PlanGroup
     | GetLeader
     | PutTopic
     | GetTopic
@@ -168,6 +185,7 @@ Reply = (
     | ListReply
     | DeleteGroupReply
     | RebalanceReply
+    | PlanReply
     | LeaderReply
     | TopicReply
     | ListTopicsReply
@@ -187,6 +205,7 @@ REPLY_OF: dict[type, type] = {
     ListGroups: ListReply,
     DeleteGroup: DeleteGroupReply,
     RebalanceGroup: RebalanceReply,
+    PlanGroup: PlanReply,
     GetLeader: LeaderReply,
     PutTopic: TopicReply,
     GetTopic: TopicReply,
