@@ -37,6 +37,7 @@ from rota.group.sessions import (
     start_session,
 )
 from rota.group.shard_state import ShardState
+from rota.group.snapshot import snapshot_group
 from rota.group.state import (
     COMPLETING_REBALANCE,
     DEAD,
@@ -78,6 +79,7 @@ from rota.protocol.messages import (
     ListGroups,
     ListTopics,
     ListTopicsReply,
+    PlanGroup,
     PutTopic,
     RebalanceGroup,
     RebalanceReply,
@@ -344,6 +346,8 @@ class Shard(ShardState):
         match request:
             case DescribeGroup():
                 result.reply(call, describe_group(self._group(request), request))
+            case PlanGroup():
+                result.reply(call, snapshot_group(self._group(request), request))
             case ListGroups():
                 result.reply(call, list_groups(self.groups.values(), request))
             case VerifyFence():

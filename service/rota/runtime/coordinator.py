@@ -22,6 +22,7 @@ from rota.protocol.messages import (
     JoinGroup,
     ListGroups,
     ListTopics,
+    PlanGroup,
     Reply,
     Request,
     VerifyFence,
@@ -39,6 +40,7 @@ from rota.runtime.following import Listener, Subscriptions, watch_group
 from rota.runtime.forwarding import Forwarder, Peers
 from rota.runtime.host import ShardHost
 from rota.runtime.ownership import Ownership
+from rota.runtime.planning import Planner
 from rota.runtime.sessions import SharedSessions
 from rota.runtime.telemetry import Telemetry
 from rota.runtime.topic_news import TopicNews, TopicNotifications
@@ -99,7 +101,9 @@ class LocalCoordinator:
             )
             self._notifications = TopicNotifications(peers.tell_topics_changed, self.directory)
         self.topic_news = TopicNews()
-        self._assigner = ServerAssigner(self.forwarder.call if self.forwarder else self.call, self._clock, hosts)
+        ask_all = self.forwarder.call if self.forwarder else self.call
+        self._assigner = ServerAssigner(ask_all, self._clock, hosts)
+        self._planner = Planner(ask_all, self.limits)
         self._ownership = Ownership(
             store,
             self._clock,
@@ -203,6 +207,8 @@ class LocalCoordinator:
                 return await ask_until_changed(request, self._submit, host, self._clock)
             case VerifyFence(sign=True):
                 return await self._verify_and_sign(request)
+            case PlanGroup():
+                return await self._planner.finish(request, await self._submit(request))
             case ListTopics() if request.wait_ms:
                 return await self.topic_news.list_when_changed(request, self._list)
             case ListGroups() | ListTopics():

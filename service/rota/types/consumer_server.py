@@ -60,19 +60,23 @@ def assign_partitions(generation: Generation, topics: Mapping[str, TopicFacts]) 
 
     What a member was assigned before counts as owned, unless it says itself what it owns.
     """
-    members = [_subscription(member, generation, topics) for member in generation.members]
-    group = GroupSubscription(
-        partition_counts(topics),
-        members,
-        partition_racks(topics),
-        partition_weights(topics),
-        generation.generation_id,
-    )
+    group = group_subscription(generation, topics)
     assigned = assign_group(generation.protocol_name.removeprefix(PREFIX), group)
     return {
         member.member_id: _encoded(member, assigned.shares[member.member_id], assigned.user_data.get(member.member_id))
         for member in generation.members
     }
+
+
+def group_subscription(generation: Generation, topics: Mapping[str, TopicFacts]) -> GroupSubscription:
+    """A generation as strategies want it, patterns resolved; `MalformedMetadata` where a member's cannot be read."""
+    return GroupSubscription(
+        partition_counts(topics),
+        [_subscription(member, generation, topics) for member in generation.members],
+        partition_racks(topics),
+        partition_weights(topics),
+        generation.generation_id,
+    )
 
 
 def wants_topic(generation: Generation) -> Callable[[str], bool]:
@@ -99,7 +103,7 @@ def read_metadata(metadata: bytes) -> Readable:
 
 
 def read_assignment(assignment: bytes) -> Readable:
-    return {"topics": plain_partitions(_partitions(assignment))}
+    return {"topics": plain_partitions(assigned_partitions(assignment))}
 
 
 def plain_partitions(partitions: Sequence[TopicPartition]) -> dict[str, list[int]]:
@@ -156,12 +160,13 @@ def _named(topic: str, topics: Mapping[str, TopicFacts]) -> list[str]:
 def _former(assignment: bytes) -> tuple[TopicPartition, ...]:
     """What another strategy left there may be anything: then nothing was owned."""
     try:
-        return _partitions(assignment)
+        return assigned_partitions(assignment)
     except MalformedMetadata:
         return ()
 
 
-def _partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
+def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions in an assignment, Kafka's bytes or JSON; `MalformedMetadata` for other bytes."""
     if plain.is_plain(assignment):
         return plain.decode_plain_assignment(assignment)
     return consumer.decode_assignment(assignment).partitions

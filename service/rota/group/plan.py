@@ -1,0 +1,295 @@
+"""PlanGroup, second half: what the next rebalance would do, if the hypothesis were so.
+
+The strategy that assigns is the one that really would, with the claims that members would make: what they hold now. So
+the plan of a departure is what happens when the member leaves, as long as nothing else changes before it does. What a
+plan cannot know is the ids of members that are yet to join, which break ties between equals.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+
+from rota.assignors import STRATEGIES, GroupSubscription, MemberSubscription, TopicPartition, UnknownAssignor, strategy
+from rota.assignors.forecast import AnyShares, Forecast, Move, forecast, imbalance, least_moves, moves_between
+from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.messages import (
+    GroupSnapshot,
+    PlanGroup,
+    PlannedMember,
+    PlannedMove,
+    PlanReply,
+    TopicPartitions,
+)
+from rota.types import Generation, JoinedWith, MalformedMetadata, TopicFacts
+from rota.types.consumer_server import (
+    PREFIX,
+    assigned_partitions,
+    assigns,
+    group_subscription,
+    plain_partitions,
+    wants_topic,
+)
+from rota.wire.suggestions import shown, unknown
+
+STAYS, LEAVES, JOINS = "stays", "leaves", "joins"
+_NOTHING = Forecast({}, 0, {})
+
+
+def make_plan(
+    request: PlanGroup, snapshot: GroupSnapshot, topics: Mapping[str, TopicFacts], max_partitions: int
+) -> PlanReply:
+    """The plan by the topics of the group's namespace, or why there is none. It may take a second.
+
+    `INVALID_REQUEST` names the field that is wrong, and `INVALID_PARTITIONS` a count below today's. `ASSIGNMENT_FAILED`
+    where the strategy raises, `PAYLOAD_TOO_LARGE` where the members share more than `max_partitions`.
+    """
+    try:
+        return _Planner(request, snapshot, topics, max_partitions).plan()
+    except RejectedRequest as rejected:
+        return PlanReply(rejected.code, rejected.detail)
+
+
+class _Planner:
+    """One plan. The fields are the group as it is, and the hypothesis, both checked."""
+
+    def __init__(
+        self, request: PlanGroup, snapshot: GroupSnapshot, topics: Mapping[str, TopicFacts], max_partitions: int
+    ) -> None:
+        self._request = request
+        self._snapshot = snapshot
+        self._notes: list[str] = []
+        self._before = _shares_now(snapshot)
+        self._name = _strategy_of(request, snapshot)
+        self._cooperative = strategy(self._name).cooperative
+        self._leaving = _leaving(request, snapshot)
+        self._topics = self._planned_topics(topics)
+        if sum(facts.partitions for facts in self._topics.values()) > max_partitions:
+            why = f"the members would share more than {max_partitions} partitions"
+            raise RejectedRequest(ErrorCode.PAYLOAD_TOO_LARGE, why)
+        self._group = self._planned_group()
+        self._added = self._group.members[len(snapshot.members) - len(self._leaving) :]
+
+    def plan(self) -> PlanReply:
+        foreseen = self._foreseen()
+        after: AnyShares = {each.member_id: foreseen.shares[each.member_id] for each in self._group.members}
+        moves = moves_between(self._before, after)
+        self._note_assumptions()
+        return PlanReply(
+            generation_id=self._snapshot.generation_id,
+            protocol_name=self._snapshot.protocol_name,
+            planned_protocol_name=self._request.strategy or self._snapshot.protocol_name,
+            rounds=foreseen.rounds,
+            moves=len(moves),
+            least_moves=least_moves(self._before, after),
+            imbalance_before=imbalance(self._before),
+            imbalance_after=imbalance(after),
+            members=tuple(self._planned_members(after, foreseen)),
+            moved=_grouped_moves(moves),
+            unowned=_grouped(self._unowned(after)),
+            notes=tuple(self._notes),
+        )
+
+    # --- the hypothesis ----------------------------------------------------------------------------
+
+    def _planned_topics(self, registered: Mapping[str, TopicFacts]) -> dict[str, TopicFacts]:
+        """The topics that members subscribe to, with the partitions that they have in the hypothesis."""
+        wants = _wants(self._snapshot)
+        topics = {name: facts for name, facts in registered.items() if wants(name)}
+        if not self._snapshot.protocol_name.startswith(PREFIX):
+            self._add_unregistered(topics)
+        for place, given in enumerate(self._request.topics):
+            known = topics.get(given.topic)
+            if known is None and not wants(given.topic):
+                raise _invalid(f"topics[{place}].topic: {unknown('topic', given.topic, topics)}")
+            if known is not None and given.partitions < known.partitions:
+                why = f"must be at least {known.partitions}: {given.topic} has as many, and a count only grows"
+                raise RejectedRequest(ErrorCode.INVALID_PARTITIONS, f"topics[{place}].partitions {why}")
+            topics[given.topic] = replace(known or TopicFacts(0), partitions=given.partitions)
+        return topics
+
+    def _add_unregistered(self, topics: dict[str, TopicFacts]) -> None:
+        """A leader of the group may count partitions by itself: what it has assigned exists."""
+        highest: dict[str, int] = {}
+        for topic, partition in chain.from_iterable(self._before.values()):
+            highest[topic] = max(highest.get(topic, 0), partition + 1)
+        for topic, count in sorted(highest.items()):
+            known = topics.get(topic, TopicFacts(0))
+            if known.partitions < count:
+                topics[topic] = replace(known, partitions=count)
+                self._notes.append(
+                    f"topic {topic} is registered with {known.partitions} partitions, and {count} are assigned: the "
+                    f"plan counts {count}; name its partitions if it has more"
+                )
+
+    def _planned_group(self) -> GroupSubscription:
+        """The members that stay, with their claims, and then those that join."""
+        snapshot = self._snapshot
+        try:
+            group = group_subscription(_generation(snapshot), self._topics)
+        except MalformedMetadata as error:
+            raise _invalid(f"the subscription of a member cannot be read: {error}") from None
+        now = [
+            replace(member, owned_partitions=self._before[member.member_id], generation=snapshot.generation_id)
+            for member in group.members
+        ]
+        joining = [
+            replace(_typical(now), member_id=member_id, group_instance_id=None, owned_partitions=(), generation=None)
+            for member_id in _new_ids(self._request.more_members, self._before)
+        ]
+        staying = [member for member in now if member.member_id not in self._leaving]
+        return replace(group, members=[*staying, *joining], generation_id=snapshot.generation_id + 1)
+
+    # --- the outcome -------------------------------------------------------------------------------
+
+    def _foreseen(self) -> Forecast:
+        if not self._group.members:
+            return _NOTHING
+        try:
+            foreseen = forecast(self._name, self._group, self._eager() if self._cooperative else ())
+        except Exception as error:  # A strategy of the user's own may fail in any way.
+            why = f"strategy {self._name} failed: {type(error).__name__}: {error}"
+            raise RejectedRequest(ErrorCode.ASSIGNMENT_FAILED, why) from error
+        return replace(foreseen, rounds=0) if self._is_taken_at_once(foreseen) else foreseen
+
+    def _is_taken_at_once(self, foreseen: Forecast) -> bool:
+        """A change of topics that takes nothing from any member comes into effect by a resync, without a join phase."""
+        only_topics = (
+            bool(self._request.topics) and not self._leaving and not self._added and not self._changes_strategy
+        )
+        return only_topics and not self._cooperative and not any(foreseen.revoked.values())
+
+    @property
+    def _changes_strategy(self) -> bool:
+        return self._request.strategy not in ("", self._snapshot.protocol_name)
+
+    def _eager(self) -> frozenset[str]:
+        """Members that give up all that they hold before they join, as they also list an eager strategy."""
+        if self._changes_strategy:
+            return frozenset()
+        return frozenset(each.member_id for each in self._snapshot.members if not all(map(_holds_on, each.protocols)))
+
+    def _planned_members(self, after: AnyShares, foreseen: Forecast) -> Iterable[PlannedMember]:
+        eager = self._eager()
+        for member in self._snapshot.members:
+            member_id, held = member.member_id, self._before[member.member_id]
+            stays = member_id not in self._leaving
+            pauses: Collection[TopicPartition] = ()
+            if stays and foreseen.rounds:
+                pauses = foreseen.revoked[member_id] if self._cooperative and member_id not in eager else held
+            yield PlannedMember(
+                member_id,
+                member.group_instance_id,
+                STAYS if stays else LEAVES,
+                _grouped(held),
+                _grouped(after.get(member_id, ())),
+                _grouped(pauses),
+            )
+        for new in self._added:
+            yield PlannedMember(new.member_id, None, JOINS, after=_grouped(after[new.member_id]))
+
+    def _unowned(self, after: AnyShares) -> list[TopicPartition]:
+        owned = set(chain.from_iterable(after.values()))
+        every = (TopicPartition(name, n) for name, facts in self._topics.items() for n in range(facts.partitions))
+        return [each for each in every if each not in owned]
+
+    def _note_assumptions(self) -> None:
+        if self._added:
+            self._notes.append(
+                "the ids of members that join are made up; real ones may decide ties between equal members otherwise"
+            )
+        name, members = self._request.strategy, self._snapshot.members
+        if lacking := [each for each in members if name and name not in each.protocols]:
+            self._notes.append(
+                f"{len(lacking)} of {len(members)} members do not list {name}: the rolling restarts that change this "
+                "are not in the plan"
+            )
+        if strategy(self._name).weighs and self._group.partition_weights:
+            self._notes.append("the strategy heeds weights; the imbalance counts partitions")
+
+
+def _invalid(detail: str) -> RejectedRequest:
+    return RejectedRequest(ErrorCode.INVALID_REQUEST, detail)
+
+
+def _shares_now(snapshot: GroupSnapshot) -> dict[str, tuple[TopicPartition, ...]]:
+    try:
+        return {member.member_id: assigned_partitions(member.assignment) for member in snapshot.members}
+    except MalformedMetadata as error:
+        raise _invalid(f"the assignment of a member cannot be read: {error}") from None
+
+
+def _strategy_of(request: PlanGroup, snapshot: GroupSnapshot) -> str:
+    """The name of the planned strategy, without the prefix of those that the server assigns by."""
+    name = request.strategy or snapshot.protocol_name
+    plain = name.removeprefix(PREFIX)
+    try:
+        strategy(plain)
+    except UnknownAssignor as error:
+        if not request.strategy:
+            why = f"the members assign by '{shown(name)}', which the server does not know: name another strategy"
+            raise _invalid(f"strategy is missing: {why}") from None
+        is_known = plain.partition("(")[0] in STRATEGIES
+        raise _invalid(f"strategy: {error if is_known else unknown('strategy', plain, STRATEGIES)}") from None
+    if plain != name and not assigns(name):
+        raise _invalid(f"strategy must not be '{shown(name)}': the server assigns by no cooperative strategy")
+    return plain
+
+
+def _leaving(request: PlanGroup, snapshot: GroupSnapshot) -> frozenset[str]:
+    """The member ids that `without` names."""
+    ids = {each.group_instance_id: each.member_id for each in snapshot.members if each.group_instance_id is not None}
+    ids |= {each.member_id: each.member_id for each in snapshot.members}
+    for place, name in enumerate(request.without):
+        if name not in ids:
+            raise _invalid(f"without[{place}]: {unknown('member', name, ids)}")
+    return frozenset(ids[name] for name in request.without)
+
+
+def _generation(snapshot: GroupSnapshot) -> Generation:
+    members = [JoinedWith(each.member_id, each.group_instance_id, each.metadata) for each in snapshot.members]
+    return Generation(snapshot.generation_id, snapshot.leader_id, snapshot.protocol_name, members)
+
+
+def _wants(snapshot: GroupSnapshot) -> Callable[[str], bool]:
+    try:
+        return wants_topic(_generation(snapshot))
+    except MalformedMetadata as error:
+        raise _invalid(f"the subscription of a member cannot be read: {error}") from None
+
+
+def _typical(members: Sequence[MemberSubscription]) -> MemberSubscription:
+    """The member that has joined first of those with the topics that most members have."""
+    topics = [frozenset(member.topics) for member in members]
+    ((most, _),) = Counter(topics).most_common(1)
+    return members[topics.index(most)]
+
+
+def _new_ids(number: int, taken: Collection[str]) -> list[str]:
+    free = (name for count in range(1, number + len(taken) + 1) if (name := f"new-{count}") not in taken)
+    return [next(free) for _ in range(number)]
+
+
+def _holds_on(protocol_name: str) -> bool:
+    """Whether members that list no other strategies keep what they hold while they join."""
+    try:
+        return strategy(protocol_name).cooperative
+    except UnknownAssignor:
+        return False
+
+
+def _grouped(partitions: Collection[TopicPartition]) -> tuple[TopicPartitions, ...]:
+    by_topic = plain_partitions(sorted(partitions))
+    return tuple(TopicPartitions(topic, tuple(numbers)) for topic, numbers in by_topic.items())
+
+
+def _grouped_moves(moves: Sequence[Move]) -> tuple[PlannedMove, ...]:
+    ways: dict[tuple[str, str, str], list[int]] = {}
+    for (topic, partition), source, target in moves:
+        ways.setdefault((topic, source, target), []).append(partition)
+    return tuple(
+        PlannedMove(topic, tuple(partitions), source, target)
+        for (topic, source, target), partitions in sorted(ways.items())
+    )
