@@ -173,6 +173,43 @@ def rebalance_group(
     tell(f"generation {reply.generation_id} of {group} ends")
 
 
+@app.command("plan")
+def plan_group(
+    context: typer.Context,
+    group: Group,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", metavar="MEMBER", help="This member or instance leaves; repeatable."),
+    ] = None,
+    members: Annotated[str | None, typer.Option("--members", metavar="+N", help="So many members join.")] = None,
+    partitions: Annotated[
+        list[str] | None,
+        typer.Option("--partitions", metavar="TOPIC=N", help="The topic has so many partitions; repeatable."),
+    ] = None,
+    strategy: Annotated[str, typer.Option("--strategy", help="Another strategy than the group's.")] = "",
+    url: Url = None,
+    namespace: Namespace = None,
+    output: OutputFormat = None,
+) -> None:
+    """Show what a rebalance would move and pause, with other members, partitions or another strategy. Change nothing.
+
+    Without a hypothesis: what `rota groups rebalance` would do now.
+    """
+    from rota.cli.calls import Server
+    from rota.cli.plans import partition_counts, plan_item, print_plan, so_many_more
+    from rota.protocol.messages import PlanGroup, PlanReply
+
+    options = shared(context, url, namespace, output)
+    more, topics = so_many_more(members), partition_counts(partitions or ())
+    with Server(options) as server:
+        request = PlanGroup(server.namespace, group, tuple(without or ()), more, topics, strategy)
+        plan = server.call(request, PlanReply)
+    if options.output is Output.TABLE:
+        print_plan(group, plan)
+    else:
+        print_item(plan_item(group, plan), options.output, name="group_id")
+
+
 @app.command("remove-member")
 def remove_member(
     context: typer.Context,

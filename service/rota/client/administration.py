@@ -46,9 +46,12 @@ from rota.protocol.messages import (
     ListTopicsReply,
     OffsetToCommit,
     PartitionResult,
+    PlanGroup,
+    PlanReply,
     PutTopic,
     RebalanceGroup,
     RebalanceReply,
+    TopicCount,
     TopicPartitions,
     TopicReply,
 )
@@ -103,6 +106,35 @@ class Administration:
     async def rebalance_group(self, group_id: str, reason: str = "", *, step_down: bool = False) -> None:
         """Have the members agree anew, for administrators; `step_down`: by another leader, if somebody else joins."""
         await self._caller.ask(RebalanceGroup(self.namespace, group_id, reason, step_down), RebalanceReply)
+
+    async def plan_group(
+        self,
+        group_id: str,
+        *,
+        without: Sequence[str] = (),
+        more_members: int = 0,
+        partitions: Mapping[str, int] | None = None,
+        strategy: str = "",
+    ) -> PlanReply:
+        """What a rebalance of a `consumer` group would do under a hypothesis. Nothing of it happens.
+
+        Args:
+            group_id: A group that is Stable.
+            without: Members that leave, by member id or instance id.
+            more_members: So many join, with the subscription that most members have.
+            partitions: Topics with other partition counts than they have now, by topic.
+            strategy: Another strategy than the group's.
+
+        Returns:
+            Each member before and after, the partitions that move, and those on which members pause.
+
+        Raises:
+            InvalidRequest: The hypothesis does not fit the group; the detail names the field.
+            RebalanceInProgress: The group is not Stable.
+        """
+        topics = tuple(TopicCount(topic, count) for topic, count in (partitions or {}).items())
+        request = PlanGroup(self.namespace, group_id, tuple(without), more_members, topics, strategy)
+        return await self._caller.ask(request, PlanReply)
 
     async def remove_member(self, group_id: str, member_id: str, reason: str = "") -> None:
         """Remove a member from its group, for administrators; `UnknownMemberId` if there is none."""
