@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from itertools import chain
@@ -58,7 +59,8 @@ class Clockwise(PartitionStrategy):
 
     def assign(self, group: GroupSubscription) -> GroupAssignment:
         ordered = sorted(group.members, key=lambda member: (member.user_data is None, member.member_id))
-        every = [TopicPartition(topic, n) for topic, count in sorted(TOPICS.items()) for n in range(count)]
+        counts = group.partitions_per_topic
+        every = [TopicPartition(topic, n) for topic, count in sorted(counts.items()) for n in range(count)]
         return GroupAssignment({m.member_id: every[at :: len(ordered)] for at, m in enumerate(ordered)})
 
 
@@ -173,3 +175,27 @@ async def test_a_client_that_plans_for_a_member_that_is_not_there_is_told_the_ne
 
         with pytest.raises(InvalidRequest, match=r"without\[0\]: unknown member 'i22'; did you mean 'i2'\?"):
             await fleet.admin.plan_group(GROUP, without=["i22"])
+
+
+@pytest.mark.parametrize(
+    "strategy", ["range", "sticky", "cooperative-sticky", "clockwise", "server:sticky", "server:range"]
+)
+@in_virtual_time
+async def test_the_plan_of_more_partitions_is_what_happens_when_the_topic_grows(strategy: str) -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        fleet = Fleet(coordinator, stack)
+        for topic, partitions in TOPICS.items():
+            await fleet.admin.put_topic(topic, partitions)
+        await fleet.grow(3, strategy)
+        generation_id = fleet.members[0][1].generation_id
+
+        plan = await fleet.admin.plan_group(GROUP, partitions={"orders": 9})
+        await fleet.admin.put_topic("orders", 9)
+        planned = {each.member_id: named(each.after) for each in plan.members}
+        await until(lambda: fleet.shares() == planned)
+        await asyncio.sleep(30)
+
+        assert fleet.shares() == planned
+        # A resync is a generation without a join phase, in which nothing pauses.
+        assert fleet.members[0][1].generation_id - generation_id == max(plan.rounds, 1)
+        assert any(each.pauses for each in plan.members) is (plan.rounds > 0 and strategy != "cooperative-sticky")

@@ -1,0 +1,255 @@
+"""What a plan says of a hypothesis, and how it refuses one that does not fit the group."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rota.assignors import GroupAssignment, GroupSubscription, PartitionStrategy, TopicPartition, register_strategy
+from rota.group.plan import make_plan
+from rota.protocol import messages as m
+from rota.protocol.errors import ErrorCode
+from rota.types import TopicFacts
+from rota.types.consumer import Assignment, Subscription, encode_assignment, encode_subscription
+from tests.support.strategies import registered_for_one_test
+from tests.unit.group.driver import GROUP_ID, KEY, NAMESPACE, Core, a_join, a_stable_group, an_empty_shard
+from tests.unit.group.served import a_served_group, candidates, finish
+
+TOPICS = {"orders": TopicFacts(6), "payments": TopicFacts(2), "elsewhere": TopicFacts(9)}
+BOTH = ("orders", "payments")
+
+
+def a_member(
+    member_id: str, orders: str = "", *protocols: str, topics: tuple[str, ...] = ("orders",)
+) -> m.SnapshotMember:
+    """A member that holds these partitions of `orders`. An id of `i…` is also its instance id."""
+    share = tuple(TopicPartition("orders", int(number)) for number in orders)
+    instance = f"instance-{member_id}" if member_id.startswith("i") else None
+    metadata, assignment = encode_subscription(Subscription(topics)), encode_assignment(Assignment(share))
+    return m.SnapshotMember(member_id, instance, protocols or ("sticky",), metadata, assignment)
+
+
+def a_snapshot(*members: m.SnapshotMember, name: str = "sticky") -> m.GroupSnapshot:
+    return m.GroupSnapshot(7, members[0].member_id, name, members)
+
+
+TWO = a_snapshot(a_member("a", "012"), a_member("i", "345"))
+
+
+def plan(snapshot: m.GroupSnapshot = TWO, limit: int = 100_000, **hypothesis: Any) -> m.PlanReply:
+    return make_plan(m.PlanGroup(*KEY, **hypothesis), snapshot, TOPICS, limit)
+
+
+def sizes(planned: m.PlanReply) -> dict[str, int]:
+    return {each.member_id: sum(len(topic.partitions) for topic in each.after) for each in planned.members}
+
+
+@pytest.fixture(autouse=True)
+def _own_strategies() -> Iterator[None]:
+    with registered_for_one_test():
+        yield
+
+
+def test_without_a_hypothesis_it_is_a_rebalance_of_the_group_as_it_is() -> None:
+    planned = plan()
+
+    assert (planned.rounds, planned.moves, planned.least_moves, planned.moved) == (1, 0, 0, ())
+    assert (planned.generation_id, planned.protocol_name, planned.planned_protocol_name) == (7, "sticky", "sticky")
+    assert [each.pauses == each.before == each.after != () for each in planned.members] == [True, True]
+
+
+@pytest.mark.parametrize("name", ["i", "instance-i"])
+def test_a_member_that_leaves_is_named_by_its_id_or_its_instance(name: str) -> None:
+    planned = plan(without=(name,))
+
+    assert planned.moved == (m.PlannedMove("orders", (3, 4, 5), "i", "a"),)
+    assert (planned.moves, planned.least_moves) == (3, 3)
+    assert planned.members[1] == m.PlannedMember("i", "instance-i", "leaves", (m.TopicPartitions("orders", (3, 4, 5)),))
+
+
+def test_where_all_leave_each_partition_is_without_a_member() -> None:
+    planned = plan(without=("a", "i"))
+
+    assert planned.unowned == (m.TopicPartitions("orders", (0, 1, 2, 3, 4, 5)),)
+    assert (planned.rounds, planned.moves, planned.imbalance_after) == (0, 0, 0)
+
+
+def test_partitions_of_topics_whose_last_subscriber_leaves_are_without_a_member() -> None:
+    planned = plan(a_snapshot(a_member("a", "0"), a_member("b", topics=BOTH)), without=("b",))
+
+    assert planned.unowned == (m.TopicPartitions("payments", (0, 1)),)
+
+
+def test_members_that_join_subscribe_as_most_members_do() -> None:
+    snapshot = a_snapshot(a_member("odd", topics=("payments",)), a_member("a", "012345"), a_member("new-1"))
+
+    planned = plan(snapshot, more_members=2)
+
+    assert [each.member_id for each in planned.members if each.fate == "joins"] == ["new-2", "new-3"]
+    assert sizes(planned) == {"odd": 2, "a": 2, "new-1": 2, "new-2": 1, "new-3": 1}
+    assert any("made up" in note for note in planned.notes)
+
+
+def test_more_partitions_that_take_nothing_from_any_member_need_no_join_phase() -> None:
+    planned = plan(topics=(m.TopicCount("orders", 9),))
+
+    assert (planned.rounds, planned.moves, planned.imbalance_after) == (0, 0, 1)
+    assert [each.pauses for each in planned.members] == [(), ()]
+    assert plan(topics=(m.TopicCount("orders", 9),), without=("i",)).rounds == 1
+
+
+def test_under_a_cooperative_strategy_only_what_moves_pauses() -> None:
+    eager = plan(more_members=1)
+    planned = plan(more_members=1, strategy="cooperative-sticky")
+
+    assert (eager.rounds, planned.rounds) == (1, 2)
+    assert sizes(planned) == {"a": 2, "i": 2, "new-1": 2}
+    assert [len(each.pauses[0].partitions) for each in planned.members[:2]] == [1, 1]
+    assert [len(each.pauses[0].partitions) for each in eager.members[:2]] == [3, 3]
+    assert "2 of 2 members do not list cooperative-sticky" in planned.notes[1]
+
+
+def test_partitions_that_only_the_leader_counts_are_counted_by_what_is_assigned() -> None:
+    snapshot = a_snapshot(a_member("a", "01234567"), a_member("b"))
+
+    planned = plan(snapshot)
+    named = plan(snapshot, topics=(m.TopicCount("orders", 10),))
+
+    assert sizes(planned) == {"a": 4, "b": 4}
+    assert "registered with 6 partitions, and 8 are assigned" in planned.notes[0]
+    assert sizes(named) == {"a": 5, "b": 5}
+
+
+def test_where_the_server_assigns_only_registered_partitions_count_and_patterns_name_topics() -> None:
+    member = m.SnapshotMember(
+        "a", None, ("server:range",), b'{"topics": ["pay*"]}', b'{"topics": {"payments": [0, 1]}}'
+    )
+
+    planned = plan(a_snapshot(member, name="server:range"), topics=(m.TopicCount("payouts", 3),))
+
+    assert planned.error is ErrorCode.NONE, planned.detail
+    assert planned.members[0].after == (m.TopicPartitions("payments", (0, 1)), m.TopicPartitions("payouts", (0, 1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "detail"),
+    [
+        ({"without": ("a", "instance")}, "without[1]: unknown member 'instance'; did you mean 'instance-i'?"),
+        ({"strategy": "stickey"}, "strategy: unknown strategy 'stickey'; did you mean 'sticky'?"),
+        ({"strategy": "weighted(moves=3)"}, "strategy: weighted has no option 'moves=3'; its options: max_moves"),
+        (
+            {"strategy": "server:cooperative-sticky"},
+            "strategy must not be 'server:cooperative-sticky': the server assigns by no cooperative strategy",
+        ),
+        ({"topics": (m.TopicCount("order", 9),)}, "topics[0].topic: unknown topic 'order'; did you mean 'orders'?"),
+    ],
+)
+def test_a_hypothesis_that_does_not_fit_is_refused_with_its_field_and_the_nearest_name(
+    hypothesis: dict[str, Any], detail: str
+) -> None:
+    refused = plan(**hypothesis)
+
+    assert (refused.error, refused.detail) == (ErrorCode.INVALID_REQUEST, detail)
+
+
+def test_a_topic_does_not_shrink() -> None:
+    refused = plan(topics=(m.TopicCount("orders", 5),))
+
+    assert refused.error is ErrorCode.INVALID_PARTITIONS
+    assert refused.detail == "topics[0].partitions must be at least 6: orders has as many, and a count only grows"
+
+
+def test_a_group_of_many_partitions_is_refused_before_it_is_planned() -> None:
+    refused = plan(topics=(m.TopicCount("orders", 900),), limit=899)
+
+    assert (refused.error, refused.detail) == (
+        ErrorCode.PAYLOAD_TOO_LARGE,
+        "the members would share more than 899 partitions",
+    )
+
+
+def test_a_strategy_that_only_the_members_know_must_be_replaced_by_one_that_the_server_knows() -> None:
+    snapshot = a_snapshot(a_member("a", "012345", "mine"), name="mine")
+
+    refused, planned = plan(snapshot), plan(snapshot, strategy="range")
+
+    assert refused.error is ErrorCode.INVALID_REQUEST
+    assert refused.detail.startswith(
+        "strategy is missing: the members assign by 'mine', which the server does not know"
+    )
+    assert sizes(planned) == {"a": 6}
+
+
+@pytest.mark.parametrize("broken", [{"metadata": b"\x00"}, {"assignment": b"\x00"}])
+def test_bytes_that_are_no_consumers_are_named(broken: dict[str, bytes]) -> None:
+    refused = plan(a_snapshot(replace(a_member("a"), **broken)))
+
+    assert refused.error is ErrorCode.INVALID_REQUEST
+    assert next(iter(broken)).replace("metadata", "subscription") in refused.detail
+
+
+def test_a_strategy_that_fails_fails_the_plan() -> None:
+    class Broken(PartitionStrategy):
+        name = "broken"
+
+        def assign(self, group: GroupSubscription) -> GroupAssignment:
+            raise ZeroDivisionError("a bug of the user's")
+
+    register_strategy(Broken())
+
+    refused = plan(strategy="broken")
+
+    assert refused.error is ErrorCode.ASSIGNMENT_FAILED
+    assert refused.detail == "strategy broken failed: ZeroDivisionError: a bug of the user's"
+
+
+# --- the group ---------------------------------------------------------------------------------------
+
+
+def test_the_core_answers_with_what_the_members_hold_and_changes_nothing() -> None:
+    core = a_served_group()
+    finish(core)
+    journal, rows = len(core.journal), core.image()
+
+    reply = core.ask(m.PlanGroup(*KEY))
+
+    assert [member.member_id for member in reply.snapshot.members] == ["m0", "m1"]
+    assert [member.protocols for member in reply.snapshot.members] == [("server:sticky",)] * 2
+    assert [json.loads(each.assignment)["topics"]["documents"] for each in reply.snapshot.members] == [[0, 2], [1, 3]]
+    assert (len(core.journal), core.image()) == (journal, rows)
+
+
+def a_group_in_its_join_phase() -> Core:
+    core = an_empty_shard()
+    core.ask(a_join(new="m0", protocol_type="consumer"))
+    core.send(a_join("m0", protocol_type="consumer"))
+    return core
+
+
+@pytest.mark.parametrize(
+    ("core", "error", "detail"),
+    [
+        (an_empty_shard, ErrorCode.GROUP_ID_NOT_FOUND, ""),
+        (candidates, ErrorCode.INVALID_REQUEST, "the group is of type 'leader': only groups of type 'consumer' share"),
+        (a_stable_group, ErrorCode.INVALID_REQUEST, "the group is of type '"),
+        (a_group_in_its_join_phase, ErrorCode.REBALANCE_IN_PROGRESS, "the group rebalances ("),
+        (a_served_group, ErrorCode.REBALANCE_IN_PROGRESS, "the group rebalances ("),
+    ],
+)
+def test_other_groups_are_not_planned(core: Any, error: ErrorCode, detail: str) -> None:
+    reply = core().ask(m.PlanGroup(NAMESPACE, GROUP_ID))
+
+    assert (reply.error, reply.snapshot) == (error, None)
+    assert reply.detail.startswith(detail)
+
+
+def test_an_empty_group_is_not_planned() -> None:
+    core = a_served_group()
+    finish(core)
+    core.ask(m.LeaveGroup(*KEY, tuple(m.LeavingMember(each, None) for each in core.ids)))
+
+    assert core.ask(m.PlanGroup(*KEY)).detail == "the group has no members, so there is no assignment to plan from"
