@@ -64,6 +64,25 @@ REPLIES: list[m.Reply] = [
     m.ListReply(),
     m.DeleteGroupReply(),
     m.RebalanceReply(generation_id=4),
+    m.PlanReply(
+        generation_id=4,
+        protocol_name="range",
+        planned_protocol_name="cooperative-sticky",
+        rounds=2,
+        moves=3,
+        least_moves=2,
+        imbalance_before=5,
+        imbalance_after=1,
+        members=(
+            m.PlannedMember(
+                "m-1", "pod-0", "stays", (m.TopicPartitions("a", (0, 1)),), (m.TopicPartitions("a", (0,)),)
+            ),
+            m.PlannedMember("new-1", None, "joins", pauses=(m.TopicPartitions("a", (1,)),)),
+        ),
+        moved=(m.PlannedMove("a", (1,), "m-1", "new-1"),),
+        unowned=(m.TopicPartitions("ä", (7,)),),
+        notes=("one", "two"),
+    ),
     m.LeaderReply(generation_id=4, leader_id="m-1", group_instance_id="pod-0", client_id="c", state="Stable"),
     m.TopicReply(topic="a", partitions=12, attributes=(("k", "v"),)),
     m.ListTopicsReply(topics=(m.TopicReply(topic="a", partitions=12),), more=True),

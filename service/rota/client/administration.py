@@ -118,15 +118,14 @@ class Administration:
     ) -> PlanReply:
         """What a rebalance of a `consumer` group would do under a hypothesis. Nothing of it happens.
 
+        The reply has each member before and after, the partitions that move, and those on which members pause.
+
         Args:
             group_id: A group that is Stable.
             without: Members that leave, by member id or instance id.
             more_members: So many join, with the subscription that most members have.
             partitions: Topics with other partition counts than they have now, by topic.
             strategy: Another strategy than the group's.
-
-        Returns:
-            Each member before and after, the partitions that move, and those on which members pause.
 
         Raises:
             InvalidRequest: The hypothesis does not fit the group; the detail names the field.

@@ -37,6 +37,7 @@ from rota.protocol.messages import (
     FetchedOffset,
     ListedGroup,
     OffsetToCommit,
+    PlanReply,
     TopicPartitions,
     TopicReply,
 )
@@ -380,6 +381,31 @@ class Client:
 
     def rebalance_group(self, group_id: str, reason: str = "", *, step_down: bool = False) -> None:
         """Have the members agree anew, for administrators; `step_down`: by another leader, if somebody else joins."""
+
+    def plan_group(
+        self,
+        group_id: str,
+        *,
+        without: Sequence[str] = (),
+        more_members: int = 0,
+        partitions: Mapping[str, int] | None = None,
+        strategy: str = "",
+    ) -> PlanReply:
+        """What a rebalance of a `consumer` group would do under a hypothesis. Nothing of it happens.
+
+        The reply has each member before and after, the partitions that move, and those on which members pause.
+
+        Args:
+            group_id: A group that is Stable.
+            without: Members that leave, by member id or instance id.
+            more_members: So many join, with the subscription that most members have.
+            partitions: Topics with other partition counts than they have now, by topic.
+            strategy: Another strategy than the group's.
+
+        Raises:
+            InvalidRequest: The hypothesis does not fit the group; the detail names the field.
+            RebalanceInProgress: The group is not Stable.
+        """
 
     def remove_member(self, group_id: str, member_id: str, reason: str = "") -> None:
         """Remove a member from its group, for administrators; `UnknownMemberId` if there is none."""
