@@ -29,6 +29,7 @@ REMOTE = {
     "groups watch": "GROUP -n 1",
     "groups delete": "GROUP",
     "groups rebalance": "GROUP",
+    "groups plan": "GROUP",
     "groups remove-member": "GROUP member-1",
     "offsets list": "GROUP",
     "offsets set": "GROUP TOPIC 0 1",
