@@ -135,9 +135,9 @@ class _Planner:
             replace(member, owned_partitions=self._before[member.member_id], generation=snapshot.generation_id)
             for member in group.members
         ]
+        typical = replace(_typical(now), group_instance_id=None, owned_partitions=(), generation=None)
         joining = [
-            replace(_typical(now), member_id=member_id, group_instance_id=None, owned_partitions=(), generation=None)
-            for member_id in _new_ids(self._request.more_members, self._before)
+            replace(typical, member_id=member_id) for member_id in _new_ids(self._request.more_members, self._before)
         ]
         staying = [member for member in now if member.member_id not in self._leaving]
         return replace(group, members=[*staying, *joining], generation_id=snapshot.generation_id + 1)
@@ -156,10 +156,9 @@ class _Planner:
 
     def _is_taken_at_once(self, foreseen: Forecast) -> bool:
         """A change of topics that takes nothing from any member comes into effect by a resync, without a join phase."""
-        only_topics = (
-            bool(self._request.topics) and not self._leaving and not self._added and not self._changes_strategy
-        )
-        return only_topics and not self._cooperative and not any(foreseen.revoked.values())
+        if self._leaving or self._added or self._changes_strategy:
+            return False
+        return bool(self._request.topics) and not self._cooperative and not any(foreseen.revoked.values())
 
     @property
     def _changes_strategy(self) -> bool:
