@@ -43,6 +43,7 @@ ELSEWHERE = {
     "docs/how-to/pipeline.md": "tests/pipeline/test_commands.py",
     "docs/how-to/security.md": "tests/docs/test_security_how_to.py",
     "docs/how-to/topics.md": "tests/docs/test_topics_how_to.py",
+    "docs/how-to/plan.md": "tests/docs/test_plan_how_to.py",
     "docs/tutorials/first-hour.md": "tests/docs/test_first_hour.py",
     "docs/reference/sdk.md": "tests/docs/test_references.py",
 }
