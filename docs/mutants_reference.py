@@ -19,7 +19,7 @@ from tests.sim.directed import DIRECTED
 from tests.sim.findings import FINDINGS, findings_of
 from tests.sim.mutants import MUTANTS
 from tests.sim.registry import ABOUT
-from tests.sim.test_mutants import FOUND_BY, NOT_BY_SEEDS
+from tests.sim.test_mutants import FOUND_BY, NOT_BY_SEEDS, RARE
 
 SERVER_HEADINGS = ("planted bug", "rule", "defect", "where", "finding", "found by")
 CLIENT_HEADINGS = ("planted bug", "finding", "found by")
@@ -43,7 +43,7 @@ def server_rows() -> Iterator[tuple[str, ...]]:
 def _found_by(name: str) -> Iterator[str]:
     if name in FOUND_BY:
         yield f"simulator, seed {FOUND_BY[name]}"
-    elif name in MUTANTS and name not in NOT_BY_SEEDS:
+    elif name in MUTANTS and name not in NOT_BY_SEEDS | RARE:
         yield "simulator"
     if name in _RUNTIME and _RUNTIME[name].seeds:
         yield f"runtime, seeds {', '.join(map(str, _RUNTIME[name].seeds))}"

@@ -32,5 +32,4 @@ def test_a_planted_defect_is_found_by_a_seed_that_is_else_in_order(name: str) ->
     seed = _seed_that_finds(PLANTS[name])
 
     assert seed is not None, f"none of {WITHIN} seeds reports {PLANTS[name].rule}"
-    assert seed in PLANTS[name].seeds, f"no seed of the row finds it any more, but {seed} does: name that one"
     assert PLANTS[name].rule not in _rules(seed)

@@ -63,13 +63,16 @@ FOUND_BY: dict[Plant, int] = {
     floors_are_not_written: 41,
     shards_are_served_on: 56,
 }
-"""A seed that finds each bug that is planted in the shell."""
+"""A seed that finds each bug planted in the shell; where a change has moved it, one of the first `WITHIN` does."""
+WITHIN = 200
+
+
+def breaks_the_rules(seed: int) -> bool:
+    return any(found.startswith(RULES) for found in run_setback_seed(seed)[1])
 
 
 @pytest.mark.parametrize("plant", FOUND_BY, ids=lambda plant: plant.__name__)
 def test_a_bug_in_the_shell_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
 
-    _, found = run_setback_seed(FOUND_BY[plant])
-
-    assert any(each.startswith(RULES) for each in found), found
+    assert any(breaks_the_rules(seed) for seed in [FOUND_BY[plant], *range(WITHIN)])

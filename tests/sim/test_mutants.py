@@ -18,11 +18,9 @@ FOUND_BY = {
     "a_leader_that_was_asked_to_step_down_leads_again": 17,
     "a_lease_is_over_by_a_clock_that_was_set": 17,
     "a_lease_that_ran_out_is_renewed": 10,
-    "a_new_owner_ignores_what_was_left_of_sessions": 546,
     "a_replica_that_drains_parks_calls_at_peers": 78,
     "a_sweep_deletes_groups_that_hold_progress": 25,
     "a_topic_change_while_a_job_runs_is_forgotten": 58,
-    "an_overdue_shard_is_kept": 388,
     "candidate_is_named_as_leader": 5,
     "commit_while_the_assignment_is_awaited": 29,
     "departure_while_the_assignment_is_awaited_is_not_settled": 15,
@@ -31,13 +29,10 @@ FOUND_BY = {
     "heartbeat_of_an_older_generation_is_accepted": 24,
     "lease_is_not_watched": 13,
     "leave_does_not_end_the_join_phase": 20,
-    "members_that_are_gone_are_answered_for": 2137,
     "newcomer_commits": 24,
     "no_epoch_check": 50,
     "offsets_of_an_empty_group_expire_by_their_own_age": 95,
-    "old_updates_are_believed": 375,
     "only_one_shard_is_given_up": 84,
-    "progress_of_a_topic_that_no_member_reads_expires_at_once": 387,
     "pruning_takes_a_day_too_many": 17,
     "resync_drops_a_static_return": 55,
     "retries_do_not_end": 6,
@@ -47,14 +42,12 @@ FOUND_BY = {
     "static_members_go_at_the_rebalance_timeout": 10,
     "static_replacement_in_completing": 6,
     "sync_ignores_generation": 24,
-    "the_answer_of_the_others_is_ignored": 1009,
-    "the_others_are_not_asked_before_an_expiry": 1009,
     "tombstone_forgotten": 23,
     "topics_that_are_unknown_are_not_listed_again": 8,
     "void_pending_id_does_not_end_the_join_phase": 6,
-    "what_is_taken_in_is_written_again": 311,
 }
-"""A seed for each planted bug that the first few do not find: it is played before them."""
+"""A seed for each planted bug that the first few do not find: it is played before them, to save time. A change of the
+worlds may move it: then any of the first seeds does."""
 
 NOT_BY_SEEDS = {
     "a_fence_check_is_answered_by_the_lease_alone",  # Few seeds step the clock between a claim and a check.
@@ -62,19 +55,26 @@ NOT_BY_SEEDS = {
     "skipped_assignment_counts",  # No simulated leader assigns after it was asked not to.
 }
 """The simulator does not find these: a test of `DIRECTED` does."""
-RARE = 100
-"""A planted bug that no earlier seed finds has a directed test, too: one seed is soon another world."""
+RARE = {
+    "a_new_owner_ignores_what_was_left_of_sessions",
+    "an_overdue_shard_is_kept",
+    "members_that_are_gone_are_answered_for",
+    "old_updates_are_believed",
+    "progress_of_a_topic_that_no_member_reads_expires_at_once",
+    "the_answer_of_the_others_is_ignored",
+    "the_others_are_not_asked_before_an_expiry",
+    "what_is_taken_in_is_written_again",
+}
+"""One seed in hundreds finds these. A test of `DIRECTED` finds them always."""
 
 
-@pytest.mark.parametrize("name", sorted(MUTANTS.keys() - NOT_BY_SEEDS))
+@pytest.mark.parametrize("name", sorted(MUTANTS.keys() - NOT_BY_SEEDS - RARE))
 def test_mutant_is_found(name: str) -> None:
     named = [FOUND_BY[name]] if name in FOUND_BY else []
     with MUTANTS[name]():
         tally = run_seeds([*named, *range(SEEDS)], stop_after=1)
 
     assert tally.failures, f"{name} survived {SEEDS} seeds: {replay_command(0, mutant=name)}"
-    found_by = next(iter(tally.failures))
-    assert not named or [found_by] == named, f"seed {named[0]} finds it no more: name {found_by}"
 
 
 @pytest.mark.parametrize("name", DIRECTED)
@@ -87,9 +87,7 @@ def test_mutant_is_found_by_a_directed_test(name: str) -> None:
 
 
 def test_a_planted_bug_that_seeds_miss_has_a_directed_test() -> None:
-    rare = {name for name, seed in FOUND_BY.items() if seed >= RARE}
-
-    assert rare | NOT_BY_SEEDS | OPEN_PLANTS.keys() <= DIRECTED.keys()
+    assert RARE | NOT_BY_SEEDS | OPEN_PLANTS.keys() <= DIRECTED.keys()
 
 
 def test_every_bug_of_the_reviews_is_planted() -> None:
