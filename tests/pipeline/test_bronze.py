@@ -8,15 +8,17 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rota.pipeline.bronze import COMMITS, lines_writer
+from rota.pipeline.bronze import COMMITS, Ingest, write_lines
 from rota.pipeline.events import EVENTS, Line
-from tests.pipeline.journals import simulated
+from rota.pipeline.journal import open_journal
+from rota.pipeline.lake import Lake
+from tests.pipeline.journals import INCARNATION, simulated, sqlite_store
 
 
 def test_committed_offsets_stand_apart_from_all_else_in_a_file_that_has_every_line_once(tmp_path: Path) -> None:
     lines = simulated(1)
 
-    list(lines_writer(str(tmp_path), 7)(batches(lines, rows=100)))
+    write_lines(batches(lines, rows=100), str(tmp_path), 7)
 
     (path,) = (tmp_path / "events").iterdir()
     file = pq.ParquetFile(path)
@@ -26,6 +28,21 @@ def test_committed_offsets_stand_apart_from_all_else_in_a_file_that_has_every_li
     numbers = zip(*(file.read()[name].to_pylist() for name in ("shard_id", "seq")), strict=True)
     assert sorted(numbers) == sorted((line.shard_id, line.seq) for line in lines)
     assert set(file.read()["ingest_batch"].to_pylist()) == {7}
+
+
+def test_tasks_read_the_store_and_write_each_line_once_without_spark(tmp_path: Path) -> None:
+    lines = simulated(1)
+    url = sqlite_store(tmp_path / "rota.db", lines)
+    lake = Lake.create(tmp_path / "lake", "delta", INCARNATION)
+
+    done = Ingest(open_journal(url), {"url": url, "linesPerTask": "20"}, most_lines=100).run(None, lake)
+
+    read = [pq.read_table(uri, columns=["shard_id", "seq"]).to_pydict() for uri in lake.bronze.uris()]
+    numbers = [number for each in read for number in zip(each["shard_id"], each["seq"], strict=True)]
+    assert done.batch > 1
+    assert done.lines == len(lines)
+    assert len(lake.bronze.uris()) >= len(lines) // 20
+    assert sorted(numbers) == sorted((line.shard_id, line.seq) for line in lines)
 
 
 def batches(lines: tuple[Line, ...], rows: int) -> Iterator[pa.RecordBatch]:

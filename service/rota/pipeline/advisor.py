@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from rota.assignors import MemberSubscription, assign, strategy
-from rota.pipeline.bronze import told
 from rota.pipeline.events import Line, ddl, lines_of
 from rota.pipeline.facts.churn import AnyShares, Change, Holding
 from rota.pipeline.facts.fact import Event, Row, row, us
@@ -24,6 +23,7 @@ from rota.pipeline.files import WRITTEN, TableWriter, Written
 from rota.pipeline.gold import by_group, sliced
 from rota.pipeline.lake import Lake
 from rota.pipeline.tables import ADVISOR, GOLD
+from rota.pipeline.tasks import told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

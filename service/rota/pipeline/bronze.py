@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from rota.pipeline.breakpoints import breakpoint_at
-from rota.pipeline.events import EVENTS, ddl
-from rota.pipeline.files import WRITTEN, TableWriter, Written
-from rota.pipeline.journal import Journal
+from rota.pipeline.events import EVENTS
+from rota.pipeline.files import TableWriter, Written
+from rota.pipeline.journal import Journal, Wanted, journal_at
 from rota.pipeline.lake import Lake
-from rota.pipeline.positions import Heads, Position, spans_between
+from rota.pipeline.positions import LINES_PER_TASK, Heads, Position, Span, packed, spans_between
 from rota.pipeline.tables import BRONZE
+from rota.pipeline.tasks import Task, run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +51,7 @@ class Ingest:
     skip_pruned: bool = False
     """Go on behind lines that were pruned before they were read."""
 
-    def run(self, spark: SparkSession, lake: Lake, tell: Tell = lambda _done, _all: None) -> Ingested:
+    def run(self, spark: SparkSession | None, lake: Lake, tell: Tell = lambda _done, _all: None) -> Ingested:
         """Read all that is there now."""
         heads = self.journal.heads()
         batch, done = lake.ingested()
@@ -68,14 +69,25 @@ class Ingest:
             tell(read, wanted)
         return Ingested(batch, read, done)
 
-    def _one(self, spark: SparkSession, lake: Lake, batch: int, start: Position, end: Position) -> None:
+    def _one(self, spark: SparkSession | None, lake: Lake, batch: int, start: Position, end: Position) -> None:
         lake.write_plan(JOB, batch, {"start": start.encode(), "end": end.encode()})
-        reader = spark.read.format("rota").options(**self.source)
-        lines = reader.option("from", str(start)).option("to", str(end)).load()
-        written = lines.mapInArrow(lines_writer(str(lake.bronze.path.parent), batch), ddl(WRITTEN)).collect()
+        lines_per_task = int(self.source.get("linesPerTask", LINES_PER_TASK))
+        tasks = packed(spans_between(start, end), lines_per_task)
+        read = _reader(self.source, tasks, str(lake.bronze.path.parent), batch)
+        # One task is done here, where its lines are in a table sooner than Spark has planned a job.
+        written = run_tasks(spark if len(tasks) > 1 else None, len(tasks), read)
         breakpoint_at("bronze: before the commit")
-        lake.bronze.commit([Written(*row) for row in written], batch)
+        lake.bronze.commit(written, batch)
         breakpoint_at("bronze: after the commit")
+
+
+def _reader(source: dict[str, str], tasks: Sequence[Sequence[Span]], folder: str, batch: int) -> Task:
+    """What each task does: read its lines from the store, and write them to a file. The rows pass through no other."""
+
+    def read(number: int) -> list[Written]:
+        return write_lines(journal_at(source).batches(tasks[number], Wanted()), folder, batch)
+
+    return read
 
 
 def behind_pruned(done: Position, heads: Heads) -> Position:
@@ -86,26 +98,22 @@ def behind_pruned(done: Position, heads: Heads) -> Position:
     return Position(done.incarnation, shards)
 
 
-def lines_writer(folder: str, batch: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What each task does: its lines into one file, whose name and size it tells."""
-
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writer = TableWriter(folder, {"events": BRONZE.schema}, f"{batch:06}")
-        # Most lines tell of committed offsets. Apart from the others, their row groups are skipped by their statistics
-        # where nobody asks for them.
-        commits, others = _RowGroups(writer), _RowGroups(writer)
-        for lines in batches:
-            numbers = pa.array([batch] * lines.num_rows, pa.int32())
-            arrays = [lines.column(name).cast(EVENTS.field(name).type) for name in EVENTS.names]
-            whole = pa.RecordBatch.from_arrays([*arrays, numbers], schema=BRONZE.schema)
-            are_commits = pc.equal(whole.column("kind"), COMMITS)
-            commits.add(whole.filter(are_commits))
-            others.add(whole.filter(pc.invert(are_commits)))
-        commits.flush()
-        others.flush()
-        yield told(writer.close())
-
-    return write
+def write_lines(batches: Iterable[pa.RecordBatch], folder: str, batch: int) -> list[Written]:
+    """Write lines of the journal to one file of bronze."""
+    writer = TableWriter(folder, {"events": BRONZE.schema}, f"{batch:06}")
+    # Most lines tell of committed offsets. Apart from the others, their row groups are skipped by their statistics
+    # where nobody asks for them.
+    commits, others = _RowGroups(writer), _RowGroups(writer)
+    for lines in batches:
+        numbers = pa.array([batch] * lines.num_rows, pa.int32())
+        arrays = [lines.column(name).cast(EVENTS.field(name).type) for name in EVENTS.names]
+        whole = pa.RecordBatch.from_arrays([*arrays, numbers], schema=BRONZE.schema)
+        are_commits = pc.equal(whole.column("kind"), COMMITS)
+        commits.add(whole.filter(are_commits))
+        others.add(whole.filter(pc.invert(are_commits)))
+    commits.flush()
+    others.flush()
+    return writer.close()
 
 
 class _RowGroups:
@@ -131,10 +139,3 @@ class _RowGroups:
                 self._writer.write("events", batch)
         self._gathered.clear()
         self._rows = 0
-
-
-def told(written: list[Written]) -> pa.RecordBatch:
-    """The files of a task, for the driver."""
-    columns: list[Any] = list(zip(*written, strict=True)) or [(), (), (), ()]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, WRITTEN, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=WRITTEN)

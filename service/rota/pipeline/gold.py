@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rota.pipeline.breakpoints import breakpoint_at
-from rota.pipeline.bronze import told
 from rota.pipeline.events import EVENTS, ddl, lines_of
 from rota.pipeline.facts.units import load_decoder
 from rota.pipeline.files import WRITTEN, TableWriter, Written
 from rota.pipeline.fold import CARRIED, fold_lines
 from rota.pipeline.lake import Lake
 from rota.pipeline.tables import CARRY, FOLDED, GOLD
+from rota.pipeline.tasks import told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -6,7 +6,8 @@ because this runs on Spark's executors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -65,3 +66,12 @@ def open_journal(url: str) -> Journal:
     if scheme == "sqlite" and len(rest) > 1:
         return SqliteJournal(Path(unquote(rest[1:])).expanduser().absolute())
     raise JournalRefused(f"a store's URL is sqlite:///PATH or postgresql://…, not {scheme}://…")
+
+
+def journal_at(options: Mapping[str, str]) -> Journal:
+    """The journal that the options of the data source name: `url`, or `urlEnv`, the variable that holds the URL."""
+    variable = options.get("urlEnv", "ROTA_STORE")
+    url = options.get("url", "") or os.environ.get(variable, "")
+    if not url:
+        raise JournalRefused(f"where is the journal? Set the option url, or the variable {variable}")
+    return open_journal(url)

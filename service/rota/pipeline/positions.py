@@ -9,6 +9,9 @@ from typing import Any
 
 from rota.pipeline.failures import LinesMissing, WrongIncarnation
 
+LINES_PER_TASK = 250_000
+"""Enough to be worth a file and a connection, few enough that all cores have some."""
+
 PRUNED_HINT = (
     "read a later range, or give the pipeline a name with `rota journal readers` so that pruning waits for it; "
     "`rota pipeline ingest --skip-pruned` goes on behind the hole"

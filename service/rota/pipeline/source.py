@@ -8,7 +8,6 @@ Options: `url` or, because options are shown in Spark's plans, `urlEnv`: the env
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,11 +24,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from rota.pipeline.events import EVENTS, ddl
-from rota.pipeline.failures import JournalRefused
-from rota.pipeline.journal import Journal, Wanted, open_journal
-from rota.pipeline.positions import Position, Span, packed, spans_between
+from rota.pipeline.journal import Journal, Wanted, journal_at
+from rota.pipeline.positions import LINES_PER_TASK, Position, Span, packed, spans_between
 
-LINES_PER_TASK = 250_000
 LINES_PER_BATCH = 500_000
 
 
@@ -64,8 +61,7 @@ class _Reader:
     """What batches and streams have in common. Travels to the executors, so it holds plain values only."""
 
     def __init__(self, options: Mapping[str, str], columns: tuple[str, ...]) -> None:
-        self._url = options.get("url", "")
-        self._url_variable = options.get("urlEnv", "ROTA_STORE")
+        self._place = {name: options[name] for name in ("url", "urlEnv") if options.get(name)}
         self._lines_per_task = int(options.get("linesPerTask", str(LINES_PER_TASK)))
         self._lines_per_batch = int(options.get("linesPerBatch", str(LINES_PER_BATCH)))
         self._from, self._to = options.get("from", ""), options.get("to", "")
@@ -73,10 +69,7 @@ class _Reader:
         self._wanted = Wanted(columns, _groups(options.get("groups", "")))
 
     def _journal(self) -> Journal:
-        url = self._url or os.environ.get(self._url_variable, "")
-        if not url:
-            raise JournalRefused(f"where is the journal? Set the option url, or the variable {self._url_variable}")
-        return open_journal(url)
+        return journal_at(self._place)
 
     def _tasks(self, start: Position, end: Position) -> Sequence[Spans]:
         return [Spans(tuple(task)) for task in packed(spans_between(start, end), self._lines_per_task)]

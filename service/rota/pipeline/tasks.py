@@ -1,0 +1,45 @@
+"""Work in tasks that write files: each runs on one of Spark's workers or, where there is little to do, in this process.
+
+Spark carries nothing to a task but its number, and nothing back but the names of its files: the rows that a task reads
+and writes never leave its worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from rota.pipeline.events import ddl
+from rota.pipeline.files import WRITTEN, Written
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Task = Callable[[int], list[Written]]
+"""Does the part with this number; it may be done twice, as Spark retries, and the files of one attempt count."""
+
+
+def run_tasks(spark: SparkSession | None, count: int, task: Task) -> list[Written]:
+    """Do the parts 0 to `count` - 1; without `spark` in this process, one after the other."""
+    if spark is None:
+        return [each for number in range(count) for each in task(number)]
+    if not count:
+        return []
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                yield told(task(number))
+
+    # One row of numbers a partition, so that each task has one part. It works through Spark Connect, too.
+    rows = spark.range(0, count, 1, count).mapInArrow(run, ddl(WRITTEN)).collect()
+    return [Written(*row) for row in rows]
+
+
+def told(written: list[Written]) -> pa.RecordBatch:
+    """The files of a task, for the driver."""
+    columns: list[Any] = list(zip(*written, strict=True)) or [()] * len(WRITTEN)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, WRITTEN, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=WRITTEN)
