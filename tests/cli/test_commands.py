@@ -118,10 +118,18 @@ def test_offsets_are_set_listed_and_deleted(rota: Rota) -> None:
     listed = rota("offsets", "list", "billing", "--topic", "invoices").out.splitlines()
 
     assert deleted.exit_code == 0
-    assert listed[0].split() == ["TOPIC", "PARTITION", "OFFSET", "COMMITTED", "METADATA"]
+    assert listed[0].split() == ["TOPIC", "PARTITION", "OFFSET", "COMMITTED", "EXPIRES", "METADATA"]
     assert [line.split()[:3] for line in listed[1:]] == [["invoices", "0", "7"]]
     assert listed[1].endswith("by hand")
     assert rota("offsets", "list", "billing", "-o", "name").out.split() == ["invoices/0", "orders/0"]
+
+
+def test_an_offset_is_set_with_a_retention_of_its_own(rota: Rota) -> None:
+    rota("offsets", "set", "billing", "invoices", "0", "7", "--retention-ms", "86400000")
+
+    (offset,) = json.loads(rota("offsets", "list", "billing", "-o", "json").out)
+
+    assert offset["expires_at_ms"] - offset["committed_at_ms"] == 86_400_000
 
 
 def test_offsets_of_a_group_that_works_are_not_set_from_outside(rota: Rota) -> None:

@@ -42,7 +42,7 @@ class ClassicRunner:
     def __init__(self, scenario: dict[str, Any], defaults: dict[str, Any]) -> None:
         self.scenario = scenario
         self.defaults = defaults
-        self.limits = _limits(scenario.get("config") or {}, _retention_ms(scenario["steps"]))
+        self.limits = _limits(scenario.get("config") or {})
         self.shard = Shard(0, self.limits)
         self.twin = Shard(0, self.limits)
         self.now_ms = 0
@@ -118,7 +118,7 @@ class ClassicRunner:
         self._handle(m.LeaveGroup(NAMESPACE, a.get("group", "g"), members), "leave", self._leave_event)
 
     def _do_commit(self, a: dict[str, Any]) -> None:
-        offsets = tuple(map(_offset_to_commit, a["offsets"]))
+        offsets = tuple(_offset_to_commit(row, a.get("retention")) for row in a["offsets"])
         request = m.CommitOffsets(
             NAMESPACE, a.get("group", "g"), a["gen"], offsets, self._id(a.get("member", "")), a.get("instance")
         )
@@ -296,33 +296,9 @@ _LIMITS: dict[str, tuple[str, int]] = {
 """By key of a scenario's `config`: the limit of ours, and how many of its units one of the data's is."""
 
 
-def _limits(config: dict[str, Any], retention_ms: int | None) -> Limits:
+def _limits(config: dict[str, Any]) -> Limits:
     _check_keys(config, set(_LIMITS), "config")
-    given = {_LIMITS[key][0]: value * _LIMITS[key][1] for key, value in config.items()}
-    if retention_ms is not None:
-        given["offsets_retention_ms"] = retention_ms
-    return replace(KAFKA_LIMITS, **given)
-
-
-def _retention_ms(steps: list[dict[str, Any]]) -> int | None:
-    """What the commits of a scenario ask for, each or for an offset; None where they leave it to the server.
-
-    Our commits have no retention of their own, so it is the server's for the scenario, which all of them must share.
-    """
-    commits = [step for step in steps if step.get("op") == "commit"]
-    asked = {
-        row["retention"] if isinstance(row, dict) and "retention" in row else step.get("retention", -1)
-        for step in commits
-        for row in step["offsets"]
-    }
-    asked = {-1 if each is None else each for each in asked}
-    if asked <= {-1}:
-        return None
-    if len(asked) > 1:
-        raise UnknownFormat(
-            f"commits with retentions of {sorted(asked)} ms in one scenario: the core has one retention"
-        )
-    return int(asked.pop())
+    return replace(KAFKA_LIMITS, **{_LIMITS[key][0]: value * _LIMITS[key][1] for key, value in config.items()})
 
 
 def _client(arguments: dict[str, Any]) -> tuple[str, str]:
@@ -334,16 +310,27 @@ def _client(arguments: dict[str, Any]) -> tuple[str, str]:
     return client, arguments.get("host", "")
 
 
-def _offset_to_commit(row: Any) -> m.OffsetToCommit:
-    """`[topic, partition, offset, metadata?]`, or an object with these names."""
+def _offset_to_commit(row: Any, retention_ms: int | None) -> m.OffsetToCommit:
+    """`[topic, partition, offset, metadata?]`, or an object with these names.
+
+    `retention_ms` is the retention of the whole commit, -1 or None where it leaves that to the server, as in
+    Kafka's OffsetCommit; an object may name one of its own.
+    """
     if isinstance(row, dict):
         _check_keys(row, {"topic", "partition", "offset", "metadata", "leader_epoch", "retention"}, "an offset")
         metadata, epoch = _text(row.get("metadata") or ""), row.get("leader_epoch")
-        return m.OffsetToCommit(row["topic"], row["partition"], row["offset"], epoch, metadata)
+        own_ms = _retention_ms(row.get("retention", retention_ms))
+        return m.OffsetToCommit(row["topic"], row["partition"], row["offset"], epoch, metadata, own_ms)
     topic, partition, offset, *rest = row
     if len(rest) > 1 or not all(isinstance(each, str) for each in rest):
         raise UnknownFormat(f"an offset has {rest} after its number: only its metadata is known there")
-    return m.OffsetToCommit(topic, partition, offset, metadata=_text(*rest))
+    return m.OffsetToCommit(
+        topic, partition, offset, metadata=_text(*rest), retention_time_ms=_retention_ms(retention_ms)
+    )
+
+
+def _retention_ms(given: int | None) -> int | None:
+    return None if given == -1 else given
 
 
 OF_ANY_STEP = {"as", "client", "host", "note"}

@@ -89,8 +89,6 @@ A_COMMIT = {"op": "commit", "gen": -1, "offsets": [["t", 0, 5]]}
         ({"steps": [{"op": "leave", "members": [{"member": "m", "epoch": 1}]}]}, r"a leaving member has \['epoch'\]"),
         ({"steps": [{**A_JOIN, "client": {"id": "c", "port": 1}}]}, r"client has \['port'\]"),
         ({"steps": [{**A_COMMIT, "offsets": [["t", 0, 5, "m", 7]]}]}, "an offset has"),
-        ({"steps": [{**A_COMMIT, "retention": 5}, {**A_COMMIT, "retention": 6}]}, "the core has one retention"),
-        ({"steps": [{**A_COMMIT, "retention": 5}, A_COMMIT]}, "the core has one retention"),
         ({"steps": [], "config": {"magic": 1}}, r"config has \['magic'\]"),
         ({"steps": [], "broker": 1}, r"a scenario has \['broker'\]"),
     ],
@@ -98,6 +96,23 @@ A_COMMIT = {"op": "commit", "gen": -1, "offsets": [["t", 0, 5]]}
 def test_what_the_runner_does_not_know_is_named(scenario: dict[str, Any], says: str) -> None:
     with pytest.raises(UnknownFormat, match=says):
         ClassicRunner(scenario, DEFAULTS).run()
+
+
+def test_the_retention_of_each_commit_counts_as_in_kafka() -> None:
+    """OffsetCommit version 2: RetentionTimeMs of the request, -1 for the server's; here also one of an offset's own."""
+    own = {**A_COMMIT, "offsets": [{"topic": "t", "partition": 1, "offset": 5, "retention": 9_000}]}
+    left = {**A_COMMIT, "offsets": [["t", 2, 5]], "retention": -1}
+    sweep = [{"op": "sweep"}, {"op": "fetch"}]
+    steps = [
+        {**A_COMMIT, "retention": 5_000}, {**own, "retention": 5_000}, left,
+        {"op": "advance", "ms": 4_999}, *sweep, {"op": "advance", "ms": 1}, *sweep,
+        {"op": "advance", "ms": 4_000}, *sweep, {"op": "advance", "ms": 51_000}, *sweep,
+    ]  # fmt: skip
+
+    outcome = ClassicRunner({"steps": steps, "config": {"retention_min": 1}}, DEFAULTS).run()
+
+    found = [event["offsets"] for event in outcome.events if event["kind"] == "fetch"]
+    assert found == [["t-0=5/", "t-1=5/", "t-2=5/"], ["t-1=5/", "t-2=5/"], ["t-2=5/"], []]
 
 
 def test_a_client_is_its_id_and_its_host() -> None:

@@ -100,7 +100,7 @@ async def test_a_row_that_is_written_again_replaces_the_one_before_in_all_its_co
         position=4, group_instance_id="i", client_id="c", host="h", session_timeout_ms=1, rebalance_timeout_ms=2,
         protocols=(), assignment=b"new",
     )  # fmt: skip
-    offset = an_offset(0, 1, leader_epoch=None, metadata="", committed_at_ms=2)
+    offset = an_offset(0, 1, leader_epoch=None, metadata="", committed_at_ms=2, expires_at_ms=3)
     topic = a_topic(partitions=13, attributes=())
 
     second = RowChanges(groups=[group], members=[member], offsets=[offset], topics=[topic])

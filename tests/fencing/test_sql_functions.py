@@ -10,7 +10,16 @@ import asyncpg
 import pytest
 
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import CommitOffsets, DeleteGroup, JoinGroup, JoinReply, OffsetToCommit, Protocol
+from rota.protocol.messages import (
+    CommitOffsets,
+    DeleteGroup,
+    FetchOffsets,
+    FetchReply,
+    JoinGroup,
+    JoinReply,
+    OffsetToCommit,
+    Protocol,
+)
 from rota.runtime.coordinator import LocalCoordinator
 from rota.storage.verify import verify
 from tests.fencing.conftest import connected, fetched, joined, left, replaced, serving
@@ -150,6 +159,23 @@ async def test_many_offsets_in_one_call_and_the_last_of_a_partition_holds(
     await teller.execute(COMMIT_MANY, me.generation_id, me.member_id, json.dumps(given))
 
     assert await fetched(coordinator) == {("t", 0): 3, ("t", 1): 4, ("t", 2): 5}
+
+
+async def test_a_retention_is_committed_with_the_transaction(
+    coordinator: LocalCoordinator, teller: asyncpg.Connection
+) -> None:
+    me = await joined(coordinator)
+    kept = {"topic": "t", "partition": 0, "offset": 1, "retention_time_ms": 60_000}
+    found = []
+
+    for given in (kept, {"topic": "t", "partition": 0, "offset": 2}):
+        await teller.execute(COMMIT_MANY, me.generation_id, me.member_id, json.dumps([given]))
+        reply = (await coordinator.call(FetchOffsets("default", "tellers"))).reply
+        assert isinstance(reply, FetchReply)
+        (offset,) = reply.offsets
+        found.append(offset.expires_at_ms and offset.expires_at_ms - offset.committed_at_ms)
+
+    assert found == [60_000, None], "a commit that names no retention takes the former one away"
 
 
 async def test_the_last_to_commit_wins_whichever_door_it_takes(

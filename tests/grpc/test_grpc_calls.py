@@ -113,6 +113,22 @@ async def test_progress_is_committed_read_and_forgotten(channel: Channel) -> Non
     assert [p.error for p in deleted.partitions] == ["NONE", "NONE"]
 
 
+async def test_a_commit_names_its_retention(channel: Channel) -> None:
+    offsets = [
+        pb.OffsetToCommit(topic="t", partition=0, offset=5, retention_time_ms=60_000),
+        pb.OffsetToCommit(topic="t", partition=1, offset=5),
+    ]
+    await stub(channel).CommitOffsets(pb.CommitOffsetsRequest(**G, offsets=offsets))
+
+    kept, other = (await stub(channel).FetchOffsets(pb.FetchOffsetsRequest(**G))).offsets
+    assert kept.expires_at_ms - kept.committed_at_ms == 60_000
+    assert not other.HasField("expires_at_ms")
+
+    zero = [pb.OffsetToCommit(topic="t", partition=0, offset=5, retention_time_ms=0)]
+    rejected = await refused(stub(channel).CommitOffsets(pb.CommitOffsetsRequest(**G, offsets=zero)))
+    assert rejected.code == "INVALID_REQUEST"
+
+
 async def test_a_fence_holds_for_the_generation_and_breaks_with_it(channel: Channel) -> None:
     member = await a_stable_member(channel)
     holds = await stub(channel).VerifyFence(pb.VerifyFenceRequest(**G, generation_id=1, member_id=member.member_id))

@@ -104,6 +104,9 @@ DIRECTED: dict[str, Directed] = {
     "the_answer_of_the_others_is_ignored": Directed(
         test_owned_shard.test_a_member_that_another_replica_has_seen_in_time_lives_on
     ),
+    "the_retention_of_a_commit_is_ignored": Directed(
+        test_progress.test_an_offset_expires_when_the_retention_of_its_commit_is_over
+    ),
     "the_others_are_not_asked_before_an_expiry": Directed(
         test_owned_shard.test_other_replicas_are_asked_before_a_member_expires
     ),

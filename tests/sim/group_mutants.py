@@ -21,7 +21,14 @@ from rota.group import (
     sync,
 )
 from rota.group.membership_checks import check_member
-from rota.group.records import AssignmentSynced, GenerationCompleted, MemberExpired, MemberLeft, MemberRemoved
+from rota.group.records import (
+    AssignmentSynced,
+    GenerationCompleted,
+    MemberExpired,
+    MemberLeft,
+    MemberRemoved,
+    OffsetsCommitted,
+)
 from rota.group.result import Result
 from rota.group.rows import RowChanges
 from rota.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE
@@ -165,6 +172,46 @@ def offsets_of_an_empty_group_expire_by_their_own_age(patch: Patch) -> None:
         return over, len(over) == len(group.offsets)
 
     patch(shard, "expired_offsets", expired_offsets)
+
+
+@mutant
+def the_retention_of_a_commit_is_ignored(patch: Patch) -> None:
+    """S10: each offset expires by the server's retention, though its commit named a longer one."""
+    patch(
+        offsets,
+        "_expires_at_ms",
+        lambda row, empty_since_ms, retention_ms: (empty_since_ms or row.committed_at_ms) + retention_ms,
+    )
+
+
+@mutant
+def an_offset_keeps_the_retention_of_an_earlier_commit(patch: Patch) -> None:
+    """S10: a commit that names no retention leaves the former one in force, so the offset expires too early."""
+    original = apply._APPLY[OffsetsCommitted]
+
+    def offsets_committed(group: Any, record: Any, at_ms: int) -> None:
+        former = dict(group.offsets)
+        original(group, record, at_ms)
+        for item in record.offsets:
+            key = (item.topic, item.partition)
+            if item.expires_at_ms is None and key in former:
+                group.offsets[key] = replace(group.offsets[key], expires_at_ms=former[key].expires_at_ms)
+
+    patch(apply, "_APPLY", {**apply._APPLY, OffsetsCommitted: offsets_committed})
+
+
+@mutant
+def what_is_taken_in_loses_its_retention(patch: Patch) -> None:
+    """S10: the owner takes in what a user's transaction committed without the retention that it named."""
+    original = offsets.take_in
+
+    def take_in(result: Any, groups: Any, commits: Any) -> None:
+        without = [
+            replace(each, row=None if each.row is None else replace(each.row, expires_at_ms=None)) for each in commits
+        ]
+        original(result, groups, without)
+
+    patch(shard, "take_in", take_in)
 
 
 @mutant

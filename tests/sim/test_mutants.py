@@ -63,6 +63,7 @@ RARE = {
     "progress_of_a_topic_that_no_member_reads_expires_at_once",
     "the_answer_of_the_others_is_ignored",
     "the_others_are_not_asked_before_an_expiry",
+    "the_retention_of_a_commit_is_ignored",
     "what_is_taken_in_is_written_again",
 }
 """One seed in hundreds finds these. A test of `DIRECTED` finds them always."""

@@ -10,7 +10,7 @@ import typer
 from rota.cli.exits import CommandFailed, Exit, exit_for
 from rota.cli.options import Group, Namespace, OutputFormat, Topic, Url, shared
 from rota.cli.output import print_items, tell
-from rota.cli.times import ago
+from rota.cli.times import ago, until
 
 if TYPE_CHECKING:
     from rota.protocol.messages import PartitionResult
@@ -37,11 +37,16 @@ def list_offsets(
     with Server(options) as server:
         fetched = server.call(FetchOffsets(server.namespace, group), FetchReply)
     items = [
-        {**asdict(each), "committed": ago(each.committed_at_ms), "name": f"{each.topic}/{each.partition}"}
+        {
+            **asdict(each),
+            "committed": ago(each.committed_at_ms),
+            "expires": "" if each.expires_at_ms is None else until(each.expires_at_ms),
+            "name": f"{each.topic}/{each.partition}",
+        }
         for each in sorted(fetched.offsets, key=lambda offset: (offset.topic, offset.partition))
         if topic in (None, each.topic)
     ]
-    columns = ("topic", "partition", "offset", "committed", "metadata")
+    columns = ("topic", "partition", "offset", "committed", "expires", "metadata")
     print_items(items, options.output, columns=columns, name="name")
 
 
@@ -53,6 +58,14 @@ def set_offset(
     partition: Partition,
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The next one to process.")],
     metadata: Annotated[str, typer.Option("--metadata", help="A note to go with it.")] = "",
+    retention_ms: Annotated[
+        int | None,
+        typer.Option(
+            "--retention-ms",
+            min=1,
+            help="After this long the offset may expire. Without it, the server's retention counts.",
+        ),
+    ] = None,
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
@@ -60,7 +73,7 @@ def set_offset(
     from rota.cli.calls import Server
     from rota.protocol.messages import NO_GENERATION, CommitOffsets, CommitReply, OffsetToCommit
 
-    commit = OffsetToCommit(topic, partition, offset, None, metadata)
+    commit = OffsetToCommit(topic, partition, offset, None, metadata, retention_ms)
     with Server(shared(context, url, namespace)) as server:
         reply = server.call(CommitOffsets(server.namespace, group, NO_GENERATION, (commit,)), CommitReply)
     _check(reply.partitions)

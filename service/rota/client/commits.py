@@ -36,7 +36,7 @@ from rota.membership import Membership, State
 from rota.membership.backoff import Backoff
 from rota.protocol.defaults import COMMIT_FLUSH_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
-from rota.protocol.limits import Limits
+from rota.protocol.limits import MAX_RETENTION_TIME_MS, Limits
 from rota.protocol.messages import CommitOffsets, CommitReply, OffsetToCommit
 
 Share = TypeVar("Share")
@@ -55,13 +55,16 @@ def check_offset(item: OffsetToCommit) -> None:
     """Raise what a coordinator would answer to an offset that it can never accept.
 
     Raises:
-        InvalidRequest: The offset or the partition is negative or too large, or no number.
+        InvalidRequest: The offset, the partition or the retention is negative or too large, or no number.
     """
     name = f"{item.topic}/{item.partition}"
     if type(item.offset) is not int or not 0 <= item.offset <= _MAX_OFFSET:
         raise InvalidRequest(f"the offset of {name} must be 0 to {_MAX_OFFSET}, not {item.offset!r}")
     if type(item.partition) is not int or not 0 <= item.partition <= _MAX_PARTITION:
         raise InvalidRequest(f"the partition of {item.topic} must be 0 to {_MAX_PARTITION}, not {item.partition!r}")
+    retention = item.retention_time_ms
+    if retention is not None and (type(retention) is not int or not 1 <= retention <= MAX_RETENTION_TIME_MS):
+        raise InvalidRequest(f"the retention of {name} must be 1 to {MAX_RETENTION_TIME_MS} ms, not {retention!r}")
 
 
 def check_metadata(item: OffsetToCommit) -> None:

@@ -168,8 +168,12 @@ class Consumer(Member[Partitions]):
             self._withdrew = False
             self.come_back()
 
-    def store(self, topic: str, partition: int, offset: int, metadata: str = "") -> None:
+    def store(
+        self, topic: str, partition: int, offset: int, metadata: str = "", retention_time_ms: int | None = None
+    ) -> None:
         """Note that everything before `offset` is done. It is committed when the partition is revoked, at the latest.
+
+        `retention_time_ms` after that commit the offset may expire; without it, the server's retention counts.
 
         Raises:
             MembershipLost: This member does not hold the partition (any more).
@@ -178,7 +182,7 @@ class Consumer(Member[Partitions]):
         """
         self._check_entered()
         self._progress()
-        stored = OffsetToCommit(topic, partition, offset, metadata=metadata)
+        stored = OffsetToCommit(topic, partition, offset, metadata=metadata, retention_time_ms=retention_time_ms)
         check_offset(stored)
         check_metadata(stored)
         if not self.owns(TopicPartition(topic, partition)):

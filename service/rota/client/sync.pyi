@@ -659,8 +659,17 @@ class Consumer(Member[Partitions]):
     def come_back_if_away(self) -> None:
         """Join again where this member gave its share up because nothing got done."""
 
-    def store(self, topic: str, partition: int, offset: int, metadata: str = "") -> None:
+    def store(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        metadata: str = "",
+        retention_time_ms: int | None = None,
+    ) -> None:
         """Note that everything before `offset` is done. It is committed when the partition is revoked, at the latest.
+
+        `retention_time_ms` after that commit the offset may expire; without it, the server's retention counts.
 
         Raises:
             MembershipLost: This member does not hold the partition (any more).
@@ -1069,12 +1078,15 @@ class Shard:
     def position(self) -> int:
         """Where to go on: the group's last commit, 0 where there is none. Retried for as long as the shard is held."""
 
-    def commit(self, offset: int, metadata: str = "") -> None:
-        """Record that everything before `offset` is done; `MembershipLost` if the shard is another's by now."""
+    def commit(self, offset: int, metadata: str = "", retention_time_ms: int | None = None) -> None:
+        """Record that everything before `offset` is done; `MembershipLost` if the shard is another's by now.
 
-    def store(self, offset: int, metadata: str = "") -> None:
+        `retention_time_ms` later the offset may expire; without it, the server's retention counts.
+        """
+
+    def store(self, offset: int, metadata: str = "", retention_time_ms: int | None = None) -> None:
         """Note that everything before `offset` is done. The pool commits it when the shard is revoked and when the pool
-        is closed, and every `auto_commit_ms` where that is set.
+        is closed, and every `auto_commit_ms` where that is set. `retention_time_ms`: as in `commit`.
         """
 
 class StopSignal(Event):

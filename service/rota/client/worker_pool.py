@@ -87,16 +87,22 @@ class Shard:
                     raise
                 await asyncio.sleep(BACKOFF_FIRST_MS / 1000)
 
-    async def commit(self, offset: int, metadata: str = "") -> None:
-        """Record that everything before `offset` is done; `MembershipLost` if the shard is another's by now."""
-        self.raise_if_lost()
-        await self._consumer.commit([OffsetToCommit(self.topic, self.partition, offset, metadata=metadata)])
+    async def commit(self, offset: int, metadata: str = "", retention_time_ms: int | None = None) -> None:
+        """Record that everything before `offset` is done; `MembershipLost` if the shard is another's by now.
 
-    def store(self, offset: int, metadata: str = "") -> None:
-        """Note that everything before `offset` is done. The pool commits it when the shard is revoked and when the pool
-        is closed, and every `auto_commit_ms` where that is set.
+        `retention_time_ms` later the offset may expire; without it, the server's retention counts.
         """
-        self._consumer.store(self.topic, self.partition, offset, metadata)
+        self.raise_if_lost()
+        item = OffsetToCommit(
+            self.topic, self.partition, offset, metadata=metadata, retention_time_ms=retention_time_ms
+        )
+        await self._consumer.commit([item])
+
+    def store(self, offset: int, metadata: str = "", retention_time_ms: int | None = None) -> None:
+        """Note that everything before `offset` is done. The pool commits it when the shard is revoked and when the pool
+        is closed, and every `auto_commit_ms` where that is set. `retention_time_ms`: as in `commit`.
+        """
+        self._consumer.store(self.topic, self.partition, offset, metadata, retention_time_ms)
 
 
 Work: TypeAlias = Callable[[Shard], Awaitable[None]]

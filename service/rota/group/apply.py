@@ -154,6 +154,7 @@ def _offsets_committed(group: Group, record: OffsetsCommitted, at_ms: int) -> No
             item.leader_epoch,
             item.metadata,
             at_ms if item.committed_at_ms is None else item.committed_at_ms,
+            item.expires_at_ms,
         )
         group.dirty_offsets[key] = None
     if group.settled is None:

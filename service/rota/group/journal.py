@@ -96,6 +96,8 @@ def _encode_all(values: tuple[Any, ...]) -> list[Any]:
 
 def _encode_offset(offset: r.CommittedOffset) -> list[Any]:
     values = [offset.topic, offset.partition, offset.offset, offset.leader_epoch, offset.metadata]
+    if offset.expires_at_ms is not None:
+        return [*values, offset.committed_at_ms, offset.expires_at_ms]
     return values if offset.committed_at_ms is None else [*values, offset.committed_at_ms]
 
 

@@ -56,7 +56,15 @@ def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: i
         return
     answers = tuple(PartitionResult(o.topic, o.partition, _check_metadata(o.metadata, limits)) for o in request.offsets)
     accepted = tuple(
-        CommittedOffset(o.topic, o.partition, o.offset, o.leader_epoch, o.metadata)
+        CommittedOffset(
+            o.topic,
+            o.partition,
+            o.offset,
+            o.leader_epoch,
+            o.metadata,
+            None,
+            _expiry(o.retention_time_ms, result.now_ms),
+        )
         for o, answer in zip(request.offsets, answers, strict=True)
         if answer.error is _NONE
     )
@@ -120,23 +128,31 @@ def group_topics(group: Group) -> frozenset[str] | None:
 def expired_offsets(group: Group, now_ms: int, limits: Limits) -> tuple[list[tuple[str, int]], bool]:
     """The offsets whose retention is over, and whether none is left after them.
 
-    Of a group without a type, each counts from its own commit. Of one that has had members, all count from
-    when it became Empty. While a consumer group is Stable, only topics that nobody reads expire. Otherwise none.
+    The server's retention counts, of a group without a type, from each offset's own commit; of one that has had
+    members, from when it became Empty. An offset whose commit named a retention expires when that is over instead.
+    While a consumer group is Stable, only topics that no member reads expire. Otherwise none.
     """
     retention_ms = limits.offsets_retention_ms
-    if group.protocol_type is None:
-        over = [key for key, row in group.offsets.items() if row.committed_at_ms + retention_ms <= now_ms]
-    elif group.state is EMPTY:
-        over = list(group.offsets) if group.state_since_ms + retention_ms <= now_ms else []
-    elif group.state is STABLE and (topics := group_topics(group)) is not None:
-        over = [
-            key
-            for key, row in group.offsets.items()
-            if key[0] not in topics and row.committed_at_ms + retention_ms <= now_ms
-        ]
-    else:
-        over = []
+    candidates, empty_since_ms = group.offsets.items(), None
+    if group.protocol_type is not None and group.state is EMPTY:
+        empty_since_ms = group.state_since_ms
+    elif group.protocol_type is not None:
+        topics = group_topics(group) if group.state is STABLE else None
+        if topics is None:
+            return [], not group.offsets
+        candidates = {key: row for key, row in candidates if key[0] not in topics}.items()
+    over = [key for key, row in candidates if _expires_at_ms(row, empty_since_ms, retention_ms) <= now_ms]
     return over, len(over) == len(group.offsets)
+
+
+def _expires_at_ms(row: OffsetRow, empty_since_ms: int | None, retention_ms: int) -> int:
+    if row.expires_at_ms is not None:
+        return row.expires_at_ms
+    return (row.committed_at_ms if empty_since_ms is None else empty_since_ms) + retention_ms
+
+
+def _expiry(retention_time_ms: int | None, now_ms: int) -> int | None:
+    return None if retention_time_ms is None else now_ms + retention_time_ms
 
 
 def _check_metadata(metadata: str, limits: Limits) -> ErrorCode:
@@ -147,7 +163,9 @@ def _fetched(group: Group | None, key: tuple[str, int]) -> FetchedOffset:
     row = group.offsets.get(key) if group is not None else None
     if row is None:
         return FetchedOffset(*key)
-    return FetchedOffset(row.topic, row.partition, row.offset, row.leader_epoch, row.metadata, row.committed_at_ms)
+    return FetchedOffset(
+        row.topic, row.partition, row.offset, row.leader_epoch, row.metadata, row.committed_at_ms, row.expires_at_ms
+    )
 
 
 # --- committed in users' own transactions ------------------------------------------------------
@@ -176,7 +194,15 @@ def take_in(result: Result, groups: Mapping[tuple[str, str], Group], commits: Se
 
 def _record_taken_in(result: Result, group: Group, member_id: str, rows: list[OffsetRow]) -> None:
     offsets = tuple(
-        CommittedOffset(row.topic, row.partition, row.offset, row.leader_epoch, row.metadata, row.committed_at_ms)
+        CommittedOffset(
+            row.topic,
+            row.partition,
+            row.offset,
+            row.leader_epoch,
+            row.metadata,
+            row.committed_at_ms,
+            row.expires_at_ms,
+        )
         for row in rows
     )
     record(result, group, OffsetsCommitted(member_id, offsets, IN_USERS_TRANSACTION))

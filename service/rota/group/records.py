@@ -145,6 +145,8 @@ class CommittedOffset:
     metadata: str
     committed_at_ms: int | None = None
     """Where that was not when the record was written: the store's clock, of what a user's transaction committed."""
+    expires_at_ms: int | None = None
+    """Where the commit named a retention: when that ends."""
 
 
 IN_USERS_TRANSACTION = "in a transaction of the user's"

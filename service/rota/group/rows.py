@@ -71,6 +71,8 @@ class OffsetRow:
     leader_epoch: int | None
     metadata: str
     committed_at_ms: int
+    expires_at_ms: int | None = None
+    """Where its commit named a retention: when that ends. Otherwise the server's retention counts."""
 
 
 @dataclass(frozen=True, slots=True)

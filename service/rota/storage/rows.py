@@ -58,7 +58,7 @@ _TOPICS = (
 _OFFSET_KEY = [key.name for key in offsets.primary_key]
 _OF_SAME_KEY = and_(*(side_commits.c[name] == offsets.c[name] for name in _OFFSET_KEY))
 _SIDE_COMMITS = (
-    select(*side_commits.c, offsets.c.offset, offsets.c.leader_epoch, offsets.c.metadata, offsets.c.committed_at_ms)
+    select(*side_commits.c, *[column for column in offsets.c if not column.primary_key])
     .outerjoin_from(side_commits, offsets, _OF_SAME_KEY)
     .where(side_commits.c.shard_id == any_(bindparam("of_shards", type_=ARRAY(Integer()))))
     .order_by(side_commits.c.shard_id, side_commits.c.id)
@@ -203,6 +203,7 @@ def _offset_values(shard_id: int, row: OffsetRow) -> Row:
         row.leader_epoch,
         row.metadata,
         row.committed_at_ms,
+        row.expires_at_ms,
     )
 
 

@@ -232,6 +232,7 @@ offsets = Table(
     Column("leader_epoch", Integer),
     Column("metadata", Text, nullable=False),
     Column("committed_at_ms", BigInteger, nullable=False),
+    Column("expires_at_ms", BigInteger, comment="null: the retention of the server counts"),
 )
 
 topics = Table(

@@ -9,6 +9,7 @@ from rota.protocol.messages import FetchOffsets, FetchReply
 from rota.testing.history import GroupKey, Landed, UserCommit
 from rota.testing.ledger import GroupAccount
 from rota.testing.scan import Scan
+from rota.testing.user_commits import expiry_ms
 
 STRANGER = "exceeds"
 """The client id of joins that must all be rejected."""
@@ -39,6 +40,8 @@ def check_taken_in(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[
         commit = scan.user_commits.get(item.offset)
         if commit is None or commit.revision >= line.seq or (commit.topic, commit.partition) != _key(item):
             yield f"S9 {line.entry.group_id}: {item} is taken in, committed was {commit}"
+        if item.committed_at_ms is None or item.expires_at_ms != expiry_ms(item.offset, item.committed_at_ms):
+            yield f"S10 {line.entry.group_id}: {item} expires at another time than its commit said"
         former = account.offsets.get(_key(item))
         if former is not None and item.offset < former.offset:
             yield f"S10 {line.entry.group_id}: {former} went back by {item}, taken in"

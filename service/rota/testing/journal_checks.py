@@ -79,13 +79,19 @@ def _partitions(share: bytes, by_server: bool) -> Sequence[object]:
 
 
 def check_commit(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
-    """S9, S10: a commit is from a member that is in the current generation; progress goes back only if told to."""
+    """S9, S10: a commit is from a member that is in the current generation; progress goes back only if told to.
+
+    Its offset expires when the retention that it named is over.
+    """
     record = line.entry.record
     if not isinstance(record, r.OffsetsCommitted) or is_of_user(record):
         return
     (item,) = record.offsets
     call = scan.commits[item.metadata]
     assert isinstance(call.request, CommitOffsets)
+    retention_ms = call.request.offsets[0].retention_time_ms
+    if item.expires_at_ms != (None if retention_ms is None else line.entry.at_ms + retention_ms):
+        yield f"S10 {line.entry.group_id}: {call.request} landed as {item}"
     if record.member_id:
         if call.request.generation_id != account.generation_id or record.member_id not in account.settled:
             yield f"S9 {line.entry.group_id}: {call.request} landed in generation {account.generation_id}"
@@ -99,14 +105,23 @@ def check_commit(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[st
 
 
 def check_retention(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
-    """S10: progress of an Empty group lasts until it has been Empty for the retention, by the owners' clocks."""
+    """S10: progress of an Empty group lasts until it has been Empty for the retention, by the owners' clocks.
+
+    An offset whose commit named a retention lasts for that long instead.
+    """
     record, limits, since_ms = line.entry.record, scan.history.limits, account.empty_since_ms
     if not isinstance(record, r.OffsetsDeleted) or record.reason != "expired" or account.state != "Empty":
         return
     if limits is None or since_ms is None:
         return
-    if (after_ms := line.entry.at_ms - since_ms) < limits.offsets_retention_ms:
-        yield f"S10 {line.entry.group_id}: {record.partitions} expired {after_ms} ms after the last member had gone"
+    for name in record.partitions:
+        early_ms = account.expiry_ms(name, since_ms, limits.offsets_retention_ms) - line.entry.at_ms
+        if early_ms > 0:
+            after_ms = line.entry.at_ms - since_ms
+            yield (
+                f"S10 {line.entry.group_id}: {name} expired {after_ms} ms after the last member had gone, "
+                f"{early_ms} ms early"
+            )
 
 
 def check_retention_of_each(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
@@ -117,9 +132,11 @@ def check_retention_of_each(scan: Scan, account: GroupAccount, line: Landed) -> 
     if not isinstance(record, r.OffsetsDeleted) or record.reason != "expired" or account.state == "Empty":
         return
     for name in record.partitions:
-        after_ms = line.entry.at_ms - account.committed_ms[name]
-        if limits is not None and after_ms < limits.offsets_retention_ms:
-            yield f"S10 {line.entry.group_id}: {name} expired {after_ms} ms after its commit"
+        if limits is None:
+            continue
+        due_ms = account.expiry_ms(name, account.committed_ms[name], limits.offsets_retention_ms)
+        if line.entry.at_ms < due_ms:
+            yield f"S10 {line.entry.group_id}: {name} expired {due_ms - line.entry.at_ms} ms early"
 
 
 def check_timeouts(_scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:

@@ -48,6 +48,11 @@ class GroupAccount:
     had_static_members: bool = False
     """Whether one of them was static."""
 
+    def expiry_ms(self, name: tuple[str, int], since_ms: int, retention_ms: int) -> int:
+        """When an offset expires: by the retention that its commit named, or else by the server's."""
+        own_ms = self.offsets[name].expires_at_ms
+        return since_ms + retention_ms if own_ms is None else own_ms
+
     def static_members(self) -> dict[str, list[str]]:
         """Member ids by instance id; more than one id is an error (S16)."""
         found: dict[str, list[str]] = {}

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 TOPIC = "t"
 SILENT_LEADER_MS = 100_000
 CLOCK_RATE_ERROR = 0.01
+RETENTIONS_MS = (None, 2_000, None, 20_000)
+"""Of a member's commits, by turns: the server's, a shorter one and a longer one."""
 """How much too fast or slow a member's clock may run; the client core allows for twice as much."""
 
 
@@ -317,7 +319,9 @@ class Member(Client):
     def _commit(self, partition: int, generation_id: int) -> None:
         now_ms = self.now_ms()
         offset = self.positions[partition]
-        item = OffsetToCommit(TOPIC, partition, offset, metadata=f"{self.name}/{self.world.next_commit()}")
+        number = self.world.next_commit()
+        retention_ms = RETENTIONS_MS[number % len(RETENTIONS_MS)]
+        item = OffsetToCommit(TOPIC, partition, offset, None, f"{self.name}/{number}", retention_ms)
         request = CommitOffsets(*self.group, generation_id, (item,), self.core.member_id, self.group_instance_id)
 
         def committed(reply: Reply | None) -> None:

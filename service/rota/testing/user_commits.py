@@ -15,6 +15,11 @@ LONGEST_MS = 1_500
 """How long a transaction takes at most, from reading the generation to its commit."""
 
 
+def expiry_ms(offset: int, committed_at_ms: int) -> int | None:
+    """When an offset that was committed at this time expires: each third commit names a retention."""
+    return committed_at_ms + 20_000 if offset % 3 == 0 else None
+
+
 class UserTransactions(Beside):
     """A transaction names the generation that its member is in when it begins; the fence is checked when it commits."""
 
@@ -48,7 +53,8 @@ class UserTransactions(Beside):
             self.world.sometimes(f"a user's transaction is rejected: {error}")
             return
         partition, offset = self.rng.choice(PARTITIONS), self.world.next_call()
-        row = OffsetRow(*group, TOPIC, partition, offset, None, f"user/{offset}", self.world.store.clock_ms())
+        now_ms = self.world.store.clock_ms()
+        row = OffsetRow(*group, TOPIC, partition, offset, None, f"user/{offset}", now_ms, expiry_ms(offset, now_ms))
         tables.commit_beside(shard_id, row, member_id)
         journal, now_ms = self.world.history.journal[shard_id], self.world.scheduler.now_ms
         self.world.history.user_commits.append(

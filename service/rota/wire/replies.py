@@ -114,6 +114,7 @@ FETCH_REPLY = _reply(
                 Entry("leader_epoch", _NUMBER, None),
                 Entry("metadata", _TEXT),
                 Entry("committed_at_ms", _NUMBER),
+                Entry("expires_at_ms", _NUMBER, None, "Set where the commit named a retention."),
             )
         ),
     ),

@@ -16,7 +16,13 @@ from rota.protocol.ids import (
     check_member_id,
     check_topic,
 )
-from rota.protocol.limits import CONSUMER_REBALANCE_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, SESSION_TIMEOUT_MS, Limits
+from rota.protocol.limits import (
+    CONSUMER_REBALANCE_TIMEOUT_MS,
+    MAX_RETENTION_TIME_MS,
+    REBALANCE_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+    Limits,
+)
 from rota.protocol.messages import (
     NO_GENERATION,
     CommitOffsets,
@@ -213,6 +219,12 @@ OFFSET_TO_COMMIT = given(
         Entry("offset", Integer(), doc="Where to go on: the next one to process."),
         Entry("leader_epoch", Integer(0, INT32_MAX), None),
         Entry("metadata", Text("request_max_bytes"), "", "A note of the committer; its own limit is per partition."),
+        Entry(
+            "retention_time_ms",
+            Integer(1, MAX_RETENTION_TIME_MS),
+            None,
+            "After this long the offset may expire. Absent: the server's retention counts.",
+        ),
     ),
 )
 COMMIT_OFFSETS = given(

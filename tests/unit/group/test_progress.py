@@ -385,3 +385,65 @@ def test_users_commits_are_taken_in_with_all_that_they_say() -> None:
     line = core.last("offsets_committed")
     assert (line.member_id, line.reason) == ("m0", "in a transaction of the user's")
     assert core.group.offsets[("t", 0)] == row
+
+
+# --- the retention of a commit -------------------------------------------------------------------
+
+
+def an_empty_group_with_progress(**retentions_ms: int | None) -> Core:
+    """A group whose only member has left, with an offset of each topic; the commit named these retentions."""
+    core = a_stable_group(members=1)
+    items = tuple(m.OffsetToCommit(topic, 0, 1, retention_time_ms=ms) for topic, ms in retentions_ms.items())
+    core.ask(m.CommitOffsets(*KEY, 1, items, "m0"))
+    core.ask(a_leave("m0"))
+    return core
+
+
+def topics_with_progress(core: Core) -> list[str]:
+    return [found.topic for found in core.ask(a_fetch()).offsets]
+
+
+def test_an_offset_expires_when_the_retention_of_its_commit_is_over() -> None:
+    core = an_empty_group_with_progress(short=10_000, long=100_000, servers=None)
+
+    gone = []
+    for ms in (9_999, 1, LIMITS.offsets_retention_ms - 10_000, 40_000):
+        core.advance(ms)
+        core.sweep()
+        gone.append(topics_with_progress(core))
+
+    assert gone == [["long", "servers", "short"], ["long", "servers"], ["long"], []]
+
+
+def test_a_commit_without_a_retention_takes_the_former_one_away() -> None:
+    core = a_stable_group(members=1)
+    core.ask(m.CommitOffsets(*KEY, 1, (replace(ITEM, retention_time_ms=1_000),), "m0"))
+    core.ask(m.CommitOffsets(*KEY, 1, (ITEM,), "m0"))
+    core.ask(a_leave("m0"))
+
+    core.advance(1_000)
+
+    assert core.sweep() == 0
+    assert [found.expires_at_ms for found in core.ask(a_fetch()).offsets] == [None]
+
+
+def test_an_offset_of_a_topic_that_a_member_reads_outlives_its_retention() -> None:
+    core = a_consumer_group("t")
+    both = (replace(ITEM, retention_time_ms=5_000), replace(ITEM, topic="u", retention_time_ms=5_000))
+    core.ask(m.CommitOffsets(*KEY, 1, both, core.ids[0] if core.ids else "m0", "i"))
+
+    core.advance(5_000)
+    core.sweep()
+
+    assert topics_with_progress(core) == ["t"]
+
+
+def test_the_end_of_a_retention_survives_the_owner() -> None:
+    core = an_empty_group_with_progress(t=10_000)
+    before = core.ask(a_fetch()).offsets
+
+    core.restart()
+
+    assert core.ask(a_fetch()).offsets == before
+    core.advance(10_000)
+    assert core.sweep() == 2, "the offset and its group"

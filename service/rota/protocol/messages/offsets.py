@@ -10,11 +10,18 @@ from rota.protocol.messages.base import Act, Audited, GroupRequest, InMembersNam
 
 @dataclass(frozen=True, slots=True)
 class OffsetToCommit:
+    """A partition's progress.
+
+    `retention_time_ms` after the commit the offset may expire, as in Kafka's OffsetCommit up to version 4. Without it,
+    the server's retention counts, from the moment when the group becomes Empty.
+    """
+
     topic: str
     partition: int
     offset: int
     leader_epoch: int | None = None
     metadata: str = ""
+    retention_time_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,10 @@ class FetchOffsets(GroupRequest):
 
 @dataclass(frozen=True, slots=True)
 class FetchedOffset:
-    """A partition's progress; `offset` is -1 where nothing was committed."""
+    """A partition's progress; `offset` is -1 where nothing was committed.
+
+    `expires_at_ms` is set where the commit named a retention: the offset does not expire earlier.
+    """
 
     topic: str
     partition: int
@@ -75,6 +85,7 @@ class FetchedOffset:
     leader_epoch: int | None = None
     metadata: str = ""
     committed_at_ms: int = 0
+    expires_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
