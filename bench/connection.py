@@ -9,11 +9,13 @@ from typing import Any, cast
 from bench.servers import HOST
 
 
-def request_bytes(path: str, document: dict[str, Any]) -> bytes:
-    """A POST as it goes over the wire."""
+def request_bytes(path: str, document: dict[str, Any], token: str = "") -> bytes:
+    """A POST as it goes over the wire, with an API token if one is given."""
     body = json.dumps(document, separators=(",", ":")).encode()
+    proof = f"Authorization: Bearer {token}\r\n" if token else ""
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\n{proof}"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 
@@ -21,14 +23,15 @@ def request_bytes(path: str, document: dict[str, Any]) -> bytes:
 class Connection(asyncio.Protocol):
     """`post` may be called again as soon as it has returned."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: str = "") -> None:
+        self._token = token
         self._transport: asyncio.Transport | None = None
         self._buffer = b""
         self._answer: asyncio.Future[tuple[int, Any]] | None = None
 
     @classmethod
-    async def open(cls, port: int) -> Connection:
-        _, connection = await asyncio.get_running_loop().create_connection(cls, HOST, port)
+    async def open(cls, port: int, token: str = "") -> Connection:
+        _, connection = await asyncio.get_running_loop().create_connection(lambda: cls(token), HOST, port)
         return connection
 
     async def post(self, path: str, document: dict[str, Any]) -> tuple[int, Any]:
@@ -36,7 +39,7 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         assert self._answer is None or self._answer.done(), "one request at a time"
         self._answer = asyncio.get_running_loop().create_future()
-        self._transport.write(request_bytes(path, document))
+        self._transport.write(request_bytes(path, document, self._token))
         return await self._answer
 
     def close(self) -> None:

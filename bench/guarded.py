@@ -24,16 +24,9 @@ from rota.server.access.token_files import write_tokens
 CONNECTIONS = 64
 SECONDS = 3.0
 FLOOR = "the same without --access-file"
-# The members' own joins bring no token, so that one kind of member fits both servers.
 ACCESS = f"""
 [[rules]]
-name = "those who set the bench up"
-subjects = ["anonymous"]
-actions = ["member"]
-namespaces = ["{NAMESPACE}"]
-
-[[rules]]
-name = "nobody there"
+name = "closed groups"
 subjects = ["token:*"]
 actions = ["*"]
 namespaces = ["{NAMESPACE}"]
@@ -47,7 +40,7 @@ requests_per_s = 1000000
 
 
 def run(effort: Effort) -> list[Figure]:
-    """One heartbeat a request, and 50, each with an API token that is looked at."""
+    """One heartbeat a request, and 50, each with the API token of the member's caller."""
     with tempfile.TemporaryDirectory(prefix="rota-bench-") as name:
         directory = Path(name)
         token = _set_up(directory)
@@ -57,12 +50,13 @@ def run(effort: Effort) -> list[Figure]:
             rota_server(directory, f"sqlite:///{directory / 'open.db'}") as plain,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
-            ours = runner.run(_stable_crowds(guarded.port))
+            ours = runner.run(_stable_crowds(guarded.port, token))
             theirs = runner.run(_stable_crowds(plain.port))
             figures = []
             for called, members in (("one a request", 1), ("50 a request", 50)):
-                requests = [_with(token, request) for request in _requests(ours, members)]
-                figures += _compare(effort, called, guarded, requests, plain, _requests(theirs, members), members)
+                figures += _compare(
+                    effort, called, guarded, _requests(ours, members), plain, _requests(theirs, members), members
+                )
             runner.run(_disperse(ours))
             runner.run(_disperse(theirs))
     return figures
@@ -81,10 +75,6 @@ def _requests(crowds: Sequence[Crowd], members: int) -> list[str]:
     if members == 1:
         return [request for crowd in crowds for request in _heartbeats(crowd)]
     return [_batch(crowd) for crowd in crowds]
-
-
-def _with(token: str, request: str) -> str:
-    return request.replace("\r\n\r\n", f"\r\nAuthorization: Bearer {token}\r\n\r\n", 1)
 
 
 def _compare(

@@ -20,8 +20,9 @@ DEADLINE_S = 60.0
 class Crowd:
     """The members of one group. Knows which generation each of them holds a share of."""
 
-    def __init__(self, group_id: str, port: int) -> None:
+    def __init__(self, group_id: str, port: int, token: str = "") -> None:
         self.group_id = group_id
+        self.token = token
         self.path = f"/v1/namespaces/{NAMESPACE}/groups/{group_id}"
         self.port = port
         self.members: list[CrowdMember] = []
@@ -33,7 +34,7 @@ class Crowd:
     async def grow(self, size: int) -> None:
         """Connect until there are `size` members; they do not join yet."""
         while len(self.members) < size:
-            self.members.append(CrowdMember(self, await Connection.open(self.port)))
+            self.members.append(CrowdMember(self, await Connection.open(self.port, self.token)))
         self._agreed.clear()
 
     async def start(self, members: Sequence[CrowdMember]) -> None:
@@ -61,7 +62,7 @@ class Crowd:
     async def all_live(self) -> None:
         """Fail unless each of them is a member of its generation; nobody may be in the middle of a heartbeat."""
         beats = [{"member_id": member.member_id, "generation_id": member.generation_id} for member in self.members]
-        connection = await Connection.open(self.port)
+        connection = await Connection.open(self.port, self.token)
         _, answer = await connection.post(f"{self.path}/heartbeat", {"members": beats})
         connection.close()
         assert {told["error"] for told in answer["members"]} == {"NONE"}, answer
@@ -102,7 +103,7 @@ class CrowdMember:
 
     async def leave(self) -> None:
         """Leave on a connection of its own, because that of the member is busy with its heartbeat."""
-        connection = await Connection.open(self._crowd.port)
+        connection = await Connection.open(self._crowd.port, self._crowd.token)
         status, answer = await connection.post(
             f"{self._crowd.path}/leave", {"members": [{"member_id": self.member_id}]}
         )

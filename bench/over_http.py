@@ -71,9 +71,9 @@ def _load(server: Server, requests: Sequence[str], pipeline: int, members: int, 
     return heartbeats / outcome.seconds, (server.cpu_ms() - before_ms) / heartbeats * 1_000
 
 
-async def _stable_crowds(port: int) -> list[Crowd]:
+async def _stable_crowds(port: int, token: str = "") -> list[Crowd]:
     """Members that have their share, and do not heartbeat by themselves any more."""
-    crowds = [Crowd(f"heartbeats-{number}", port) for number in range(GROUPS)]
+    crowds = [Crowd(f"heartbeats-{number}", port, token) for number in range(GROUPS)]
     for crowd in crowds:
         await crowd.grow(MEMBERS_OF_A_GROUP)
     await asyncio.gather(*(member.enter() for crowd in crowds for member in crowd.members))
@@ -89,11 +89,13 @@ async def _disperse(crowds: Sequence[Crowd]) -> None:
 def _heartbeats(crowd: Crowd) -> list[str]:
     path = f"{crowd.path}/heartbeat"
     return [
-        request_bytes(path, {"member_id": member.member_id, "generation_id": member.generation_id}).decode()
+        request_bytes(
+            path, {"member_id": member.member_id, "generation_id": member.generation_id}, crowd.token
+        ).decode()
         for member in crowd.members
     ]
 
 
 def _batch(crowd: Crowd) -> str:
     members = [{"member_id": member.member_id, "generation_id": member.generation_id} for member in crowd.members]
-    return request_bytes(f"{crowd.path}/heartbeat", {"members": members}).decode()
+    return request_bytes(f"{crowd.path}/heartbeat", {"members": members}, crowd.token).decode()
