@@ -111,7 +111,7 @@ def a_floor_in_a_renewal_is_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OwnedShard, "raise_generations", lambda _self, _floor, _now: NOTHING)
 
 
-@pytest.mark.parametrize("seed", [11722, 12225, 13992, 14963])
+@pytest.mark.parametrize("seed", [11722, 12225, 13992, 14963, 50622])
 def test_seeds_that_found_a_defect_violate_nothing_now(seed: int) -> None:
     assert run_setback_seed(seed)[1] == []
 

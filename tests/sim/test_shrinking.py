@@ -67,6 +67,13 @@ def test_the_command_prints_the_trace_and_how_to_replay_it(capsys: pytest.Captur
     assert "replay: python -m rota.testing.sim --first 50 --seeds 1 --mutant reply_before_commit --without" in printed
 
 
+def test_a_world_whose_store_goes_back_is_shrunk_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--setbacks", "--first", "2", "--shrink", "--mutant", "reply_before_commit"]) == 1
+
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[-1].endswith("--setbacks")
+
+
 def test_the_parts_left_out_are_read_as_they_are_written() -> None:
     without = Without(frozenset({"loss", "g0.2"}), frozenset({4, 17}), 3_500)
 

@@ -3,7 +3,9 @@
 The rules of the other worlds compare answers with the one journal that there ever was. Here a part of it is gone, so
 these worlds have rules of their own, about what must hold all the same:
 
-* G1: no generation of a group is at or below one that landed before, in the lost lines or elsewhere;
+* G1: no generation of a group is at or below one that was granted before, in the lost lines or elsewhere. It counts as
+  granted once its owner has answered from that line on, or another owner has read it: a line whose owner never
+  received the store's answer gave no member a token;
 * G2: no epoch of a shard is, so that no late write of a lost owner passes;
 * G3: a replica that knew of lost lines finds it with its first read of the owners;
 * G4: what it remembered of generations is below the floor in the end;
@@ -21,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from rota.group import records as r
 from rota.protocol.ids import shard_of
@@ -64,6 +66,15 @@ class Back:
     """Of these, what the replica has noticed."""
     remembered: dict[ReplicaProcess, dict[int, int]] = field(default_factory=dict)
     """By replica and shard that it served: the highest generation in its memory."""
+
+
+class _LandedGeneration(NamedTuple):
+    """A line of the journal from which a group has a generation."""
+
+    epoch: int
+    revision: int
+    key: GroupKey
+    generation_id: int
 
 
 class SetbackTables(Tables):
@@ -150,6 +161,9 @@ class SetbackRules(World):
         self.backs: list[Back] = []
         self._draws = Random(f"{seed}:setbacks")
         self._highest: dict[GroupKey, int] = {}
+        """The highest generation that was granted."""
+        self._landed: dict[int, list[_LandedGeneration]] = {}
+        """By shard: generations in the journal that no reply is known to show."""
         self._epochs: dict[int, int] = {}
         self._excused: set[int] = set()
         """Shards of which generations were lost, and no floor is above them yet."""
@@ -181,6 +195,9 @@ class SetbackRules(World):
     def _go_back(self, back: Back, to: Snapshot) -> None:
         timeline = self.store.tables.timeline
         self.store.go_back(to)
+        for shard_id, landed in self._landed.items():
+            last_seq = len(self.history.journal[shard_id])
+            landed[:] = [each for each in landed if each.revision <= last_seq]
         self.sometimes("the store went back")
         if back.is_visible:
             self.store.tables.timeline = str(back.at_ms)
@@ -230,9 +247,24 @@ class SetbackRules(World):
                 if _is_gone(known, self._rows().get(shard_id)):
                     self.violation(f"G3 {replica.owner_id} knew more of shard {shard_id} and does not notice")
 
+    def note_release(self, owner_id: str, shard_id: int, epoch: int, revision: int) -> None:
+        super().note_release(owner_id, shard_id, epoch, revision)
+        self._note_granted(shard_id, revision, epoch)
+
+    def _note_granted(self, shard_id: int, revision: int, epoch: int | None = None) -> None:
+        """All up to a line was shown: by the owner of that epoch, or, None, to the next owner."""
+        left = []
+        for each in self._landed.get(shard_id, []):
+            if each.revision <= revision and epoch in (None, each.epoch):
+                self._highest[each.key] = max(each.generation_id, self._highest.get(each.key, 0))
+            else:
+                left.append(each)
+        self._landed[shard_id] = left
+
     def note_claims(self, claims: list[ShardClaim], replica_id: str) -> None:
         super().note_claims(claims, replica_id)
         for claim in claims:
+            self._note_granted(claim.shard_id, claim.last_seq)
             if claim.epoch <= self._epochs.get(claim.shard_id, 0) and claim.shard_id not in self._excused_epochs:
                 self.violation(f"G2 shard {claim.shard_id}: epoch {claim.epoch} was there before")
             self._epochs[claim.shard_id] = max(claim.epoch, self._epochs.get(claim.shard_id, 0))
@@ -249,7 +281,7 @@ class SetbackRules(World):
         return max((self._highest[key] for key in of_shard), default=0)
 
     def _note_generations(self, batch: Batch) -> None:
-        for entry in batch.entries:
+        for revision, entry in enumerate(batch.entries, batch.first_seq):
             record, key = entry.record, (entry.namespace, entry.group_id)
             match record:
                 case r.GenerationCompleted() | r.GroupEmptied() | r.AssignmentSynced(resync=True):
@@ -259,7 +291,8 @@ class SetbackRules(World):
                             f"G1 {entry.group_id}: generation {record.generation_id} of epoch {batch.epoch} follows "
                             f"{former}"
                         )
-                    self._highest[key] = max(former, record.generation_id)
+                    landed = _LandedGeneration(batch.epoch, revision, key, record.generation_id)
+                    self._landed.setdefault(batch.shard_id, []).append(landed)
                 case r.GenerationRaised():
                     self.sometimes("a generation was raised")
 

@@ -98,6 +98,10 @@ def replay_command(
     return f"python -m rota.testing.sim --first {seed} --seeds 1{options}"
 
 
+def _replay(seed: int, profile: Profile | None, mutant: str | None, without: Without, *, setbacks: bool) -> str:
+    return replay_command(seed, profile, mutant, without) + (" --setbacks" if setbacks else "")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; 1 if anything was violated."""
     parser = parser_of_seeds("rota.testing.sim", __doc__)
@@ -110,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     profile = PROFILES.get(options.profile or "")
     if options.shrink:
-        return _shrink(options.first, profile, options.mutant, options.without)
+        return _shrink(options.first, profile, options.mutant, options.without, setbacks=options.setbacks)
     seeds = range(options.first, options.first + options.seeds)
     tally = run_side_by_side(seeds, profile, options.jobs, options.mutant, options.without, setbacks=options.setbacks)
     _report(tally, profile, options.mutant, options.without, setbacks=options.setbacks)
@@ -135,19 +139,23 @@ def run_side_by_side(
 
 def _run_chunk(seeds: range, profile: Profile | None, mutant: str | None, without: Without, setbacks: bool) -> Tally:
     with _planted(mutant):
-        play = run_setback_seed if setbacks else run_seed
-        return tally_of(seeds, partial(play, profile=profile, without=without))
+        return tally_of(seeds, partial(_player(setbacks=setbacks), profile=profile, without=without))
 
 
-def _shrink(seed: int, profile: Profile | None, mutant: str | None, without: Without) -> int:
+def _player(*, setbacks: bool) -> Callable[..., tuple[World, list[str]]]:
+    return run_setback_seed if setbacks else run_seed
+
+
+def _shrink(seed: int, profile: Profile | None, mutant: str | None, without: Without, *, setbacks: bool) -> int:
+    play = _player(setbacks=setbacks)
     with _planted(mutant):
-        shrunk = shrink(lambda left_out: run_seed(seed, profile, left_out), without)
+        shrunk = shrink(lambda left_out: play(seed, profile, left_out), without)
     if shrunk is None:
         print(f"seed {seed} violates nothing")
         return 0
     for line in trace(shrunk.world.history):
         print(line)
-    print(f"\n{shrunk}\n  replay: {replay_command(seed, profile, mutant, shrunk.world.without)}")
+    print(f"\n{shrunk}\n  replay: {_replay(seed, profile, mutant, shrunk.world.without, setbacks=setbacks)}")
     return 1
 
 
@@ -175,7 +183,7 @@ def _report(
         print(f"\nseed {seed} violates {len(found)} rules on Python {platform.python_version()}:")
         for text in found[:5]:
             print(f"  {text}")
-        print(f"  replay: {replay_command(seed, profile, mutant, without)}{' --setbacks' if setbacks else ''}")
+        print(f"  replay: {_replay(seed, profile, mutant, without, setbacks=setbacks)}")
     print(f"{len(tally.failures)} of {tally.seeds} seeds violate something" if tally.failures else "0 violations")
 
 
