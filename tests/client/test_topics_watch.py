@@ -12,7 +12,9 @@ import pytest
 from rota.client import Client, Consumer, CoordinatorUnreachable
 from rota.client.transports import Answer
 from rota.protocol.errors import ErrorCode
+from rota.protocol.ids import shard_of
 from rota.protocol.messages import ListTopics, ListTopicsReply, Request, SyncGroup, refuse
+from rota.replica.ports import JournalEvent
 from rota.runtime.coordinator import LocalCoordinator
 from rota.wire.replies import Received
 from tests.client.stage import Cable, a_coordinator
@@ -32,6 +34,7 @@ class Line(Cable):
 
     def __init__(self, coordinator: LocalCoordinator) -> None:
         super().__init__(coordinator)
+        self.coordinator = coordinator
         self.answer_watch: Callable[[ListTopics], Answer] | None = None
         self.listing_s = self.asking_s = 0.0
         """How long a listing, or the call that is to be parked, is on its way."""
@@ -41,6 +44,12 @@ class Line(Cable):
         self.parked = 0
         self.syncs_may_go = asyncio.Event()
         self.syncs_may_go.set()
+
+    async def journal(self) -> list[JournalEvent]:
+        """All lines of the group."""
+        coordinator = self.coordinator
+        shard_id = shard_of("default", "g", coordinator.shard_count)
+        return [line for line in await coordinator.events(shard_id, 0, 10_000) if line.group_id == "g"]
 
     async def send(self, request: Request, *, timeout_ms: int) -> Answer:
         if isinstance(request, SyncGroup):
@@ -72,6 +81,7 @@ async def a_group(
     strategy: str = "range",
     *,
     refresh_ms: int = HOUR_MS,
+    debounce_ms: int = 0,
     answer_watch: Callable[[ListTopics], Answer] | None = None,
 ) -> Group:
     """Two members on a line each, the first of which leads, and a topic of two partitions."""
@@ -82,7 +92,7 @@ async def a_group(
     members = []
     for client, line in zip(clients, lines[1:], strict=True):
         line.answer_watch = answer_watch
-        member = client.consumer("g", topics, strategy, topics_refresh_ms=refresh_ms)
+        member = client.consumer("g", topics, strategy, topics_refresh_ms=refresh_ms, topics_debounce_ms=debounce_ms)
         members.append(await stack.enter_async_context(member))
         await member.wait_assigned()
     await within(30, lambda: sizes(members) == [1, 1])
@@ -173,6 +183,32 @@ async def test_many_changes_one_by_one_are_few_rebalances() -> None:
             await asyncio.sleep(0.01)
         await within(1, lambda: sum(sizes(members)) == 102)
         assert members[0].generation_id - generation_id <= 4
+
+
+@in_virtual_time
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:sticky"])
+@pytest.mark.parametrize("topics", ["t", re.compile("t.*")], ids=["name", "pattern"])
+async def test_changes_collect_for_as_long_as_the_group_says(strategy: str, topics: str | re.Pattern[str]) -> None:
+    """Twelve changes a quarter of a second apart are one change; without the setting they were 16 to 20 generations."""
+    async with AsyncExitStack() as stack:
+        admin, lines, members = await a_group(stack, topics, strategy, refresh_ms=1_000, debounce_ms=5_000)
+        generation_id, held = members[0].generation_id, sizes(members)
+        began = asyncio.get_running_loop().time()
+        for number in range(12):
+            await admin.put_topic("t", 3 + number)
+            if topics != "t":
+                await admin.put_topic(f"t{number}", 1)
+            await asyncio.sleep(0.25)
+        assert (members[0].generation_id, sizes(members)) == (generation_id, held)
+
+        whole = 14 if topics == "t" else 26
+        await within(6, lambda: sum(sizes(members)) == whole and min(sizes(members)) >= 7)
+
+        assert 5 <= asyncio.get_running_loop().time() - began <= 6.5
+        reasons = [line.reason for line in await lines[0].journal() if line.generation_id >= generation_id]
+        assert any(("t 2 → 14" if topics == "t" else "t11 0 → 1") in reason for reason in reasons), reasons
+        # A cooperative group, and members that ask for other topics, need a round more.
+        assert members[0].generation_id - generation_id <= (1 if strategy != "cooperative-sticky" else 2), reasons
 
 
 def unreachable(_: ListTopics) -> Answer:

@@ -157,6 +157,8 @@ def _cause(line: Line, moment: list[Line], found: Seen) -> str:
         return "static member returned"
     if last in ("", "member_updated") and found.state == STABLE and json.loads(line.payload)["by"] == found.leader_id:
         # A leader that joins again as it was has no line of its own, nor has one that assigns to somebody who is gone.
+        if "client reason: the topics changed" in line.reason:
+            return "topics changed"
         return "assignment out of date" if "assigned to" in line.reason else "leader joined again"
     if last == "member_expired":
         return "sync too late" if "did not sync" in moment[-1].reason else "session expired"

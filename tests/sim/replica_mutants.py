@@ -394,6 +394,18 @@ def topics_that_are_unknown_are_not_listed_again(patch: Patch) -> None:
 
 
 @mutant
+def changes_that_collect_are_never_assigned(patch: Patch) -> None:
+    """L11: the time for which changes of topics collect begins again with each listing."""
+    original = assigning._Namespace._is_due
+
+    def is_due(self: Any, job: Any, topics: Any, now_ms: int) -> bool:
+        self._groups[job.group_id].has_collected = False
+        return original(self, job, topics, now_ms)
+
+    patch(assigning._Namespace, "_is_due", is_due)
+
+
+@mutant
 def a_group_that_has_moved_is_still_assigned(patch: Patch) -> None:
     """L11: a replica goes on with the groups of a shard that it has dropped."""
 

@@ -249,6 +249,7 @@ class Client(Administration):
         max_processing_interval_ms: int | None = None,
         auto_commit_ms: int | None = None,
         topics_refresh_ms: int = TOPICS_REFRESH_MS,
+        topics_debounce_ms: int = 0,
         group_instance_id: str | None = None,
         rack_id: str | None = None,
         capacity: float = 1.0,
@@ -279,6 +280,9 @@ class Client(Administration):
                 are revoked and when the consumer is closed, with and without an interval.
             topics_refresh_ms: How often to look for new topics and partitions, where nobody tells of them: the group's
                 leader is told by the coordinator of what is registered there, and asks what is a function.
+            topics_debounce_ms: For how long changes of topics collect, from the first one on, before the group is
+                assigned anew; then all of them lead to one generation. With `server:` the longest time counts that a
+                member names, otherwise the leader's. Give all members the same.
             group_instance_id: As in `member`.
             rack_id: Where this member is, for strategies that heed racks.
             capacity: How much this member carries, against others, for `weighted`.
@@ -301,7 +305,7 @@ class Client(Administration):
         )
         strategies = (strategy,) if isinstance(strategy, str) else tuple(strategy)
         load_strategies(strategies)
-        role = TopicRole(strategies, selection.names, counts, rack_id, capacity)
+        role = TopicRole(strategies, selection.names, counts, rack_id, capacity, topics_debounce_ms)
         return Consumer(
             self._context,
             self._settings(group_id, PROTOCOL_TYPE, role, group_instance_id, times),
@@ -309,7 +313,7 @@ class Client(Administration):
             selection=selection,
             registered=registered,
             listeners=Listeners(on_assigned, on_revoked, on_lost),
-            options=ConsumerSettings(auto_commit_ms, max_processing_interval_ms, topics_refresh_ms),
+            options=ConsumerSettings(auto_commit_ms, max_processing_interval_ms, topics_refresh_ms, topics_debounce_ms),
             watch=watch if is_registered else None,
             leave_on_close=leave_on_close,
         )
@@ -329,6 +333,7 @@ class Client(Administration):
         max_processing_interval_ms: int | None = None,
         auto_commit_ms: int | None = None,
         topics_refresh_ms: int = TOPICS_REFRESH_MS,
+        topics_debounce_ms: int = 0,
         group_instance_id: str | None = None,
         rack_id: str | None = None,
         capacity: float = 1.0,
@@ -356,6 +361,7 @@ class Client(Administration):
             max_processing_interval_ms=max_processing_interval_ms,
             auto_commit_ms=auto_commit_ms,
             topics_refresh_ms=topics_refresh_ms,
+            topics_debounce_ms=topics_debounce_ms,
             group_instance_id=group_instance_id,
             rack_id=rack_id,
             capacity=capacity,

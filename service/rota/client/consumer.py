@@ -48,6 +48,7 @@ class ConsumerSettings:
     auto_commit_ms: int | None = None
     max_processing_interval_ms: int | None = None
     topics_refresh_ms: int = TOPICS_REFRESH_MS
+    topics_debounce_ms: int = 0
 
 
 class Consumer(Member[Partitions]):
@@ -97,6 +98,7 @@ class Consumer(Member[Partitions]):
             registered,
             watch=watch,
             refresh_ms=options.topics_refresh_ms,
+            debounce_ms=options.topics_debounce_ms,
             jitter=self._jitter,
         )
 

@@ -29,6 +29,7 @@ from rota.client.callbacks import call
 from rota.client.registered_topics import RegisteredTopics, TopicListing
 from rota.client.withheld import WithheldPartitions
 from rota.membership import Assigned, JoinedAsLeader
+from rota.protocol.limits import MAX_TOPICS_DEBOUNCE_MS
 from rota.protocol.messages import DescribeReply, JoinedMember, OffsetToCommit, Protocol
 from rota.types import TopicFacts, server_side
 from rota.types.consumer import (
@@ -123,6 +124,7 @@ class TopicRole:
     counts: PartitionCounts
     rack_id: str | None = None
     capacity: float = 1.0
+    topics_debounce_ms: int = 0
     dealt: Dealt | None = field(default=None, init=False)
     withheld: WithheldPartitions = field(default_factory=WithheldPartitions, init=False)
 
@@ -130,6 +132,8 @@ class TopicRole:
         _check_strategies(self.strategies)
         if not 0 < self.capacity < float("inf"):
             raise ValueError(f"a capacity must be above 0, not {self.capacity}")
+        if type(self.topics_debounce_ms) is not int or not 0 <= self.topics_debounce_ms <= MAX_TOPICS_DEBOUNCE_MS:
+            raise ValueError(f"topics_debounce_ms must be 0 to {MAX_TOPICS_DEBOUNCE_MS}, not {self.topics_debounce_ms}")
 
     @property
     def counts_registered(self) -> bool:
@@ -146,14 +150,16 @@ class TopicRole:
         owned = tuple(partition for partition in held or () if partition.topic in self.topics)
         mindful = replace(plain, owned_partitions=owned, generation_id=generation_id if held is not None else -1)
         return tuple(
-            Protocol(name, encode_subscription(replace(said, user_data=self._user_data(listed, said.owned_partitions))))
+            Protocol(name, encode_subscription(replace(said, user_data=self._user_data(name, listed, said))))
             for name, listed in zip(self.strategies, map(_registered, self.strategies), strict=True)
             for said in [mindful if self._claims_under(listed) else plain]
         )
 
-    def _user_data(self, listed: Strategy, owned: Partitions) -> bytes | None:
-        own = listed.own.subscription_user_data(self.topics, owned) if listed.own is not None else None
-        return encode_user_data(own, self.capacity)
+    def _user_data(self, name: str, listed: Strategy, said: Subscription) -> bytes | None:
+        own = listed.own.subscription_user_data(self.topics, said.owned_partitions) if listed.own is not None else None
+        # A leader waits by its own setting; the coordinator has to be told.
+        debounce_ms = self.topics_debounce_ms if name.startswith(SERVER_PREFIX) else 0
+        return encode_user_data(own, self.capacity, debounce_ms)
 
     def _claims_under(self, listed: Strategy) -> bool:
         """Whether this member names its partitions under a strategy that it lists.

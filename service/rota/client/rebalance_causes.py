@@ -38,7 +38,7 @@ _REASONS = tuple(
         ("assignment_failed", "assignment failed$"),
         ("second_round", "(gave up what was revoked|does not run what it should stop)$"),
         ("subscription_changed", "(its subscription changed|a member restarted with another subscription)$"),
-        ("topics_changed", "the topics changed$"),
+        ("topics_changed", "the topics changed(: .*)?$"),
         ("partitions_unassigned", r"\S+ partitions are assigned to no member$"),
         ("assignment_unreadable", "its assignment cannot be read: "),
         ("work_changed", "other work is configured$"),

@@ -212,6 +212,7 @@ class Client:
         max_processing_interval_ms: int | None = None,
         auto_commit_ms: int | None = None,
         topics_refresh_ms: int = TOPICS_REFRESH_MS,
+        topics_debounce_ms: int = 0,
         group_instance_id: str | None = None,
         rack_id: str | None = None,
         capacity: float = 1.0,
@@ -242,6 +243,9 @@ class Client:
                 are revoked and when the consumer is closed, with and without an interval.
             topics_refresh_ms: How often to look for new topics and partitions, where nobody tells of them: the group's
                 leader is told by the coordinator of what is registered there, and asks what is a function.
+            topics_debounce_ms: For how long changes of topics collect, from the first one on, before the group is
+                assigned anew; then all of them lead to one generation. With `server:` the longest time counts that a
+                member names, otherwise the leader's. Give all members the same.
             group_instance_id: As in `member`.
             rack_id: Where this member is, for strategies that heed racks.
             capacity: How much this member carries, against others, for `weighted`.
@@ -266,6 +270,7 @@ class Client:
         max_processing_interval_ms: int | None = None,
         auto_commit_ms: int | None = None,
         topics_refresh_ms: int = TOPICS_REFRESH_MS,
+        topics_debounce_ms: int = 0,
         group_instance_id: str | None = None,
         rack_id: str | None = None,
         capacity: float = 1.0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -20,7 +20,9 @@ from rota.client.topics_watch import TopicsWatch
 from rota.membership import Membership, State
 from rota.membership import events as core
 from rota.protocol.messages import DescribeGroup, DescribeReply
+from rota.types import TopicFacts
 from rota.types.registry import SERVER_PREFIX
+from rota.types.topic_facts import tell_changes
 
 AGAIN_S = 1.0
 """After a comparison of topics that could not be made."""
@@ -48,6 +50,7 @@ class TopicLookout:
         *,
         watch: TopicsWatch | None,
         refresh_ms: int,
+        debounce_ms: int = 0,
         jitter: Callable[[], float],
     ) -> None:
         """`registered` lists the topics that there are; `watch` notices when these are others, if they matter."""
@@ -61,6 +64,8 @@ class TopicLookout:
         self._registered = registered
         self._watch = watch
         self._refresh_ms = refresh_ms
+        self._debounce_ms = debounce_ms
+        """For how long changes of topics collect, from the first that is noticed."""
         self._jitter = jitter
         self._look_now = asyncio.Event()
         self._has_looked = False
@@ -96,7 +101,7 @@ class TopicLookout:
         if isinstance(topics, Mapping) and isinstance(self._role.counts, Mapping):
             self._role.counts = {**self._role.counts, **topics}
         listing = None if self._selection.pattern is None else await self._registered.list()
-        self._take(self._selection.among(listing.topics if listing is not None else ()))
+        self._take(self._selection.among(listing.topics if listing is not None else ()), "its subscription changed")
         self._check_missing.set()
 
     def heed(self, event: core.Event) -> None:
@@ -111,12 +116,12 @@ class TopicLookout:
                 # Topics changed while the group was between two generations, or perhaps while this leader was away.
                 self._look_now.set()
 
-    def _take(self, topics: tuple[str, ...]) -> None:
+    def _take(self, topics: tuple[str, ...], reason: str) -> None:
         if topics != self._role.topics:
             self._role.topics = topics
             if self._holding.owned is None:
                 self._machine.say(self._role.protocols(None, -1))
-            self._driver.rejoin("its subscription changed")
+            self._driver.rejoin(reason)
 
     async def _refresh_topics(self) -> None:
         """Compare the assignment with the topics when these have changed, and now and then in any case."""
@@ -143,12 +148,46 @@ class TopicLookout:
             self._driver.rejoin("a member restarted with another subscription")
             return False
         dealt = dealt or await self._read_assignment()
-        listing = await self._registered.list() if self._depends_on_registry() else None
-        self._take(self._selection.among(listing.topics if listing is not None else ()))
+        listing = await self._list()
+        if self._debounce_ms and await self._has_changed(dealt, listing):
+            await self._let_changes_collect()
+            dealt = self._own_assignment() or await self._read_assignment()
+            listing = await self._list()
+        selected = self._selection.among(listing.topics if listing is not None else ())
+        self._take(selected, f"the topics changed{self._told(dealt, selected, listing)}")
         is_in_line = await self._follow_topics(dealt, listing)
         if is_in_line and listing is not None and self._watch is not None:
             self._watch.note(listing.version)
         return is_in_line
+
+    def _told(self, dealt: Dealt | None, selected: Sequence[str], listing: TopicListing | None) -> str:
+        """Which topics are others than before, to be put behind a reason."""
+        if listing is None:
+            return ""
+        before = dealt.topics if dealt is not None else None
+        if before is None:  # Of these a member that does not assign knows the names only.
+            before = {name: listing.topics.get(name, TopicFacts(0)) for name in self._role.topics}
+        told = tell_changes(before, {name: listing.topics[name] for name in selected if name in listing.topics})
+        return f": {told}" if told else ""
+
+    async def _list(self) -> TopicListing | None:
+        return await self._registered.list() if self._depends_on_registry() else None
+
+    async def _has_changed(self, dealt: Dealt | None, listing: TopicListing | None) -> bool:
+        """Whether topics are others than those that this member subscribes to, or that it has assigned."""
+        if self._selection.among(listing.topics if listing is not None else ()) != self._role.topics:
+            return True
+        if dealt is None or dealt.topics is None or not self._leads():
+            return False
+        return not dealt.is_about(await self._role.count(dealt.subscribed, listing))
+
+    async def _let_changes_collect(self) -> None:
+        """Wait, but not through a join phase: its generation should have all that is known by then."""
+        generation_id = self._machine.generation_id
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._debounce_ms / 1000):
+                while self._machine.state is State.STABLE and self._machine.generation_id == generation_id:
+                    await self._driver.changed.wait()
 
     def _depends_on_registry(self) -> bool:
         """Whether registered topics matter to this member: by its pattern, or to the leader that counts them."""
@@ -260,7 +299,8 @@ class TopicLookout:
             self._role.dealt = again
             self._driver.wake.set()
         else:
-            self._driver.rejoin("the topics changed")
+            told = "" if dealt.topics is None else tell_changes(dealt.topics, topics)
+            self._driver.rejoin(f"the topics changed: {told}" if told else "the topics changed")
         return True
 
     def _holds(self) -> bool:

@@ -16,7 +16,7 @@ from rota.group.records import AssignmentSynced
 from rota.group.result import Result, TimerKind
 from rota.group.state import COMPLETING_REBALANCE, STABLE, Group, Member
 from rota.protocol.fencing_token import NO_TOKEN
-from rota.types import Generation, JoinedWith, ServerSide, server_side
+from rota.types import Generation, JoinedWith, ServerSide, server_side, tell_topics
 
 
 def server_side_of(group: Group) -> ServerSide | None:
@@ -83,9 +83,21 @@ def record_assignment(result: Result, group: Group, assignments: Mapping[str, by
     """As if the leader had sent it. Members that were left out get nothing."""
     generation_id = group.generation_id + resync
     given = tuple((m, a) for m, a in assignments.items() if m in group.members)
-    reason = f"the server assigned generation {generation_id} by {group.protocol_name}{_told(group, dict(given))}"
+    told = tell_topic_changes(group, dict(given)) if resync else _told(group, dict(given))
+    reason = f"the server assigned generation {generation_id} by {group.protocol_name}{told}"
     record(result, group, AssignmentSynced(generation_id, group.leader_id or "", given, resync, reason))
     result.reason = reason
+
+
+def tell_topic_changes(group: Group, assignments: Mapping[str, bytes]) -> str:
+    """What a new assignment says of topics, to be put behind a reason: `: docs 64 → 96`; or nothing."""
+    told = tell_topics(group.protocol_type or "", shares_of(group), assignments)
+    return f": {told}" if told else ""
+
+
+def shares_of(group: Group) -> dict[str, bytes]:
+    """What each member has been assigned."""
+    return {member_id: member.assignment for member_id, member in group.members.items()}
 
 
 def _told(group: Group, assignments: Mapping[str, bytes]) -> str:
@@ -93,9 +105,8 @@ def _told(group: Group, assignments: Mapping[str, bytes]) -> str:
     side = server_side_of(group)
     if side is None or side.tell is None:
         return ""
-    before = {member_id: member.assignment for member_id, member in group.members.items()}
     try:
-        return f": {side.tell(before, assignments)}"
+        return f": {side.tell(shares_of(group), assignments)}"
     except Exception:
         return ""
 

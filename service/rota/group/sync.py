@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rota.group.apply import record
-from rota.group.assignment import AssignmentJob, is_current, record_assignment, server_side_of
+from rota.group.assignment import (
+    AssignmentJob,
+    is_current,
+    record_assignment,
+    server_side_of,
+    shares_of,
+    tell_topic_changes,
+)
 from rota.group.membership_checks import check_generation, report_fenced, why
 from rota.group.mismatch import sync_mismatch
 from rota.group.rebalance import REBALANCE_IN_PROGRESS, release_heartbeats, start_rebalance
@@ -143,13 +150,14 @@ def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, ca
         result.reply(call, SyncReply(REBALANCE_IN_PROGRESS, detail=reason))
         start_rebalance(result, group, limits, reason, leader.member_id)
         return
-    record(result, group, _synced(group, request, group.generation_id + 1, resync=True))
-    result.reason = f"leader {leader.member_id} assigned anew, generation {group.generation_id}"
+    told = tell_topic_changes(group, {m: given.get(m, b"") for m in group.members})
+    record(result, group, _synced(group, request, group.generation_id + 1, resync=True, told=told))
+    result.reason = f"leader {leader.member_id} assigned anew, generation {group.generation_id}{told}"
     result.reply(call, sync_reply(group, leader))
     release_heartbeats(result, group)
 
 
-def _synced(group: Group, request: SyncGroup, generation_id: int, *, resync: bool) -> AssignmentSynced:
+def _synced(group: Group, request: SyncGroup, generation_id: int, *, resync: bool, told: str = "") -> AssignmentSynced:
     """What the leader sent, less what it sent for strangers. Members it left out get nothing, without an error."""
     assignments = tuple((m, a) for m, a in dict(request.assignments).items() if m in group.members)
     return AssignmentSynced(
@@ -157,7 +165,7 @@ def _synced(group: Group, request: SyncGroup, generation_id: int, *, resync: boo
         leader_id=request.member_id,
         assignments=assignments,
         resync=resync,
-        reason="the leader assigned anew" if resync else "",
+        reason=f"the leader assigned anew{told}" if resync else "",
     )
 
 
@@ -182,7 +190,7 @@ def finish_job(
             record_assignment(result, group, outcome, resync=False)
             answer_syncs(result, group)
         case GroupState.STABLE, Mapping() if _takes_away(group, job, outcome):
-            start_rebalance(result, group, limits, "the topics changed", "")
+            start_rebalance(result, group, limits, f"the topics changed{tell_topic_changes(group, outcome)}", "")
         case GroupState.STABLE, Mapping() if _differs(group, outcome):
             record_assignment(result, group, outcome, resync=True)
             release_heartbeats(result, group)
@@ -191,13 +199,9 @@ def finish_job(
 def _takes_away(group: Group, job: AssignmentJob, assignments: Mapping[str, bytes]) -> bool:
     """Whether a member would lose something. True where a plug-in's function raises: a rebalance is always safe."""
     try:
-        return job.side.takes_away(_shares(group), assignments)
+        return job.side.takes_away(shares_of(group), assignments)
     except Exception:
         return True
-
-
-def _shares(group: Group) -> dict[str, bytes]:
-    return {member_id: member.assignment for member_id, member in group.members.items()}
 
 
 def _differs(group: Group, assignments: Mapping[str, bytes]) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 OTHER = "other"
 
 _NAMED_BY_ITS_CLIENT = "; client reason: "
+_TOPICS = "the topics changed"
+"""The server's reason, and that of our leaders; behind it, which topics."""
 
 _Causes = Sequence[tuple[str, re.Pattern[str]]]
 
@@ -26,6 +28,7 @@ _REBALANCES = _table(
         "static_member_returned": r"static member .* came back as ",
         "assignment_failed": r"(leader .*|the server) could not assign: ",
         "assignment_outdated": r"leader .* assigned to .*, which is no member any more$",
+        "topics_changed": _TOPICS,
         "leader_rejoined": r"leader .* joined again$",
         "metadata_changed": r"member .* changed its metadata",
         "member_joined": r"member .* joined$",
@@ -46,7 +49,9 @@ _DROPS = _table(
 
 def rebalance_cause(reason: str) -> str:
     """Why a rebalance started, in one of a dozen words; `other` for what this release does not know."""
-    return _first(_REBALANCES, reason.partition(_NAMED_BY_ITS_CLIENT)[0])
+    stated, _, by_client = reason.partition(_NAMED_BY_ITS_CLIENT)
+    cause = _first(_REBALANCES, stated)
+    return "topics_changed" if cause == "leader_rejoined" and by_client.startswith(_TOPICS) else cause
 
 
 def drop_cause(reason: str) -> str:

@@ -19,7 +19,9 @@ the outcome in. Topics, group and owner may all change between two of them:
   `REFRESH_MS`, whether or not the topics of other namespaces change.
 
 A change waits for `LINGER_MS`, and two changes are `PAUSE_MS` apart, so that a client that puts many topics one by one
-does not cause a generation for each. A new generation does not wait for that.
+does not cause a generation for each. A new generation does not wait for that. A group may name a longer time
+(`topics_debounce_ms`): from the first change of its topics on they collect for so long, and then it is assigned anew
+once, by a listing of that moment. A new owner of its shard knows nothing of changes that collect, and assigns at once.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import ListTopics, ListTopicsReply
 from rota.replica.owned_shard import OwnedShard
 from rota.replica.ports import Answer
-from rota.types import TopicFacts
+from rota.types import TopicFacts, topics_debounce_ms
 
 TOPICS_OF_A_PAGE = 1_000
 RETRY_MS = 250
@@ -125,6 +127,10 @@ class _Group:
     topics: Mapping[str, TopicFacts] | None = None
     """The topics by which it was assigned last; None: the next listing leads to a job, whatever the topics are."""
     is_computing: bool = False
+    collects_until_ms: int | None = None
+    """Its topics have changed, and further changes collect until then."""
+    has_collected: bool = False
+    """That time is over: the next listing leads to a job, if its topics are still others."""
 
 
 @dataclass(slots=True)
@@ -160,7 +166,7 @@ class _Namespace:
         if group is None or group.owned is not owned:
             self._groups[group_id] = _Group(owned)
         else:
-            group.topics = None
+            group.topics, group.collects_until_ms, group.has_collected = None, None, False
         self._waiting[group_id] = None
         if self._listing is not None:
             self._listing.group_ids.pop(group_id, None)
@@ -172,13 +178,19 @@ class _Namespace:
         if now_ms >= self._refresh_ms:
             self._waiting |= dict.fromkeys(self._groups)
             self._refresh_ms, self._paused_until_ms = now_ms + REFRESH_MS, now_ms + PAUSE_MS
+        for group_id, group in self._groups.items():
+            if group.collects_until_ms is not None and now_ms >= group.collects_until_ms:
+                group.collects_until_ms, group.has_collected = None, True
+                self._waiting[group_id] = None
         if self._listing is None and now_ms >= self._retry_ms:
             self._begin_listing()
         steps, self._steps = self._steps, []
         return steps
 
     def wake_ms(self, now_ms: int) -> int:
-        return min(self._refresh_ms, self._retry_ms) if self._retry_ms > now_ms else self._refresh_ms
+        ends = [group.collects_until_ms for group in self._groups.values() if group.collects_until_ms is not None]
+        retry = [self._retry_ms] if self._retry_ms > now_ms else []
+        return min([self._refresh_ms, *retry, *ends])
 
     # --- listing ---------------------------------------------------------------------------------
 
@@ -212,17 +224,30 @@ class _Namespace:
             self._ask(reply.topics[-1].topic)
         else:
             self._listing = None
-            self._assign(listing)
+            self._assign(listing, now_ms)
 
-    def _assign(self, listing: _Listing) -> None:
+    def _assign(self, listing: _Listing, now_ms: int) -> None:
         for job in self._jobs(listing.group_ids):
             try:
                 topics = _wanted(job, listing.topics)
             except Exception as error:  # A plug-in may raise. Only its own group fails.
                 self._compute(job, {}, error)
                 continue
-            if topics != self._groups[job.group_id].topics:
+            if self._is_due(job, topics, now_ms):
                 self._compute(job, topics)
+
+    def _is_due(self, job: AssignmentJob, topics: Mapping[str, TopicFacts], now_ms: int) -> bool:
+        """Whether to assign by these topics now. Notes for how long their changes collect."""
+        group = self._groups[job.group_id]
+        if topics == group.topics:
+            group.collects_until_ms, group.has_collected = None, False
+            return False
+        if group.topics is None or group.has_collected:
+            return True
+        if group.collects_until_ms is None:
+            debounce_ms = topics_debounce_ms(job.side, job.generation)
+            group.collects_until_ms = now_ms + debounce_ms if debounce_ms else None
+        return group.collects_until_ms is None
 
     # --- jobs ------------------------------------------------------------------------------------
 
@@ -242,7 +267,7 @@ class _Namespace:
 
     def _compute(self, job: AssignmentJob, topics: Mapping[str, TopicFacts], failure: Exception | None = None) -> None:
         group = self._groups[job.group_id]
-        group.is_computing = True
+        group.is_computing, group.collects_until_ms, group.has_collected = True, None, False
         self._steps.append(Compute(group.owned, job, topics, failure))
 
     def settle(self, do: Compute, *, taken: bool) -> None:

@@ -30,8 +30,8 @@ class ServedMember(Member):
     protocol_type = PROTOCOL_TYPE
 
     def _protocols(self, version: int) -> tuple[Protocol, ...]:
-        metadata = json.dumps({"topics": [TOPIC], "rack": f"v{version}"}).encode()
-        return (Protocol("server:sticky", metadata),)
+        said = {"topics": [TOPIC], "rack": f"v{version}", "topics_debounce_ms": self.world.topics.debounce_ms}
+        return (Protocol("server:sticky", json.dumps(said).encode()),)
 
     def resync(self) -> bool:
         """The topic has grown. That is all that anybody has to do."""
@@ -62,6 +62,8 @@ class SimulatedTopics:
         self.rng = Random(f"{world.seed}:topics")
         self.refusals = 0
         """So many listings fail, where the world is not troublesome."""
+        self.debounce_ms = self.rng.choice((0, 0, 700))
+        """For how long members say that changes collect."""
 
     def changed(self) -> None:
         """Notify each replica. A notification may be lost, as one of a peer may."""

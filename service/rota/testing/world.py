@@ -195,7 +195,7 @@ class World:
                 since_ms = self.scheduler.now_ms
             elif all_shares(served) == list(range(self.partitions[group])):
                 return
-            elif self.scheduler.now_ms > since_ms + GROWN_MS:
+            elif self.scheduler.now_ms > since_ms + GROWN_MS + self.topics.debounce_ms:
                 self.violation(
                     f"L11 {group[1]}: of {self.partitions[group]} partitions {all_shares(served)} are assigned"
                 )

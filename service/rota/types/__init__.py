@@ -13,6 +13,8 @@ from rota.types.registry import (
     register_entry_points,
     server_side,
     subscribed_topics,
+    tell_topics,
+    topics_debounce_ms,
     why_not_assigned,
 )
 from rota.types.topic_facts import TopicFacts
@@ -35,5 +37,7 @@ __all__ = [
     "register_entry_points",
     "server_side",
     "subscribed_topics",
+    "tell_topics",
+    "topics_debounce_ms",
     "why_not_assigned",
 ]

@@ -5,6 +5,7 @@ Each member is answered in the form of its own metadata, Kafka's bytes or JSON, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -19,8 +20,8 @@ from rota.assignors import (
 )
 from rota.types import consumer, plain
 from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide
-from rota.types.topic_facts import TopicFacts, partition_counts, partition_racks, partition_weights
-from rota.types.user_data import encode_user_data
+from rota.types.topic_facts import TopicFacts, partition_counts, partition_racks, partition_weights, tell_changes
+from rota.types.user_data import encode_user_data, topics_debounce_of
 from rota.types.wire_format import MalformedMetadata
 
 PREFIX: Final = "server:"
@@ -93,6 +94,16 @@ def takes_away(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
     )
 
 
+def tell_topics(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
+    """How many partitions of each topic are assigned, where that changes: `docs 64 → 96`."""
+    return tell_changes(_assigned_topics(before), _assigned_topics(after))
+
+
+def topics_debounce_ms(generation: Generation) -> int:
+    """For how long changes of topics collect: as long as the member says that names the longest time."""
+    return max((_debounce_ms(member.metadata) for member in generation.members), default=0)
+
+
 def read_metadata(metadata: bytes) -> Readable:
     if plain.is_plain(metadata):
         subscription = plain.decode_plain_subscription(metadata)
@@ -112,6 +123,17 @@ def plain_partitions(partitions: Sequence[TopicPartition]) -> dict[str, list[int
     for topic, partition in sorted(partitions):
         by_topic.setdefault(topic, []).append(partition)
     return by_topic
+
+
+def _assigned_topics(shares: Mapping[str, bytes]) -> dict[str, TopicFacts]:
+    numbers = Counter(place.topic for share in shares.values() for place in assigned_partitions(share))
+    return {topic: TopicFacts(count) for topic, count in numbers.items()}
+
+
+def _debounce_ms(metadata: bytes) -> int:
+    if plain.is_plain(metadata):
+        return plain.decode_plain_subscription(metadata).topics_debounce_ms
+    return topics_debounce_of(consumer.decode_subscription(metadata).user_data)
 
 
 def _names_and_patterns(metadata: bytes) -> frozenset[str]:
@@ -183,6 +205,14 @@ CONSUMER: Final = ProtocolType(
     read_metadata,
     read_assignment,
     topics_of,
-    ServerSide(assigns, assign_partitions, _names_and_patterns, wants_topic, takes_away),
+    ServerSide(
+        assigns,
+        assign_partitions,
+        _names_and_patterns,
+        wants_topic,
+        takes_away,
+        tell_topics=tell_topics,
+        topics_debounce_ms=topics_debounce_ms,
+    ),
     subscribes,
 )

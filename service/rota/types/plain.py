@@ -1,7 +1,8 @@
 """Subscriptions and assignments as JSON, for members that only speak HTTP and know nothing of Kafka's bytes.
 
 A subscription is `{"topics": ["orders", "audit-*"], "rack": "r1", "capacity": 2, "owned": {"orders": [0, 1]}}`, where
-only `topics` must be there and a name that ends in `*` stands for all topics that begin so. An assignment is
+only `topics` must be there and a name that ends in `*` stands for all topics that begin so. With
+`"topics_debounce_ms": 5000` changes of topics collect for so long before they lead to a generation. An assignment is
 `{"topics": {"orders": [0, 1]}}`. Both may have `"user_data": {"version": 1, "data": "<base64>"}`, for strategies of the
 user's own. Kafka's bytes never begin with a brace, so the first byte distinguishes the two.
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 from rota.assignors.model import TopicPartition, UserData
 from rota.types.json_object import decode_object, positive_number
-from rota.types.user_data import own_user_data, user_data_values
+from rota.types.user_data import own_user_data, topics_debounce_in, user_data_values
 from rota.types.wire_format import MalformedMetadata
 
 
@@ -27,6 +28,7 @@ class PlainSubscription:
     rack: str | None = None
     capacity: float = 1.0
     user_data: UserData | None = None
+    topics_debounce_ms: int = 0
 
 
 def is_plain(data: bytes) -> bool:
@@ -47,9 +49,15 @@ def decode_plain_subscription(data: bytes) -> PlainSubscription:
         raise MalformedMetadata('"capacity" must be a number above 0')
     if isinstance(generation_id, bool) or not isinstance(generation_id, int):
         raise MalformedMetadata('"generation_id" must be an integer')
-    owned = _partitions(values.get("owned", {}))
-    user_data = _user_data(values)
-    return PlainSubscription(tuple(dict.fromkeys(topics)), owned, generation_id, rack or None, capacity, user_data)
+    return PlainSubscription(
+        tuple(dict.fromkeys(topics)),
+        _partitions(values.get("owned", {})),
+        generation_id,
+        rack or None,
+        capacity,
+        _user_data(values),
+        topics_debounce_in(values),
+    )
 
 
 def encode_plain_assignment(partitions: Sequence[TopicPartition], user_data: UserData | None = None) -> bytes:

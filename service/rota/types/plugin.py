@@ -54,7 +54,10 @@ class ServerSide:
     members fetch the new shares as they are (a resync). By default a share that becomes another one loses something.
     `of_members`: a share says which member it is for, or has its token. Then the group is assigned anew where a static
     member comes back under another member id, and rebalances where its metadata differs from before.
-    `tell` says for the journal, in a few words, what changes between the shares before and after.
+    `tell` says for the journal, in a few words, what changes between the shares before and after; `tell_topics` does so
+    where topics have changed, also for what a leader assigns.
+    `topics_debounce_ms`: for how long changes of topics collect, from the first one on, before the group is assigned
+    anew. The first assignment of a generation waits for none of it.
     """
 
     assigns: Callable[[str], bool]
@@ -64,6 +67,8 @@ class ServerSide:
     takes_away: Callable[[Mapping[str, bytes], Mapping[str, bytes]], bool] = _any_share_changes
     of_members: bool = False
     tell: Callable[[Mapping[str, bytes], Mapping[str, bytes]], str] | None = None
+    tell_topics: Callable[[Mapping[str, bytes], Mapping[str, bytes]], str] | None = None
+    topics_debounce_ms: Callable[[Generation], int] | None = None
 
     def checked_assign(self, generation: Generation, topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
         """Call `assign`, and raise `TypeError` where it returns anything but bytes by member id."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rota.types.consumer_server import CONSUMER
 from rota.types.leader import LEADER
 from rota.types.permits import PERMITS
-from rota.types.plugin import ProtocolType, Readable, ServerSide
+from rota.types.plugin import Generation, ProtocolType, Readable, ServerSide
 from rota.types.wire_format import MalformedMetadata
 from rota.types.worker import WORKER
 
@@ -106,6 +106,24 @@ def subscribes(protocol_type: str, metadata: bytes, topic: str) -> bool | None:
         return bool(known.subscribes(metadata, topic))
     except Exception:  # As in `subscribed_topics`.
         return None
+
+
+def tell_topics(protocol_type: str, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
+    """What new shares of members say of topics that have changed; empty where the type says nothing."""
+    known = _TYPES.get(protocol_type)
+    side = None if known is None else known.server
+    try:
+        return side.tell_topics(before, after) if side is not None and side.tell_topics is not None else ""
+    except Exception:  # A plug-in's function, or bytes that it cannot read.
+        return ""
+
+
+def topics_debounce_ms(side: ServerSide, generation: Generation) -> int:
+    """For how long changes of topics collect before this generation is assigned anew; 0 where the function raises."""
+    try:
+        return 0 if side.topics_debounce_ms is None else max(0, int(side.topics_debounce_ms(generation)))
+    except Exception:
+        return 0
 
 
 def readable_metadata(protocol_type: str, metadata: bytes) -> Readable | None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
+
+_MOST_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,22 @@ def partition_racks(topics: Mapping[str, TopicFacts]) -> dict[str, list[list[str
 def partition_weights(topics: Mapping[str, TopicFacts]) -> dict[str, list[float]]:
     """The weights of the partitions, of topics whose registry entry names them."""
     return {name: weights for name, facts in topics.items() if (weights := facts.weights())}
+
+
+def tell_changes(before: Mapping[str, TopicFacts], after: Mapping[str, TopicFacts]) -> str:
+    """The difference in a few words, for reasons: `docs 64 → 96, audit-2 0 → 4`; empty where there is none."""
+    changed = [
+        f"{name} {old} → {new}" if old != new else f"{name} has other attributes"
+        for name in sorted({*before, *after})
+        for old, new in [(_partitions(before, name), _partitions(after, name))]
+        if before.get(name) != after.get(name)
+    ]
+    more = [f"{len(changed) - _MOST_NAMED} more"] if len(changed) > _MOST_NAMED else []
+    return ", ".join((*changed[:_MOST_NAMED], *more))
+
+
+def _partitions(topics: Mapping[str, TopicFacts], name: str) -> int:
+    return topics[name].partitions if name in topics else 0
 
 
 def _weight(text: str) -> float:

@@ -1,8 +1,9 @@
 """User data of strategies: what a member or a leader says beside topics and partitions.
 
 It is a JSON object in the field that Kafka's bytes have for it, and under `user_data` where all is JSON:
-`{"capacity": 2.0, "version": 1, "data": "<base64>"}`. `capacity` is for `weighted`; `version` and `data` are the bytes
-of a strategy of the user's own.
+`{"capacity": 2.0, "topics_debounce_ms": 5000, "version": 1, "data": "<base64>"}`. `capacity` is for `weighted`,
+`topics_debounce_ms` for the coordinator where it assigns; `version` and `data` are the bytes of a strategy of the
+user's own.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rota.assignors.model import UserData
+from rota.protocol.limits import MAX_TOPICS_DEBOUNCE_MS
 from rota.types.json_object import decode_object, positive_number
 from rota.types.wire_format import MalformedMetadata
 
 UNVERSIONED: Final = -1
+_OURS: Final = {"capacity", "topics_debounce_ms", "version", "data"}
 
 
-def encode_user_data(own: UserData | None = None, capacity: float = 1.0) -> bytes | None:
+def encode_user_data(own: UserData | None = None, capacity: float = 1.0, topics_debounce_ms: int = 0) -> bytes | None:
     """None where there is nothing to say."""
     values: dict[str, Any] = {} if capacity == 1.0 else {"capacity": capacity}
+    if topics_debounce_ms:
+        values["topics_debounce_ms"] = topics_debounce_ms
     if own is not None:
         values |= user_data_values(own)
     return json.dumps(values).encode() if values else None
@@ -39,7 +44,7 @@ def user_data_in(data: bytes | None) -> UserData | None:
         return None
     try:
         values = decode_object(data)
-        return own_user_data(values) if values.keys() <= {"capacity", "version", "data"} else _foreign(data)
+        return own_user_data(values) if values.keys() <= _OURS else _foreign(data)
     except MalformedMetadata:
         return _foreign(data)
 
@@ -63,6 +68,22 @@ def capacity_in(user_data: bytes | None) -> float:
         return positive_number(decode_object(user_data or b"{}").get("capacity")) or 1.0
     except MalformedMetadata:
         return 1.0
+
+
+def topics_debounce_in(values: Mapping[str, Any]) -> int:
+    """For how long changes of topics collect; `MalformedMetadata` for what is no such number of milliseconds."""
+    found = values.get("topics_debounce_ms", 0)
+    if type(found) is not int or not 0 <= found <= MAX_TOPICS_DEBOUNCE_MS:
+        raise MalformedMetadata(f'"topics_debounce_ms" must be a number from 0 to {MAX_TOPICS_DEBOUNCE_MS}')
+    return found
+
+
+def topics_debounce_of(user_data: bytes | None) -> int:
+    """The same, of user data that may be anything: 0 where it names none."""
+    try:
+        return topics_debounce_in(decode_object(user_data or b"{}"))
+    except MalformedMetadata:
+        return 0
 
 
 def _foreign(data: bytes) -> UserData:

@@ -129,6 +129,7 @@ def test_a_topic_that_grew_is_a_resync_and_parked_heartbeats_hear_of_it() -> Non
 
     assert core.answer(waiting).generation_id == 2
     assert len(share(core, "m0")) == len(share(core, "m1")) == 3
+    assert core.last("assignment_synced").reason.endswith("by server:sticky: documents 4 → 6")
 
 
 def test_a_partition_that_would_change_hands_makes_a_rebalance_instead_of_a_resync() -> None:

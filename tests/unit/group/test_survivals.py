@@ -185,7 +185,7 @@ def test_no_member_is_named_for_acts_of_the_server() -> None:
         "the server could not assign: no such topic",
         "",
     )
-    assert (changed.group.rebalance_reason, changed.group.rebalance_by) == ("the topics changed", "")
+    assert (changed.group.rebalance_reason, changed.group.rebalance_by) == ("the topics changed: documents 4 → 1", "")
 
 
 def test_a_repeated_assignment_without_a_member_changes_nothing() -> None:

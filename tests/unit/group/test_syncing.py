@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rota.assignors import TopicPartition
 from rota.protocol.errors import ErrorCode
+from rota.types.consumer import Assignment, encode_assignment
 from tests.unit.group.driver import (
     REBALANCE_MS,
     SESSION_MS,
     a_group_awaiting_its_assignment,
     a_group_in_a_join_phase,
     a_heartbeat,
+    a_join,
     a_stable_group,
     a_sync,
+    an_empty_shard,
 )
 
 
@@ -187,6 +191,18 @@ def test_resync_raises_the_generation_without_a_join_phase() -> None:
     assert (leader.generation_id, leader.assignment) == (2, b"more")
     assert (core.answer(waiting).error, core.answer(waiting).generation_id) == (ErrorCode.NONE, 2)
     assert core.group.state == "Stable"
+
+
+def test_a_leader_s_resync_says_which_topics_have_changed() -> None:
+    core = an_empty_shard()
+    core.send(a_join(new="m0", instance="i", protocol_type="consumer"))
+    core.let_the_join_phase_end()
+
+    for generation_id, count in ((1, 2), (1, 5)):
+        docs = tuple(TopicPartition("docs", number) for number in range(count))
+        core.ask(a_sync("m0", generation_id, "i", m0=encode_assignment(Assignment(docs))))
+
+    assert core.last("assignment_synced").reason == "the leader assigned anew: docs 2 → 5"
 
 
 def test_member_of_the_generation_before_a_resync_may_heartbeat_but_not_commit() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from rota.group.state import Group
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinGroup, LeaveGroup, LeavingMember, ListTopicsReply, Protocol, TopicReply
 from rota.replica.assigning import AskAll, Assigning, Compute, Step
@@ -21,6 +22,8 @@ class Replica(ReplicaOfOneShard):
         self.assigning = Assigning()
         self.todo: list[Step] = []
         """Steps without an answer."""
+        self.reason = ""
+        """Of the last line that an outcome led to."""
         self._calls = 0
         self.load()
 
@@ -37,11 +40,18 @@ class Replica(ReplicaOfOneShard):
     # --- the shard -----------------------------------------------------------------------------
 
     def join(
-        self, group: str = "g", topic: str = "t", *, namespace: str = "default", member_id: str = "", instance: str = ""
+        self,
+        group: str = "g",
+        topic: str = "t",
+        *,
+        namespace: str = "default",
+        member_id: str = "",
+        instance: str = "",
+        debounce_ms: int = 0,
     ) -> str:
         """A member joins, so that the group has a new generation to assign; the member's id."""
         self._calls += 1
-        metadata = json.dumps({"topics": [topic]}).encode()
+        metadata = json.dumps({"topics": [topic], "topics_debounce_ms": debounce_ms}).encode()
         joined = JoinGroup(
             namespace, group, "consumer", (Protocol("server:range", metadata),), 10_000, 60_000,
             member_id=member_id, group_instance_id=instance or f"i{self._calls}", new_member_id=f"m{self._calls}",
@@ -66,6 +76,24 @@ class Replica(ReplicaOfOneShard):
                     self.assigning.want(self.owned, fired.assigns, self.now_ms)
                 self._carry_out(fired)
         self.go_on()
+
+    def rejoin_all(self, group: str = "g") -> None:
+        """The members that the join phase waits for join as they joined before."""
+        for member in list(self.group(group).members.values()):
+            if member.join_call is None and self.group(group).state == "PreparingRebalance":
+                self._calls += 1
+                image = member.image
+                again = JoinGroup(
+                    "default", group, "consumer", image.protocols, 10_000, 60_000,
+                    member_id=image.member_id, group_instance_id=image.group_instance_id,
+                )  # fmt: skip
+                self._carry_out(self.owned.submit(self._calls, again, self.now()))
+
+    def group(self, group: str = "g") -> Group:
+        return self.owned.shard.groups["default", group]
+
+    def generation_id(self) -> int:
+        return self.group().generation_id
 
     def shares(self, group: str = "g") -> list[list[int]]:
         """Each member's partitions of the topic `t`."""
@@ -111,6 +139,8 @@ class Replica(ReplicaOfOneShard):
             outcome = str(error)
         ready = do.owned.finish_job(do.job, outcome, self.now())
         if ready is not None:
+            for entry in ready.decided.records if ready.decided is not None else ():
+                self.reason = getattr(entry.record, "reason", "")
             self._carry_out(ready)
         self.assigning.handed_in(do, taken=ready is not None)
         self.go_on()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -228,6 +229,87 @@ def test_a_new_generation_does_not_wait_for_the_pause(replica: Replica) -> None:
     replica.join("h")
 
     assert replica.listing() is not None
+
+
+def test_changes_collect_for_as_long_as_the_group_says(replica: Replica) -> None:
+    """Twelve topics a quarter of a second apart make one generation, not twelve."""
+    replica.join(topic="t*", debounce_ms=5_000)
+    replica.assign(("t", 1))
+    began_ms, generation_id = replica.now_ms, replica.generation_id()
+    topics = [("t", 1)]
+    for number in range(12):
+        topics.append((f"t{number}", 1))
+        replica.grow()
+        replica.later(250)
+        while replica.listing() is not None:
+            replica.assign(*topics)
+    assert replica.generation_id() == generation_id
+
+    while replica.generation_id() == generation_id:
+        replica.later(50)
+        while replica.listing() is not None:
+            replica.assign(*topics)
+
+    assert 5_000 <= replica.now_ms - began_ms <= 5_000 + LINGER_MS + PAUSE_MS
+    assert replica.generation_id() == generation_id + 1
+    assert replica.reason.endswith("t0 0 → 1, t1 0 → 1, t10 0 → 1, t11 0 → 1, t2 0 → 1, 7 more")
+    assert replica.todo == []
+
+
+def test_a_change_that_is_taken_back_while_changes_collect_is_none(replica: Replica) -> None:
+    replica.join(debounce_ms=5_000)
+    replica.assign(("t", 1))
+    for partitions in (2, 1):
+        replica.grow()
+        replica.later(PAUSE_MS)
+        replica.assign(("t", partitions))
+
+    replica.later(5_000)
+
+    assert replica.todo == []
+    assert replica.generation_id() == 1
+
+
+def test_a_new_generation_has_the_changes_that_collect(replica: Replica) -> None:
+    replica.join(debounce_ms=60_000)
+    replica.assign(("t", 1))
+    replica.grow()
+    replica.later(LINGER_MS)
+    replica.assign(("t", 2))
+
+    replica.join(debounce_ms=60_000)
+    replica.rejoin_all()
+    replica.assign(("t", 2))
+
+    assert sorted(replica.shares()) == [[0], [1]]
+    replica.later(60_000)
+    assert replica.jobs() == []
+
+
+def test_the_longest_time_that_a_member_names_counts(replica: Replica) -> None:
+    for debounce_ms in (0, 5_000, 1_000):
+        replica.join(debounce_ms=debounce_ms)
+        replica.rejoin_all()
+        replica.assign(("t", 3))
+    replica.grow()
+    replica.later(LINGER_MS)
+    replica.assign(("t", 6))
+
+    replica.later(4_999)
+    assert (replica.todo, replica.shares()) == ([], [[0], [1], [2]])
+    replica.later(1)
+    replica.assign(("t", 6))
+
+    assert replica.group().state == "PreparingRebalance", "members of range lose partitions"
+
+
+@pytest.mark.parametrize("debounce_ms", [-1, 3_600_001, 1.5, "5", True])
+def test_a_time_to_collect_that_is_none_is_rejected(debounce_ms: object) -> None:
+    metadata = json.dumps({"topics": ["t"], "topics_debounce_ms": debounce_ms}).encode()
+
+    why = registry.why_not_assigned("consumer", "server:range", metadata)
+
+    assert why == "metadata of 'server:range': \"topics_debounce_ms\" must be a number from 0 to 3600000"
 
 
 def test_a_change_during_a_listing_is_in_the_next(replica: Replica) -> None:

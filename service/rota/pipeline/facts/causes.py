@@ -12,6 +12,7 @@ MEMBER_REMOVED = "member removed"
 METADATA_CHANGED = "metadata changed"
 STATIC_RETURN = "static member returned"
 LEADER_REJOINED = "leader joined again"
+TOPICS_CHANGED = "topics changed"
 ASSIGNMENT_FAILED = "assignment failed"
 ASSIGNED_TO_STRANGER = "assignment out of date"
 REASSIGNED = "reassigned"
@@ -26,7 +27,8 @@ CAUSES = {
     MEMBER_REMOVED: "an administrator removed a member, or the group was full",
     METADATA_CHANGED: "a member changed its metadata, its subscription for example",
     STATIC_RETURN: "a static member came back with something changed, or while the assignment was awaited",
-    LEADER_REJOINED: "the leader joined again: topics changed, or it wants a new assignment",
+    LEADER_REJOINED: "the leader joined again, because it wants a new assignment",
+    TOPICS_CHANGED: "topics of the group were registered, deleted, or given other partitions",
     ASSIGNMENT_FAILED: "the leader or the server could not assign",
     ASSIGNED_TO_STRANGER: "the leader assigned to a member id that had been replaced",
     REASSIGNED: "the leader changed the assignment; no join phase was needed",
@@ -43,6 +45,7 @@ _BY_LABEL = {
     "assignment_failed": ASSIGNMENT_FAILED,
     "assignment_outdated": ASSIGNED_TO_STRANGER,
     "leader_rejoined": LEADER_REJOINED,
+    "topics_changed": TOPICS_CHANGED,
     "metadata_changed": METADATA_CHANGED,
     "member_joined": MEMBER_JOINED,
     "member_removed": MEMBER_REMOVED,
