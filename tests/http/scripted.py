@@ -6,7 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 
 from rota.protocol.errors import ErrorCode, check_not_pruned
-from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatReply, Reply, Request, refuse
+from rota.protocol.messages import (
+    Heartbeat,
+    HeartbeatError,
+    HeartbeatMany,
+    HeartbeatManyReply,
+    HeartbeatReply,
+    Reply,
+    Request,
+    refuse,
+)
 from rota.replica.ports import Answer, JournalEvent, ShardOwner
 
 REVISION, EPOCH = 42, 3
@@ -40,18 +49,19 @@ class ScriptedCoordinator:
         if isinstance(self.reply, Exception):
             raise self.reply
         reply = self.reply(request) if callable(self.reply) else self.reply
+        if isinstance(request, HeartbeatMany) and isinstance(reply, HeartbeatReply):
+            reply = _of_all(request, reply)
         return await self._park(request) if reply is None else Answer(reply, REVISION, EPOCH, self.owner)
 
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
-        if (
-            isinstance(request, HeartbeatMany)
-            or not self.heartbeats_at_once
-            or request.wait_ms
-            or not isinstance(self.reply, HeartbeatReply)
-        ):
+        is_parked = isinstance(request, Heartbeat) and request.wait_ms
+        if not self.heartbeats_at_once or is_parked or isinstance(self.reply, Exception):
+            return None
+        reply = self.reply(request) if callable(self.reply) else self.reply
+        if not isinstance(reply, HeartbeatReply):
             return None
         self.requests.append(request)
-        return Answer(self.reply, REVISION, EPOCH)
+        return Answer(_of_all(request, reply) if isinstance(request, HeartbeatMany) else reply, REVISION, EPOCH)
 
     async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
         check_not_pruned(after_revision, self.first_revision)
@@ -143,3 +153,10 @@ class ScriptedCoordinator:
     async def _tell(self) -> None:
         async with self.changed:
             self.changed.notify_all()
+
+
+def _of_all(request: HeartbeatMany, reply: HeartbeatReply) -> HeartbeatManyReply:
+    """The answer to several members that get the same reply each."""
+    failed = request.members if reply.error is not ErrorCode.NONE else ()
+    errors = tuple(HeartbeatError(beat.member_id, reply.error) for beat in failed)
+    return HeartbeatManyReply(generation_id=reply.generation_id, state=reply.state, errors=errors)

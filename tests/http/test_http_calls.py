@@ -12,6 +12,7 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     GetLeader,
     Heartbeat,
+    HeartbeatMany,
     HeartbeatReply,
     JoinGroup,
     JoinReply,
@@ -19,6 +20,7 @@ from rota.protocol.messages import (
     LeaveReply,
     LeavingMember,
     LeftMember,
+    MemberHeartbeat,
     Request,
     SyncGroup,
     SyncReply,
@@ -152,10 +154,8 @@ async def test_several_members_heartbeat_in_one_message(
     line = {"error": "NONE", "generation_id": 7, "state": "Stable", "revision": REVISION, "epoch": EPOCH}
     assert document["members"] == [{"member_id": "m-1", **line}, {"member_id": "m-2", **line}]
     assert (document["revision"], document["epoch"]) == (REVISION, EPOCH)
-    assert scripted.requests == [
-        Heartbeat("default", "indexers", "m-1", 7, wait_ms=0),
-        Heartbeat("default", "indexers", "m-2", 7, "pod-2", wait_ms=0),
-    ]
+    beats = (MemberHeartbeat("m-1", 7), MemberHeartbeat("m-2", 7, "pod-2"))
+    assert scripted.requests == [HeartbeatMany("default", "indexers", beats)]
 
 
 async def test_a_member_in_a_batch_fails_alone(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:

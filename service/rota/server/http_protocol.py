@@ -11,6 +11,7 @@ import uvicorn
 from rota.access.certificates import PeerCertificate, caller_of_certificate
 from rota.api.access.identity import RENEWAL_S
 from rota.api.http.credentials import CERTIFICATE
+from rota.api.http.fast_path import FastPath
 from rota.api.http.framing import BoundedHttpProtocol, Part
 from rota.api.http.probes import AtCapacity
 from rota.server.connections import Connection, Connections
@@ -23,6 +24,7 @@ class ServerConfig(uvicorn.Config):
     """uvicorn's, and where connections are counted."""
 
     connections: Connections
+    fast_path: FastPath | None
 
 
 class GuardedHttpProtocol(BoundedHttpProtocol):

@@ -12,8 +12,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from rota.access.budgets import BUDGETS
+from rota.api.http.fast_path import FastPath
 from rota.server.connections import Connections, room
-from rota.server.http_protocol import GuardedHttpProtocol, ServerConfig
+from rota.server.fast_protocol import FastHttpProtocol
+from rota.server.http_protocol import ServerConfig
 from rota.server.settings import Address
 from rota.server.tls_listener import TlsListener
 
@@ -64,13 +66,15 @@ class HttpServer(uvicorn.Server):
         drain_timeout_ms: int,
         tls: ssl.SSLContext | None = None,
         connections: Connections | None = None,
+        fast_path: FastPath | None = None,
     ) -> None:
+        """`fast_path` is that of `app`, where each request reaches `app` as it came."""
         self._bound = bound
         self._tls = tls
         self._connections = connections or Connections(BUDGETS, room(), lambda _: None)
         config = ServerConfig(
             app,
-            http=GuardedHttpProtocol,
+            http=FastHttpProtocol,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -83,6 +87,7 @@ class HttpServer(uvicorn.Server):
             timeout_graceful_shutdown=max(1, drain_timeout_ms // 1000),
         )
         config.connections = self._connections
+        config.fast_path = fast_path
         config.load()
         super().__init__(config)
 
@@ -99,8 +104,8 @@ class HttpServer(uvicorn.Server):
             listener: Any = TlsListener(each, self._tls, self._connections, self._create_protocol)
             self.servers.append(listener)
 
-    def _create_protocol(self) -> GuardedHttpProtocol:
-        return GuardedHttpProtocol(self.config, self.server_state, self.lifespan.state)
+    def _create_protocol(self) -> FastHttpProtocol:
+        return FastHttpProtocol(self.config, self.server_state, self.lifespan.state)
 
     async def run_until_stopped(self) -> None:
         await self.serve(sockets=self._bound)

@@ -87,11 +87,21 @@ def _servers(
 ) -> list[HttpServer]:
     """The API's, and that of the probes where they have a place of their own."""
     context = tls.context() if tls is not None else None
-    proxies = settings.trusted_proxies
-    app = TrustedProxies(services.api, Proxies(proxies)) if proxies else services.api
+    proxies = Proxies(settings.trusted_proxies) if settings.trusted_proxies else None
+    app = TrustedProxies(services.api, proxies) if proxies else services.api
+    services.api.fast_path.proxies = proxies
     counted = Connections(settings.budgets, room_for_http(settings), services.metrics.over_budget)
     drain_ms = settings.drain_timeout_ms
-    servers = [HttpServer(app, bound, drain_timeout_ms=drain_ms, tls=context, connections=counted)]
+    servers = [
+        HttpServer(
+            app,
+            bound,
+            drain_timeout_ms=drain_ms,
+            tls=context,
+            connections=counted,
+            fast_path=services.api.fast_path,
+        )
+    ]
     if probed is not None:
         few = Connections(settings.budgets, CONNECTIONS_OF_PROBES, services.metrics.over_budget)
         servers.append(HttpServer(ProbesOnly(services.api), [probed], drain_timeout_ms=drain_ms, connections=few))

@@ -19,6 +19,7 @@ from rota.access.browsers import REFUSED, Site, Verdict, site_of
 from rota.api.access.guard import ADMIT_ALL, Guard, behind
 from rota.api.http.credentials import credentials_of
 from rota.api.http.draining import Draining
+from rota.api.http.fast_path import FastPath
 from rota.api.http.handlers import FenceKeys, Handlers, no_fence_keys
 from rota.api.http.heartbeats import HeartbeatEndpoint
 from rota.api.http.openapi import build_openapi
@@ -82,6 +83,9 @@ class HttpApi:
             coordinator, limits, metrics, self.draining, self._heartbeats, fence_keys, guard, admission
         )
         self._short_roads = self._calls_of_members()
+        heartbeats = self._heartbeats, self._short_roads["heartbeat"][0]
+        self.fast_path = FastPath(coordinator, limits, metrics, guard, self._origins, *heartbeats)
+        """For the connections of a server that this application is alone in."""
         self._streams = EventStreams(coordinator, limits, metrics, self.draining, ping_seconds)
         self._document: Rendered | None = None
         self.fastapi = _fastapi(limits, guarded=guard is not None)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from json.encoder import encode_basestring as quoted
 from typing import Any
 
 from starlette.types import Receive, Scope
 
 from rota.api.access.guard import ADMIT_ALL, Admission
-from rota.api.heartbeats import answers_to
 from rota.api.http.bodies import check_no_query, receive_document
-from rota.api.http.rendered import CallerGone, Rendered, render_answer, render_document
+from rota.api.http.rendered import CallerGone, Rendered, render_answer, render_json
 from rota.api.http.waiting import call_while_there, until_disconnect
 from rota.api.ports import ServedCoordinator
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Heartbeat, HeartbeatReply
+from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatManyReply, MemberHeartbeat
 from rota.replica.ports import Answer
 from rota.wire.fields import invalid, too_large
 from rota.wire.requests import HEARTBEAT, HEARTBEAT_BATCH
@@ -26,11 +28,14 @@ from rota.wire.routes import decode_path
 OPERATION = "heartbeat"
 MAX_WAITING = 256
 """Members of one message that wait for news: each of them is parked by itself."""
+_NO_MEMBERS = Answer(HeartbeatManyReply())
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
-    requests: list[Heartbeat]
+class Batch:
+    """The heartbeats of several members in one message."""
+
+    request: HeartbeatMany
     wait_ms: int
 
 
@@ -50,34 +55,52 @@ class HeartbeatEndpoint:
         path: dict[str, Any] = dict(decode_path({"namespace": namespace, "group_id": group_id}))
         self._admission.admit_unread(Heartbeat, namespace, group_id)
         limits = self._limits
-        request = await receive_document(scope, receive, limits.request_max_bytes, lambda d: _read(d, path, limits))
-        if isinstance(request, _Batch):
-            return await self._answer_batch(request, receive)
-        answer = self._coordinator.try_heartbeat(request)
-        if answer is None:
-            answer = await call_while_there(self._coordinator, request, receive, self._metrics, OPERATION)
+        request = await receive_document(
+            scope, receive, limits.request_max_bytes, lambda d: read_heartbeat(d, path, limits)
+        )
+        if isinstance(request, Batch):
+            answer = await self._answer_batch(request, receive)
+            self.count_batch(request.request, answer)
+            return render_json(batch_document(batch_heads(request.request), request.request, answer))
+        answer = self._coordinator.try_heartbeat(request) or await call_while_there(
+            self._coordinator, request, receive, self._metrics, OPERATION
+        )
         self._metrics.heartbeat_answered(answer.reply.error)
         return render_answer(answer)
 
-    async def _answer_batch(self, batch: _Batch, receive: Receive) -> Rendered:
-        requests = batch.requests
-        answers = await self._now(requests)
-        if requests and batch.wait_ms and all(map(_is_current, requests, answers)):
-            answers = await self._at_first_news(requests, batch.wait_ms, receive)
-        for answer in answers:
-            self._metrics.heartbeat_answered(answer.reply.error)
-        return _render_batch(requests, answers)
+    def count_batch(self, request: HeartbeatMany, answer: Answer) -> None:
+        """Count one heartbeat for each member, by its result."""
+        errors = _errors_of(request, answer)
+        if errors:
+            results = Counter(errors.get(beat.member_id, ErrorCode.NONE) for beat in request.members)
+            for result, members in results.items():
+                self._metrics.heartbeat_answered(result, members)
+        elif request.members:
+            self._metrics.heartbeat_answered(ErrorCode.NONE, len(request.members))
 
-    async def _now(self, requests: list[Heartbeat]) -> list[Answer]:
-        """One answer each, without parking any."""
-        return await answers_to(self._coordinator, [replace(request, wait_ms=0) for request in requests])
+    async def _answer_batch(self, batch: Batch, receive: Receive) -> Answer:
+        request = batch.request
+        answer = await self._now(request)
+        if batch.wait_ms and request.members and _are_current(request, answer):
+            answer = await self._at_first_news(request, batch.wait_ms, receive)
+        return answer
 
-    async def _at_first_news(self, requests: list[Heartbeat], wait_ms: int, receive: Receive) -> list[Answer]:
+    async def _now(self, request: HeartbeatMany) -> Answer:
+        """The answer without parking any member."""
+        if not request.members:
+            return _NO_MEMBERS
+        return self._coordinator.try_heartbeat(request) or await self._coordinator.call(request)
+
+    async def _at_first_news(self, request: HeartbeatMany, wait_ms: int, receive: Receive) -> Answer:
         """Park all; as soon as one is answered, ask again for where everybody stands.
 
         Each member is parked for its own time (a third of its session), so the shortest one ends the wait.
         """
-        calls = [asyncio.ensure_future(self._coordinator.call(replace(r, wait_ms=wait_ms))) for r in requests]
+        place = request.namespace, request.group_id
+        parked = [
+            Heartbeat(*place, b.member_id, b.generation_id, b.group_instance_id, wait_ms) for b in request.members
+        ]
+        calls = [asyncio.ensure_future(self._coordinator.call(each)) for each in parked]
         gone = asyncio.ensure_future(until_disconnect(receive))
         try:
             with self._metrics.parked(OPERATION):
@@ -88,45 +111,55 @@ class HeartbeatEndpoint:
             for task in (*calls, gone):
                 task.cancel()
             await asyncio.gather(*calls, gone, return_exceptions=True)
-        return await self._now(requests)
+        return await self._now(request)
 
 
-def _read(document: dict[str, Any], path: dict[str, Any], limits: Limits) -> Heartbeat | _Batch:
+def read_heartbeat(document: dict[str, Any], path: dict[str, Any], limits: Limits) -> Heartbeat | Batch:
+    """The request of a body; `path` names its namespace and group. Raises `RejectedRequest`."""
     if "members" not in document:
         heartbeat: Heartbeat = HEARTBEAT.decode(document, limits, **path)
         return heartbeat
     batch = HEARTBEAT_BATCH.decode(document, limits)
-    requests = [Heartbeat(**path, **member) for member in batch["members"]]
+    members = tuple([MemberHeartbeat(**member) for member in batch["members"]])
     if batch["wait_ms"]:
-        if len(requests) > MAX_WAITING:
+        if len(members) > MAX_WAITING:
             raise too_large(f"members must have at most {MAX_WAITING} items where wait_ms is given")
-        if len({request.member_id for request in requests}) < len(requests):
+        if len({member.member_id for member in members}) < len(members):
             raise invalid("members must name each member once where wait_ms is given")
-    return _Batch(requests, batch["wait_ms"])
+    return Batch(HeartbeatMany(**path, members=members), batch["wait_ms"])
 
 
-def _is_current(request: Heartbeat, answer: Answer) -> bool:
+def batch_heads(request: HeartbeatMany) -> list[str]:
+    """The beginning of each member's line in the answer: what is known before there is one."""
+    return [f'{{"member_id":{quoted(beat.member_id)},"error":' for beat in request.members]
+
+
+def batch_document(heads: Sequence[str], request: HeartbeatMany, answer: Answer) -> bytes:
+    """The answer to a batch, a line for each member. Written out: this is the hot path."""
     reply = answer.reply
-    assert isinstance(reply, HeartbeatReply)
-    return reply.error is ErrorCode.NONE and reply.generation_id == request.generation_id
+    assert isinstance(reply, HeartbeatManyReply)
+    place = f'"revision":{answer.revision},"epoch":{answer.epoch}}}'
+    rest = f',"generation_id":{reply.generation_id},"state":{quoted(reply.state)},{place}'
+    errors = _errors_of(request, answer)
+    if not errors:
+        lines = f'"NONE"{rest},'.join([*heads, ""])[:-1]
+    else:
+        found = (errors.get(beat.member_id, ErrorCode.NONE) for beat in request.members)
+        lines = ",".join([f'{head}"{error.value}"{rest}' for head, error in zip(heads, found, strict=True)])
+    return f'{{"members":[{lines}],{place}'.encode()
 
 
-def _render_batch(requests: list[Heartbeat], answers: list[Answer]) -> Rendered:
-    """Answered per member. The whole is as old as its oldest answer."""
-    members = []
-    for request, answer in zip(requests, answers, strict=True):
-        reply = answer.reply
-        assert isinstance(reply, HeartbeatReply)
-        members.append(
-            {
-                "member_id": request.member_id,
-                "error": reply.error,
-                "generation_id": reply.generation_id,
-                "state": reply.state,
-                "revision": answer.revision,
-                "epoch": answer.epoch,
-            }
-        )
-    revision = min((answer.revision for answer in answers), default=0)
-    epoch = min((answer.epoch for answer in answers), default=0)
-    return render_document({"members": members, "revision": revision, "epoch": epoch})
+def _errors_of(request: HeartbeatMany, answer: Answer) -> dict[str, ErrorCode]:
+    """The error of each member that has one."""
+    reply = answer.reply
+    assert isinstance(reply, HeartbeatManyReply)
+    if reply.error is not ErrorCode.NONE:
+        return {beat.member_id: reply.error for beat in request.members}
+    return {error.member_id: error.error for error in reply.errors}
+
+
+def _are_current(request: HeartbeatMany, answer: Answer) -> bool:
+    reply = answer.reply
+    assert isinstance(reply, HeartbeatManyReply)
+    is_well = reply.error is ErrorCode.NONE and not reply.errors
+    return is_well and all(beat.generation_id == reply.generation_id for beat in request.members)

@@ -37,6 +37,10 @@ class OriginCheck:
         self._known: set[bytes | None] = set()
         self._log_at = 0.0
 
+    def knows(self, host: bytes) -> bool:
+        """Whether `judge` lets requests pass that have this one `Host`, and no header of a browser."""
+        return host in self._known
+
     def judge(self, scope: Scope) -> Verdict:
         """Counts and logs refusals. Probes pass whatever name they use, for kubelets use addresses and no name."""
         host = _lone_host(scope)

@@ -1,0 +1,317 @@
+"""Answers the calls that come most often from the parser's callback: without a task, a scope or a middleware.
+
+A call is answered here where that takes no waiting: a plain request that arrived whole, from a caller that is known, to
+a shard in this process whose memory is durable. For any other call `answer` returns None, and the call takes the
+ordinary way from its beginning. Nothing is counted or charged before it is certain that the answer is given here. Both
+ways have the reader, the guard, the coordinator, the metrics and the renderer in common, so that they differ in cost
+only (ADR 79).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from contextvars import Context
+from typing import NamedTuple
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from rota.access.caller import Caller
+from rota.access.proxies import FORWARDED_FOR, Proxies
+from rota.api.access.guard import Guard
+from rota.api.access.identity import FRESH_S, NO_CREDENTIALS, ORIGIN, Credentials
+from rota.api.http.credentials import NOTE_HEADER
+from rota.api.http.heartbeats import Batch, HeartbeatEndpoint, batch_document, batch_heads, read_heartbeat
+from rota.api.http.origins import OriginCheck
+from rota.api.http.rendered import Header, Rendered, heartbeat_document, render_answer, render_json
+from rota.api.ports import ServedCoordinator
+from rota.observability import tracing
+from rota.observability.metrics import Metrics
+from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
+from rota.protocol.limits import Limits
+from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatReply
+from rota.wire.documents import parse_document
+
+MAX_BODY_BYTES = 64 * 1024
+MAX_REMEMBERED = 32
+"""Requests of one connection: a process often has several members on one."""
+MAX_REMEMBERED_BYTES = 16 * 1024
+"""Of one connection."""
+REMEMBERED_BYTES_IN_ALL = 16 * 1024 * 1024
+"""Of all connections of a process. What is kept of a request takes up to four times its bytes."""
+
+_PATH = re.compile(rf"/v1/namespaces/({NAMESPACE_PATTERN})/groups/({NAME_PATTERN})/heartbeat".encode())
+_LOOKED_AT = frozenset(
+    {
+        b"authorization",
+        b"connection",
+        b"content-encoding",
+        b"content-length",
+        b"content-type",
+        b"expect",
+        b"host",
+        b"origin",
+        b"sec-fetch-site",
+        b"transfer-encoding",
+        b"upgrade",
+        FORWARDED_FOR.encode(),
+        NOTE_HEADER,
+    }
+)
+"""Headers that change what a request means. All others mean nothing on the ordinary way either."""
+_FORWARDED_FOR = FORWARDED_FOR.encode()
+
+
+class Head(NamedTuple):
+    """The head of a request that may be answered here, once its body is there."""
+
+    namespace: str
+    group_id: str
+    length: int
+    authorization: bytes
+    origin: str
+    """The address that the call comes from, past proxies that are trusted."""
+
+
+class Known:
+    """A request that was answered here, ready to be asked again."""
+
+    __slots__ = ("head", "lines", "request")
+
+    def __init__(self, head: Head, request: Heartbeat | HeartbeatMany) -> None:
+        self.head = head
+        self.request = request
+        self.lines = batch_heads(request) if isinstance(request, HeartbeatMany) else []
+
+
+class FastPath:
+    """What the connections of a server have in common."""
+
+    def __init__(
+        self,
+        coordinator: ServedCoordinator,
+        limits: Limits,
+        metrics: Metrics,
+        guard: Guard | None,
+        origins: OriginCheck,
+        heartbeats: HeartbeatEndpoint,
+        operation: str,
+    ) -> None:
+        """`operation` is the name under which metrics count a heartbeat's request."""
+        self.coordinator = coordinator
+        self.limits = limits
+        self.metrics = metrics
+        self.guard = guard
+        self.origins = origins
+        self.heartbeats = heartbeats
+        self.operation = operation
+        self.proxies: Proxies | None = None
+        """Those whose word on a client's address counts. Set before the first connection."""
+        self.max_body_bytes = min(MAX_BODY_BYTES, limits.request_max_bytes)
+        self.remembered_bytes = 0
+        self._default_headers: Sequence[Header] | None = None
+        self._ok_head = b""
+
+    def ok(self, body: bytes, default_headers: Sequence[Header]) -> bytes:
+        """An answer of 200, as it goes over the wire. The headers that all answers share change once a second."""
+        if default_headers is not self._default_headers:
+            lines = _lines([*default_headers, *render_json(b"").headers])
+            self._default_headers, self._ok_head = default_headers, b"".join([STATUS_LINE[200], *lines])
+        return b"%bcontent-length: %d\r\n\r\n%b" % (self._ok_head, len(body), body)
+
+
+class FastConnection:
+    """One connection: the identity of its caller for a moment, and its latest requests.
+
+    A member sends the same bytes again and again. They mean the same each time, so they are not parsed and decoded
+    anew. The guard and the group decide about each of them.
+    """
+
+    __slots__ = (
+        "_authorization",
+        "_bytes",
+        "_certificate",
+        "_context",
+        "_host",
+        "_known",
+        "_known_until",
+        "_latest",
+        "_origin",
+        "_path",
+        "_trusted",
+    )
+
+    def __init__(self, path: FastPath, host: str, certificate: Caller | None) -> None:
+        """`host` is the address of the other end, `certificate` the caller that the connection's certificate names."""
+        self._path = path
+        self._host = host
+        self._certificate = certificate
+        self._trusted = path.proxies is not None and path.proxies.trust(host)
+        self._known: dict[bytes, Known] = {}
+        self._bytes = 0
+        self._latest: Known | None = None
+        """What the last `answer` has answered."""
+        self._context: Context | None = None
+        """Where the caller is entered: its guard finds it there."""
+        self._authorization = b""
+        self._origin = ""
+        self._known_until = 0.0
+
+    # --- what the parser has ------------------------------------------------------------------------
+
+    def plan(self, url: bytes, headers: Sequence[Header]) -> Head | None:
+        """The head of a POST, if it is one of a call that may be answered here."""
+        matched = _PATH.fullmatch(url)
+        if matched is None:
+            return None
+        host: bytes | None = None
+        length, authorization, is_json = b"", b"", False
+        hops: list[str] = []
+        for name, value in headers:
+            if name not in _LOOKED_AT:
+                continue
+            if name == b"host" and host is None:
+                host = value
+            elif name == b"content-length" and not length:
+                length = value
+            elif name == b"content-type" and not is_json and value == b"application/json":
+                is_json = True
+            elif name == b"authorization" and not authorization and value:
+                authorization = value
+            elif name == _FORWARDED_FOR:
+                hops.append(value.decode("latin-1"))
+            elif name != b"connection" or value.lower() != b"keep-alive":
+                return None
+        if host is None or not self._path.origins.knows(host):
+            return None
+        if not (is_json and length.isdigit() and len(length) < 9):
+            return None
+        size = int(length)
+        if not 0 < size <= self._path.max_body_bytes:
+            return None
+        origin = self._path.proxies.client_of(self._host, hops) if self._path.proxies and self._trusted else self._host
+        return Head(matched[1].decode(), matched[2].decode(), size, authorization, origin)
+
+    def answer(self, head: Head, body: bytes, default_headers: Sequence[Header]) -> bytes | None:
+        """The answer as it goes over the wire; None where the call has to take the ordinary way."""
+        self._latest = None
+        if tracing.spans is not None or len(body) != head.length:
+            return None
+        try:
+            if self._path.guard is None:
+                request = self._read(head, body)
+            else:
+                context = self._enter(head)
+                request = context.run(self._read_admitted, self._path.guard, head, body) if context else None
+        except RejectedRequest:
+            return None
+        if request is None:
+            return None
+        known = Known(head, request)
+        answered = self._ask(known, default_headers)
+        if answered is not None:
+            self._latest = known
+        return answered
+
+    def repeat(self, data: bytes, default_headers: Sequence[Header]) -> bytes | None:
+        """The answer to bytes that arrived between two requests; None where they are no request that is remembered."""
+        known = self._known.get(data)
+        if known is None or tracing.spans is not None:
+            return None
+        guard = self._path.guard
+        if guard is not None:
+            context = self._enter(known.head)
+            if context is None:
+                return None
+            try:
+                context.run(guard.admit_unread, Heartbeat, known.head.namespace, known.head.group_id)
+            except RejectedRequest:
+                return None
+        return self._ask(known, default_headers)
+
+    def remember(self, data: bytes) -> None:
+        """The bytes of the request that the last `answer` has answered, and of nothing else."""
+        known, self._latest, path = self._latest, None, self._path
+        if known is None or len(data) > MAX_REMEMBERED_BYTES or data in self._known:
+            return
+        if self._bytes + len(data) > MAX_REMEMBERED_BYTES or len(self._known) >= MAX_REMEMBERED:
+            self.forget()
+        if path.remembered_bytes + len(data) <= REMEMBERED_BYTES_IN_ALL:
+            self._known[data] = known
+            self._bytes += len(data)
+            path.remembered_bytes += len(data)
+
+    def forget(self) -> None:
+        """Keep no request any more. To be called when the connection ends."""
+        self._path.remembered_bytes -= self._bytes
+        self._bytes = 0
+        self._known.clear()
+
+    # --- inside -------------------------------------------------------------------------------------
+
+    def _enter(self, head: Head) -> Context | None:
+        """A context that holds the caller, as a request's task would; None where it has to be verified first.
+
+        It is kept for as long as the guard keeps a decision. After that the credentials are looked up again.
+        """
+        now = time.monotonic()
+        if now < self._known_until and head.authorization == self._authorization and head.origin == self._origin:
+            return self._context
+        guard, certificate = self._path.guard, self._certificate
+        assert guard is not None
+        credentials = NO_CREDENTIALS
+        if head.authorization or certificate is not None:
+            credentials = Credentials(head.authorization, certificate)
+        identity = guard.authenticator.known(credentials)
+        if identity is None:
+            return None
+        context = Context()
+        context.run(guard.assume, identity)
+        if head.origin:
+            context.run(ORIGIN.set, head.origin)
+        self._context, self._known_until = context, now + FRESH_S
+        self._authorization, self._origin = head.authorization, head.origin
+        return context
+
+    def _read_admitted(self, guard: Guard, head: Head, body: bytes) -> Heartbeat | HeartbeatMany | None:
+        guard.admit_unread(Heartbeat, head.namespace, head.group_id)
+        return self._read(head, body)
+
+    def _read(self, head: Head, body: bytes) -> Heartbeat | HeartbeatMany | None:
+        path = {"namespace": head.namespace, "group_id": head.group_id}
+        request = read_heartbeat(parse_document(body), path, self._path.limits)
+        if not isinstance(request, Batch):
+            return None if request.wait_ms else request
+        return request.request if request.request.members and not request.wait_ms else None
+
+    def _ask(self, known: Known, default_headers: Sequence[Header]) -> bytes | None:
+        path, request = self._path, known.request
+        if path.guard is None:
+            answer = path.coordinator.try_heartbeat(request)
+        else:
+            assert self._context is not None
+            answer = self._context.run(path.coordinator.try_heartbeat, request)
+        if answer is None:
+            return None
+        metrics, reply = path.metrics, answer.reply
+        if isinstance(request, HeartbeatMany):
+            path.heartbeats.count_batch(request, answer)
+            metrics.request_answered(path.operation, ErrorCode.NONE)
+            return path.ok(batch_document(known.lines, request, answer), default_headers)
+        metrics.heartbeat_answered(reply.error)
+        metrics.request_answered(path.operation, reply.error)
+        if reply.error is ErrorCode.NONE and isinstance(reply, HeartbeatReply):
+            return path.ok(heartbeat_document(reply, answer), default_headers)
+        return _as_bytes(render_answer(answer), default_headers)
+
+
+def _as_bytes(rendered: Rendered, default_headers: Sequence[Header]) -> bytes:
+    length = (b"content-length", b"%d" % len(rendered.body))
+    lines = _lines([*default_headers, *rendered.headers, length])
+    return b"".join([STATUS_LINE[rendered.status], *lines, b"\r\n", rendered.body])
+
+
+def _lines(headers: Sequence[Header]) -> list[bytes]:
+    return [b"%b: %b\r\n" % header for header in headers]

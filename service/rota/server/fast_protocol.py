@@ -1,0 +1,189 @@
+"""The HTTP/1.1 protocol of a server's listeners, with the fast path in front of the application."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from rota.access.caller import Caller
+from rota.api.http.credentials import CERTIFICATE
+from rota.api.http.fast_path import FastConnection, Head
+from rota.api.http.framing import PIECE_BYTES, Part
+from rota.protocol.errors import ErrorCode
+from rota.server.http_protocol import GuardedHttpProtocol, ServerConfig
+
+_log = logging.getLogger(__name__)
+
+
+class FastHttpProtocol(GuardedHttpProtocol):
+    """Lets `rota.api.http.fast_path` answer what it can; starts uvicorn's cycle for any other request.
+
+    A request begins here while no other is under way. Its scope and its task are made once it is clear that the fast
+    path does not answer it: at the end of its head, or of its body, or of the bytes that have arrived. The parser is
+    llhttp for all of them, so both ways agree about where a request begins and ends.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._fast: FastConnection | None = None
+        self._is_postponed = False
+        """The head of a request arrives that has no scope yet."""
+        self._head: Head | None = None
+        """Of the request whose body arrives, and which the fast path may answer."""
+        self._body = b""
+        self._begun = self._answered = 0
+        """Requests that have begun, and that the fast path has answered, in the bytes that are parsed now."""
+        self._answers: list[bytes] = []
+        """Those of the bytes that are parsed now, to be written together."""
+        self._answered_at = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        assert isinstance(self.config, ServerConfig)
+        path = self.config.fast_path
+        if path is not None and self.entered is not None and not self.entered.only_probes:
+            certificate: Caller | None = self._extensions.get(CERTIFICATE)
+            self._fast = FastConnection(path, self.client[0] if self.client else "", certificate)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._fast is not None:
+            self._fast.forget()
+            self._fast = None
+        super().connection_lost(exc)
+
+    # --- what arrives --------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._fast is None or self._part is not Part.NOTHING or len(data) > PIECE_BYTES:
+            super().data_received(data)
+            return
+        is_between = self._is_between()
+        if is_between and self._is_free():
+            answer = self._fast.repeat(data, self.server_state.default_headers)
+            if answer is not None:
+                self._answers.append(answer)
+                self._write_answers()
+                return
+        self._begun = self._answered = 0
+        self._take(data)
+        if not (self._is_between() and self._has_answered()):
+            self._unset_keepalive_if_required()
+        elif is_between and self._begun == self._answered == 1:
+            self._fast.remember(data)
+
+    def _parse(self, data: bytes) -> None:
+        super()._parse(data)
+        if self._head is not None:
+            # Its body is not whole.
+            self._head = None
+            self._begin()
+            if self._body:
+                super().on_body(self._body)
+        self._write_answers()
+
+    # --- what the parser reports ---------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._begun += 1
+        if self._fast is None or not self._is_free():
+            super().on_message_begin()
+            return
+        self._part, self._is_postponed = Part.HEAD, True
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+
+    def on_headers_complete(self) -> None:
+        if not self._is_postponed:
+            super().on_headers_complete()
+            return
+        head = self._plan()
+        if head is None:
+            self._begin()
+            return
+        if self.entered is not None:
+            self.entered.asked()
+        self._is_postponed = False
+        self._head, self._body = head, b""
+        self._part, self._has_begun = Part.BODY, True
+        self._body_bytes = self._rest_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        if self._head is None:
+            super().on_body(body)
+        else:
+            self._body += body
+
+    def on_message_complete(self) -> None:
+        head = self._head
+        if head is None:
+            super().on_message_complete()
+            return
+        self._head = None
+        answer = self._answer(head)
+        if answer is None:
+            self._begin()
+            super().on_body(self._body)
+            super().on_message_complete()
+        else:
+            self._part, self._has_ended = Part.NOTHING, True
+            self._answered += 1
+            self._answers.append(answer)
+
+    # --- inside --------------------------------------------------------------------------------------
+
+    def _is_between(self) -> bool:
+        """Whether the parser is between two requests, and has seen no byte of the next one."""
+        return self._part is Part.NOTHING and not self._head_bytes
+
+    def _is_free(self) -> bool:
+        """Whether a request that begins now is the only one, and its answer may be written at once."""
+        return self._has_answered() and not self.flow.write_paused and not self.transport.is_closing()
+
+    def _plan(self) -> Head | None:
+        parser = self.parser
+        if parser.get_method() != b"POST" or parser.get_http_version() != "1.1" or self.expect_100_continue:
+            return None
+        if self._fast is None or not parser.should_keep_alive() or parser.should_upgrade():
+            return None
+        return self._fast.plan(self.url, self.headers)
+
+    def _answer(self, head: Head) -> bytes | None:
+        if self._fast is None:
+            return None
+        return self._fast.answer(head, self._body, self.server_state.default_headers)
+
+    def _begin(self) -> None:
+        """Begin the postponed request as uvicorn would have done at its first byte, and at the end of its head."""
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        self._is_postponed = False
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers += headers
+        super().on_headers_complete()
+
+    def _write_answers(self) -> None:
+        """Write what was answered, and begin the time of keep-alive anew."""
+        answers = self._answers
+        if not answers:
+            return
+        self.server_state.total_requests += len(answers)
+        self._answered_at = self.loop.time()
+        if self.timeout_keep_alive_task is None and self._part is Part.NOTHING and self._has_answered():
+            self._wait_for_next(self.timeout_keep_alive)
+        self.transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
+        answers.clear()
+
+    def _wait_for_next(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """The timer is not set anew with each answer of the fast path: so some time may be left."""
+        left = self._answered_at + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._wait_for_next(left)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _refuse(self, status: int, detail: str, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:
+        self._write_answers()
+        super()._refuse(status, detail, code)

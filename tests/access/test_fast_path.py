@@ -1,0 +1,226 @@
+"""The guard on the fast path: the same answers as on the ordinary way, and the same ends of what was allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from rota.access.proxies import Proxies, parse_networks
+from rota.api.http.fast_path import FastConnection
+from rota.server.proxies import TrustedProxies
+from tests.access.guarded import GROUP, NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
+from tests.http.both_ways import PLAIN, Both, a_request, compare, listening
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+QUOTAS = """
+[[quotas]]
+namespace = "narrow"
+requests_per_s = 5
+"""
+PATH = f"/v1/namespaces/{NAMESPACE}/groups/{GROUP}/heartbeat"
+
+
+@dataclass
+class Guarded:
+    """A service behind its guard, served with and without the fast path, and a member of a group."""
+
+    service: Service
+    both: Both
+    tokens: dict[str, str]
+    member_id: str
+
+    def heartbeat(self, *headers: str, member_id: str = "", path: str = PATH) -> bytes:
+        body = {"member_id": member_id or self.member_id, "generation_id": 1}
+        return a_request(json.dumps(body).encode(), *PLAIN, *headers, path=path)
+
+    def batch(self, *headers: str) -> bytes:
+        beats = [{"member_id": member_id, "generation_id": 1} for member_id in (self.member_id, "nobody")]
+        return a_request(json.dumps({"members": beats}).encode(), *PLAIN, *headers, path=PATH)
+
+    def as_(self, name: str) -> str:
+        return f"Authorization: Bearer {self.tokens[name]}"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
+    secrets = Secrets(tmp_path_factory.mktemp("secrets"))
+    tokens = {name: secrets.a_token(name) for name in ("member", "another", "revoked", "later")}
+    tokens["viewer"] = secrets.a_token("viewer", "viewer")
+    tokens["operator"] = secrets.a_token("operator", "operator")
+    tokens["stranger"] = secrets.a_token("stranger", namespace="team-b")
+    tokens["expired"] = secrets.a_token("expired", expires_at_ms=1)
+    tokens["jwt"] = secrets.oidc.token(sub="worker")
+    tokens["unknown"] = tokens["member"][:-1] + "x"
+    tokens["garbage"] = "garbage"
+    secrets.revoke("revoked")
+    async with a_guarded_service(secrets, QUOTAS) as service:
+        api = service.api
+        async with listening(api, fast=True) as fast, listening(api, fast=False) as plain:
+            member_id = await a_member(service.http, tokens["member"])
+            guarded = Guarded(service, Both(api.metrics, fast, plain), tokens, member_id)
+            for name in tokens:  # each caller is known, or known to be none
+                await plain.exchange(guarded.heartbeat(guarded.as_(name)))
+            yield guarded
+
+
+@pytest.fixture(autouse=True)
+def counted_anew(guarded: Guarded) -> None:
+    guarded.both.fast.ordinary = guarded.both.plain.ordinary = 0
+
+
+async def a_member(http: httpx.AsyncClient, token: str, namespace: str = NAMESPACE, group_id: str = GROUP) -> str:
+    """Of a group that is Stable."""
+    group = f"/v1/namespaces/{namespace}/groups/{group_id}"
+    join, headers = a_join_body(), bearer(token)
+    join["member_id"] = (await http.post(f"{group}/join", json=join, headers=headers)).json()["member_id"]
+    assert (await http.post(f"{group}/join", json={**join, "wait_ms": 9_000}, headers=headers)).status_code == 200
+    sync = {"member_id": join["member_id"], "generation_id": 1, "assignments": []}
+    assert (await http.post(f"{group}/sync", json=sync, headers=headers)).status_code == 200
+    return str(join["member_id"])
+
+
+FAST = {"member": 200, "another": 403, "operator": 200, "jwt": 403}
+"""Callers that are admitted, and the answers of the group's owner."""
+ORDINARY = {
+    "viewer": 403,
+    "stranger": 403,
+    "revoked": 401,
+    "expired": 401,
+    "unknown": 401,
+    "garbage": 401,
+}
+
+
+@pytest.mark.parametrize("name", [*FAST, *ORDINARY])
+async def test_each_caller_gets_the_same_answer_both_ways(name: str, guarded: Guarded) -> None:
+    """Twice on one connection: the second time the request is remembered, where it was answered fast."""
+    request = guarded.heartbeat(guarded.as_(name))
+
+    answer, fast = await compare(guarded.both, request, request)
+
+    assert answer.startswith(b"HTTP/1.1 %d" % (FAST | ORDINARY)[name])
+    assert fast == (2 if name in FAST else 0)
+
+
+@pytest.mark.parametrize("name", FAST)
+async def test_each_caller_gets_the_same_answer_to_a_batch(name: str, guarded: Guarded) -> None:
+    request = guarded.batch(guarded.as_(name))
+
+    answer, fast = await compare(guarded.both, request, request)
+
+    assert answer.count(b'"error":"NONE"') == (2 if FAST[name] == 200 else 0)
+    assert fast == 2
+
+
+async def test_callers_without_credentials_or_with_two_are_refused_alike(guarded: Guarded) -> None:
+    member = guarded.as_("member")
+    for headers in ((), (member, member), (member, "Authorization: Basic eA=="), ("Authorization:",)):
+        answer, fast = await compare(guarded.both, guarded.heartbeat(*headers))
+        assert (answer[:12], fast) == (b"HTTP/1.1 401", 0)
+
+
+async def test_a_caller_that_is_not_known_yet_is_verified_first(guarded: Guarded) -> None:
+    token = guarded.service.secrets.oidc.token(sub="worker", jti="2")
+    request = guarded.heartbeat(f"Authorization: Bearer {token}")
+
+    answer = await guarded.both.fast.exchange(request, request, request)
+
+    assert answer.count(b"HTTP/1.1 403") == 3
+    assert guarded.both.fast.ordinary == 2  # the first one, and the one that ends the exchange
+
+
+async def test_two_callers_of_one_connection_are_told_apart(guarded: Guarded) -> None:
+    """As those behind a proxy, which repeats requests of both on one connection."""
+    mine, anothers = guarded.heartbeat(guarded.as_("member")), guarded.heartbeat(guarded.as_("another"))
+
+    answer, fast = await compare(guarded.both, mine, anothers, mine, anothers, mine)
+
+    statuses = re.findall(rb"HTTP/1.1 (\d+)", answer)
+    assert statuses[:5] == [b"200", b"403", b"200", b"403", b"200"]
+    assert fast == 5
+
+
+@pytest.mark.parametrize("end", ["token", "rules"])
+async def test_what_is_revoked_ends_on_a_connection_that_is_open(end: str, guarded: Guarded) -> None:
+    secrets, both = guarded.service.secrets, guarded.both
+    name = f"ends-{end}"
+    token = secrets.a_token(name) if end == "token" else secrets.oidc.token(sub="worker", jti="3")
+    member_id = await a_member(guarded.service.http, token, group_id=name)
+    path = PATH.replace(GROUP, name)
+    request = guarded.heartbeat(f"Authorization: Bearer {token}", member_id=member_id, path=path)
+    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
+
+    async def ask() -> bytes:
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+        return head
+
+    before = [await ask() for _ in range(3)]
+    rules = secrets.access_file.read_text()
+    if end == "token":
+        secrets.revoke(name)
+    else:
+        secrets.access_file.write_text(rules.replace('"user:worker", ', ""))
+    try:
+        async with asyncio.timeout(3):
+            while (after := await ask()).startswith(b"HTTP/1.1 200"):
+                pass
+    finally:
+        secrets.access_file.write_text(rules)
+        writer.close()
+
+    assert {head[:12] for head in before} == {b"HTTP/1.1 200"}
+    assert after.startswith(b"HTTP/1.1 401" if end == "token" else b"HTTP/1.1 403")
+
+
+async def test_quotas_hold_on_the_fast_path(guarded: Guarded) -> None:
+    """Heartbeats of a member that come too soon cost what any request costs; those at its pace are free."""
+    token = guarded.service.secrets.a_token("narrow", "operator", "narrow")
+    member_id = await a_member(guarded.service.http, token, "narrow", "g")
+    path = "/v1/namespaces/narrow/groups/g/heartbeat"
+    request = guarded.heartbeat(f"Authorization: Bearer {token}", member_id=member_id, path=path)
+
+    answer = await guarded.both.fast.exchange(*[request] * 60)
+
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.count(b"HTTP/1.1 429") > 20
+    assert answer.count(b'"code":"THROTTLED"') == answer.count(b"HTTP/1.1 429")
+    assert guarded.both.fast.ordinary == 1
+
+
+@pytest.mark.parametrize("trusted", ["", "127.0.0.0/8", "127.0.0.1, 10.0.0.0/8"])
+@pytest.mark.parametrize("hops", [[], ["192.0.2.7"], ["192.0.2.7, 10.1.1.1"], ["192.0.2.7", "192.0.2.8"], ["x"]])
+async def test_the_clients_address_is_that_of_the_ordinary_way(trusted: str, hops: list[str], guarded: Guarded) -> None:
+    proxies = Proxies(parse_networks(trusted)) if trusted else None
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"9")]
+    headers += [(b"x-forwarded-for", hop.encode()) for hop in hops]
+    path = guarded.both.fast.api.fast_path
+
+    path.proxies = proxies
+    head = FastConnection(path, "127.0.0.1", None).plan(PATH.encode(), headers)
+    path.proxies = None
+
+    told = TrustedProxies(guarded.service.api, proxies)._told("127.0.0.1", headers) if proxies else {}
+    assert head is not None
+    assert head.origin == told.get("client", ("127.0.0.1", 0))[0]
+
+
+async def test_a_certificate_is_its_connections_caller(guarded: Guarded) -> None:
+    certificate = guarded.service.secrets.authority.issue("worker", uri="spiffe://corp/ns/team-a/w")
+    other = guarded.service.secrets.authority.issue("other", uri="spiffe://corp/ns/team-b/w")
+    answered = []
+    for each in (certificate, other):
+        async with guarded.service.as_certificate(each) as (http, _):
+            beat = {"member_id": "m", "generation_id": 1}
+            answered += [(await http.post(PATH, json=beat)).json()["code"] for _ in range(3)]
+
+    assert answered == ["UNKNOWN_MEMBER_ID"] * 3 + ["GROUP_AUTHORIZATION_FAILED"] * 3

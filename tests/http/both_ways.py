@@ -1,0 +1,114 @@
+"""An API that is served twice, with and without the fast path, for tests that compare the two."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from starlette.types import Receive, Scope, Send
+
+from rota.api.http.app import HttpApi
+from rota.observability.metrics import Metrics
+from rota.server.http_server import HttpServer, listen
+from rota.server.settings import Address
+from tests.http.scripted import ScriptedCoordinator
+
+PATH = "/v1/namespaces/default/groups/indexers/heartbeat"
+BEAT = b'{"member_id":"m-1","generation_id":7}'
+PLAIN = ("Host: localhost", "Content-Type: application/json")
+_DATE = re.compile(rb"date: [^\r]*\r\n")
+
+
+@dataclass
+class Listener:
+    """One API on a socket; counts the requests that reach the application."""
+
+    api: HttpApi
+    server: HttpServer = field(init=False)
+    port: int = 0
+    ordinary: int = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.ordinary += 1
+        await self.api(scope, receive, send)
+
+    async def exchange(self, *parts: bytes) -> bytes:
+        """All that is answered, without dates, until the server closes. The parts arrive one by one."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            for part in parts:
+                writer.write(part)
+                await writer.drain()
+                for _ in range(5 if len(parts) > 1 else 0):
+                    await asyncio.sleep(0)
+            writer.write(LAST)
+            async with asyncio.timeout(20):
+                return _DATE.sub(b"", await reader.read())
+        finally:
+            writer.close()
+
+
+LAST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+"""Ends each exchange: its answer shows that the server found the end of the request before it."""
+
+
+def a_request(
+    body: bytes = BEAT, *headers: str, path: str = PATH, method: str = "POST", version: str = "1.1", length: str = ""
+) -> bytes:
+    lines = [f"{method} {path} HTTP/{version}", *(headers or PLAIN), f"Content-Length: {length or len(body)}"]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+@asynccontextmanager
+async def listening(api: HttpApi, *, fast: bool) -> AsyncIterator[Listener]:
+    bound = listen(Address("127.0.0.1", 0))
+    listener = Listener(api, port=bound.getsockname()[1])
+    server = HttpServer(listener, [bound], drain_timeout_ms=1_000, fast_path=api.fast_path if fast else None)
+    listener.server = server
+    serving = asyncio.create_task(server.run_until_stopped())
+    try:
+        yield listener
+    finally:
+        server.stop()
+        await serving
+
+
+@dataclass
+class Both:
+    """The same API twice: with and without the fast path."""
+
+    metrics: Metrics
+    fast: Listener
+    plain: Listener
+    scripted: ScriptedCoordinator = field(default_factory=ScriptedCoordinator)
+    """The coordinator behind both, in tests that script it."""
+
+
+async def compare(both: Both, *parts: bytes) -> tuple[bytes, int]:
+    """What both answer, which is the same; and how many of the requests the fast path has answered."""
+    asked: list[list[object]] = []
+    counted: list[dict[str, float]] = []
+    answers: list[bytes] = []
+    for listener in (both.plain, both.fast):
+        both.scripted.requests.clear()
+        before = _counts(both.metrics)
+        answers.append(await listener.exchange(*parts))
+        asked.append(list(both.scripted.requests))
+        counted.append({name: value - before.get(name, 0) for name, value in _counts(both.metrics).items()})
+    assert answers[0] == answers[1]
+    assert asked[0] == asked[1]
+    assert _changes(counted[0]) == _changes(counted[1])
+    return answers[0], both.plain.ordinary - both.fast.ordinary
+
+
+def _counts(metrics: Metrics) -> dict[str, float]:
+    lines = metrics.exposition().decode().splitlines()
+    kept = (line.rpartition(" ") for line in lines if line.startswith(("rota_requests", "rota_heartbeats")))
+    return {name: float(value) for name, _, value in kept}
+
+
+def _changes(counts: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in counts.items() if value}

@@ -1,0 +1,324 @@
+"""The fast path answers what it may, and every answer is that of the ordinary way, byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from opentelemetry.sdk.trace import TracerProvider
+
+from rota.api.http.app import create_app
+from rota.api.http.fast_path import MAX_BODY_BYTES, MAX_REMEMBERED, MAX_REMEMBERED_BYTES
+from rota.observability import tracing
+from rota.observability.metrics import Metrics
+from rota.observability.otel import OtelSpans
+from rota.protocol.errors import ErrorCode
+from rota.protocol.limits import Limits
+from rota.protocol.messages import Heartbeat, HeartbeatReply
+from rota.server.fast_protocol import FastHttpProtocol
+from tests.http.both_ways import BEAT, LAST, PATH, PLAIN, Both, a_request, compare, listening
+from tests.http.scripted import ScriptedCoordinator
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+BATCH = b'{"members":[{"member_id":"m-1","generation_id":7},{"member_id":"\xc3\xbc\\"","generation_id":7}]}'
+LIMITS = Limits(request_max_bytes=2 * MAX_BODY_BYTES)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def servers() -> AsyncIterator[Both]:
+    scripted, metrics = ScriptedCoordinator(), Metrics()
+    api = create_app(scripted, LIMITS, metrics=metrics)
+    async with listening(api, fast=True) as fast, listening(api, fast=False) as plain:
+        yield Both(metrics, fast, plain, scripted)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def both(servers: Both) -> Both:
+    servers.scripted.forget()
+    # The host is known from here on.
+    await servers.fast.exchange(a_request(path="/healthz", method="GET"))
+    servers.scripted.forget()
+    servers.fast.ordinary = servers.plain.ordinary = 0
+    return servers
+
+
+ANSWERED_FAST = {
+    "a heartbeat": a_request(),
+    "a static member's": a_request(b'{"member_id":"m-1","generation_id":7,"group_instance_id":"pod-1"}'),
+    "a batch": a_request(BATCH),
+    "with spaces in the body": a_request(b' {"generation_id" : 7 , "member_id" : "m\\u00fc" } \n'),
+    "with headers that mean nothing": a_request(
+        BEAT, *PLAIN, "User-Agent: x", "Accept: */*", "X-Forwarded-For: 6.6.6.6"
+    ),
+    "with headers in other cases": a_request(BEAT, "HOST: localhost", "content-type: application/json"),
+    "kept alive": a_request(BEAT, *PLAIN, "Connection: Keep-Alive"),
+    "with an empty line before it": b"\r\n" + a_request(),
+    "a long name": a_request(path=f"/v1/namespaces/{'n' * 249}/groups/{':' * 249}/heartbeat"),
+    "with a token that nobody asks for": a_request(BEAT, *PLAIN, "Authorization: Bearer x"),
+    "a large batch": a_request(b'{"members":[%b]}' % b",".join([BEAT] * 200)),
+}
+ANSWERED_ORDINARILY = {
+    "a wait": a_request(b'{"member_id":"m-1","generation_id":7,"wait_ms":1}'),
+    "a wait of a batch": a_request(BATCH[:-1] + b',"wait_ms":1}'),
+    "an empty batch": a_request(b'{"members":[]}'),
+    "a larger body": a_request(BATCH.ljust(MAX_BODY_BYTES + 1)),
+    "a body that is too large": a_request(BEAT.ljust(LIMITS.request_max_bytes + 1)),
+    "a body that is no JSON": a_request(b"{"),
+    "no body": a_request(b""),
+    "a list": a_request(b"[]"),
+    "an unknown field": a_request(b'{"member_id":"m-1","generation_id":7,"x":1}'),
+    "a wrong generation": a_request(b'{"member_id":"m-1","generation_id":-2}'),
+    "a member id that is none": a_request(b'{"member_id":"\\u0000","generation_id":7}'),
+    "a group that is none": a_request(path="/v1/namespaces/default/groups/a~b/heartbeat"),
+    "an encoded name": a_request(path="/v1/namespaces/default/groups/a%3Ab/heartbeat"),
+    "a name that is too long": a_request(path=f"/v1/namespaces/{'n' * 250}/groups/g/heartbeat"),
+    "a query": a_request(path=PATH + "?x=1"),
+    "an empty query": a_request(path=PATH + "?"),
+    "a slash at the end": a_request(path=PATH + "/"),
+    "a URL with a host": a_request(path="http://localhost" + PATH),
+    "a GET": a_request(method="GET"),
+    "a PUT": a_request(method="PUT"),
+    "a HEAD": a_request(b"", method="HEAD"),
+    "another call": a_request(path=PATH.replace("heartbeat", "fence")),
+    "HTTP/1.0": a_request(version="1.0"),
+    "HTTP/1.0, kept alive": a_request(BEAT, *PLAIN, "Connection: keep-alive", version="1.0"),
+    "closed": a_request(BEAT, *PLAIN, "Connection: close"),
+    "closed, for a proxy": a_request(BEAT, *PLAIN, "Proxy-Connection: close"),
+    "an upgrade": a_request(BEAT, *PLAIN, "Connection: upgrade", "Upgrade: h2c"),
+    "an upgrade alone": a_request(BEAT, *PLAIN, "Upgrade: h2c"),
+    "an expectation": a_request(BEAT, *PLAIN, "Expect: 100-continue"),
+    "another expectation": a_request(BEAT, *PLAIN, "Expect: x"),
+    "no type": a_request(BEAT, "Host: localhost"),
+    "another type": a_request(BEAT, "Host: localhost", "Content-Type: text/plain"),
+    "two types": a_request(BEAT, *PLAIN, "Content-Type: text/plain"),
+    "a type twice": a_request(BEAT, *PLAIN, "Content-Type: application/json"),
+    "a type with a charset": a_request(BEAT, "Host: localhost", "Content-Type: application/json; charset=utf-8"),
+    "a compressed body": a_request(BEAT, *PLAIN, "Content-Encoding: gzip"),
+    "no host": a_request(BEAT, "Content-Type: application/json"),
+    "two hosts": a_request(BEAT, *PLAIN, "Host: localhost"),
+    "an empty host and another": a_request(BEAT, "Host:", *PLAIN),
+    "another's host": a_request(BEAT, "Host: evil.example", "Content-Type: application/json"),
+    "a page's origin": a_request(BEAT, *PLAIN, "Origin: http://evil.example"),
+    "a page of another site": a_request(BEAT, *PLAIN, "Sec-Fetch-Site: cross-site"),
+    "a page of this site": a_request(BEAT, *PLAIN, "Sec-Fetch-Site: same-origin", "Origin: http://localhost"),
+    "a note": a_request(BEAT, *PLAIN, "Rota-Note: because"),
+    "two tokens": a_request(BEAT, *PLAIN, "Authorization: Bearer x", "Authorization: Bearer y"),
+    "chunks": a_request(b"25\r\n" + BEAT + b"\r\n0\r\n\r\n", *PLAIN, "Transfer-Encoding: chunked").replace(
+        b"Content-Length", b"X"
+    ),
+}
+BROKEN = {
+    "a length and chunks": a_request(BEAT, *PLAIN, "Transfer-Encoding: chunked"),
+    "chunks and a length": a_request(BEAT, *PLAIN, "Transfer-Encoding: chunked", "X: y", length="5"),
+    "two lengths": a_request(BEAT, *PLAIN, "Content-Length: 5"),
+    "the same length twice": a_request(BEAT, *PLAIN, f"Content-Length: {len(BEAT)}"),
+    "a signed length": a_request(length="+37"),
+    "a list of lengths": a_request(length="37, 37"),
+    "a hexadecimal length": a_request(length="0x25"),
+    "an endless length": a_request(length="9" * 30),
+    "a folded header": a_request(BEAT, *PLAIN, "X: a\r\n b"),
+    "a space before the colon": a_request(BEAT, "Host: localhost", "Content-Type : application/json"),
+    "a lone line feed": a_request().replace(b"\r\n", b"\n"),
+    "a lone carriage return": a_request(BEAT, *PLAIN, "X: a\rb"),
+    "a NUL in a header": a_request(BEAT, *PLAIN, "X: a\0b"),
+    "another version": a_request(version="1.2"),
+    "an obsolete method": a_request(method="POSTS"),
+    "a space in the path": a_request(path=PATH + " x"),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERED_FAST)
+async def test_what_is_plain_is_answered_fast(name: str, both: Both) -> None:
+    answer, fast = await compare(both, ANSWERED_FAST[name])
+
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
+    assert fast == 1
+
+
+@pytest.mark.parametrize("name", ANSWERED_ORDINARILY)
+async def test_what_is_unusual_takes_the_ordinary_way(name: str, both: Both) -> None:
+    _, fast = await compare(both, ANSWERED_ORDINARILY[name])
+
+    assert fast == 0
+
+
+@pytest.mark.parametrize("name", BROKEN)
+async def test_what_is_broken_is_refused_alike(name: str, both: Both) -> None:
+    answer, _ = await compare(both, BROKEN[name])
+
+    assert answer.count(b"HTTP/1.1 ") <= 2
+
+
+async def test_a_request_is_answered_before_the_bytes_behind_it_are_refused(both: Both) -> None:
+    answer = await both.fast.exchange(a_request(BEAT + BEAT, length=str(len(BEAT))))
+
+    assert re.findall(rb"HTTP/1.1 (\d+)", answer) == [b"200", b"400"]
+    assert len(both.scripted.requests) == 1
+
+
+@pytest.mark.parametrize("code", [code for code in ErrorCode if code is not ErrorCode.NONE])
+@pytest.mark.parametrize("body", [BEAT, BATCH], ids=["alone", "together"])
+async def test_refusals_of_the_coordinator_are_the_same(code: ErrorCode, body: bytes, both: Both) -> None:
+    both.scripted.reply = HeartbeatReply(code, "why", 8, "PreparingRebalance")
+
+    _, fast = await compare(both, a_request(body))
+
+    assert fast == 1
+
+
+async def test_an_answer_that_takes_time_comes_the_ordinary_way(both: Both) -> None:
+    both.scripted.heartbeats_at_once = False
+
+    answer, fast = await compare(both, a_request())
+
+    assert (answer[:12], fast) == (b"HTTP/1.1 200", 0)
+
+
+@pytest.mark.parametrize("cut", [1, 10, 60, 120, len(a_request()) - len(BEAT), len(a_request()) - 1])
+async def test_a_request_in_two_pieces_is_answered_once(cut: int, both: Both) -> None:
+    request = a_request()
+
+    answer, _ = await compare(both, request[:cut], request[cut:] + request)
+
+    assert answer.count(b"HTTP/1.1 200") == 3
+
+
+async def test_requests_behind_each_other_are_answered_in_their_order(both: Both) -> None:
+    """Among them one that takes the ordinary way: those behind it follow it there."""
+    beats = [a_request(b'{"member_id":"m-%d","generation_id":7}' % n) for n in range(9)]
+    health = a_request(b"", path="/healthz", method="GET")
+    both.scripted.reply = lambda r: HeartbeatReply(state=r.member_id) if isinstance(r, Heartbeat) else None
+
+    answer, fast = await compare(both, b"".join(beats[:3]) + health + b"".join(beats[3:]))
+
+    said = re.findall(rb'"(?:state|status)":"([^"]*)"', answer)
+    assert said == [b"m-0", b"m-1", b"m-2", b"ok", *(b"m-%d" % n for n in range(3, 9)), b"ok"]
+    assert fast == 3
+
+
+async def test_requests_that_repeat_are_answered_anew_each_time(both: Both) -> None:
+    """What is remembered is the request, never its answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
+    states = []
+    for generation_id in range(3):
+        both.scripted.reply = HeartbeatReply(generation_id=generation_id, state="Stable")
+        for _ in range(2):
+            writer.write(a_request())
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            states.append(await reader.readexactly(length))
+    writer.close()
+
+    assert [b'"generation_id":%d,' % (n // 2) in state for n, state in enumerate(states)] == [True] * 6
+    assert both.scripted.requests == [Heartbeat("default", "indexers", "m-1", 7, wait_ms=0)] * 6
+    assert both.fast.ordinary == 0
+
+
+async def test_what_a_connection_remembers_is_bounded_and_given_back(both: Both) -> None:
+    path = both.fast.api.fast_path
+    before = path.remembered_bytes
+    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
+    most = 0
+    for number in range(3 * MAX_REMEMBERED):
+        writer.write(a_request(b'{"member_id":"m-%d","generation_id":7}' % number))
+        await reader.readuntil(b"}")
+        most = max(most, path.remembered_bytes - before)
+    writer.write(a_request(BATCH.ljust(2 * MAX_REMEMBERED_BYTES)))
+    await reader.readuntil(b"]")
+    most = max(most, path.remembered_bytes - before)
+
+    assert 0 < most <= MAX_REMEMBERED_BYTES
+    writer.write(LAST)
+    await reader.read()
+    writer.close()
+    assert path.remembered_bytes == before
+
+
+@pytest.mark.parametrize("size", [len(a_request()) - 1, len(a_request()) + 1])
+async def test_only_the_same_bytes_are_taken_for_a_repeated_request(size: int, both: Both) -> None:
+    request = a_request()
+
+    answer, _ = await compare(both, request, request[:size], request[size:] or b"\r\n")
+
+    assert answer.count(b"HTTP/1.1 200") == 3
+
+
+async def test_a_remembered_request_inside_of_a_body_is_none(both: Both) -> None:
+    """The same bytes, while the parser is in the middle of another request."""
+    request = a_request()
+    outer = a_request(b'{"member_id":', length=str(13 + len(request)))
+
+    answer, _ = await compare(both, request, outer, request)
+
+    assert (answer.count(b"HTTP/1.1 200"), answer.count(b"HTTP/1.1 400")) == (2, 1)
+
+
+async def test_a_remembered_request_inside_of_a_head_is_none(both: Both) -> None:
+    request = a_request()
+
+    answer, _ = await compare(both, request, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ", request)
+
+    assert b"HTTP/1.1 400" in answer or answer.count(b"HTTP/1.1 200") <= 3
+
+
+async def test_a_request_while_another_is_under_way_waits_for_it(both: Both) -> None:
+    """The bytes of a remembered request, behind a call that is parked."""
+    request, reply = a_request(), HeartbeatReply(generation_id=7, state="Stable")
+    both.scripted.reply = lambda r: None if isinstance(r, Heartbeat) and r.wait_ms else reply
+    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
+    writer.write(request)
+    await reader.readuntil(b"}")
+    writer.write(a_request(b'{"member_id":"m-2","generation_id":7,"wait_ms":9000}'))
+    await both.scripted.until_parked(1)
+
+    writer.write(request)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    asked = len(both.scripted.requests)
+    both.scripted.reply = reply
+    both.scripted.answer_one_parked(HeartbeatReply(generation_id=9, state="Stable"))
+    answers = [await reader.readuntil(b"}") for _ in range(2)]
+    writer.close()
+
+    assert asked == 2
+    assert [b'"generation_id":9' in answers[0], b'"generation_id":7' in answers[1]] == [True, True]
+
+
+async def test_where_calls_are_traced_all_take_the_ordinary_way(both: Both) -> None:
+    """Also one that is remembered."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
+    writer.write(a_request())
+    await reader.readuntil(b"}")
+    tracing.install(OtelSpans(TracerProvider()))
+    try:
+        for body in (BEAT, BATCH):
+            writer.write(a_request(body))
+            await reader.readuntil(b"\r\n\r\n{")
+    finally:
+        tracing.install(None)
+        writer.close()
+
+    assert both.fast.ordinary == 2
+
+
+async def test_the_time_of_keep_alive_begins_anew_with_each_answer(both: Both) -> None:
+    """The timer itself is not set anew."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
+    writer.write(a_request())
+    await reader.readuntil(b"}")
+    local = writer.get_extra_info("sockname")
+    protocols = both.fast.server.server_state.connections
+    protocol = next(p for p in protocols if isinstance(p, FastHttpProtocol) and p.client == local)
+
+    protocol.timeout_keep_alive_handler()
+    writer.write(a_request())
+    await reader.readuntil(b"}")
+    protocol._answered_at -= protocol.timeout_keep_alive
+    protocol.timeout_keep_alive_handler()
+
+    assert await reader.read() == b""
+    writer.close()
