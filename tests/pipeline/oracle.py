@@ -259,24 +259,32 @@ def leaderships(steps_of_group: Iterable[Step]) -> list[Tenure]:
 
 
 def assigned(steps_of_group: Iterable[Step]) -> list[tuple[int, int, int, int, int, float]]:
-    """For each assignment: members, units, units that moved, from who had gone, units taken from who stayed, spread."""
+    """For each assignment: members, units, units whose last holder was another, of these those of a holder that had
+    gone, units taken from members that stay, and the spread of the shares.
+    """
     rows = []
-    last: dict[str, set[str]] = {}
+    past: list[dict[str, set[str]]] = []
     for line, _, _, after in steps_of_group:
+        payload = json.loads(line.payload)
         if line.kind == "member_fenced":
-            old_id, new_id = json.loads(line.payload)["member_id"], json.loads(line.payload)["new_member_id"]
-            last = {unit: {new_id if m == old_id else m for m in held} for unit, held in last.items()}
+            old_id, new_id = payload["member_id"], payload["new_member_id"]
+            past = [{unit: {new_id if m == old_id else m for m in held} for unit, held in p.items()} for p in past]
         if line.kind in ("group_emptied", "group_deleted"):
-            last = {}
+            past = []
+        if line.kind == "generation_completed":
+            # Where units are withheld until they are given up, some assignments may pass before they have a holder.
+            reach = 1 if payload["protocol_name"].startswith("server:") else 4
         if line.kind == "assignment_synced":
+            former = past[-1] if past else {}
+            last = {unit: held for holders in past[-reach:] for unit, held in holders.items()}
             moved = [unit for unit, held in after.holders.items() if unit in last and not held <= last[unit]]
             stay = set(after.members)
             forced = sum(not last[unit] <= stay for unit in moved)
-            revoked = sum(len((held & stay) - after.holders.get(unit, set())) for unit, held in last.items())
+            revoked = sum(len((held & stay) - after.holders.get(unit, set())) for unit, held in former.items())
             units = sum(map(len, after.holders.values()))
             spread = pstdev([sum(member in held for held in after.holders.values()) for member in after.members])
             rows.append((len(after.members), units, len(moved), forced, revoked, spread))
-            last = after.holders
+            past.append(after.holders)
     return rows
 
 

@@ -243,16 +243,21 @@ def small_changes(draw: st.DrawFn) -> tuple[dict[str, list[str]], dict[str, list
 
 @settings(max_examples=50)
 @given(change=small_changes())
-def test_least_moves_are_those_of_the_best_even_assignment(
+def test_least_moves_are_those_of_the_best_as_even_assignment(
     change: tuple[dict[str, list[str]], dict[str, list[str]]],
 ) -> None:
     before, after = change
     units = sorted(unit for share in after.values() for unit in share)
     held = {unit: member for member, share in before.items() for unit in share}
-    best = min(
-        sum(unit in held and held[unit] != member for unit, member in zip(units, tried, strict=True))
+    now = {unit: member for member, share in after.items() for unit in share}
+    sizes = [len(share) for share in after.values()]
+    moves = {
+        tried: sum(unit in held and held[unit] != member for unit, member in zip(units, tried, strict=True))
         for tried in product(after, repeat=len(units))
-        if max((tried.count(m) for m in after), default=0) - min((tried.count(m) for m in after), default=0) <= 1
-    )
+        if all(min(sizes) <= tried.count(member) <= max(sizes) for member in after)
+    }
 
-    assert Holding(after).change_from(Holding(before)).least_moves == best
+    found = Holding(after).change_from(Holding(before))
+
+    assert found.least_moves == min(moves.values())
+    assert found.moves == moves[tuple(now[unit] for unit in units)]

@@ -91,7 +91,12 @@ def lines_of_kind(lake: Lake, kind: str) -> int:
 def test_the_audit_finds_nothing_in_a_true_history_and_whatever_is_tampered_with(
     spark: SparkSession, lake: Lake
 ) -> None:
+    advise(spark, lake)
     clean = audit(spark, lake)
+    advisor = lake.gold("advisor").uris()[0]
+    tamper(advisor, "least_moves", 1_000_000)
+    advice = audit(spark, lake)
+    tamper(advisor, "least_moves", 0)
     rebalances = lake.gold("rebalances").uris()[0]
     tamper(rebalances, "cause", "because")
     facts = audit(spark, lake)
@@ -100,6 +105,8 @@ def test_the_audit_finds_nothing_in_a_true_history_and_whatever_is_tampered_with
 
     assert (clean.findings, clean.lines) == ((), sum(lake.ingested()[1].shards.values()))
     rows = sum(pq.read_table(uri).num_rows for uri in lake.gold("rebalances").uris())
+    [impossible] = advice.findings
+    assert impossible.text.startswith("advisor: moves >= least_moves does not hold")
     [found] = facts.findings
     assert found.text == f"rebalances has {rows} rows; folding the lines anew gives as many, but others"
     assert {"S1", "S14"} & {found.check for found in lines.findings}
@@ -145,7 +152,7 @@ def with_kind(lake: Lake, kind: str) -> str:
     )
 
 
-def tamper(path: str, column: str, value: str | None) -> None:
+def tamper(path: str, column: str, value: str | int | None) -> None:
     """Change one value of a file; without one, a generation in a payload."""
     table = pq.read_table(path)
     values = table.column(column).to_pylist()

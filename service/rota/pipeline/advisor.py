@@ -1,15 +1,17 @@
-"""What other strategies would have done: every group's real history of members, through every strategy we have.
+"""What other strategies would have done: each group's real history of members, replayed through each strategy.
 
 A strategy lives in a world of its own: what its members own is what it gave them before, so its moves are those of a
-fleet that had used it from the beginning. Cooperative strategies take a second round where units have to be given up.
+fleet that had used it from the beginning. It is asked once for each step of the group, however many rounds the real
+strategy took for that; a cooperative one takes a second round where units have to be given up first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -17,6 +19,7 @@ from rota.assignors import MemberSubscription, assign, strategy
 from rota.pipeline.events import Line, ddl, lines_of
 from rota.pipeline.facts.churn import AnyShares, Change, Holding
 from rota.pipeline.facts.fact import Event, Row, row, us
+from rota.pipeline.facts.steps import MOST_ROUNDS, Holders, Round, is_cooperative
 from rota.pipeline.facts.units import Decoder, decode_shares, load_decoder
 from rota.pipeline.facts.view import GroupView
 from rota.pipeline.files import WRITTEN, TableWriter, Written
@@ -30,10 +33,8 @@ if TYPE_CHECKING:
 
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky")
 ACTUAL = "(actual)"
-COOPERATIVE = frozenset({"cooperative-sticky"})
 _TELLING = "kind <> 'offsets_committed' AND kind <> 'session_stats' AND group_id <> ''"
 """The lines from which members and assignments are known: few of all."""
-_MOST_ROUNDS = 3
 _NOTHING = Holding({})
 
 
@@ -66,20 +67,52 @@ def replays(lines: Iterable[Line], strategies: Sequence[str], decoder: Decoder |
         replay = GroupReplay(key[1], key[2], strategies, decoder)
         for line in of_group:
             yield from replay.add(line)
+        yield from replay.finish()
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What a step came to in one world."""
+
+    after: Holding
+    units: int
+    change: Change
+    rounds: int
+    cooperative: bool
+
+    def continued(self, found: Round, *, joined: bool) -> _Outcome:
+        """The same step after one more round of it."""
+        units = len(found.after.units) + len(found.in_motion)
+        change = Change(*map(sum, zip(self.change, found.change, strict=True)))
+        return _Outcome(found.after, units, change, self.rounds + joined, self.cooperative or found.number > 1)
+
+
+class _Step(NamedTuple):
+    """The step that is under way: the number and the time of its first generation, and what really happened so far."""
+
+    generation_id: int
+    at_ms: int
+    outcome: _Outcome
 
 
 class GroupReplay:
-    """One group, in as many worlds as there are strategies, and in the real one."""
+    """One group, in as many worlds as there are strategies, and in the real one.
+
+    All worlds have the same members and units at each step. A round that only hands on what the round before took away
+    belongs to its step, which is over when another one begins.
+    """
 
     def __init__(
         self, namespace: str, group_id: str, strategies: Sequence[str], decoder: Decoder | None = None
     ) -> None:
         self._view = GroupView(namespace, group_id)
-        self._worlds: dict[str, Holding] = dict.fromkeys((ACTUAL, *strategies), _NOTHING)
+        self._actual = Holders()
+        self._worlds: dict[str, Holding] = dict.fromkeys(strategies, _NOTHING)
         self._decoder = decoder
+        self._step: _Step | None = None
 
     def add(self, line: Line) -> list[Row]:
-        """A row for each world where this line is an assignment."""
+        """The rows that this line completes: where it begins a step, one a strategy, and that of the real step before."""
         event = Event.of(line)
         rows: list[Row] = []
         if self._view.state["epoch"] and event.epoch != self._view.state["epoch"]:
@@ -88,47 +121,76 @@ class GroupReplay:
             rows = self._assigned(event)
         elif event.kind == "member_fenced":
             self._rename(event.payload["member_id"], event.payload["new_member_id"])
-        elif event.kind == "group_emptied":
+        elif event.kind in ("group_emptied", "group_deleted"):
+            rows = self.finish()
+            self._actual.clear()
             self._worlds = dict.fromkeys(self._worlds, _NOTHING)
         self._view.take(event)
         return rows
 
+    def finish(self) -> list[Row]:
+        """The row of what really happened in the step that is under way, for it goes no further."""
+        step, self._step = self._step, None
+        return [] if step is None else [self._row(step.generation_id, step.at_ms, ACTUAL, step.outcome)]
+
     def _assigned(self, event: Event) -> list[Row]:
-        view = self._view
-        shares = decode_shares(event.payload["assignments"], view.state["protocol_type"], self._decoder)
-        if shares is None or not any(shares.values()):
+        view, payload = self._view, event.payload
+        shares = decode_shares(payload["assignments"], view.state["protocol_type"], self._decoder)
+        if shares is None:
             return []
-        actual = Holding({member: shares.get(member, []) for member in view.members} | shares)
-        counts = _counts(actual.units)
+        given = {member: shares.get(member, []) for member in view.members} | shares
+        found = self._actual.assign(given, view.state["protocol_name"])
+        if not found.after.units and not found.in_motion:
+            return []
+        joined = not payload["resync"]
+        if found.number > 1 and (step := self._step) is not None:
+            self._step = step._replace(outcome=step.outcome.continued(found, joined=joined))
+            return []
+        rows = self.finish()
+        cooperative = is_cooperative(view.state["protocol_name"]) is True
+        units = found.after.units | found.in_motion if found.in_motion else found.after.units
+        size = found.after.size + len(found.in_motion)
+        self._step = _Step(
+            payload["generation_id"], event.at_ms, _Outcome(found.after, size, found.change, int(joined), cooperative)
+        )
+        return rows + self._in_all_worlds(units, joined=joined)
+
+    def _in_all_worlds(self, units: frozenset[str], *, joined: bool) -> list[Row]:
+        assert self._step is not None
+        counts, step = _counts(units), self._step
         # Only those strategies that look at what members hold need subscriptions of their own.
         forgetful = self._subscriptions(counts, {})
         rows = []
         for name, before in self._worlds.items():
-            if name != ACTUAL and strategy(name).remembers:
-                after, change, rounds = self._deal(name, before, counts)
+            if strategy(name).remembers:
+                outcome = self._settled(name, before, counts)
             else:
-                after = actual if name == ACTUAL else Holding(assign(name, counts, forgetful))
-                change, rounds = after.change_from(before), 1
-            self._worlds[name] = after
-            rows.append(self._row(event, name, after, change, rounds))
+                after = Holding(assign(name, counts, forgetful))
+                outcome = _Outcome(after, after.size, after.change_from(before), 1, cooperative=False)
+            if not joined and not outcome.change.revoked:
+                # Nothing has to be given up: the leader assigns it without a join phase, as the real one did.
+                outcome.rounds = 0
+            self._worlds[name] = outcome.after
+            rows.append(self._row(step.generation_id, step.at_ms, name, outcome))
         return rows
 
-    def _deal(self, name: str, before: Holding, counts: Mapping[str, int]) -> tuple[Holding, Change, int]:
-        """What this strategy makes of the members, and in how many rounds; `revoked` is of all of these."""
+    def _settled(self, name: str, before: Holding, counts: Mapping[str, int]) -> _Outcome:
+        """The assignment when no member has to give anything up any more; `revoked` counts those of all rounds."""
+        cooperative = strategy(name).cooperative
         owned, rounds, revoked = before, 0, 0
         while True:
             after = Holding(assign(name, counts, self._subscriptions(counts, owned.shares)))
             change = after.change_from(owned)
             rounds, revoked = rounds + 1, revoked + change.revoked
-            if name not in COOPERATIVE or not change.revoked or rounds == _MOST_ROUNDS:
+            if not cooperative or not change.revoked or rounds == MOST_ROUNDS:
                 break
             owned = after
         if rounds > 1:
             change = after.change_from(before)._replace(revoked=revoked)
-        return after, change, rounds
+        return _Outcome(after, after.size, change, rounds, cooperative)
 
     def _subscriptions(self, counts: Mapping[str, int], owned: AnyShares) -> list[MemberSubscription]:
-        """Everybody may get everything that the group has: the real subscriptions decide only who is there."""
+        """Each member may get all that the group has: the real subscriptions decide only which members there are."""
         topics, generation_id = tuple(counts), self._view.generation_id
         return [
             MemberSubscription(member_id, image["group_instance_id"], topics, owned.get(member_id, ()), generation_id)
@@ -136,29 +198,26 @@ class GroupReplay:
         ]
 
     def _rename(self, old_id: str, new_id: str) -> None:
+        self._actual.rename(old_id, new_id)
         self._worlds = {
             name: Holding({(new_id if member == old_id else member): share for member, share in held.shares.items()})
             for name, held in self._worlds.items()
         }
 
-    def _row(self, event: Event, name: str, after: Holding, change: Change, rounds: int) -> Row:
-        units, moves = after.size, len(change.moved)
-        cooperative = name in COOPERATIVE or (name == ACTUAL and self._view.state["protocol_name"] in COOPERATIVE)
+    def _row(self, generation_id: int, at_ms: int, name: str, outcome: _Outcome) -> Row:
+        after, change = outcome.after, outcome.change
+        partly = outcome.cooperative or not outcome.rounds
         return row(
             ADVISOR,
-            namespace=event.namespace,
-            group_id=event.group_id,
-            generation_id=event.payload["generation_id"],
-            at=us(event.at_ms),
+            **self._view.key,
+            generation_id=generation_id,
+            at=us(at_ms),
             assignor=name,
             members=len(after.shares),
-            units=units,
-            moves=moves,
-            forced_moves=change.forced_moves,
-            least_moves=change.least_moves,
-            revoked=change.revoked,
-            rounds=rounds,
-            paused_units=moves if cooperative else units,
+            units=outcome.units,
+            **change._asdict(),
+            rounds=outcome.rounds,
+            paused_units=change.moves if partly else outcome.units,
             imbalance=after.imbalance,
             stddev=after.stddev,
         )

@@ -1,7 +1,8 @@
 """Does the past hold together? The promises of the protocol over the whole history, and the facts against the lines.
 
 Two things are compared: the lines with themselves (none is missing, epochs and generations only grow, the service's own
-core can replay them), and the facts with the lines (folding all of them anew gives the same rows).
+core can replay them), and the facts with the lines (folding all of them anew gives the same rows). And advice has to be
+possible: no assignment moves less than the least.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from rota.pipeline.advice_rules import broken_rules
 from rota.pipeline.bronze import JOB
 from rota.pipeline.events import Line, ddl, lines_of
 from rota.pipeline.facts.units import load_decoder
@@ -73,6 +75,7 @@ def audit(spark: SparkSession, lake: Lake) -> Audited:
         for table in compared
         if stored[table] != replayed.get(table, (0, 0))
     ]
+    findings += _impossible(spark, lake, "advisor")
     seen = [row for row in found if row.what == "seen"]
     return Audited(lines.count(), sum(row.number for row in seen), len(compared), tuple(findings))
 
@@ -99,23 +102,47 @@ def _checker(decoder: str, beheaded: frozenset[int]) -> Callable[[Iterator[pa.Re
             replay = GroupAudit(key[0], whole=key[0] not in beheaded)
             for line in of_group:
                 found += [(check, *key, line.seq, text) for check, text in replay.add(line)]
-                _add_rows(sums, fold, line)
+                found += [("advice", *key, line.seq, text) for text in _add_rows(sums, fold, line)]
         told = [(f"rows of {table}", count, "", "", total, "") for table, (count, total) in sums.items()]
         yield _batch(found[:_MOST_FINDINGS] + told + [("seen", 0, "", "", groups, "")])
 
     return run
 
 
-def _add_rows(sums: dict[str, list[int]], fold: GroupFold, line: Line) -> None:
+def _add_rows(sums: dict[str, list[int]], fold: GroupFold, line: Line) -> list[str]:
+    """Add the rows that the line closes to the sums; returns what is impossible in them."""
+    broken: list[str] = []
     for table, values in fold.add(line):
         total = sums.setdefault(table, [0, 0])
         total[0] += 1
         total[1] = (total[1] + row_hash(values)) % 2**61
+        broken += broken_rules(table, values)
+    return broken
 
 
 def row_hash(values: tuple[Any, ...]) -> int:
     """A number that another row hardly has; times are microseconds on both sides."""
     return int.from_bytes(blake2b(repr(values).encode(), digest_size=7).digest(), "big")
+
+
+def _impossible(spark: SparkSession, lake: Lake, table: str) -> list[Finding]:
+    """The rows of a table, as it is stored, that cannot be true."""
+    uris, schema = lake.gold(table).uris(), GOLD[table].schema
+    if not uris:
+        return []
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        broken = [
+            ("advice", -1, values[0], values[1], 0, text)
+            for batch in batches
+            for values in _rows(batch, schema)
+            for text in broken_rules(table, values)
+        ]
+        if broken:
+            yield _batch(broken[:_MOST_FINDINGS])
+
+    found = spark.read.schema(ddl(schema)).parquet(*uris).mapInArrow(run, ddl(_FOUND)).collect()
+    return [Finding(*row) for row in found]
 
 
 def _stored(spark: SparkSession, lake: Lake, table: str) -> tuple[int, int]:
@@ -128,18 +155,21 @@ def _stored(spark: SparkSession, lake: Lake, table: str) -> tuple[int, int]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         count = total = 0
         for batch in batches:
-            columns = [
-                batch.column(field.name).cast(pa.int64())
-                if pa.types.is_timestamp(field.type)
-                else batch.column(field.name)
-                for field in schema
-            ]
-            for values in zip(*(column.to_pylist() for column in columns), strict=True):
+            for values in _rows(batch, schema):
                 count, total = count + 1, (total + row_hash(values)) % 2**61
         yield _batch([(f"rows of {table}", count, "", "", total, "")])
 
     rows = spark.read.schema(ddl(schema)).parquet(*uris).mapInArrow(run, ddl(_FOUND)).collect()
     return _sums(iter(rows)).get(table, (0, 0))
+
+
+def _rows(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[tuple[Any, ...]]:
+    """As the fold makes them: times are microseconds."""
+    columns = [
+        batch.column(field.name).cast(pa.int64()) if pa.types.is_timestamp(field.type) else batch.column(field.name)
+        for field in schema
+    ]
+    return zip(*(column.to_pylist() for column in columns), strict=True)
 
 
 def _sums(rows: Iterator[Any]) -> dict[str, tuple[int, int]]:

@@ -28,7 +28,7 @@ from rota.pipeline.parquet import ParquetFiles
 from rota.pipeline.positions import Position
 from rota.pipeline.tables import BRONZE, CARRY, GOLD, Table
 
-LAKE_VERSION = 3
+LAKE_VERSION = 4
 """Goes up when tables or carried states change their form: older tables are then built anew from bronze."""
 
 FORMATS = ("delta", "parquet")

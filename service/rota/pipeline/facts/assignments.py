@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, fields
 
-from rota.pipeline.facts.churn import Churn, Holding, churn
 from rota.pipeline.facts.fact import Event, Fact, Row, State, row, us
+from rota.pipeline.facts.steps import Holders, Round, nothing
 from rota.pipeline.facts.units import Decoder, Shares, decode_shares
 from rota.pipeline.facts.view import GroupView
 from rota.pipeline.tables import ASSIGNMENTS
 
-_UNREADABLE = dict.fromkeys(field.name for field in fields(Churn))
-
 
 class Assignments(Fact):
-    """Carries who held what last: members that have gone, too, for their units have to move."""
+    """Carries the last holder of each unit: members that have gone, too, for their units have to move."""
 
     table = ASSIGNMENTS
 
     def __init__(self, state: State | None = None, decoder: Decoder | None = None) -> None:
-        self.state: State = state or {"shares": {}}
+        self.state: State = state or nothing()
+        self._holders = Holders(self.state)
         self._decoder = decoder
 
     def add(self, event: Event, view: GroupView) -> Iterator[Row]:
@@ -28,26 +26,46 @@ class Assignments(Fact):
             case "assignment_synced":
                 yield self._assigned(event, view)
             case "member_fenced":
-                old_id, new_id = event.payload["member_id"], event.payload["new_member_id"]
-                self.state["shares"] = {(new_id if m == old_id else m): s for m, s in self.state["shares"].items()}
+                self._holders.rename(event.payload["member_id"], event.payload["new_member_id"])
             case "group_emptied" | "group_deleted":
-                self.state["shares"] = {}
+                self._holders.clear()
 
     def _assigned(self, event: Event, view: GroupView) -> Row:
         payload = event.payload
         shares = decode_shares(payload["assignments"], view.state["protocol_type"], self._decoder)
-        # Members that the leader left out hold nothing, but they are there.
-        after: Shares | None = None if shares is None else {m: [] for m in view.members} | shares
-        found = None if after is None else churn(Holding(self.state["shares"]), Holding(after))
-        measured = _UNREADABLE if found is None else asdict(found)
-        self.state["shares"] = {} if after is None else {m: units for m, units in after.items() if units}
+        if shares is None:
+            self._holders.clear()
+            measured = dict.fromkeys(_MEASURED)
+        else:
+            # Members that the leader left out hold nothing, but they are there.
+            given: Shares = {member: [] for member in view.members} | shares
+            measured = _measured(self._holders.assign(given, view.state["protocol_name"]))
         return row(
             ASSIGNMENTS,
             **view.key,
-            **{**measured, "members": len(view.members)},
+            **measured,
+            members=len(view.members),
             generation_id=payload["generation_id"],
             at=us(event.at_ms),
             leader_id=payload["leader_id"],
             protocol_name=view.state["protocol_name"],
             resync=payload["resync"],
         )
+
+
+def _measured(found: Round) -> dict[str, float | None]:
+    before, after = found.before, found.after
+    return {
+        "round": found.number,
+        "units": after.size,
+        **found.change._asdict(),
+        "added": len(after.units - before.units),
+        "unassigned": len(before.units - after.units),
+        "in_motion": len(found.in_motion),
+        "imbalance": after.imbalance,
+        "stddev": after.stddev,
+    }
+
+
+_MEASURED = tuple(_measured(Holders().assign({}, "")))
+"""The columns that are null where the bytes of an assignment could not be read."""

@@ -1,50 +1,30 @@
-"""How much an assignment moved, and how much it would have had to move."""
+"""How far one assignment is from the one before: what moved, and what had to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from math import sqrt
 from operator import mul
 from typing import Any, NamedTuple
 
+from rota.assignors.forecast import least_moves, moves_between
+
 AnyShares = Mapping[str, Sequence[Any]]
 """Member id to what it holds: names of units, or partitions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Churn:
-    """What one assignment did to the one before. The fields are the columns of `assignments`."""
-
-    members: int
-    units: int
-    moves: int
-    forced_moves: int
-    least_moves: int
-    revoked: int
-    added: int
-    unassigned: int
-    imbalance: int
-    stddev: float
-
-
 class Change(NamedTuple):
-    """What lies between two assignments."""
+    """What lies between two assignments. `moves` is never below `least_moves`, nor below `forced_moves`."""
 
-    moved: list[Any]
-    """The units that somebody held and now somebody else does."""
+    moves: int
+    """How many units one member held and another holds now. A unit without a former holder does not count."""
     forced_moves: int
-    """How many of these were held by members who are not there any more."""
+    """How many of these were held by members that have gone."""
     revoked: int
-    """How many units were taken from members who stay."""
+    """How many units were taken from members that stay."""
     least_moves: int
-    """The fewest units that change their holder on the way to an even assignment of these units to these members.
-
-    Everybody keeps what it has, up to an even share; the shares that are one larger go to those who have most. It is a
-    lower bound where every member may hold every unit (not so where members subscribe to different topics) and each
-    unit has one holder.
-    """
+    """The fewest moves to an assignment as even as this one: `rota.assignors.forecast.least_moves`."""
 
 
 class Holding:
@@ -53,15 +33,21 @@ class Holding:
     A unit that several members hold counts with each of them.
     """
 
-    __slots__ = ("held", "shares", "units")
+    __slots__ = ("exclusive", "held", "shares", "size", "units")
 
     def __init__(self, shares: AnyShares) -> None:
         self.shares = shares
         self.held = {member: frozenset(share) for member, share in shares.items()}
         self.units = frozenset(chain.from_iterable(shares.values()))
+        self.size = sum(map(len, shares.values()))
+        """How many units are held; each copy counts."""
+        self.exclusive = self.size == len(self.units)
+        """Each unit has one holder."""
 
     def change_from(self, before: Holding) -> Change:
         """Compare with the assignment before: one look at each member."""
+        if not (self.exclusive and before.exclusive):
+            return self._change_of_copies(before)
         new, gone = self.units - before.units, before.units - self.units
         moved: list[Any] = []
         revoked, kept = 0, []
@@ -73,16 +59,30 @@ class Holding:
                 moved += share - had - new
                 revoked += len(had - share)
         return Change(
-            moved,
+            len(moved),
             sum(map(orphaned.__contains__, moved)),
             revoked,
-            len(before.units) - len(gone) - _most_that_stay(kept, len(self.units)),
+            len(before.units) - len(gone) - self._most_kept(kept),
         )
 
-    @property
-    def size(self) -> int:
-        """How many units are held."""
-        return sum(map(len, self.shares.values()))
+    def _change_of_copies(self, before: Holding) -> Change:
+        """A copy that one member loses and another gets is a move."""
+        moved = moves_between(before.held, self.held)
+        return Change(
+            len(moved),
+            sum(move.source not in self.held for move in moved),
+            sum(len(before.held.get(member, _NOTHING) - share) for member, share in self.held.items()),
+            least_moves(before.held, self.held),
+        )
+
+    def _most_kept(self, kept: list[int]) -> int:
+        """As in `least_moves` of the strategies, for the numbers at hand: this is in the way of every replayed step."""
+        if not kept:
+            return 0
+        sizes = list(map(len, self.shares.values()))
+        smallest, largest = min(sizes), max(sizes)
+        too_few = sum([smallest - count for count in kept if count < smallest])
+        return min(sum([count if count < largest else largest for count in kept]), self.size - too_few)
 
     @property
     def imbalance(self) -> int:
@@ -99,29 +99,3 @@ class Holding:
 
 
 _NOTHING: frozenset[Any] = frozenset()
-
-
-def _most_that_stay(kept: list[int], units: int) -> int:
-    """How many of what members have they may keep where all these units are to be shared evenly."""
-    if not kept:
-        return 0
-    small, larger = divmod(units, len(kept))
-    with_more = len([count for count in kept if count > small])
-    return sum([min(count, small) for count in kept]) + min(larger, with_more)
-
-
-def churn(before: Holding, after: Holding) -> Churn:
-    """Compare two assignments."""
-    moved, forced_moves, revoked, least_moves = after.change_from(before)
-    return Churn(
-        members=len(after.shares),
-        units=after.size,
-        moves=len(moved),
-        forced_moves=forced_moves,
-        least_moves=least_moves,
-        revoked=revoked,
-        added=len(after.units - before.units),
-        unassigned=len(before.units - after.units),
-        imbalance=after.imbalance,
-        stddev=after.stddev,
-    )

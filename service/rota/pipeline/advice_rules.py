@@ -1,0 +1,46 @@
+"""What must hold in each row of advice, whatever the history: a row that breaks it cannot be true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rota.pipeline.tables import GOLD
+
+Rule = Callable[[Mapping[str, Any]], bool]
+"""Whether a row, by the names of its columns, keeps it."""
+
+_ANY_ASSIGNMENT: dict[str, Rule] = {
+    "moves >= least_moves": lambda row: row["moves"] >= row["least_moves"],
+    "least_moves >= 0": lambda row: row["least_moves"] >= 0,
+    "moves >= forced_moves": lambda row: row["moves"] >= row["forced_moves"] >= 0,
+    "units >= imbalance": lambda row: row["units"] >= row["imbalance"] >= 0,
+}
+RULES: dict[str, dict[str, Rule]] = {
+    "assignments": {
+        **_ANY_ASSIGNMENT,
+        "units >= moves + added": lambda row: row["units"] >= row["moves"] + row["added"],
+        "unassigned >= in_motion": lambda row: row["unassigned"] >= row["in_motion"] >= 0,
+        "round >= 1": lambda row: row["round"] >= 1,
+    },
+    "advisor": {
+        **_ANY_ASSIGNMENT,
+        "paused_units >= moves": lambda row: row["paused_units"] >= row["moves"],
+        "units of all rounds >= paused_units": lambda row: row["units"] * max(row["rounds"], 1) >= row["paused_units"],
+    },
+}
+"""By table."""
+_NAMES = {table: [column.name for column in GOLD[table].columns] for table in RULES}
+
+
+def broken_rules(table: str, values: tuple[Any, ...]) -> Iterator[str]:
+    """The rules that a row of this table breaks, each with the row; none for a row that could not be computed."""
+    if table not in RULES:
+        return
+    row = dict(zip(_NAMES[table], values, strict=True))
+    if row.get("units", 0) is None:
+        return
+    for rule, keeps in RULES[table].items():
+        if not keeps(row):
+            said = ", ".join(f"{name} {row[name]}" for name in _NAMES[table] if isinstance(row[name], int | float))
+            yield f"{table}: {rule} does not hold in generation {row.get('generation_id')}: {said}"

@@ -1,0 +1,88 @@
+"""Groups whose history a test makes by hand; the real core and the real strategies decide the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rota.pipeline.advisor import STRATEGIES, replays
+from rota.pipeline.events import Line
+from rota.pipeline.fold import fold_lines
+from rota.pipeline.tables import GOLD
+from rota.workload.fleet import SECOND_MS, GroupPlan
+from rota.workload.member import PlayedMember
+from rota.workload.shard import ShardWorld
+
+Values = dict[str, Any]
+
+
+class HandMade:
+    """One group. Its members are numbered in the order of their ids, which is how strategies break ties."""
+
+    def __init__(
+        self, strategy: str, partitions: int, *, static: bool = False, session_timeout_ms: int = 10_000
+    ) -> None:
+        self._plan = GroupPlan("g", strategy, 0, partitions, static, session_timeout_ms, 0, 0, 0, 0, 0)
+        self._world = ShardWorld(0, [], seed=1, starts_at_ms=0)
+        self._members: dict[int, PlayedMember] = {}
+        self._lines: list[Line] = []
+
+    def start(self, *numbers: int) -> HandMade:
+        """These processes start, and the group has all the time that it needs."""
+        for number in numbers:
+            member = self._members.setdefault(number, PlayedMember(self._world, self._plan, number))
+            member.start()
+        return self.wait(5)
+
+    def stop(self, number: int) -> HandMade:
+        """In order: a dynamic member leaves, a static one only goes."""
+        self._members[number].leave("shutting down")
+        return self.wait(5)
+
+    def crash(self, number: int) -> HandMade:
+        self._members[number].crash()
+        return self
+
+    def pause(self, number: int, seconds: float) -> HandMade:
+        """It does nothing for so long, and then goes on as if nothing had been."""
+        self._members[number].paused_until_ms = self._world.scheduler.now_ms + int(seconds * SECOND_MS)
+        return self
+
+    def restart(self, *numbers: int) -> HandMade:
+        """One after the other, each away for five seconds."""
+        for number in numbers:
+            self.stop(number).start(number)
+        return self
+
+    def wait(self, seconds: float) -> HandMade:
+        self._lines += [Line(*row) for row in self._world.run(self._world.scheduler.now_ms + int(seconds * SECOND_MS))]
+        return self
+
+    @property
+    def lines(self) -> list[Line]:
+        """The group's lines so far."""
+        return [line for line in self._lines if line.group_id]
+
+    def advice(self, *strategies: str) -> dict[str, Values]:
+        """By strategy the sums over all steps, as the report has them."""
+        found: dict[str, Values] = {}
+        for made in replays(self.lines, strategies or STRATEGIES):
+            told = as_dict(made.table, made.values)
+            summed = found.setdefault(str(told["assignor"]), dict.fromkeys(SUMMED, 0))
+            summed.update({name: summed[name] + told[name] for name in SUMMED})
+        return found
+
+    def rows(self, table: str) -> list[Values]:
+        """The rows of a table, closed ones and then open ones."""
+        return [
+            as_dict(row.table, row.values)
+            for _, fold, closed in fold_lines(self.lines)
+            for row in (*closed, *fold.open_rows())
+            if row.table == table
+        ]
+
+
+SUMMED = ("moves", "least_moves", "rounds", "paused_units")
+
+
+def as_dict(table: str, values: tuple[object, ...]) -> Values:
+    return dict(zip([column.name for column in GOLD[table].columns], values, strict=True))
