@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, groupby, pairwise
-from math import ceil, floor
+from math import ceil
 from statistics import pstdev
 from typing import NamedTuple
 
@@ -338,38 +338,69 @@ def heard(lines: Iterable[Line]) -> Counter[tuple[str, int, int, int | None, int
 
 
 def advised(lines: Iterable[Line]) -> list[tuple[int, int, int | None, float, float | None]]:
-    """By all statistics up to the last of a day: when that came (ms), the session timeout and the one to recommend, and
-    how many false expiries a member and day either comes to.
+    """By all that was counted up to the last of a day: when that came (ms), the session timeout and the one to
+    recommend, and how many false expiries a member and day either comes to.
     """
     said: list[Line] = []
+    late: list[tuple[int, int]] = []
+    lost: list[tuple[str, int, int]] = []
+    known: dict[str, tuple[str, int]] = {}
     lives = 0
     by_day = {}
     for line in lines:
+        payload, counted = json.loads(line.payload), len(said) + len(late)
         if line.kind == "group_deleted":
-            said, lives = [], lives + 1
+            said, late, lost, lives = [], [], [], lives + 1
         if line.kind == "session_stats":
             said.append(line)
-            at_ms = max(each.at_ms for each in said)
-            by_day[lives, at_ms // DAY_MS] = (at_ms, said[:])
-    return [(at_ms, *_advice(until_then)) for at_ms, until_then in by_day.values()]
+        if line.kind in ("member_joined", "member_updated"):
+            member = payload["member"]
+            client = member["group_instance_id"] or member["client_id"] + " on " + member["host"]
+            known[member["member_id"]] = (client, member["session_timeout_ms"])
+        if line.kind == "member_fenced" and payload["member_id"] in known:
+            known[payload["new_member_id"]] = known[payload["member_id"]]
+        if line.kind == "member_expired" and "no heartbeat" in line.reason and payload["member_id"] in known:
+            client, timeout_ms = known[payload["member_id"]]
+            lost.append((client, line.at_ms, timeout_ms))
+        if line.kind == "member_joined":
+            client, _ = known[payload["member"]["member_id"]]
+            soon = [x for x in lost if x[0] == client and max(0, line.at_ms - x[1]) <= max(10_000, x[2])]
+            if soon:
+                lost.remove(soon[-1])
+                late.append((line.at_ms, soon[-1][2] + max(1, line.at_ms - soon[-1][1])))
+        if len(said) + len(late) > counted:
+            at_ms = max([each.at_ms for each in said] + [each_ms for each_ms, _ in late])
+            by_day[lives, at_ms // DAY_MS] = (at_ms, said[:], [silence_ms for _, silence_ms in late])
+    return [(at_ms, *_advice(until_then, silences)) for at_ms, until_then, silences in by_day.values() if until_then]
 
 
-def _advice(said: list[Line]) -> tuple[int, int | None, float, float | None]:
+def _advice(said: list[Line], late: list[int]) -> tuple[int, int | None, float, float | None]:
     members = [(line.at_ms, *member) for line in said for member in json.loads(line.payload)["members"]]
     days = max(1, sum(max(0, at_ms - since_ms) for at_ms, _, _, _, since_ms, *_ in members)) / DAY_MS
-    gaps = [class_end_ms(number) for *_, counted in members for number, count in counted for _ in range(count)]
+    classes = [number for *_, counted in members for number, count in counted for _ in range(count)]
+    longest = max((longest_ms for *_, longest_ms, _ in members), default=0)
     today = max(session_ms for _, _, session_ms, *_ in json.loads(said[-1].payload)["members"])
-    false = sum(gap > today for gap in gaps) / days
-    if len(gaps) < 500:
-        return today, None, false, None
-    may_exceed = floor(0.01 * days)
-    # The longest gap that may not exceed the timeout, as exactly as its class says or as the statistics say.
-    within = sorted(gaps, reverse=True)[may_exceed:][:1]
-    longest = max(longest_ms for *_, longest_ms, _ in members)
-    wanted = max(1_000, int(1.5 * min(within[0] + 1, longest + 1))) if within else 1_000
+    lengths = [_written(silence) for silence in late]
+
+    def false(timeout: int) -> float:
+        above = 0.0
+        for number in classes:
+            # Of the lengths that the class holds, up to the longest gap, this part is longer.
+            held = range(class_end_ms(number - 1) + 1 if number else 0, min(class_end_ms(number), longest) + 1)
+            above += len(held[max(0, timeout + 1 - held.start) :]) / max(1, len(held))
+        return 0.0 if timeout >= max([longest, *late]) else (above + sum(n > timeout for n in lengths)) / days
+
+    if len(classes) < 500 and not late:
+        return today, None, false(today), None
+    tried = sorted({min(class_end_ms(number), longest) for number in classes} | set(lengths))
+    enough = next((each + 1 for each in tried if false(each) <= 0.01), 1_000)
+    wanted = _written(max(1_000, int(1.5 * enough)))
+    return today, wanted, false(today), false(wanted)
+
+
+def _written(timeout_ms: int) -> int:
     steps_ = (range(0, 10_000, 500), range(10_000, 60_000, 1_000), range(60_000, 10**9, 5_000))
-    wanted = next(each for each in chain(*steps_) if each >= wanted)
-    return today, wanted, false, sum(gap > wanted for gap in gaps) / days
+    return next(each for each in chain(*steps_) if each >= timeout_ms)
 
 
 def owners(lines: Iterable[Line]) -> list[tuple[int, str, str, int | None]]:

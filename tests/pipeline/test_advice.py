@@ -226,4 +226,4 @@ def test_a_row_that_moves_less_than_the_least_is_named() -> None:
 
     assert list(broken_rules("advisor", row.values)) == []
     [text] = broken_rules("advisor", tuple(impossible.values()))
-    assert text.startswith("advisor: moves >= least_moves does not hold in generation 1: ")
+    assert text.startswith("advisor: moves >= least_moves does not hold: generation_id 1, ")

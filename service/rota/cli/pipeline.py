@@ -161,7 +161,7 @@ def timeouts(
         tables = steps.existing(lake)
         with steps.spark_session(master, memory) as spark, steps.busy("reading the advice"):
             items = [each._asdict() for each in advise_timeouts(spark, tables, allowed)]
-    columns = ("namespace", "group_id", "session_timeout_ms", "recommended_ms", "longest_gap_ms", "gaps")
+    columns = ("namespace", "group_id", "session_timeout_ms", "recommended_ms", "longest_gap_ms", "gaps", "late")
     print_items(items, shared(context, output=output).output, columns=columns, name="group_id")
 
 

@@ -23,6 +23,21 @@ RULES: dict[str, dict[str, Rule]] = {
         "unassigned >= in_motion": lambda row: row["unassigned"] >= row["in_motion"] >= 0,
         "round >= 1": lambda row: row["round"] >= 1,
     },
+    "timeout_advice": {
+        "no false expiries where no silence was longer": lambda row: _agrees(
+            row["false_expiries_per_day"], row["session_timeout_ms"], row["longest_gap_ms"]
+        ),
+        "none with the recommended timeout where no silence was longer": lambda row: (
+            row["recommended_ms"] is None
+            or _agrees(row["recommended_false_per_day"], row["recommended_ms"], row["longest_gap_ms"])
+        ),
+        "a longer timeout has no more false expiries": lambda row: (
+            row["recommended_ms"] is None
+            or (row["recommended_ms"] >= row["session_timeout_ms"])
+            <= (row["recommended_false_per_day"] <= row["false_expiries_per_day"])
+        ),
+        "longest_gap_ms >= longest_kept_ms": lambda row: row["longest_gap_ms"] >= row["longest_kept_ms"] >= 0,
+    },
     "advisor": {
         **_ANY_ASSIGNMENT,
         "paused_units >= moves": lambda row: row["paused_units"] >= row["moves"],
@@ -31,6 +46,11 @@ RULES: dict[str, dict[str, Rule]] = {
 }
 """By table."""
 _NAMES = {table: [column.name for column in GOLD[table].columns] for table in RULES}
+
+
+def _agrees(false_per_day: float, timeout_ms: int, longest_gap_ms: int) -> bool:
+    """A timeout has false expiries if, and only if, a silence was longer than it."""
+    return bool((false_per_day > 0) == (longest_gap_ms > timeout_ms))
 
 
 def broken_rules(table: str, values: tuple[Any, ...]) -> Iterator[str]:
@@ -43,4 +63,4 @@ def broken_rules(table: str, values: tuple[Any, ...]) -> Iterator[str]:
     for rule, keeps in RULES[table].items():
         if not keeps(row):
             said = ", ".join(f"{name} {row[name]}" for name in _NAMES[table] if isinstance(row[name], int | float))
-            yield f"{table}: {rule} does not hold in generation {row.get('generation_id')}: {said}"
+            yield f"{table}: {rule} does not hold: {said}"

@@ -112,7 +112,7 @@ class GroupReplay:
         self._step: _Step | None = None
 
     def add(self, line: Line) -> list[Row]:
-        """The rows that this line completes: where it begins a step, one a strategy, and that of the real step before."""
+        """The rows that this line completes: it may begin a step, and so end the real one before it."""
         event = Event.of(line)
         rows: list[Row] = []
         if self._view.state["epoch"] and event.epoch != self._view.state["epoch"]:

@@ -211,18 +211,26 @@ HEARTBEATS = Table(
 
 TIMEOUT_ADVICE = Table(
     "timeout_advice",
-    "which session timeout a group should have, by all statistics up to the last of a day (UTC)",
-    ("session_stats", "group_deleted"),
+    "which session timeout a group should have, by all that was counted up to the last of a day (UTC)",
+    ("session_stats", "member_joined", "member_expired", "group_deleted"),
     (
         *_GROUP,
-        Column("at", TIME, "when the last statistics of that day came"),
+        Column("at", TIME, "when the last of that day was counted"),
         Column("session_timeout_ms", LONG, "the longest of its members' then: for so long a death goes unnoticed"),
         Column("recommended_ms", LONG, "the one for 0.01 false expiries a member and day; null below 500 gaps"),
-        Column("false_expiries_per_day", DOUBLE, "gaps longer than the session timeout, a member and day"),
+        Column("false_expiries_per_day", DOUBLE, "silences longer than the session timeout, a member and day"),
         Column("recommended_false_per_day", DOUBLE, "the same with the one recommended"),
         Column("detection_saved_ms", LONG, "how much sooner a death is noticed with that one; below 0 where later"),
-        Column("gaps", LONGS, "how many gaps between two signs of life fell into each class of rota.group.gaps"),
-        Column("longest_gap_ms", LONG, "the longest gap"),
+        Column("gaps", LONGS, "how many gaps that a heartbeat ended fell into each class of rota.group.gaps"),
+        Column("longest_kept_ms", LONG, "the longest of these"),
+        Column(
+            "late_ms",
+            LONGS,
+            "the silences that ended a session though the client (instance id, or client id and host) was back within "
+            "10 s or its session timeout: how long until it was back, rounded up to a timeout",
+        ),
+        Column("late", LONGS, "how many there were of each of these"),
+        Column("longest_gap_ms", LONG, "the longest silence of either kind"),
         Column("member_ms", LONG, "for how long members were counted, added up"),
     ),
 )

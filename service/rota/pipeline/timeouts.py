@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from rota.pipeline.facts.timeouts import ALLOWED_PER_DAY, recommend
+from rota.pipeline.facts.timeouts import ALLOWED_PER_DAY, Silences, recommend
 from rota.pipeline.frames import everything
 from rota.pipeline.lake import Lake
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
 
 class GroupAdvice(NamedTuple):
-    """For one group, as the columns of the table say; `gaps` is how many there were."""
+    """For one group, as the columns of the table say; `gaps` and `late` are how many there were."""
 
     namespace: str
     group_id: str
     session_timeout_ms: int
     recommended_ms: int | None
     gaps: int
+    late: int
     longest_gap_ms: int
     false_expiries_per_day: float
     recommended_false_per_day: float | None
@@ -40,12 +41,18 @@ def advise_timeouts(spark: SparkSession, lake: Lake, allowed_per_day: float = AL
             group_id=row.group_id,
             session_timeout_ms=row.session_timeout_ms,
             gaps=sum(row.gaps),
+            late=sum(row.late),
             longest_gap_ms=row.longest_gap_ms,
             # What is stored is for the default; the sums are there for any other.
-            **recommend(row.gaps, row.longest_gap_ms, row.member_ms, row.session_timeout_ms, allowed_per_day)._asdict(),
+            **recommend(_silences(row), row.session_timeout_ms, allowed_per_day)._asdict(),
         )
         for row in spark.sql(LATEST.format(view="all_timeout_advice")).collect()
     ]
     return sorted(
         found, key=lambda a: (-a.false_expiries_per_day, -(a.detection_saved_ms or 0), a.namespace, a.group_id)
     )
+
+
+def _silences(row: Row) -> Silences:
+    late = dict(zip(row.late_ms, row.late, strict=True))
+    return Silences(row.gaps, row.longest_kept_ms, late, row.longest_gap_ms, row.member_ms)

@@ -1,13 +1,15 @@
-"""Which session timeout a group should have: from how regularly its members were heard.
+"""Which session timeout a group should have: from the silences of its members, and how they ended.
 
 A timeout costs on both sides. Too short, and a member that is only late is expired, and the group rebalances for
-nothing; too long, and the share of a dead one waits. The histograms of gaps say how often each would have happened.
+nothing; too long, and the share of a dead one waits. A gap that a heartbeat ended is in the histograms. A longer one
+ended the session, so no histogram has it: there the expiry counts, if the member's client came back soon after. Its
+silence was longer than the timeout, and no longer than until it was back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from rota.group.gaps import CLASSES, class_end_ms
 from rota.pipeline.facts.fact import Event, Fact, Row, State, apart_ms, row, us
@@ -18,10 +20,55 @@ ALLOWED_PER_DAY = 0.01
 """False expiries a member and day: one member in a hundred, once a day."""
 LEAST_MS = 1_000
 DAY_MS = 86_400_000
+SOON_MS = 10_000
+"""A client that is back so soon after its expiry, or within its session timeout if that is longer, was only late."""
 _FEWEST_GAPS = 500
 """With fewer than that, the histogram says little about rare gaps."""
 _HEADROOM = 1.5
-"""Nobody can promise that the longest gap was seen already."""
+"""The longest gap of all has perhaps not been seen yet."""
+
+
+class Silences(NamedTuple):
+    """How long members were silent, all together."""
+
+    gaps: Sequence[int]
+    """How many gaps that a heartbeat ended fell into each class of `rota.group.gaps`."""
+    longest_kept_ms: int
+    """The longest of these."""
+    late: Mapping[int, int]
+    """How many silences ended a session though the client came back: by their length, rounded up to a timeout."""
+    longest_gap_ms: int
+    """The longest of either kind."""
+    member_ms: int
+    """For how long members were counted, added up."""
+
+    def longer_than(self, timeout_ms: int) -> float:
+        """How many sessions a timeout ends for nothing. Gaps of its own class are taken to be spread evenly in it."""
+        if timeout_ms >= self.longest_gap_ms:
+            return 0.0
+        late = sum(count for silence_ms, count in self.late.items() if silence_ms > timeout_ms)
+        return late + sum(
+            count * self._part_above(number, timeout_ms) for number, count in enumerate(self.gaps) if count
+        )
+
+    def per_day(self, timeout_ms: int) -> float:
+        """The same, a member and day."""
+        return self.longer_than(timeout_ms) / self.days
+
+    @property
+    def days(self) -> float:
+        return max(self.member_ms, 1) / DAY_MS
+
+    def shortest(self, allowed: float) -> int:
+        """The shortest timeout that ends no more than the allowed number of sessions for nothing."""
+        ends = {min(class_end_ms(number), self.longest_kept_ms) for number, count in enumerate(self.gaps) if count}
+        return next((ms + 1 for ms in sorted(ends | self.late.keys()) if self.longer_than(ms) <= allowed), LEAST_MS)
+
+    def _part_above(self, number: int, timeout_ms: int) -> float:
+        """The part of a class that is longer than the timeout; the class ends with the longest gap."""
+        begin_ms = class_end_ms(number - 1) + 1 if number else 0
+        end_ms = min(class_end_ms(number), self.longest_kept_ms)
+        return min(1.0, max(0, end_ms - timeout_ms) / max(1, end_ms - begin_ms + 1))
 
 
 class Advice(NamedTuple):
@@ -33,77 +80,129 @@ class Advice(NamedTuple):
     detection_saved_ms: int | None
 
 
-def recommend(
-    gaps: Sequence[int],
-    longest_gap_ms: int,
-    member_ms: int,
-    session_timeout_ms: int,
-    allowed_per_day: float = ALLOWED_PER_DAY,
-) -> Advice:
-    """From a group's histograms, added up; members were counted for `member_ms`, all together."""
-    days = max(member_ms, 1) / DAY_MS
-    today = _longer_than(gaps, session_timeout_ms) / days
-    if sum(gaps) < _FEWEST_GAPS:
+def recommend(silences: Silences, session_timeout_ms: int, allowed_per_day: float = ALLOWED_PER_DAY) -> Advice:
+    """The advice for a group. A client that came back after an expiry is evidence enough for a longer timeout."""
+    today = silences.per_day(session_timeout_ms)
+    if sum(silences.gaps) < _FEWEST_GAPS and not silences.late:
         return Advice(None, today, None, None)
-    shortest_ms = _shortest(gaps, days * allowed_per_day, longest_gap_ms)
-    wanted_ms = _round_up(max(LEAST_MS, int(_HEADROOM * shortest_ms)))
-    return Advice(wanted_ms, today, _longer_than(gaps, wanted_ms) / days, session_timeout_ms - wanted_ms)
+    shortest_ms = silences.shortest(silences.days * allowed_per_day)
+    wanted_ms = round_up(max(LEAST_MS, int(_HEADROOM * shortest_ms)))
+    return Advice(wanted_ms, today, silences.per_day(wanted_ms), session_timeout_ms - wanted_ms)
 
 
 class Timeouts(Fact):
-    """One open day: the advice by all statistics so far. The first statistics of another day close it."""
+    """One open day: the advice by all that is known so far. What is counted on another day closes it.
+
+    Carries the members that expired a moment ago, by client: its return says that it was only late.
+    """
 
     table = TIMEOUT_ADVICE
 
     def __init__(self, state: State | None = None) -> None:
-        self.state: State = state or {}
+        self.state: State = state or _nothing()
 
     def add(self, event: Event, view: GroupView) -> Iterator[Row]:
-        day = event.at_ms // DAY_MS
-        if event.kind == "group_deleted" or (self.state and day > self.state["at_ms"] // DAY_MS):
-            yield from self.open_rows(view)
-        if event.kind == "group_deleted":
-            self.state.clear()
-        else:
-            self._count(event)
+        match event.kind:
+            case "session_stats":
+                yield from self._begin_day(event.at_ms, view)
+                self._count(event)
+            case "member_expired":
+                self._expire(event, view)
+            case "member_joined":
+                silence_ms = self._returned(event)
+                if silence_ms:
+                    yield from self._begin_day(event.at_ms, view)
+                    self._count_late(silence_ms)
+            case "group_deleted":
+                yield from self.open_rows(view)
+                self.state = _nothing()
 
     def open_rows(self, view: GroupView) -> Iterator[Row]:
         state = self.state
-        if not state:
-            return
+        if not state["session_timeout_ms"]:
+            return  # Without statistics it is not known for how long members were there.
+        late = {int(ms): count for ms, count in state["late"].items()}
         gaps = [state["gaps"].get(str(number), 0) for number in range(CLASSES)]
-        summed = {name: state[name] for name in ("longest_gap_ms", "member_ms", "session_timeout_ms")}
-        advice = recommend(gaps, **summed)
-        yield row(TIMEOUT_ADVICE, **view.key, at=us(state["at_ms"]), gaps=gaps, **summed, **advice._asdict())
+        longest_ms = max(state["longest_kept_ms"], state["longest_late_ms"])
+        silences = Silences(gaps, state["longest_kept_ms"], late, longest_ms, state["member_ms"])
+        yield row(
+            TIMEOUT_ADVICE,
+            **view.key,
+            at=us(state["at_ms"]),
+            session_timeout_ms=state["session_timeout_ms"],
+            **recommend(silences, state["session_timeout_ms"])._asdict(),
+            gaps=gaps,
+            longest_kept_ms=silences.longest_kept_ms,
+            late_ms=sorted(late),
+            late=[late[ms] for ms in sorted(late)],
+            longest_gap_ms=longest_ms,
+            member_ms=silences.member_ms,
+        )
+
+    def _begin_day(self, at_ms: int, view: GroupView) -> Iterator[Row]:
+        if self.state["at_ms"] and at_ms // DAY_MS > self.state["at_ms"] // DAY_MS:
+            yield from self.open_rows(view)
+        # Owners' clocks differ: a day that is over does not come again.
+        self.state["at_ms"] = max(self.state["at_ms"], at_ms)
 
     def _count(self, event: Event) -> None:
-        members = event.payload["members"]
-        state = self.state = self.state or {"gaps": {}, "longest_gap_ms": 0, "member_ms": 0, "at_ms": event.at_ms}
-        # Owners' clocks differ: a day that is over does not come again.
-        state["at_ms"] = max(state["at_ms"], event.at_ms)
+        members, state = event.payload["members"], self.state
         state["session_timeout_ms"] = max(session_ms for _, _, session_ms, *_ in members)
         for _, _, _, from_ms, longest_gap_ms, counted in members:
             state["member_ms"] += apart_ms(from_ms, event.at_ms)
-            state["longest_gap_ms"] = max(state["longest_gap_ms"], longest_gap_ms)
+            state["longest_kept_ms"] = max(state["longest_kept_ms"], longest_gap_ms)
             for number, count in counted:
                 # JSON's keys are text, so they are text from the beginning.
                 state["gaps"][str(number)] = state["gaps"].get(str(number), 0) + count
 
+    def _expire(self, event: Event, view: GroupView) -> None:
+        image = view.members.get(event.payload["member_id"])
+        if image is not None and ended_by_silence(event):
+            lost = self.state["lost"]
+            lost.setdefault(client_of(image), []).append([event.at_ms, image["session_timeout_ms"]])
+            for client in [each for each, ends in lost.items() if not any(_is_soon(end, event.at_ms) for end in ends)]:
+                del lost[client]
 
-def _shortest(gaps: Sequence[int], allowed: float, longest_gap_ms: int) -> int:
-    """The shortest timeout that no more than the allowed number of gaps exceed."""
-    exceeding = 0
-    for number in range(len(gaps) - 1, -1, -1):
-        exceeding += gaps[number]
-        if exceeding > allowed:
-            return min(class_end_ms(number) + 1, longest_gap_ms + 1)
-    return LEAST_MS
+    def _returned(self, event: Event) -> int:
+        """How long the client was silent that joins here, if its last member expired a moment ago; 0 otherwise."""
+        lost = self.state["lost"].pop(client_of(event.payload["member"]), [])
+        recent = [end for end in lost if _is_soon(end, event.at_ms)]
+        if not recent:
+            return 0
+        expired_ms, timeout_ms = recent.pop()
+        if recent:
+            self.state["lost"][client_of(event.payload["member"])] = recent
+        return int(timeout_ms) + max(1, apart_ms(expired_ms, event.at_ms))
+
+    def _count_late(self, silence_ms: int) -> None:
+        state = self.state
+        length = str(round_up(silence_ms))
+        state["late"][length] = state["late"].get(length, 0) + 1
+        state["longest_late_ms"] = max(state["longest_late_ms"], silence_ms)
 
 
-def _longer_than(gaps: Sequence[int], timeout_ms: int) -> int:
-    return sum(count for number, count in enumerate(gaps) if class_end_ms(number) > timeout_ms)
+def client_of(member: Mapping[str, Any]) -> str:
+    """What is the same for a client that comes back as another member: its instance id, or its name and its host."""
+    return member["group_instance_id"] or f"{member['client_id']}\n{member['host']}"
 
 
-def _round_up(timeout_ms: int) -> int:
+def ended_by_silence(event: Event) -> bool:
+    """Whether a member expired for its heartbeats, and not for a join or a sync that was late."""
+    return "session timeout" in event.reason
+
+
+def round_up(timeout_ms: int) -> int:
+    """To a number that people write: half a second, a second from ten on, five from a minute on."""
     step = 500 if timeout_ms < 10_000 else 1_000 if timeout_ms < 60_000 else 5_000
     return -(-timeout_ms // step) * step
+
+
+def _is_soon(end: list[int], at_ms: int) -> bool:
+    """Whether the time is soon after a session's end; `end` is that, and the session timeout."""
+    expired_ms, timeout_ms = end
+    return apart_ms(expired_ms, at_ms) <= max(SOON_MS, timeout_ms)
+
+
+def _nothing() -> State:
+    counted = dict.fromkeys(("longest_kept_ms", "longest_late_ms", "member_ms", "session_timeout_ms", "at_ms"), 0)
+    return {"gaps": {}, "late": {}, "lost": {}, **counted}

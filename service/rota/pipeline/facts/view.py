@@ -13,7 +13,7 @@ EMPTY, PREPARING, COMPLETING, STABLE, DEAD = "Empty", "PreparingRebalance", "Com
 class GroupView:
     """One group. `state` is plain JSON, so that it can be carried from one slice of the journal to the next."""
 
-    remembers: ClassVar[tuple[str, ...]] = ("group_instance_id",)
+    remembers: ClassVar[tuple[str, ...]] = ("group_instance_id", "client_id", "host", "session_timeout_ms")
     """What is kept of what a member says of itself; its metadata may be large."""
 
     def __init__(self, namespace: str, group_id: str, state: dict[str, Any] | None = None) -> None:
