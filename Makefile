@@ -92,7 +92,7 @@ $(BIN)/python:
 
 # The stamps are older than pyproject.toml when there is something to install.
 .venv/base.stamp: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[server,cli]'
 	@touch $@
 
 .venv/dev.stamp: pyproject.toml | $(BIN)/python

@@ -17,9 +17,9 @@ from tests.deploy.kubernetes import REPOSITORY
 
 LOCKS = REPOSITORY / "requirements"
 EXTRAS = {
-    "server": ("auth", "fencing", "grpc", "otel", "postgres", "redis"),
-    "pipeline": ("pipeline", "executor", "postgres"),
-    "executor": ("executor",),
+    "server": ("server", "store", "cli", "auth", "fencing", "grpc", "otel", "postgres", "redis"),
+    "pipeline": ("pipeline", "executor", "store", "cli", "postgres"),
+    "executor": ("executor", "store", "cli"),
     "release": ("release",),
 }
 IMAGE = {"python_version": "3.11", "python_full_version": "3.11.2", "platform_system": "Linux", "sys_platform": "linux"}

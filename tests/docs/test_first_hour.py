@@ -36,7 +36,7 @@ class Walk:
         self._address = f"127.0.0.1:{free_port()}"
         self._replaced = {DOCUMENTED_ADDRESS: self._address, DOCUMENTED_STORE: store}
         path = f"{put_curl_on_path(folder)}:{ENVIRONMENT / 'bin'}:{os.environ['PATH']}"
-        self._newcomer = Newcomer(folder / "installed")
+        self._newcomer = Newcomer(folder / "installed", ("server", "cli"))
         self._environment = {"PATH": path, "ROTA_HTTP": self._address, "ROTA_URL": f"http://{self._address}"}
         self._environment |= self._newcomer.environment
         # What the make that runs the tests was told is not for the newcomer's.

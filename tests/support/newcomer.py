@@ -1,11 +1,12 @@
-"""What a newcomer has: of all that the tests' environment holds, Python finds what `pip install rota` brings alone.
+"""A newcomer's environment: of all that the tests' environment holds, Python finds what rota and some extras bring.
 
 So a page that needs an extra fails here, as it would for a reader, unless it has had that extra installed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
@@ -30,26 +31,34 @@ sys.meta_path.insert(0, _Hidden)
 class Newcomer:
     """Processes that have `environment` see what is installed; `install` adds extras, for those that start then."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, extras: Iterable[str] = ()) -> None:
         self._folder = folder
         self._extras: set[str] = set()
+        self.distributions: set[str] = set()
         folder.mkdir()
         self.environment = {"PYTHONPATH": str(folder)}
-        self.install(())
+        self.install(extras)
 
     def install(self, extras: Iterable[str]) -> None:
         self._extras |= set(extras)
-        hidden = sorted(_modules() - _modules(_brought_by("rota", self._extras)))
+        self.distributions = _brought_by("rota", self._extras)
+        hidden = sorted(modules_of() - modules_of(self.distributions))
         (self._folder / "sitecustomize.py").write_text(_HIDE.format(names=hidden))
 
 
-def _modules(of: set[str] | None = None) -> set[str]:
+def modules_of(of: set[str] | None = None) -> set[str]:
     """The top-level modules of these distributions, or of all; a module that several share belongs to each of them."""
     return {
         module
-        for module, distributions in packages_distributions().items()
+        for module, distributions in _distributions_of_modules().items()
         if of is None or of & {canonicalize_name(name) for name in distributions}
     }
+
+
+@cache
+def _distributions_of_modules() -> Mapping[str, list[str]]:
+    """Reading the metadata of all packages takes half a second."""
+    return packages_distributions()
 
 
 def _brought_by(name: str, extras: Iterable[str]) -> set[str]:

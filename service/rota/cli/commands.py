@@ -25,6 +25,7 @@ app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # Rich drops what stands in brackets, defaults among them.
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in EXIT_MEANINGS.items()) + ".",
 )
@@ -88,9 +89,9 @@ def rota(
 @app.command()
 def version() -> None:
     """Print the release."""
-    from importlib.metadata import version as installed
+    from rota import __version__
 
-    print(installed("rota"))
+    print(__version__)
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import Any
 from typer.core import TyperGroup
 
 from rota.cli.exits import CommandFailed, Exit, exit_for
+from rota.cli.extras import missing_extra
 from rota.protocol.errors import RejectedRequest
 
 
@@ -51,6 +52,8 @@ def failure_of(error: BaseException) -> CommandFailed | None:
             return next((found for each in error.exceptions if (found := failure_of(each)) is not None), None)
         case RejectedRequest():
             return CommandFailed(error.detail, exit_for(error.code))
+        case ModuleNotFoundError() if missing := missing_extra(error):
+            return CommandFailed(missing)
         case BrokenPipeError():
             return CommandFailed("", Exit.OK)  # The reader of our output has seen enough.
         case OSError(filename=str() as name, strerror=str() as reason):

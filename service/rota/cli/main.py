@@ -22,7 +22,15 @@ def main() -> None:
 
 def _run() -> int:
     """The exit code of the command."""
-    from rota.cli.commands import command
+    try:
+        from rota.cli.commands import command
+    except ModuleNotFoundError as error:
+        from rota.cli.extras import missing_extra
+
+        if (missing := missing_extra(error)) is None:
+            raise
+        print(f"rota: {missing}", file=sys.stderr)
+        return 1
     from rota.cli.exits import CommandFailed
     from rota.observability.printable import printable
 

@@ -39,7 +39,7 @@ class ServeCommand(TyperCommand):
 
     @cached_property
     def _with_options(self) -> Any:
-        app = typer.Typer(add_completion=False)
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
         app.command()(_with_options_of_settings())
         return typer.main.get_command(app)
 

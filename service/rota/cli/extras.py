@@ -1,0 +1,22 @@
+"""The extras that commands need: `pip install rota` alone brings the SDK.
+
+It imports nothing but the standard library, so that it can report that everything else is missing.
+"""
+
+from __future__ import annotations
+
+MODULES = {
+    "cli": ("rich", "starlette", "typer", "uvicorn"),
+    "store": ("aiosqlite", "alembic", "platformdirs", "sqlalchemy"),
+    "server": ("fastapi", "httptools", "jinja2", "prometheus_client", "pydantic", "pydantic_settings", "uvloop"),
+}
+"""The modules that each extra brings. An extra that needs another one brings its modules, too."""
+
+
+def missing_extra(error: ModuleNotFoundError) -> str | None:
+    """The line to print where a command needs an extra that is not installed; None for any other missing module."""
+    module = (error.name or "").partition(".")[0]
+    for extra, modules in MODULES.items():
+        if module in modules:
+            return f"this command needs the extra `{extra}` ({module} is missing): pip install 'rota[{extra}]'"
+    return None

@@ -1,0 +1,82 @@
+"""The wheel, installed with its base dependencies into an environment that has nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.kubernetes import REPOSITORY
+from tests.processes.server import Server
+
+pytestmark = [pytest.mark.processes, pytest.mark.thorough]
+
+MOST_PACKAGES = 10
+MOST_BYTES = 15_000_000
+PYTHON = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+PROGRAM = REPOSITORY / "tests" / "client" / "sync_program.py"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    pip("wheel", "--no-deps", "--wheel-dir", folder, REPOSITORY)
+    (built,) = folder.glob("rota-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("installed")
+    pip("install", "--target", folder, wheel)
+    return folder
+
+
+def pip(*arguments: str | Path) -> None:
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *map(str, arguments)]
+    subprocess.run(command, check=True, timeout=300)
+
+
+def python(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the machine's Python without its own packages: only the standard library and the folder are there."""
+    command = [str(PYTHON), "-S", "-W", "error", *map(str, arguments)]
+    environment = {"PYTHONPATH": str(folder)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_light_install_is_small(installed: Path) -> None:
+    packages = sorted(path.name for path in installed.glob("*.dist-info"))
+    size = sum(path.stat().st_size for path in installed.rglob("*") if path.is_file())
+    print(f"{len(packages)} packages, {size / 1e6:.1f} MB: {', '.join(packages)}")
+
+    assert len(packages) <= MOST_PACKAGES
+    assert size <= MOST_BYTES
+
+
+def test_the_light_install_leads_and_works(installed: Path, shared_server: Server) -> None:
+    ran = python(installed, PROGRAM, shared_server.url)
+
+    assert ran.returncode == 0, ran.stderr
+    assert "holds 2" in ran.stdout
+
+
+def test_the_command_names_its_extra_in_a_light_install(installed: Path) -> None:
+    ran = python(installed, "-m", "rota", "groups", "list")
+
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == "rota: this command needs the extra `cli` (typer is missing): pip install 'rota[cli]'\n"
+
+
+def test_the_wheel_has_its_types_migrations_and_licences(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        said = Parser().parsestr(archive.read(metadata).decode())
+
+    assert {"rota/py.typed", "rota/client/sync.pyi", "rota/migrations/env.py", "pyspark_rota.py"} <= names
+    assert {"cli", "server", "grpc", "postgres"} <= set(said.get_all("Provides-Extra") or ())
+    assert said["License-Expression"] == "Apache-2.0"
