@@ -220,9 +220,9 @@ def metrics() -> str:
 
 def tables() -> str:
     """The tables that `rota pipeline` makes."""
-    from rota.pipeline.facts.causes import CAUSES
     from rota.pipeline.facts.outcomes import OUTCOMES
     from rota.pipeline.tables import BRONZE, CARRY, GOLD
+    from rota.protocol.causes import CAUSES
 
     parts = []
     for each in (BRONZE, *GOLD.values(), CARRY):

@@ -40,6 +40,7 @@ def a_group(group_id: str = "g", **changes: Any) -> GroupRow:
         state_since_ms=AT_MS,
         rebalance_reason="a member joined",
         rebalance_by="m-1",
+        rebalance_cause="member_joined",
         takeovers=2,
     )
     return replace(group, **changes)

@@ -27,6 +27,7 @@ GROUPS = st.builds(
     generation_id=NUMBERS,
     leader_id=st.none() | TEXT,
     rebalance_reason=TEXT,
+    rebalance_cause=TEXT,
 )
 MEMBERS = st.builds(
     a_member, NAMES, NAMES, st.integers(0, 3), group_instance_id=st.none() | TEXT, assignment=st.binary(max_size=8)

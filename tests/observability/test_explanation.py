@@ -167,7 +167,7 @@ def test_an_empty_group_and_one_that_is_not_there() -> None:
     nothing = explain(m.DescribeReply(group_id="g"), 0)
 
     assert empty.headline.startswith("Empty for 0 ms: it has no members.")
-    assert said(empty, "because") == ["The last rebalance: member m0 joined."]
+    assert said(empty, "because") == ["The last member went 0 ms ago: m0 left."]
     assert (nothing.mood, nothing.points) == (Mood.EMPTY, ())
 
 
@@ -180,6 +180,20 @@ def test_a_member_close_to_its_end_shows_in_a_stable_group() -> None:
 
     assert told.mood is Mood.WAITING
     assert said(told, "silent")[0].startswith("m1 was not heard for 8.0 s; it is removed at t")
+
+
+def test_a_group_whose_last_member_expired_names_the_expiry() -> None:
+    core = a_stable_group(members=1)
+    core.advance(SESSION_MS)
+    expired = f"member m0 expired: no heartbeat within its session timeout of {SESSION_MS} ms"
+
+    told = explained(core)
+    without_history = explain(core.ask(m.DescribeGroup(NAMESPACE, GROUP_ID)), core.now_ms)
+
+    assert said(told, "because") == [f"The last member went 0 ms ago: {expired}."]
+    assert said(told, "lately") == ["2 rebalances within 10 min: 1 × member joined, 1 × member expired."]
+    assert said(without_history, "because") == [f"The last member went: {expired}."]
+    assert story(core)[-1].cause == "member_expired"
 
 
 # --- generations --------------------------------------------------------------------------------------

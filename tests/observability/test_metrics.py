@@ -55,6 +55,13 @@ async def test_a_rebalance_is_counted_by_its_cause_and_both_its_phases_are_timed
     assert observed.value("rota_rebalance_duration_seconds_count", phase="sync") == 1
 
 
+async def test_a_group_that_becomes_empty_is_counted_by_the_cause(observed: Observed) -> None:
+    member_id = await a_stable_member(observed.coordinator)
+    await observed.coordinator.call(LeaveGroup("default", "g", (LeavingMember(member_id.member_id),)))
+
+    assert observed.value("rota_groups_emptied_total", cause="member_left") == 1
+
+
 async def test_a_changed_assignment_without_a_rebalance_is_not_timed(observed: Observed) -> None:
     joined = await a_stable_member(observed.coordinator)
 
@@ -140,6 +147,9 @@ def test_redis_has_no_state_before_it_was_asked() -> None:
         ("leader a joined again; client reason: the topics changed: docs 64 → 96", "topics_changed"),
         ("the topics changed: docs 64 → 96", "topics_changed"),
         ("member a joined; client reason: the topics changed", "member_joined"),
+        ("member a expired: b-0c5e joined", "member_joined"),
+        ("the topics changed", "topics_changed"),
+        ("the store went back: no generation up to 7 is granted", "generation_raised"),
         ("member a changed its metadata", "metadata_changed"),
         ("member a changed its metadata while the assignment was awaited", "metadata_changed"),
         ("leader a could not assign: out of ideas", "assignment_failed"),
@@ -149,8 +159,23 @@ def test_redis_has_no_state_before_it_was_asked() -> None:
         ("something of a later release", "other"),
     ],
 )
-def test_the_reason_of_a_rebalance_has_a_cause(reason: str, cause: str) -> None:
-    assert rebalance_cause(reason) == cause
+def test_a_sentence_of_a_release_without_codes_has_a_cause(reason: str, cause: str) -> None:
+    assert rebalance_cause(reason, {}) == cause
+
+
+def test_the_code_beside_a_sentence_is_the_cause() -> None:
+    spoofed = "member a expired: no heartbeat within its session timeout of 10 ms"
+
+    assert rebalance_cause(spoofed, {"cause": "member_joined"}) == "member_joined"
+    assert rebalance_cause("", {"cause": "a_code_of_a_later_release"}) == "a_code_of_a_later_release"
+
+
+@pytest.mark.parametrize(
+    ("last_gone", "cause"),
+    [("member_expired", "member_expired"), ("member_left", "member_left"), ("member_fenced", "other"), ("", "other")],
+)
+def test_an_old_line_of_an_empty_group_has_the_cause_of_the_last_departure(last_gone: str, cause: str) -> None:
+    assert rebalance_cause("nobody is left", {}, last_gone) == cause
 
 
 def test_a_dropped_shard_has_a_cause() -> None:

@@ -154,15 +154,15 @@ def causes(steps_of_group: Iterable[Step]) -> Counter[tuple[int, str]]:
 def _cause(line: Line, moment: list[Line], found: Seen) -> str:
     last = moment[-1].kind if moment else ""
     if any(each.kind == "member_fenced" for each in moment[-2:]):
-        return "static member returned"
+        return "static_member_returned"
     if last in ("", "member_updated") and found.state == STABLE and json.loads(line.payload)["by"] == found.leader_id:
         # A leader that joins again as it was has no line of its own, nor has one that assigns to somebody who is gone.
-        if "client reason: the topics changed" in line.reason:
-            return "topics changed"
-        return "assignment out of date" if "assigned to" in line.reason else "leader joined again"
+        if "assigned to" in line.reason:
+            return "assignment_outdated"
+        return "topics_changed" if "; client reason: the topics changed" in line.reason else "leader_rejoined"
     if last == "member_expired":
-        return "sync too late" if "did not sync" in moment[-1].reason else "session expired"
-    return "metadata changed" if last == "member_updated" else last.replace("_", " ")
+        return "sync_timeout" if "did not sync" in moment[-1].reason else "member_expired"
+    return "metadata_changed" if last == "member_updated" else last
 
 
 def _interruption(former: Line | None) -> str:

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rota.pipeline.events import Line
-from rota.pipeline.facts.causes import CAUSES, UNKNOWN
 from rota.pipeline.facts.fact import Row
 from rota.pipeline.fold import CARRIED, GroupFold, Key, fold_lines
 from rota.pipeline.tables import GOLD
+from rota.protocol.causes import CAUSES, Cause
 from tests.pipeline.journals import ordered, simulated, simulated_units
 
 SEEDS = (1, 2, 3, 5)
@@ -77,7 +77,7 @@ def test_every_rebalance_has_a_cause_that_is_a_known_word(seed: int) -> None:
     causes = Counter(row.values[at] for row in all_rows(seed) if row.table == "rebalances")
 
     assert causes.total() > 5
-    assert causes.keys() <= CAUSES.keys() - {UNKNOWN}
+    assert causes.keys() <= CAUSES.keys() - {Cause.OTHER}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -126,7 +126,7 @@ def took(from_ms: int | None, to_ms: int | None) -> int | None:
 @pytest.mark.parametrize("seed", ENDINGS)
 def test_rebalances_began_for_what_the_line_before_says(seed: int) -> None:
     for told, of_group in zip(facts(seed), oracle.steps(ordered(simulated(seed))), strict=True):
-        rows = [row for row in told["rebalances"] if row["cause"] != REASSIGNED]
+        rows = [row for row in told["rebalances"] if row["outcome"] != REASSIGNED]
         assert Counter((row["started_at"] // 1000, row["cause"]) for row in rows) == oracle.causes(of_group)
 
 

@@ -18,7 +18,6 @@ import pytest
 from rota.pipeline.audit import audit
 from rota.pipeline.bronze import Ingest
 from rota.pipeline.events import Line, lines_of
-from rota.pipeline.facts.causes import CAUSES, UNKNOWN
 from rota.pipeline.failures import LinesMissing
 from rota.pipeline.fold import fold_lines
 from rota.pipeline.gold import refresh
@@ -28,6 +27,7 @@ from rota.pipeline.lake import Lake
 from rota.pipeline.positions import spans_between
 from rota.pipeline.report import make_report
 from rota.pipeline.tables import FOLDED, GOLD
+from rota.protocol.causes import CAUSES, Cause
 from rota.workload.writing import COLUMNS
 from tests.faults.load import Crowd, Load
 from tests.pipeline.journals import ordered
@@ -193,7 +193,7 @@ def check_a_real_run(spark: SparkSession, store_url: str, folder: Path) -> None:
         with_all = examine(spark, store_url, folder / "tampered")
 
     assert as_written.findings == ()
-    assert as_written.causes.keys() <= CAUSES.keys() - {UNKNOWN}
+    assert as_written.causes.keys() <= CAUSES.keys() - {Cause.OTHER}
     assert sum(as_written.causes.values()) >= len(list(of_kind(lines, "rebalance_started"))) >= 2
     assert [each for each in apart if not each.is_named_in(with_all.findings)] == []
     assert list(findings_of(read(store_url))) == []
@@ -216,8 +216,8 @@ def test_a_demo_in_which_the_leader_is_killed(spark: SparkSession, processes: Pr
     found = causes(lines)
     assert list(findings_of(lines)) == []
     assert found.total() >= 3
-    assert found.keys() <= CAUSES.keys() - {UNKNOWN}
-    assert "session expired" in found
+    assert found.keys() <= CAUSES.keys() - {Cause.OTHER}
+    assert "member_expired" in found
     check_a_real_run(spark, server.store_url, tmp_path)
 
 
@@ -230,7 +230,7 @@ async def test_a_server_that_is_killed_while_members_come_and_go(processes: Proc
     found = causes(lines)
     assert list(findings_of(lines)) == []
     assert found.total() > 5
-    assert found.keys() <= CAUSES.keys() - {UNKNOWN}
+    assert found.keys() <= CAUSES.keys() - {Cause.OTHER}
     assert len({line.epoch for line in lines}) > 3
 
 
@@ -255,5 +255,5 @@ async def test_a_fleet_in_which_replicas_are_killed_while_members_come_and_go(
     owners = [row.values[_FROM] for _, _, rows in fold_lines(lines) for row in rows if row.table == "failovers"]
     assert list(findings_of(lines)) == []
     assert found.total() > 5
-    assert found.keys() <= CAUSES.keys() - {UNKNOWN}
+    assert found.keys() <= CAUSES.keys() - {Cause.OTHER}
     assert len({owner for owner in owners if owner}) >= 3

@@ -14,7 +14,6 @@ import pytest
 from rota.pipeline.advisor import ACTUAL, STRATEGIES, advise
 from rota.pipeline.audit import audit
 from rota.pipeline.bronze import Ingest
-from rota.pipeline.facts.causes import CAUSES
 from rota.pipeline.frames import opened
 from rota.pipeline.gold import refresh
 from rota.pipeline.journal import open_journal
@@ -22,6 +21,7 @@ from rota.pipeline.lake import Lake
 from rota.pipeline.report import make_report
 from rota.pipeline.timeouts import advise_timeouts
 from rota.pipeline.upkeep import compact_lake
+from rota.protocol.causes import CAUSES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

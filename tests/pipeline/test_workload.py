@@ -12,10 +12,10 @@ import pytest
 
 from rota.pipeline.advisor import ACTUAL, STRATEGIES, replays
 from rota.pipeline.events import Line
-from rota.pipeline.facts.causes import CAUSES, UNKNOWN
 from rota.pipeline.fold import fold_lines
 from rota.pipeline.invariants import findings_of
 from rota.pipeline.tables import ADVISOR, GOLD
+from rota.protocol.causes import CAUSES, Cause
 from rota.replica.ports import StoreRefused
 from rota.storage.verify import verify
 from rota.workload.fleet import HOUR_MS, draw_group
@@ -45,8 +45,8 @@ def test_a_generated_history_keeps_the_promises_and_has_troubles_of_many_kinds()
 
     causes = Counter(row["cause"] for row in rows_of(lines, "rebalances"))
     assert list(findings_of(ordered(lines))) == []
-    assert causes.keys() <= CAUSES.keys() - {UNKNOWN}
-    assert {"member joined", "member left", "session expired", "metadata changed"} <= causes.keys()
+    assert causes.keys() <= CAUSES.keys() - {Cause.OTHER}
+    assert {"member_joined", "member_left", "member_expired", "metadata_changed"} <= causes.keys()
     assert rows_of(lines, "heartbeats")
     assert [line.seq for line in lines] == list(range(1, len(lines) + 1))
 

@@ -32,6 +32,8 @@ from rota.group.records import (
 from rota.group.result import Result
 from rota.group.rows import RowChanges
 from rota.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE
+from rota.group.trigger import Trigger
+from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import FenceReply, SyncGroup
 from tests.sim.registry import Patch, mutant
@@ -81,10 +83,31 @@ def static_members_go_at_the_rebalance_timeout(patch: Patch) -> None:
         for member in [member for member in group.members.values() if not member.joined]:
             rebalance.drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
             why = "did not rejoin within the rebalance timeout"
-            apply.record(result, group, MemberExpired(member.member_id, member.image.group_instance_id, why))
+            apply.record(
+                result,
+                group,
+                MemberExpired(member.member_id, member.image.group_instance_id, why, Cause.MEMBER_EXPIRED),
+            )
         original(result, group)
 
     patch(rebalance, "complete_join", complete_join)
+
+
+@mutant
+def a_group_without_members_was_always_left(patch: Patch) -> None:
+    """S21 (D6): a group whose last member expired in a join phase has the cause of a leave."""
+    patch(rebalance, "trigger_of", lambda gone: Trigger(Cause.MEMBER_LEFT, "nobody is left"))
+
+
+@mutant
+def each_rebalance_has_the_cause_of_a_join(patch: Patch) -> None:
+    """S21: a rebalance after a departure has the cause of a join."""
+    original = rebalance.start_rebalance
+
+    def start(result: Result, group: Any, limits: Any, trigger: Trigger) -> None:
+        original(result, group, limits, trigger._replace(cause=Cause.MEMBER_JOINED))
+
+    patch(leave, "start_rebalance", start)
 
 
 @mutant
@@ -414,11 +437,11 @@ def static_replacement_in_completing(patch: Patch) -> None:
     """S16 (KAFKA-9801): a static member comes back while the leader assigns to its old id, and no rebalance follows."""
     original = rebalance.start_rebalance
 
-    def start(result: Result, group: Any, limits: Any, reason: str, by: str) -> None:
-        if group.state is not COMPLETING_REBALANCE or not reason.startswith("static member"):
-            original(result, group, limits, reason, by)
+    def start(result: Result, group: Any, limits: Any, trigger: Trigger) -> None:
+        if group.state is not COMPLETING_REBALANCE or trigger.cause is not Cause.STATIC_MEMBER_RETURNED:
+            original(result, group, limits, trigger)
             return
-        member = group.members[by]
+        member = group.members[trigger.by]
         result.reply(member.join_call, rebalance.join_reply(group, member))
         member.join_call = None
         member.joined = False

@@ -57,6 +57,7 @@ REPLIES: list[m.Reply] = [
         pending_members=1,
         rebalance_reason="member joined",
         rebalance_by="m-1",
+        rebalance_cause="member_joined",
         state_since_ms=5,
         phase_deadline_ms=9,
     ),

@@ -237,6 +237,7 @@ def _print_description(group: DescribeReply) -> None:
         "protocol": f"{group.protocol_name} of type {group.protocol_type}" if group.protocol_name else None,
         "leader": group.leader_id,
         "last rebalance": why(group.rebalance_reason, group.rebalance_by),
+        "cause": group.rebalance_cause,
         "pending ids": group.pending_members or None,
     }
     print_table([[f"{name}:", value] for name, value in facts.items() if value not in (None, "")])

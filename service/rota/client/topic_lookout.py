@@ -20,6 +20,7 @@ from rota.client.topics_watch import TopicsWatch
 from rota.membership import Membership, State
 from rota.membership import events as core
 from rota.protocol.messages import DescribeGroup, DescribeReply
+from rota.protocol.texts import TOPICS_CHANGED
 from rota.types import TopicFacts
 from rota.types.registry import SERVER_PREFIX
 from rota.types.topic_facts import tell_changes
@@ -154,7 +155,7 @@ class TopicLookout:
             dealt = self._own_assignment() or await self._read_assignment()
             listing = await self._list()
         selected = self._selection.among(listing.topics if listing is not None else ())
-        self._take(selected, f"the topics changed{self._told(dealt, selected, listing)}")
+        self._take(selected, f"{TOPICS_CHANGED}{self._told(dealt, selected, listing)}")
         is_in_line = await self._follow_topics(dealt, listing)
         if is_in_line and listing is not None and self._watch is not None:
             self._watch.note(listing.version)
@@ -300,7 +301,7 @@ class TopicLookout:
             self._driver.wake.set()
         else:
             told = "" if dealt.topics is None else tell_changes(dealt.topics, topics)
-            self._driver.rejoin(f"the topics changed: {told}" if told else "the topics changed")
+            self._driver.rejoin(f"{TOPICS_CHANGED}: {told}" if told else TOPICS_CHANGED)
         return True
 
     def _holds(self) -> bool:

@@ -40,6 +40,7 @@ from rota.group.state import (
     Group,
     GroupState,
 )
+from rota.group.trigger import trigger_of
 
 
 def apply(group: Group, record: Record, at_ms: int) -> None:
@@ -56,9 +57,14 @@ def record(result: Result, group: Group, fact: Record) -> None:
 def _rebalance_started(group: Group, record: RebalanceStarted, at_ms: int) -> None:
     group.initial = group.state is EMPTY
     group.move_to(PREPARING_REBALANCE, at_ms)
+    _note_trigger(group, record)
+    group.rebalance_started_ms = at_ms
+
+
+def _note_trigger(group: Group, record: RebalanceStarted | GroupEmptied) -> None:
+    group.rebalance_cause = record.cause
     group.rebalance_reason = record.reason
     group.rebalance_by = record.by
-    group.rebalance_started_ms = at_ms
 
 
 def _member_joined(group: Group, record: MemberJoined, _at_ms: int) -> None:
@@ -77,10 +83,15 @@ def _member_updated(group: Group, record: MemberUpdated, _at_ms: int) -> None:
 
 def _member_gone(group: Group, record: MemberGone, _at_ms: int) -> None:
     member = group.dismiss(record.member_id)
+    if not group.members:
+        group.last_gone = record
     if member.settled is not None:
         group.dirty_members[record.member_id] = None
         # It is gone for good, so whoever loads the group must let the others agree anew.
         group.settle(PREPARING_REBALANCE)
+        if record.cause and not any(other.settled for other in group.members.values()):
+            # A new owner finds no member, only the row: it must say how the last one went.
+            group.settle_trigger(*trigger_of(record))
 
 
 def _member_fenced(group: Group, record: MemberFenced, _at_ms: int) -> None:
@@ -202,6 +213,9 @@ def _group_emptied(group: Group, record: GroupEmptied, at_ms: int) -> None:
     group.leader_id = group.generation_leader_id = None
     group.initial = False
     group.fenced_reported.clear()
+    if record.cause:
+        # A release without codes did not note why the group became empty: its rows do not say so either.
+        _note_trigger(group, record)
     group.settle(EMPTY)
 
 

@@ -42,6 +42,7 @@ def describe_group(group: Group | None, request: DescribeGroup) -> DescribeReply
         pending_members=len(group.pending),
         rebalance_reason=group.rebalance_reason,
         rebalance_by=group.rebalance_by,
+        rebalance_cause=group.rebalance_cause,
         state_since_ms=group.state_since_ms,
         phase_deadline_ms=_phase_deadline_ms(group),
     )

@@ -8,6 +8,8 @@ from rota.group.records import MemberExpired
 from rota.group.result import Result, Timer, TimerKind
 from rota.group.sessions import member_to_expire, report_gaps
 from rota.group.state import PREPARING_REBALANCE, Group, Member
+from rota.group.trigger import Trigger, trigger_of
+from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 
@@ -34,19 +36,20 @@ def _expire(result: Result, group: Group, member: Member, limits: Limits) -> Non
     silent = f"no heartbeat within its session timeout of {member.image.session_timeout_ms} ms"
     drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
     report_gaps(result, group, (member,))
-    record(result, group, MemberExpired(member_id, instance_id, silent))
-    _after_expiry(result, group, limits, f"member {member_id} expired: {silent}", member_id)
+    gone = MemberExpired(member_id, instance_id, silent, Cause.MEMBER_EXPIRED)
+    record(result, group, gone)
+    _after_expiry(result, group, limits, trigger_of(gone))
 
 
-def _after_expiry(result: Result, group: Group, limits: Limits, reason: str, by: str) -> None:
+def _after_expiry(result: Result, group: Group, limits: Limits, trigger: Trigger) -> None:
     """Unlike a leave, an expiry may end the initial delay early: so does Kafka."""
     if group.state is PREPARING_REBALANCE:
         if group.all_joined():
             complete_join(result, group)
     elif group.members:
-        start_rebalance(result, group, limits, reason, by)
+        start_rebalance(result, group, limits, trigger)
     else:
-        empty_group(result, group, reason)
+        empty_group(result, group, trigger)
 
 
 def _on_pending_timer(result: Result, group: Group, timer: Timer) -> None:
@@ -66,9 +69,10 @@ def _on_sync_timer(result: Result, group: Group, timer: Timer, limits: Limits) -
     for member_id in late:
         member = group.members[member_id]
         drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
-        gone = MemberExpired(member_id, member.image.group_instance_id, "did not sync within the rebalance timeout")
-        record(result, group, gone)
+        why, instance_id = "did not sync within the rebalance timeout", member.image.group_instance_id
+        record(result, group, MemberExpired(member_id, instance_id, why, Cause.SYNC_TIMEOUT))
     if not late:
         return
     reason = f"{len(late)} of the members did not sync within the rebalance timeout"
-    _after_expiry(result, group, limits, reason, late[0] if len(late) == 1 else "")
+    by = late[0] if len(late) == 1 else ""
+    _after_expiry(result, group, limits, Trigger(Cause.SYNC_TIMEOUT, reason, by))

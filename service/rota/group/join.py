@@ -19,10 +19,13 @@ from rota.group.result import Result, TimerKind
 from rota.group.rows import MemberImage
 from rota.group.sessions import start_session, stop_session
 from rota.group.state import EMPTY, PREPARING_REBALANCE, STABLE, Group, GroupState, Member
+from rota.group.trigger import Trigger
+from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import LAST_TAKEOVER
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, JoinReply
+from rota.protocol.texts import is_of_topics
 from rota.types import why_not_assigned
 
 MOST_GENERATIONS_AHEAD = 10_000
@@ -121,7 +124,8 @@ def _lose_place(result: Result, group: Group, member_id: str) -> None:
     member = group.members.get(member_id)
     if member is not None:
         drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
-        record(result, group, MemberRemoved(member_id, member.image.group_instance_id, "the group is full"))
+        instance_id = member.image.group_instance_id
+        record(result, group, MemberRemoved(member_id, instance_id, "the group is full", Cause.GROUP_FULL))
 
 
 def unpark_join(result: Result, group: Group, member: Member, *, answer: bool) -> None:
@@ -162,8 +166,8 @@ def _add_member(result: Result, group: Group, request: JoinGroup, member_id: str
     _park(result, group, group.members[member_id], call)
     if group.state is PREPARING_REBALANCE and group.initial:
         group.newcomer_arrived = True
-    reason = _with_client_reason(f"member {member_id} joined", request)
-    rebalance_or_complete(result, group, limits, reason, member_id)
+    trigger = _trigger(Cause.MEMBER_JOINED, f"member {member_id} joined", request, member_id)
+    rebalance_or_complete(result, group, limits, trigger)
 
 
 def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, call: int, limits: Limits) -> None:
@@ -171,16 +175,18 @@ def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, ca
     changed = member.image.protocols != request.protocols
     match group.state:
         case GroupState.PREPARING_REBALANCE:
-            reason = ""
+            cause, reason = Cause.OTHER, ""
         case GroupState.COMPLETING_REBALANCE if changed:
+            cause = Cause.METADATA_CHANGED
             reason = f"member {member.member_id} changed its metadata while the assignment was awaited"
         case GroupState.COMPLETING_REBALANCE:
             result.reply(call, join_reply(group, member))
             return
         case GroupState.STABLE if group.is_leader(member.member_id):
+            cause = Cause.TOPICS_CHANGED if is_of_topics(request.reason) else Cause.LEADER_REJOINED
             reason = f"leader {member.member_id} joined again"
         case GroupState.STABLE if changed:
-            reason = f"member {member.member_id} changed its metadata"
+            cause, reason = Cause.METADATA_CHANGED, f"member {member.member_id} changed its metadata"
         case GroupState.STABLE:
             result.reply(call, join_reply(group, member))
             return
@@ -188,7 +194,7 @@ def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, ca
             raise AssertionError(f"a group with members cannot be {state}")
     _update(result, group, member, request, settle=False)
     _park(result, group, member, call)
-    rebalance_or_complete(result, group, limits, _with_client_reason(reason, request), member.member_id)
+    rebalance_or_complete(result, group, limits, _trigger(cause, reason, request, member.member_id))
 
 
 def _replace_static_member(
@@ -225,7 +231,8 @@ def _replace_static_member(
     if group.state is PREPARING_REBALANCE:
         maybe_complete_join(result, group)
     else:
-        start_rebalance(result, group, limits, _with_client_reason(reason, request), member.member_id)
+        trigger = _trigger(Cause.STATIC_MEMBER_RETURNED, reason, request, member.member_id)
+        start_rebalance(result, group, limits, trigger)
 
 
 def _keeps_others(group: Group, member: Member, request: JoinGroup) -> bool:
@@ -285,5 +292,5 @@ def _image(request: JoinGroup, member_id: str, group_instance_id: str | None, fo
     )
 
 
-def _with_client_reason(reason: str, request: JoinGroup) -> str:
-    return f"{reason}; client reason: {request.reason}" if request.reason else reason
+def _trigger(cause: Cause, reason: str, request: JoinGroup, member_id: str) -> Trigger:
+    return Trigger(cause, f"{reason}; client reason: {request.reason}" if request.reason else reason, member_id)

@@ -12,6 +12,7 @@ from typing import Any
 
 from rota.group import records as r
 from rota.group.rows import MemberImage
+from rota.protocol.causes import Cause
 from rota.protocol.messages import Protocol
 
 RECORD_KINDS: dict[str, type[Any]] = {
@@ -109,6 +110,7 @@ def _base64(value: bytes) -> str:
 _ENCODERS: dict[type, Callable[[Any], Any]] = {
     bytes: _base64,
     tuple: _encode_all,
+    Cause: str,
     MemberImage: encode_image,
     r.CommittedOffset: _encode_offset,
 }

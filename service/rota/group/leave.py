@@ -9,6 +9,8 @@ from rota.group.records import MemberLeft, MemberRemoved
 from rota.group.result import Result
 from rota.group.sessions import report_gaps
 from rota.group.state import EMPTY, PREPARING_REBALANCE, Group, Member
+from rota.group.trigger import Trigger
+from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import LeaveGroup, LeaveReply, LeavingMember, LeftMember
@@ -63,17 +65,21 @@ def _dismiss(result: Result, group: Group, member_id: str, reason: str, *, by_ad
     drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
     report_gaps(result, group, (member,))
     departure = MemberRemoved if by_admin else MemberLeft
-    record(result, group, departure(member_id, member.image.group_instance_id, reason))
+    record(result, group, departure(member_id, member.image.group_instance_id, reason, _cause(by_admin=by_admin)))
+
+
+def _cause(*, by_admin: bool) -> Cause:
+    return Cause.MEMBER_REMOVED if by_admin else Cause.MEMBER_LEFT
 
 
 def _after_departure(result: Result, group: Group, limits: Limits, gone: list[str], *, by_admin: bool) -> None:
     verb = "was removed" if by_admin else "left"
     reason = f"{', '.join(gone[:3])}{' and others' if len(gone) > 3 else ''} {verb}"
-    by = gone[0] if len(gone) == 1 else ""
+    trigger = Trigger(_cause(by_admin=by_admin), reason, gone[0] if len(gone) == 1 else "")
     if group.state is PREPARING_REBALANCE:
         maybe_complete_join(result, group)
     elif group.members:
-        start_rebalance(result, group, limits, reason, by)
+        start_rebalance(result, group, limits, trigger)
     else:
         assert group.state is not EMPTY
-        empty_group(result, group, reason)
+        empty_group(result, group, trigger)

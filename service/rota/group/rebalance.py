@@ -15,6 +15,8 @@ from rota.group.records import (
 from rota.group.result import Result, TimerKind
 from rota.group.sessions import start_session
 from rota.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
+from rota.group.trigger import Trigger, trigger_of
+from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import HeartbeatReply, JoinedMember, JoinReply, RebalanceGroup, RebalanceReply, SyncReply
@@ -24,22 +26,22 @@ LEADERLESS_WAIT_MS = 100
 """How often a group that nobody can lead is looked at, at most: its members may have joined with no timeout at all."""
 
 
-def rebalance_or_complete(result: Result, group: Group, limits: Limits, reason: str, by: str) -> None:
+def rebalance_or_complete(result: Result, group: Group, limits: Limits, trigger: Trigger) -> None:
     """After somebody joined or went: start a join phase, or see whether the running one is over."""
     if group.state is PREPARING_REBALANCE:
         maybe_complete_join(result, group)
     else:
-        start_rebalance(result, group, limits, reason, by)
+        start_rebalance(result, group, limits, trigger)
 
 
 def start_rebalance(
-    result: Result, group: Group, limits: Limits, reason: str, by: str, parked_syncs: SyncReply | None = None
+    result: Result, group: Group, limits: Limits, trigger: Trigger, parked_syncs: SyncReply | None = None
 ) -> None:
     """Enter the join phase. From Empty it lasts the initial delay, so that a fleet starts in one generation."""
-    fail_parked_syncs(result, group, parked_syncs or SyncReply(REBALANCE_IN_PROGRESS, detail=reason))
+    fail_parked_syncs(result, group, parked_syncs or SyncReply(REBALANCE_IN_PROGRESS, detail=trigger.reason))
     group.sync_deadline_ms = None
-    record(result, group, RebalanceStarted(reason, by, group.state.value))
-    result.reason = reason
+    record(result, group, RebalanceStarted(trigger.reason, trigger.by, group.state.value, trigger.cause))
+    result.reason = trigger.reason
     release_heartbeats(result, group)
     if group.initial:
         _start_initial_delay(result, group, limits)
@@ -62,10 +64,12 @@ def force_rebalance(result: Result, group: Group, request: RebalanceGroup, call:
         result.reply(call, RebalanceReply(ErrorCode.INVALID_REQUEST, "the group has no leader"))
         return
     asked = f"leader {leader_id} was asked to step down" if request.step_down else "a rebalance was asked for"
+    cause = Cause.STEP_DOWN if request.step_down else Cause.REQUESTED
     if request.step_down:
         group.passed_over = leader_id
     if group.state is not PREPARING_REBALANCE:
-        start_rebalance(result, group, limits, f"{asked}: {request.reason}" if request.reason else asked, "")
+        reason = f"{asked}: {request.reason}" if request.reason else asked
+        start_rebalance(result, group, limits, Trigger(cause, reason))
     result.reply(call, RebalanceReply(generation_id=group.generation_id))
 
 
@@ -83,7 +87,7 @@ def raise_generation(
     """
     record(result, group, GenerationRaised(generation_id, group.generation_id, lost, reason))
     if group.state in (STABLE, COMPLETING_REBALANCE):
-        start_rebalance(result, group, limits, reason, "")
+        start_rebalance(result, group, limits, Trigger(Cause.GENERATION_RAISED, reason))
 
 
 def maybe_complete_join(result: Result, group: Group) -> None:
@@ -111,9 +115,10 @@ def complete_join(result: Result, group: Group) -> None:
     group.join_deadline_ms = None
     for member in [m for m in group.members.values() if not m.joined and m.image.group_instance_id is None]:
         drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
-        record(result, group, MemberExpired(member.member_id, None, "did not rejoin within the rebalance timeout"))
+        late = "did not rejoin within the rebalance timeout"
+        record(result, group, MemberExpired(member.member_id, None, late, Cause.MEMBER_EXPIRED))
     if not group.members:
-        empty_group(result, group, "nobody is left")
+        empty_group(result, group, _last_departure(group))
     elif (leader_id := _joined_leader(group)) is None:
         # Only static members remain and none is here: wait until they come or their sessions end.
         _set_join_timer(result, group, max(group.rebalance_timeout_ms(), LEADERLESS_WAIT_MS))
@@ -121,13 +126,21 @@ def complete_join(result: Result, group: Group) -> None:
         _complete_generation(result, group, leader_id)
 
 
-def empty_group(result: Result, group: Group, reason: str) -> None:
+def _last_departure(group: Group) -> Trigger:
+    """How the last member went. A new owner has not seen it go: the group's row says it."""
+    if group.last_gone is not None:
+        return trigger_of(group.last_gone)
+    reason = group.rebalance_reason or "no member is left"
+    return Trigger(group.rebalance_cause or Cause.OTHER, reason, group.rebalance_by)
+
+
+def empty_group(result: Result, group: Group, trigger: Trigger) -> None:
     """The last member is gone. The generation moves on, so that nothing of the old one is ever current again."""
     group.join_deadline_ms = None
     group.sync_deadline_ms = None
     group.pending_sync.clear()
-    record(result, group, GroupEmptied(group.generation_id + 1, reason))
-    result.reason = reason
+    record(result, group, GroupEmptied(group.generation_id + 1, trigger.reason, trigger.cause, trigger.by))
+    result.reason = trigger.reason
 
 
 def join_reply(group: Group, member: Member, *, skip_assignment: bool = False) -> JoinReply:
@@ -237,10 +250,12 @@ def _complete_generation(result: Result, group: Group, leader_id: str) -> None:
             started_at_ms=group.rebalance_started_ms,
             reason=group.rebalance_reason,
             by=group.rebalance_by,
+            cause=group.rebalance_cause,
         ),
     )
     if former_leader_id != leader_id:
-        record(result, group, LeaderChanged(former_leader_id or "", leader_id, group.rebalance_reason))
+        reason, cause = group.rebalance_reason, group.rebalance_cause
+        record(result, group, LeaderChanged(former_leader_id or "", leader_id, reason, cause))
     assert group.state is COMPLETING_REBALANCE
     _answer_joins(result, group)
     group.sync_deadline_ms = result.now_ms + group.rebalance_timeout_ms()

@@ -20,6 +20,9 @@ class RebalanceStarted:
     reason: str
     by: str
     from_state: str
+    cause: str = ""
+    """A code of `rota.protocol.causes`, as in each record that has this field. Empty in lines of releases that wrote
+    none, and of replicas of the release before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ class MemberLeft:
     member_id: str
     group_instance_id: str | None
     reason: str
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class MemberExpired:
     member_id: str
     group_instance_id: str | None
     reason: str
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ class MemberRemoved:
     member_id: str
     group_instance_id: str | None
     reason: str
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,7 @@ class GenerationCompleted:
     started_at_ms: int
     reason: str
     by: str
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,7 @@ class LeaderChanged:
     former_leader_id: str
     leader_id: str
     reason: str
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +223,13 @@ class GenerationRaised:
 
 @dataclass(frozen=True, slots=True)
 class GroupEmptied:
+    """The last member is gone. `by` is that member, empty where the sentence counts several."""
+
     kind: ClassVar[str] = "group_emptied"
     generation_id: int
     reason: str
+    cause: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,8 @@ class GroupRow:
     rebalance_by: str
     takeovers: int = 0
     """How many static members of this generation another member id has taken over since it began."""
+    rebalance_cause: str = ""
+    """The code beside `rebalance_reason`; empty in rows of releases that wrote none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,7 @@ class ShardState:
         group.protocol_name = row.protocol_name
         group.rebalance_reason = row.rebalance_reason
         group.rebalance_by = row.rebalance_by
+        group.rebalance_cause = row.rebalance_cause
 
 
 def _group_rows(group: Group, changes: RowChanges) -> None:

@@ -30,6 +30,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from rota.group.gaps import GapCount
+from rota.group.records import MemberGone
 from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow
 from rota.protocol.fencing_token import LAST_TAKEOVER, fencing_token
 
@@ -135,6 +136,7 @@ class Group:
         "join_generation_id",
         "join_remaining_ms",
         "joined_count",
+        "last_gone",
         "leader_id",
         "members",
         "namespace",
@@ -147,6 +149,7 @@ class Group:
         "protocol_name",
         "protocol_type",
         "rebalance_by",
+        "rebalance_cause",
         "rebalance_reason",
         "rebalance_started_ms",
         "settled",
@@ -175,6 +178,7 @@ class Group:
         self.state_since_ms = 0
         self.rebalance_reason = ""
         self.rebalance_by = ""
+        self.rebalance_cause = ""
         self.settled: GroupRow | None = None
         """What the store says of this group; None while it knows nothing of it."""
         self.members: dict[str, Member] = {}
@@ -189,6 +193,8 @@ class Group:
         self.dirty_members: dict[str, None] = {}
         self.dirty_offsets: dict[tuple[str, int], None] = {}
         # Soft from here on.
+        self.last_gone: MemberGone | None = None
+        """How the last member went, of a group without members: it may be Empty only later."""
         self.rebalance_started_ms = 0
         self.pending: dict[str, int] = {}
         """Ids given out but not yet used, with the time when each is void."""
@@ -342,8 +348,14 @@ class Group:
             rebalance_reason=self.rebalance_reason,
             rebalance_by=self.rebalance_by,
             takeovers=self.takeovers,
+            rebalance_cause=self.rebalance_cause,
         )
         self.dirty = True
+
+    def settle_trigger(self, cause: str, reason: str, by: str) -> None:
+        """Let the row say this of the last rebalance; what the group itself says of the one under way stays."""
+        assert self.settled is not None
+        self.settled = replace(self.settled, rebalance_cause=cause, rebalance_reason=reason, rebalance_by=by)
 
     def settle_member(self, member: Member) -> None:
         if member.settled is not member.image:
@@ -368,6 +380,7 @@ class Group:
         self.resume_leader(row)
         self.rebalance_reason = row.rebalance_reason
         self.rebalance_by = row.rebalance_by
+        self.rebalance_cause = row.rebalance_cause
 
     def resume_leader(self, row: GroupRow) -> None:
         """The leader as a new owner knows it: the generation's, and the earliest member to follow it if it has gone."""

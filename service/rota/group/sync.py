@@ -20,9 +20,12 @@ from rota.group.records import AssignmentFailed, AssignmentSynced
 from rota.group.result import Result
 from rota.group.sessions import start_session, stop_session
 from rota.group.state import Group, GroupState, Member
+from rota.group.trigger import Trigger
+from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import SyncGroup, SyncReply
+from rota.protocol.texts import TOPICS_CHANGED
 
 
 def sync_group(result: Result, group: Group, request: SyncGroup, call: int, limits: Limits) -> None:
@@ -126,7 +129,8 @@ def _fail_assignment(result: Result, group: Group, leader: Member, error: str, c
     result.reply(call, reply)
     start_session(result, group, leader)
     reason = f"leader {leader.member_id} could not assign: {error}"
-    start_rebalance(result, group, limits, reason, leader.member_id, parked_syncs=reply)
+    trigger = Trigger(Cause.ASSIGNMENT_FAILED, reason, leader.member_id)
+    start_rebalance(result, group, limits, trigger, parked_syncs=reply)
 
 
 def _is_resync(member: Member, request: SyncGroup) -> bool:
@@ -148,7 +152,7 @@ def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, ca
     if stranger := next((m for m, a in given.items() if a and m not in group.members), None):
         reason = f"leader {leader.member_id} assigned to {stranger}, which is no member any more"
         result.reply(call, SyncReply(REBALANCE_IN_PROGRESS, detail=reason))
-        start_rebalance(result, group, limits, reason, leader.member_id)
+        start_rebalance(result, group, limits, Trigger(Cause.ASSIGNMENT_OUTDATED, reason, leader.member_id))
         return
     told = tell_topic_changes(group, {m: given.get(m, b"") for m in group.members})
     record(result, group, _synced(group, request, group.generation_id + 1, resync=True, told=told))
@@ -190,10 +194,14 @@ def finish_job(
             record_assignment(result, group, outcome, resync=False)
             answer_syncs(result, group)
         case GroupState.STABLE, Mapping() if _takes_away(group, job, outcome):
-            start_rebalance(result, group, limits, f"the topics changed{tell_topic_changes(group, outcome)}", "")
+            start_rebalance(result, group, limits, Trigger(Cause.TOPICS_CHANGED, _changed_topics(group, outcome)))
         case GroupState.STABLE, Mapping() if _differs(group, outcome):
             record_assignment(result, group, outcome, resync=True)
             release_heartbeats(result, group)
+
+
+def _changed_topics(group: Group, assignments: Mapping[str, bytes]) -> str:
+    return f"{TOPICS_CHANGED}{tell_topic_changes(group, assignments)}"
 
 
 def _takes_away(group: Group, job: AssignmentJob, assignments: Mapping[str, bytes]) -> bool:
@@ -212,4 +220,5 @@ def _fail_job(result: Result, group: Group, error: str, limits: Limits) -> None:
     """As if the leader had sent an error: parked syncs are answered with it, and all members join again."""
     record(result, group, AssignmentFailed(group.generation_id, group.leader_id or "", error))
     reply = SyncReply(ErrorCode.ASSIGNMENT_FAILED, detail=error)
-    start_rebalance(result, group, limits, f"the server could not assign: {error}", "", parked_syncs=reply)
+    trigger = Trigger(Cause.ASSIGNMENT_FAILED, f"the server could not assign: {error}")
+    start_rebalance(result, group, limits, trigger, parked_syncs=reply)

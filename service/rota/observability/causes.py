@@ -1,15 +1,25 @@
-"""Causes as few words, for labels of metrics: the journal's reasons name members, and there is no end to those."""
+"""The causes of rebalances and of dropped shards as codes, of which there are few: sentences name members.
+
+The coordinator writes the code of a rebalance beside its sentence. Only lines of releases that wrote no code are read
+by the patterns below.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rota.protocol.causes import Cause
+from rota.protocol.texts import TOPICS_CHANGED, is_of_topics
 
 OTHER = "other"
+_NO_MEMBER_IS_LEFT = "nobody is left"
+"""The sentence of a group that became empty in a join phase, in lines without codes."""
+_DEPARTURES = (Cause.MEMBER_LEFT, Cause.MEMBER_EXPIRED, Cause.MEMBER_REMOVED)
+"""Each is also the kind of the line by which a member goes."""
 
 _NAMED_BY_ITS_CLIENT = "; client reason: "
-_TOPICS = "the topics changed"
-"""The server's reason, and that of our leaders; behind it, which topics."""
 
 _Causes = Sequence[tuple[str, re.Pattern[str]]]
 
@@ -21,19 +31,20 @@ def _table(patterns: Mapping[str, str]) -> _Causes:
 # The first that matches counts. Ids may hold spaces, so each pattern holds on to the words around them.
 _REBALANCES = _table(
     {
-        "requested": r"a rebalance was asked for",
-        "step_down": r"leader .* was asked to step down",
-        "member_expired": r"member .* expired: ",
-        "sync_timeout": r"\d+ of the members did not sync ",
-        "static_member_returned": r"static member .* came back as ",
-        "assignment_failed": r"(leader .*|the server) could not assign: ",
-        "assignment_outdated": r"leader .* assigned to .*, which is no member any more$",
-        "topics_changed": _TOPICS,
-        "leader_rejoined": r"leader .* joined again$",
-        "metadata_changed": r"member .* changed its metadata",
-        "member_joined": r"member .* joined$",
-        "member_removed": r".* was removed$",
-        "member_left": r".* left$",
+        Cause.REQUESTED: r"a rebalance was asked for",
+        Cause.STEP_DOWN: r"leader .* was asked to step down",
+        Cause.MEMBER_EXPIRED: r"member .* expired: no heartbeat within its session timeout of \d+ ms$",
+        Cause.SYNC_TIMEOUT: r"\d+ of the members did not sync ",
+        Cause.STATIC_MEMBER_RETURNED: r"static member .* came back as ",
+        Cause.ASSIGNMENT_FAILED: r"(leader .*|the server) could not assign: ",
+        Cause.ASSIGNMENT_OUTDATED: r"leader .* assigned to .*, which is no member any more$",
+        Cause.LEADER_REJOINED: r"leader .* joined again$",
+        Cause.TOPICS_CHANGED: rf"{TOPICS_CHANGED}(: |$)",
+        Cause.GENERATION_RAISED: r"(member .* has held generation \d+|.*no generation up to \d+ is granted)",
+        Cause.METADATA_CHANGED: r"member .* changed its metadata",
+        Cause.MEMBER_JOINED: r"member .* joined$",
+        Cause.MEMBER_REMOVED: r".* was removed$",
+        Cause.MEMBER_LEFT: r".* left$",
     }
 )
 
@@ -47,11 +58,19 @@ _DROPS = _table(
 )
 
 
-def rebalance_cause(reason: str) -> str:
-    """Why a rebalance started, in one of a dozen words; `other` for what this release does not know."""
+def rebalance_cause(reason: str, payload: Mapping[str, Any], last_gone: str = "") -> str:
+    """The code of a line that says why a group rebalances, or is empty; of a later release it may be any code.
+
+    `last_gone`: the kind of the line by which the last member went, which old lines of empty groups do not repeat.
+    """
+    code: str = payload.get("cause", "")
+    if code:
+        return code
+    if reason == _NO_MEMBER_IS_LEFT:
+        return last_gone if last_gone in _DEPARTURES else OTHER
     stated, _, by_client = reason.partition(_NAMED_BY_ITS_CLIENT)
     cause = _first(_REBALANCES, stated)
-    return "topics_changed" if cause == "leader_rejoined" and by_client.startswith(_TOPICS) else cause
+    return Cause.TOPICS_CHANGED if cause == Cause.LEADER_REJOINED and is_of_topics(by_client) else cause
 
 
 def drop_cause(reason: str) -> str:

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from rota.observability.generations import Event, Generation, generations
 from rota.observability.timeline import clock_time, why
+from rota.protocol.causes import Cause
 from rota.protocol.messages import DescribedMember, DescribeReply
 
 LATELY_MS = 600_000
@@ -20,7 +21,7 @@ STORM = 12
 """So many rebalances lately are not a rollout any more."""
 TROUBLE = 3
 """So many of these are worth a look, however few the others are."""
-_TROUBLES = frozenset({"member_expired", "sync_timeout", "assignment_failed", "assignment_outdated"})
+_TROUBLES = frozenset({Cause.MEMBER_EXPIRED, Cause.SYNC_TIMEOUT, Cause.ASSIGNMENT_FAILED, Cause.ASSIGNMENT_OUTDATED})
 _NAMED = 3
 _PERMITS = "permits"
 """The protocol type of groups with permits."""
@@ -226,16 +227,29 @@ class _Explainer:
         return points
 
     def _last_rebalance(self) -> list[Point]:
+        last = self.story[-1] if self.story else None
+        if self.group.state == "Empty":
+            return self._last_departure(last)
         because = why(self.group.rebalance_reason, self.group.rebalance_by)
         if not because:
             return []
-        last = self.story[-1] if self.story else None
         if last is None or last.started_at_ms is None or last.reason != self.group.rebalance_reason:
             return [Point("because", f"The last rebalance: {because}.")]
         took = "" if last.assigned_at_ms is None else f" It took {duration(last.took_ms or 0)}."
         failed = f" The leader could not assign: {last.failure}." if last.failure else ""
         ago = duration(self.now_ms - last.started_at_ms)
         return [Point("because", f"The last rebalance began {ago} ago: {because}.{took}{failed}")]
+
+    def _last_departure(self, last: Generation | None) -> list[Point]:
+        """How the last member went. A description by a release without codes does not say it, but the journal does."""
+        if last is not None and last.started_at_ms is not None and not last.member_ids:
+            ago = duration(self.now_ms - last.started_at_ms)
+            return [Point("because", f"The last member went {ago} ago: {why(last.reason, last.by)}.")]
+        because = why(self.group.rebalance_reason, self.group.rebalance_by)
+        if not because:
+            return []
+        about = "The last member went" if self.group.rebalance_cause else "The last rebalance"
+        return [Point("because", f"{about}: {because}.")]
 
     def _lately(self) -> list[Point]:
         number = self._rebalances_lately()

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rota.observability.causes import rebalance_cause
+from rota.protocol.causes import Cause
 
 Event = Mapping[str, Any]
 """A line of the journal as JSON has it: `at_ms`, `generation_id`, `kind`, `reason`, `payload`, `revision`."""
 
-RESYNC = "resync"
 _GONE = {"member_left": "left", "member_expired": "expired", "member_removed": "removed", "member_fenced": "replaced"}
 
 
@@ -33,7 +33,7 @@ class Generation:
     reason: str = ""
     by: str = ""
     cause: str = ""
-    """One of `rebalance_cause`'s words, or `resync`."""
+    """A code of `rota.protocol.causes`."""
     started_at_ms: int | None = None
     completed_at_ms: int | None = None
     """When the join phase ended."""
@@ -75,6 +75,8 @@ class _Reader:
         """Who was in the last generation; None where the lines begin later."""
         self._running: Generation | None = None
         self._departed: list[Departure] = []
+        self._last_gone = ""
+        """The kind of the last line by which a member went."""
 
     def story(self) -> list[Generation]:
         if self._running is None:
@@ -84,13 +86,14 @@ class _Reader:
     def read(self, event: Event) -> None:
         kind, payload = event["kind"], event["payload"]
         if kind in _GONE:
+            self._last_gone = kind
             self._departed.append(Departure(payload["member_id"], _GONE[kind], event["reason"]))
         elif kind == "rebalance_started":
             self._running = Generation(
                 event["generation_id"] + 1,
                 event["reason"],
                 payload["by"],
-                rebalance_cause(event["reason"]),
+                rebalance_cause(event["reason"], payload),
                 event["at_ms"],
                 revision=event["revision"],
             )
@@ -109,7 +112,7 @@ class _Reader:
                 payload["generation_id"],
                 event["reason"],
                 payload["by"],
-                rebalance_cause(event["reason"]),
+                rebalance_cause(event["reason"], payload),
                 payload["started_at_ms"],
                 event["at_ms"],
                 leader_id=payload["leader_id"],
@@ -122,10 +125,9 @@ class _Reader:
 
     def _empty(self, event: Event, payload: Mapping[str, Any]) -> None:
         at_ms = event["at_ms"]
-        cause = rebalance_cause(event["reason"])
-        emptied = Generation(
-            payload["generation_id"], event["reason"], "", cause, at_ms, at_ms, at_ms, revision=event["revision"]
-        )
+        cause = rebalance_cause(event["reason"], payload, self._last_gone)
+        place = payload["generation_id"], event["reason"], payload.get("by", "")
+        emptied = Generation(*place, cause, at_ms, at_ms, at_ms, revision=event["revision"])
         self._tell(emptied)
 
     def _tell(self, generation: Generation) -> None:
@@ -148,4 +150,4 @@ class _Reader:
         same_members = replace(last, joined=(), departed=(), failure="", assignments=shares, revision=event["revision"])
         began = replace(same_members, started_at_ms=at_ms, completed_at_ms=at_ms, assigned_at_ms=at_ms)
         again = replace(began, generation_id=payload["generation_id"], reason=reason, by=payload["leader_id"])
-        self._told.append(replace(again, cause=RESYNC))
+        self._told.append(replace(again, cause=Cause.RESYNC))

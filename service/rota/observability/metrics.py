@@ -19,7 +19,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from rota.observability.causes import drop_cause, rebalance_cause
+from rota.observability.causes import drop_cause
 from rota.observability.census import NOBODY, Census, CensusCollector
 from rota.observability.certificates import CertificateCollector, Validity
 
@@ -124,6 +124,12 @@ class Metrics:
         self._draining = Gauge("rota_draining", "1 while the server is draining.", registry=self.registry)
         self._rebalances = Counter(
             "rota_rebalances_total", "Rebalances that started.", ["cause"], registry=self.registry
+        )
+        self._emptied = Counter(
+            "rota_groups_emptied_total",
+            "Groups whose last member went: it left, expired or was removed.",
+            ["cause"],
+            registry=self.registry,
         )
         self._rebalance_seconds = Histogram(
             "rota_rebalance_duration_seconds",
@@ -271,9 +277,13 @@ class Metrics:
         """`role` is that of the session: the roles of a database are few."""
         self._gate_sessions.labels(role).inc()
 
-    def rebalance_started(self, reason: str) -> None:
-        """`reason` in words, as the journal has it; the label is one of a few."""
-        self._rebalances.labels(rebalance_cause(reason)).inc()
+    def rebalance_started(self, cause: str) -> None:
+        """`cause` is a code of `rota.protocol.causes`, as the journal has it."""
+        self._rebalances.labels(cause).inc()
+
+    def group_emptied(self, cause: str) -> None:
+        """`cause` is the code of the last member's departure."""
+        self._emptied.labels(cause).inc()
 
     def rebalance_phase_ended(self, phase: str, duration_ms: int) -> None:
         """`phase` is join or sync."""

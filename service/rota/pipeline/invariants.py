@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from rota.group import records as r
+from rota.group.cause_rules import TELLING, has_cause, wrong_cause
 from rota.group.journal import decode_entry
 from rota.group.membership_checks import is_in_generation
 from rota.group.shard_state import ShardState
@@ -52,6 +53,10 @@ class GroupAudit:
         self._broken = False
         self._settled: set[str] = set()
         """All members that were in a generation."""
+        self._telling: r.Record | None = None
+        """The last record that can stand before a cause."""
+        self._has_causes = False
+        """Whether the lines of this epoch have causes: those of releases before them have none."""
 
     def add(self, line: Line) -> Iterator[tuple[str, str]]:
         """The checks that fail at this line, with what is wrong; none after a line that cannot be replayed."""
@@ -59,6 +64,7 @@ class GroupAudit:
             yield "epoch", f"epoch {line.epoch} after epoch {self._epoch}: an owner that was overtaken has written"
         if line.epoch > self._epoch:
             self._shard.forget_unsettled()
+            self._has_causes, self._telling = False, None
         self._epoch = line.epoch
         if self._broken:
             return
@@ -73,6 +79,7 @@ class GroupAudit:
         written: dict[str, Any] = {name: getattr(line, name) for name in names}
         entry = decode_entry({**written, "payload": json.loads(line.payload)})
         yield from self._generation(entry.record)
+        yield from self._cause(entry.record)
         if self._whole:
             yield from self._before(entry)
             self._shard.replay(entry)
@@ -93,6 +100,14 @@ class GroupAudit:
                 self._settled.update(record.member_ids)
             case r.MemberFenced():
                 self._settled.add(record.new_member_id)
+
+    def _cause(self, record: r.Record) -> Iterator[tuple[str, str]]:
+        if has_cause(record):
+            self._has_causes |= bool(getattr(record, "cause", ""))
+            if self._has_causes and (wrong := wrong_cause(record, self._telling)):
+                yield "S21", wrong
+        if isinstance(record, TELLING):
+            self._telling = record
 
     def _before(self, entry: r.Entry) -> Iterator[tuple[str, str]]:
         record = entry.record

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from rota.pipeline.charts import Bars
-from rota.pipeline.facts.causes import CAUSES
 from rota.pipeline.facts.outcomes import OUTCOMES
 from rota.pipeline.pages import Chart, Section, duration
 from rota.pipeline.timeouts import LATEST
+from rota.protocol.causes import CAUSES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_MEANINGS: Mapping[str, str] = {cause.value: meaning for cause, meaning in CAUSES.items()}
 _BINS = 48
 _TOP = 10
 STORM = 6
@@ -68,7 +70,7 @@ def causes(spark: SparkSession, begin: datetime, end: datetime) -> Section:
         "Why groups rebalanced",
         "Each rebalance has one cause: what the coordinator said when it began.",
         ("cause", "rebalances", "meaning"),
-        [(cause, totals[cause], CAUSES[cause]) for cause in order],
+        [(cause, totals[cause], _MEANINGS.get(cause, "a code of a later release")) for cause in order],
         Chart("bars", Bars(labels, {cause: series[cause] for cause in order}, unit)),
     )
 

@@ -77,7 +77,7 @@ REBALANCES = Table(
     (
         *_GROUP,
         Column("generation_id", INT, "the generation that it led to; null where it led to none"),
-        Column("cause", TEXT, "why it began: one of the words of rota.pipeline.facts.causes"),
+        Column("cause", TEXT, "why it began: a code, see below; later releases may write others"),
         Column("reason", TEXT, "the same in the coordinator's words"),
         Column("by", TEXT, "the member that caused it; empty where nobody did"),
         Column("from_state", TEXT, "the group's state before"),

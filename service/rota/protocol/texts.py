@@ -6,6 +6,8 @@ REASON_MAX_CHARS = 255
 """Reasons of joins and leaves: Kafka's clients cut them at the same length."""
 ERROR_MAX_CHARS = 1_000
 """Why a leader could not assign; `Limits.reason_max_chars` is what a coordinator accepts."""
+TOPICS_CHANGED = "the topics changed"
+"""The reason of a leader that joins again because topics or their partition counts changed; details follow a colon."""
 _ELLIPSIS = "…"
 
 
@@ -13,3 +15,8 @@ def shortened(text: str, max_chars: int = REASON_MAX_CHARS) -> str:
     """At most `max_chars` characters of `text`, in a form that every transport can encode."""
     encodable = text.encode("utf-8", "replace").decode()
     return encodable if len(encodable) <= max_chars else encodable[: max_chars - 1] + _ELLIPSIS
+
+
+def is_of_topics(reason: str) -> bool:
+    """Whether a leader gives changed topics as the reason of its join."""
+    return reason == TOPICS_CHANGED or reason.startswith(f"{TOPICS_CHANGED}: ")

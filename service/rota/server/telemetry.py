@@ -47,7 +47,7 @@ class ServerTelemetry(Telemetry):
             group = (event.namespace, event.group_id)
             match event.kind:
                 case "rebalance_started":
-                    self._metrics.rebalance_started(event.reason)
+                    self._metrics.rebalance_started(event.payload["cause"])
                     # It had completed a generation that nobody assigned.
                     awaited.pop(group, None)
                 case "generation_completed":
@@ -55,7 +55,10 @@ class ServerTelemetry(Telemetry):
                     awaited[group] = event.at_ms
                 case "assignment_synced" if (since_ms := awaited.pop(group, None)) is not None:
                     self._metrics.rebalance_phase_ended("sync", event.at_ms - since_ms)
-                case "group_emptied" | "group_deleted":
+                case "group_emptied":
+                    self._metrics.group_emptied(event.payload["cause"])
+                    awaited.pop(group, None)
+                case "group_deleted":
                     awaited.pop(group, None)
                 case _:
                     pass
@@ -103,7 +106,8 @@ class TransitionLog:
     """Told of the journal's lines once they are durable. Remembers why each rebalance that is under way began."""
 
     def __init__(self) -> None:
-        self._reasons: dict[int, dict[tuple[str, str], str]] = {}
+        self._reasons: dict[int, dict[tuple[str, str], tuple[str, str]]] = {}
+        """By shard and group, the sentence and the code."""
 
     def tell(self, shard_id: int, events: Sequence[JournalEvent]) -> None:
         for event in events:
@@ -114,9 +118,10 @@ class TransitionLog:
         if state is None:
             return
         reasons, group = self._reasons.setdefault(shard_id, {}), (event.namespace, event.group_id)
-        began = reasons.pop(group, "")
+        began, its_cause = reasons.pop(group, ("", ""))
+        reason, cause = event.reason or began, event.payload.get("cause", its_cause)
         if event.kind in _UNDER_WAY:
-            reasons[group] = event.reason or began
+            reasons[group] = reason, cause
         _transitions.info(
             "group is %s",
             state,
@@ -125,7 +130,8 @@ class TransitionLog:
                 "group_id": event.group_id,
                 "generation_id": event.generation_id,
                 "state": state,
-                "reason": event.reason or began,
+                "reason": reason,
+                "cause": cause,
                 "shard_id": shard_id,
                 "revision": event.seq,
             },

@@ -157,6 +157,7 @@ def _group_values(shard_id: int, row: GroupRow) -> Row:
         row.rebalance_reason,
         row.rebalance_by,
         row.takeovers,
+        row.rebalance_cause,
     )
 
 

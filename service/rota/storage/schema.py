@@ -198,6 +198,7 @@ groups = Table(
     Column("rebalance_reason", Text, nullable=False),
     Column("rebalance_by", Text, nullable=False),
     Column("takeovers", Integer, nullable=False, server_default="0", comment="of members, in this generation"),
+    Column("rebalance_cause", Text, nullable=False, server_default="", comment="a code; empty: written without one"),
     Index("groups_by_name", "namespace", "group_id"),
 )
 

@@ -73,7 +73,7 @@ def _group_facts(group: Group) -> dict[str, Any]:
         "join_generation_id": group.join_generation_id,
         "protocol": (group.protocol_type, group.protocol_name),
         "leader_id": (group.leader_id, group.generation_leader_id),
-        "rebalance": (group.rebalance_reason, group.rebalance_by),
+        "rebalance": (group.rebalance_cause, group.rebalance_reason, group.rebalance_by),
         "settled": group.settled,
         "members": [(m.position, m.image, m.settled, m.assignment, m.takeover) for m in group.members.values()],
         "static_members": dict(group.static_members),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from rota.group import records as r
+from rota.group.cause_rules import has_cause, wrong_cause
 from rota.protocol.messages import CommitOffsets
 from rota.testing.beside_checks import EMPTIED, check_limits, check_step_down, check_taken_in, is_of_user
 from rota.testing.history import Landed
@@ -179,6 +180,12 @@ def check_join_phase(scan: Scan, account: GroupAccount, line: Landed) -> Iterato
         yield f"L3 {line.entry.group_id}: the join phase took {took_ms} ms, at most {bound_ms} are due"
 
 
+def check_causes(_scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
+    """S21: each rebalance, departure and group that becomes empty has a code, which the lines before confirm."""
+    if has_cause(line.entry.record) and (wrong := wrong_cause(line.entry.record, account.telling)):
+        yield f"S21 {line.entry.group_id}: {wrong}"
+
+
 def check_members_after(account: GroupAccount, line: Landed) -> Iterator[str]:
     """S13, S16: a process is one member at a time, an instance id belongs to one."""
     if line.entry.record.kind not in ("member_joined", "member_fenced"):
@@ -204,5 +211,6 @@ LINE_RULES: tuple[Callable[[Scan, GroupAccount, Landed], Iterator[str]], ...] = 
     check_timeouts,
     check_expiry,
     check_join_phase,
+    check_causes,
 )
 """Each is asked before the line is taken in."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from rota.group import records as r
+from rota.group.cause_rules import TELLING
 from rota.group.rows import MemberImage
 from rota.protocol.fencing_token import fencing_token
 from rota.testing.history import GroupKey, Landed
@@ -38,6 +39,8 @@ class GroupAccount:
     rebalance_since_ms: int | None = None
     rebalance_reason: str = ""
     """Of the join phase under way, as long as its owner is the same."""
+    telling: r.Record | None = None
+    """The last record of this owner that can stand before a cause."""
     empty_since_ms: int | None = None
     """By its owner's clock; None before the group has had a generation, and while it has one."""
     is_initial: bool = False
@@ -81,6 +84,7 @@ class GroupAccount:
         self.state = self.settled_state or "Empty"
         self.rebalance_since_ms = None
         self.rebalance_reason = ""
+        self.telling = None
         if self.state == "PreparingRebalance":
             self.start_phase(at_ms)
 
@@ -141,6 +145,8 @@ class Ledger:
 
 
 def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
+    if isinstance(record, TELLING):
+        account.telling = record
     match record:
         case r.RebalanceStarted():
             account.is_initial = account.state == "Empty"

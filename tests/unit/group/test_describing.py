@@ -73,6 +73,7 @@ def test_a_stable_group_is_described_with_its_members() -> None:
         members=(member,),
         rebalance_reason=core.group.rebalance_reason,
         rebalance_by="m0",
+        rebalance_cause="member_joined",
         state_since_ms=core.now_ms - 200,
     )
     assert member.metadata_decoded is not None

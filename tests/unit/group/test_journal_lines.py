@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from rota.group import records as r
 from rota.group.journal import RECORD_KINDS, decode_entry, encode_entry
 from rota.group.rows import MemberImage
+from rota.protocol.causes import Cause
 from rota.protocol.messages import Protocol
 
 IMAGE = MemberImage(
@@ -26,19 +28,35 @@ IMAGE_LINE = {
     "subject": "token:ci",
 }
 LINES: dict[r.Record, dict[str, Any]] = {
-    r.RebalanceStarted("a member joined", "m", "Stable"): {"by": "m", "from_state": "Stable"},
+    r.RebalanceStarted("a member joined", "m", "Stable", Cause.MEMBER_JOINED): {
+        "by": "m",
+        "from_state": "Stable",
+        "cause": "member_joined",
+    },
     r.MemberJoined(IMAGE, "worker", "new"): {"member": IMAGE_LINE, "protocol_type": "worker"},
     r.MemberUpdated(IMAGE, True, "other metadata"): {"member": IMAGE_LINE, "settle": True},
-    r.MemberLeft("m", None, "done"): {"member_id": "m", "group_instance_id": None},
-    r.MemberExpired("m", "i", "silent"): {"member_id": "m", "group_instance_id": "i"},
-    r.MemberRemoved("m", "i", "full"): {"member_id": "m", "group_instance_id": "i"},
+    r.MemberLeft("m", None, "done", Cause.MEMBER_LEFT): {
+        "member_id": "m",
+        "group_instance_id": None,
+        "cause": "member_left",
+    },
+    r.MemberExpired("m", "i", "silent", Cause.MEMBER_EXPIRED): {
+        "member_id": "m",
+        "group_instance_id": "i",
+        "cause": "member_expired",
+    },
+    r.MemberRemoved("m", "i", "full", Cause.GROUP_FULL): {
+        "member_id": "m",
+        "group_instance_id": "i",
+        "cause": "group_full",
+    },
     r.MemberFenced("m", "n", "i", "came back", 3): {
         "member_id": "m",
         "new_member_id": "n",
         "group_instance_id": "i",
         "takeover": 3,
     },
-    r.GenerationCompleted(2, "worker", "range", "m", ("m", "n"), 7, "joined", "n"): {
+    r.GenerationCompleted(2, "worker", "range", "m", ("m", "n"), 7, "joined", "n", Cause.MEMBER_JOINED): {
         "generation_id": 2,
         "protocol_type": "worker",
         "protocol_name": "range",
@@ -46,8 +64,13 @@ LINES: dict[r.Record, dict[str, Any]] = {
         "member_ids": ["m", "n"],
         "started_at_ms": 7,
         "by": "n",
+        "cause": "member_joined",
     },
-    r.LeaderChanged("m", "n", "it left"): {"former_leader_id": "m", "leader_id": "n"},
+    r.LeaderChanged("m", "n", "it left", Cause.MEMBER_LEFT): {
+        "former_leader_id": "m",
+        "leader_id": "n",
+        "cause": "member_left",
+    },
     r.AssignmentSynced(2, "m", (("m", b"\x01"), ("n", b"")), False, ""): {
         "generation_id": 2,
         "leader_id": "m",
@@ -75,7 +98,11 @@ LINES: dict[r.Record, dict[str, Any]] = {
         "former_generation_id": 3,
         "lost": [["generation", 8, 3], ["t/0", 70, -1]],
     },
-    r.GroupEmptied(3, "the last left"): {"generation_id": 3},
+    r.GroupEmptied(3, "the last left", Cause.MEMBER_LEFT, "m"): {
+        "generation_id": 3,
+        "cause": "member_left",
+        "by": "m",
+    },
     r.GroupDeleted(3, "nothing is left in it"): {"generation_id": 3},
     r.TopicChanged("t", 3, (("owner", "a"),), "", 2): {
         "topic": "t",
@@ -120,6 +147,15 @@ def test_a_line_is_read_back_as_its_record(record: r.Record) -> None:
     entry = r.Entry("default", "g", 5, 1_234, record)
 
     assert decode_entry(json.loads(json.dumps(encode_entry(entry)))) == entry
+
+
+@pytest.mark.parametrize("record", [record for record in LINES if hasattr(record, "cause")], ids=lambda r: r.kind)
+def test_a_line_of_a_release_without_causes_is_read(record: r.Record) -> None:
+    line = json.loads(json.dumps(encode_entry(r.Entry("default", "g", 5, 1_234, record))))
+    del line["payload"]["cause"]
+
+    read: Any = decode_entry(line).record
+    assert (read.cause, replace(read, cause=getattr(record, "cause", ""))) == ("", record)
 
 
 def test_a_kind_of_a_later_release_is_not_read() -> None:

@@ -16,6 +16,7 @@ from rota.group.records import (
     RebalanceStarted,
 )
 from rota.protocol import messages as m
+from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token
 from tests.unit.group.driver import (
@@ -47,7 +48,8 @@ def test_a_leave_and_a_removal_have_lines_of_their_own(by_admin: bool, line: typ
     leaving = m.LeavingMember("", "i0", "done")
     reply = core.ask(m.LeaveGroup(*KEY, (leaving,), by_admin))
 
-    assert core.last(line.kind) == line("m0", "i0", "done")
+    cause = Cause.MEMBER_REMOVED if by_admin else Cause.MEMBER_LEFT
+    assert core.last(line.kind) == line("m0", "i0", "done", cause)
     assert reply == m.LeaveReply(members=(m.LeftMember("", "i0", ErrorCode.NONE),))
     assert core.group.rebalance_reason == ("i0 was removed" if by_admin else "i0 left")
     assert core.group.rebalance_by == "i0"
@@ -91,7 +93,7 @@ def test_a_silent_member_is_expired_with_its_timeout() -> None:
     core.advance(SESSION_MS // 2)
 
     why = f"no heartbeat within its session timeout of {SESSION_MS} ms"
-    assert core.last("member_expired") == MemberExpired("m0", "i0", why)
+    assert core.last("member_expired") == MemberExpired("m0", "i0", why, Cause.MEMBER_EXPIRED)
     assert (core.group.rebalance_reason, core.group.rebalance_by) == (f"member m0 expired: {why}", "m0")
 
 
@@ -106,7 +108,8 @@ def test_members_that_do_not_sync_in_time_are_expired(late: int, by: str) -> Non
         core.advance(1_000)
 
     why = "did not sync within the rebalance timeout"
-    gone = [MemberExpired("m0", "i0", why), MemberExpired("m1", None, why)][:late]
+    cause = Cause.SYNC_TIMEOUT
+    gone = [MemberExpired("m0", "i0", why, cause), MemberExpired("m1", None, why, cause)][:late]
     assert [e.record for e in core.journal if isinstance(e.record, MemberExpired)] == gone
     assert core.group.rebalance_reason == f"{late} of the members did not sync within the rebalance timeout"
     assert core.group.rebalance_by == by
@@ -121,7 +124,7 @@ def test_a_static_member_without_room_is_removed_by_instance_id() -> None:
     reply = core.ask(a_join("m0", instance="i0"))
 
     assert (reply.error, reply.detail) == (ErrorCode.GROUP_MAX_SIZE_REACHED, "the group has 2 members")
-    assert core.last("member_removed") == MemberRemoved("m0", "i0", "the group is full")
+    assert core.last("member_removed") == MemberRemoved("m0", "i0", "the group is full", Cause.GROUP_FULL)
 
 
 # --- joins ------------------------------------------------------------------------------------------------
@@ -220,18 +223,27 @@ def test_the_leader_gets_the_members_with_their_instance_ids() -> None:
 
 
 @pytest.mark.parametrize(
-    ("join", "reason"),
+    ("join", "reason", "cause"),
     [
-        (a_join("m0"), "leader m0 joined again"),
-        (a_join("m1", protocols=(("range", b"x"),)), "member m1 changed its metadata"),
-        (replace(a_join("m0"), reason="new topics"), "leader m0 joined again; client reason: new topics"),
+        (a_join("m0"), "leader m0 joined again", "leader_rejoined"),
+        (a_join("m1", protocols=(("range", b"x"),)), "member m1 changed its metadata", "metadata_changed"),
+        (
+            replace(a_join("m0"), reason="new topics"),
+            "leader m0 joined again; client reason: new topics",
+            "leader_rejoined",
+        ),
+        (
+            replace(a_join("m0"), reason="the topics changed: t"),
+            "leader m0 joined again; client reason: the topics changed: t",
+            "topics_changed",
+        ),
     ],
 )
-def test_a_join_that_starts_a_rebalance_says_why(join: m.JoinGroup, reason: str) -> None:
+def test_a_join_that_starts_a_rebalance_says_why(join: m.JoinGroup, reason: str, cause: str) -> None:
     core = a_stable_group()
     core.send(join)
 
-    assert core.last("rebalance_started") == RebalanceStarted(reason, join.member_id, "Stable")
+    assert core.last("rebalance_started") == RebalanceStarted(reason, join.member_id, "Stable", cause)
 
 
 def test_new_metadata_counts_from_the_next_generation_on() -> None:
@@ -270,7 +282,7 @@ def test_the_new_leader_says_which_one_it_follows() -> None:
     core.ask(a_leave("m0"))
     core.send(a_join("m1"))
 
-    assert core.last("leader_changed") == LeaderChanged("", "m1", "m0 left")
+    assert core.last("leader_changed") == LeaderChanged("", "m1", "m0 left", Cause.MEMBER_LEFT)
 
 
 # --- syncs ------------------------------------------------------------------------------------------------
@@ -405,19 +417,21 @@ def test_a_group_that_cannot_be_rebalanced_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "reason"),
+    ("request_", "reason", "cause"),
     [
-        (m.RebalanceGroup(*KEY), "a rebalance was asked for"),
-        (m.RebalanceGroup(*KEY, "uneven"), "a rebalance was asked for: uneven"),
-        (m.RebalanceGroup(*KEY, step_down=True), "leader m0 was asked to step down"),
+        (m.RebalanceGroup(*KEY), "a rebalance was asked for", "requested"),
+        (m.RebalanceGroup(*KEY, "uneven"), "a rebalance was asked for: uneven", "requested"),
+        (m.RebalanceGroup(*KEY, step_down=True), "leader m0 was asked to step down", "step_down"),
     ],
 )
-def test_a_rebalance_that_an_administrator_asked_for_says_so(request_: m.RebalanceGroup, reason: str) -> None:
+def test_a_rebalance_that_an_administrator_asked_for_says_so(
+    request_: m.RebalanceGroup, reason: str, cause: str
+) -> None:
     core = a_stable_group()
     reply = core.ask(request_)
 
     assert reply == m.RebalanceReply(generation_id=1)
-    assert core.last("rebalance_started") == RebalanceStarted(reason, "", "Stable")
+    assert core.last("rebalance_started") == RebalanceStarted(reason, "", "Stable", cause)
 
 
 NO_GROUP = (NAMESPACE, "")

@@ -164,6 +164,7 @@ OPERATIONS: tuple[Operation, ...] = (
             ),
             rebalance_reason="member joined",
             rebalance_by=_MEMBER,
+            rebalance_cause="member_joined",
             state_since_ms=1_767_225_600_000,
         ),
         _GROUP_ERRORS,

@@ -32,7 +32,11 @@ EVENT = Record(
         Entry("generation_id", Integer(-1)),
         Entry("kind", _TEXT, doc="`rebalance_started`, `generation_completed`, `member_expired` …"),
         Entry("reason", _TEXT, doc="Why, for people."),
-        Entry("payload", AnyObject(), doc="What else belongs to this kind of event."),
+        Entry(
+            "payload",
+            AnyObject(),
+            doc="What else belongs to this kind of event; `cause` is the code beside the reason.",
+        ),
     ),
     complete=True,
     title="Event",

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rota.pipeline.facts import causes, outcomes
-from rota.pipeline.facts.fact import Event, Fact, Row, State, apart_ms, row, us
+from rota.observability.causes import rebalance_cause
+from rota.pipeline.facts import outcomes
+from rota.pipeline.facts.fact import ENDS, Event, Fact, Row, State, apart_ms, row, us
 from rota.pipeline.facts.view import COMPLETING, PREPARING, GroupView
 from rota.pipeline.tables import REBALANCES
+from rota.protocol.causes import Cause
 
 _COUNTED = {
     "member_joined": "joined",
@@ -28,7 +30,12 @@ class Rebalances(Fact):
     table = REBALANCES
 
     def __init__(self, state: State | None = None) -> None:
-        self.state: State = state or {"open": None, "ended": None, "counts": dict.fromkeys(_COUNTED.values(), 0)}
+        self.state: State = state or {
+            "open": None,
+            "ended": None,
+            "counts": dict.fromkeys(_COUNTED.values(), 0),
+            "last_gone": "",
+        }
 
     def add(self, event: Event, view: GroupView) -> Iterator[Row]:
         match event.kind:
@@ -54,6 +61,8 @@ class Rebalances(Fact):
                 yield from self._close(event.at_ms, view, outcomes.DELETED)
             case kind:
                 self.state["counts"][_COUNTED[kind]] += 1
+                if kind in ENDS:
+                    self.state["last_gone"] = kind
 
     def taken_over(self, event: Event, view: GroupView) -> Iterator[Row]:
         self.state["counts"]["joined"] -= [each["settled"] for each in view.members.values()].count(False)
@@ -94,7 +103,7 @@ class Rebalances(Fact):
     def _reassigned(self, event: Event, view: GroupView) -> Row:
         opened = _began(event, view, event.payload["leader_id"])
         opened.update(
-            cause=causes.REASSIGNED,
+            cause=Cause.RESYNC.value,
             generation_id=event.payload["generation_id"],
             sync_ms=0,
             members_after=view.size,
@@ -107,7 +116,7 @@ class Rebalances(Fact):
         return _row(opened, view)
 
     def _emptied(self, event: Event, view: GroupView) -> Iterator[Row]:
-        anew = _began(event, view, "")
+        anew = _began(event, view, event.payload.get("by", ""), self.state["last_gone"])
         if (opened := self.state["open"]) is not None and opened["completed_ms"] is not None:
             yield from self._close(event.at_ms, view, _interrupted_by(anew["cause"]))
         opened = self.state["open"] = self.state["open"] or anew
@@ -137,12 +146,12 @@ class Rebalances(Fact):
 
 
 def _interrupted_by(cause: str) -> str:
-    return outcomes.TIMED_OUT if cause == causes.SYNC_EXPIRED else outcomes.SUPERSEDED
+    return outcomes.TIMED_OUT if cause == Cause.SYNC_TIMEOUT else outcomes.SUPERSEDED
 
 
-def _began(event: Event, view: GroupView, by: str) -> dict[str, Any]:
+def _began(event: Event, view: GroupView, by: str, last_gone: str = "") -> dict[str, Any]:
     return {
-        "cause": causes.cause_of(event.reason),
+        "cause": rebalance_cause(event.reason, event.payload, last_gone),
         "reason": event.reason,
         "by": by,
         "from_state": view.now,

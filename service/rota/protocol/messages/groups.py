@@ -100,6 +100,8 @@ class DescribeReply:
     state_since_ms: int = 0
     phase_deadline_ms: int | None = None
     """When the phase under way goes on without the missing members; None outside of a phase."""
+    rebalance_cause: str = ""
+    """A code of `rota.protocol.causes` beside `rebalance_reason`: why the group rebalanced last, or became empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,54 @@
+"""Codes for the causes of rebalances, departures and empty groups: the coordinator writes them into the journal.
+
+The sentence beside a code is for people and may name members; programs read the code. A reader must expect codes of
+later releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class Cause(StrEnum):
+    """One code for each thing that makes a group rebalance. A code is never renamed: dashboards and lakes hold it."""
+
+    MEMBER_JOINED = "member_joined"
+    MEMBER_LEFT = "member_left"
+    MEMBER_EXPIRED = "member_expired"
+    SYNC_TIMEOUT = "sync_timeout"
+    MEMBER_REMOVED = "member_removed"
+    GROUP_FULL = "group_full"
+    METADATA_CHANGED = "metadata_changed"
+    STATIC_MEMBER_RETURNED = "static_member_returned"
+    LEADER_REJOINED = "leader_rejoined"
+    TOPICS_CHANGED = "topics_changed"
+    ASSIGNMENT_FAILED = "assignment_failed"
+    ASSIGNMENT_OUTDATED = "assignment_outdated"
+    RESYNC = "resync"
+    REQUESTED = "requested"
+    STEP_DOWN = "step_down"
+    GENERATION_RAISED = "generation_raised"
+    OTHER = "other"
+
+
+CAUSES: Mapping[Cause, str] = {
+    Cause.MEMBER_JOINED: "a new member joined",
+    Cause.MEMBER_LEFT: "a member left",
+    Cause.MEMBER_EXPIRED: "a member expired: no heartbeat within its session timeout, or no join within the rebalance "
+    "timeout",
+    Cause.SYNC_TIMEOUT: "a member did not fetch its share within the rebalance timeout",
+    Cause.MEMBER_REMOVED: "an administrator removed a member",
+    Cause.GROUP_FULL: "a member joined too late, and other members had taken all places",
+    Cause.METADATA_CHANGED: "a member changed its metadata, its subscription for example",
+    Cause.STATIC_MEMBER_RETURNED: "a static member returned with other metadata, or while the assignment was awaited",
+    Cause.LEADER_REJOINED: "the leader joined again to assign anew",
+    Cause.TOPICS_CHANGED: "topics or their partition counts changed",
+    Cause.ASSIGNMENT_FAILED: "the leader or the server could not assign",
+    Cause.ASSIGNMENT_OUTDATED: "the leader assigned to a member id that had been replaced",
+    Cause.RESYNC: "the leader changed the assignment; no join phase was needed",
+    Cause.REQUESTED: "an administrator requested a rebalance",
+    Cause.STEP_DOWN: "an administrator requested another leader",
+    Cause.GENERATION_RAISED: "the store went back to an earlier state, and the generation was raised past it",
+    Cause.OTHER: "the lines before it are missing, or a release without codes wrote it",
+}
