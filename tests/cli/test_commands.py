@@ -227,3 +227,21 @@ def test_options_win_over_the_environment(rota: Rota) -> None:
     assert rota("topics", "list", "-o", "name", "--namespace", "elsewhere").out == ""
     assert rota("--namespace", "elsewhere", "topics", "list", "-o", "name").out == ""
     assert rota("topics", "list", "-o", "name", "--url", rota.url, ROTA_URL="http://127.0.0.1:1").out == "words\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("work", "g", "--", "true"), "either --topic TOPIC or --topic-regex REGEX"),
+        (("work", "g", "--topic", "t", "--topic-regex", "t.*", "--", "true"), "either --topic TOPIC or"),
+        (("work", "g", "--topic-regex", "(", "--", "true"), "is no regular expression of RE2: missing )"),
+        (("sidecar", "--work", "g"), "--work GROUP needs either --topic TOPIC or --topic-regex REGEX"),
+        (("sidecar", "--lead", "g", "--topic-regex", "t.*"), "and --lead takes none"),
+        (("sidecar", "--work", "g", "--topic-regex", "a(?!b)"), "is no regular expression of RE2: invalid perl"),
+    ],
+)
+def test_a_worker_needs_names_or_one_good_expression(rota: Rota, given: tuple[str, ...], says: str) -> None:
+    refused = rota(*given)
+
+    assert refused.exit_code == 2
+    assert says in refused.err

@@ -13,7 +13,7 @@ import pytest
 import rota
 from rota.api.grpc.server import GrpcServer
 from rota.api.http.app import create_app
-from rota.client import Client, Consumer, Member, TopicPartition
+from rota.client import Client, Consumer, InvalidRequest, Member, TopicPartition
 from rota.protocol.limits import Limits
 from rota.replica import assigning
 from rota.runtime.clock import SystemClock
@@ -143,6 +143,29 @@ async def test_members_of_the_sdk_and_members_that_leave_all_to_the_server_share
 
             await until(have_half_each)
         await until(lambda: sizes([rich]) == [6])
+
+
+async def test_members_that_leave_all_to_the_server_subscribe_by_an_expression(client: Client) -> None:
+    await client.put_topic("audit-1", 1)
+    said = {"server:range": json.dumps({"topic_regex": "audit-[0-9]+"}).encode()}
+    member: Member[bytes] = client.member("g", protocol_type="consumer", protocols=said)
+    async with member:
+        for names in (("audit-2", "audit-x"), ("audit-33", "old-audit-3")):
+            for name in names:
+                await client.put_topic(name, 1)
+
+        def topics() -> set[str]:
+            return {topic for topic, _ in decode_plain_assignment(member.assignment or b"{}")}
+
+        await until(lambda: topics() == {"audit-1", "audit-2", "audit-33"})
+
+
+async def test_an_expression_that_is_none_is_a_clear_error(client: Client) -> None:
+    said = {"server:range": json.dumps({"topic_regex": "audit-(?=[0-9])"}).encode()}
+    member: Member[bytes] = client.member("g", protocol_type="consumer", protocols=said)
+    with pytest.raises(InvalidRequest, match="is no regular expression of RE2: invalid perl operator"):
+        async with member:
+            await member.wait_assigned()
 
 
 def _never(*_: object) -> dict[str, bytes]:

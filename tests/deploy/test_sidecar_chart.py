@@ -126,6 +126,9 @@ def test_names_reach_the_sidecar_as_they_are_whatever_yaml_makes_of_them(chart: 
 
     arguments = ["--work=orders:", "--topic=a:", "--topic=b", "--strategy=sticky: #1"]
     assert sidecar_of(manifests)["args"][2:] == arguments
+    regex = {"work": "w", "topicRegex": "audit-[0-9]+: #1", "topicsDebounceMs": 5000}
+    arguments = ["--work=w", "--topic-regex=audit-[0-9]+: #1", "--topics-debounce-ms=5000"]
+    assert sidecar_of(rendered(chart, regex))["args"][2:] == arguments
     assert projected["sources"][0]["serviceAccountToken"]["audience"] == "a, b"
 
 
@@ -150,6 +153,8 @@ def test_it_has_what_it_shows_to_rota_and_the_program_has_the_status_alone(chart
         ({"lead": "a", "work": "b", "topics": ["c"]}, NEWEST, "set one of lead and work"),
         ({"work": "a"}, NEWEST, "belong together"),
         ({"lead": "a", "topics": ["b"]}, NEWEST, "belong together"),
+        ({"lead": "a", "topicRegex": "b.*"}, NEWEST, "belong together"),
+        ({"work": "a", "topics": ["b"], "topicRegex": "b.*"}, NEWEST, "set one of topics and topicRegex"),
         ({"lead": "a", "url": ""}, NEWEST, "pass url"),
         ({"lead": "a", "image": ""}, NEWEST, "pass image"),
         ({"lead": "a"}, "1.28.0", "need Kubernetes 1.29"),

@@ -59,6 +59,21 @@ def test_the_command_knows_its_share_and_its_exit_code_is_the_answer(wrappers: W
     assert int(told["ROTA_FENCING_TOKEN"]) >= 1
 
 
+@pytest.mark.slow
+def test_a_worker_by_an_expression_takes_up_topics_as_they_come(wrappers: Wrappers) -> None:
+    group = wrappers.group_id
+    for topic in (f"{group}-1", f"{group}-x"):
+        wrappers.put_topic(topic, 1)
+    worker = "echo started $ROTA_ASSIGNMENT; exec sleep 60"
+    options = ("--topic-regex", f"{group}-[0-9]+", "--topics-debounce-ms", "200")
+    work = wrappers.work("", "sh", "-c", worker, options=options)
+    assert json.loads(work.wait_for_line("^started (.*)$")[1]) == [{"topic": f"{group}-1", "partitions": [0]}]
+
+    wrappers.put_topic(f"{group}-2", 1)
+
+    work.wait_for_line(rf"^started .*{group}-2.*$")
+
+
 @pytest.mark.thorough
 def test_a_share_moves_only_once_its_command_has_stopped(wrappers: Wrappers) -> None:
     topic, log = wrappers.group_id, wrappers.folder / "log"

@@ -63,7 +63,8 @@ class Wrappers:
         return self._start("hold", self.group_id, *options, "--", *command)
 
     def work(self, topic: str, *command: str | Path, options: tuple[str, ...] = ()) -> Process:
-        return self._start("work", self.group_id, "--topic", topic, *options, "--", *command)
+        named = ("--topic", topic) if topic else ()
+        return self._start("work", self.group_id, *named, *options, "--", *command)
 
     def lead_python(self, script: str, *options: str, url: str | None = None) -> Process:
         """`rota lead -- python -c SCRIPT`."""

@@ -15,7 +15,9 @@ $sidecar is a dictionary such as `merge (dict "context" $) .Values.sidecar`. Key
 
   namespace          whose groups
   lead               be a candidate in this election; or
-  work, topics       be a worker of this group, for partitions of these topics
+  work, topics       be a worker of this group, for partitions of these topics; instead of them
+  topicRegex         for those of all topics whose whole name this expression of RE2 matches
+  topicsDebounceMs   let changes of topics collect for so long before the group is assigned anew
   strategy           how partitions are dealt
   sessionTimeoutMs   silence after which others take over
   progressTimeoutMs  give up without POST /progress for so long
@@ -38,8 +40,11 @@ $sidecar is a dictionary such as `merge (dict "context" $) .Values.sidecar`. Key
 {{- if eq (not .lead) (not .work) }}
 {{- fail "rota.sidecar: set one of lead and work" }}
 {{- end }}
-{{- if ne (not .work) (not .topics) }}
+{{- if ne (not .work) (not (or .topics .topicRegex)) }}
 {{- fail "rota.sidecar: work and topics belong together" }}
+{{- end }}
+{{- if and .topics .topicRegex }}
+{{- fail "rota.sidecar: set one of topics and topicRegex" }}
 {{- end }}
 - name: rota-sidecar
   image: {{ required "rota.sidecar: pass image" .image }}
@@ -61,6 +66,12 @@ $sidecar is a dictionary such as `merge (dict "context" $) .Values.sidecar`. Key
     {{- end }}
     {{- range .topics }}
     - {{ printf "--topic=%v" . | quote }}
+    {{- end }}
+    {{- with .topicRegex }}
+    - {{ printf "--topic-regex=%v" . | quote }}
+    {{- end }}
+    {{- with .topicsDebounceMs }}
+    - --topics-debounce-ms={{ int . }}
     {{- end }}
     {{- with .strategy }}
     - {{ printf "--strategy=%v" . | quote }}

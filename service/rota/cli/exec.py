@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rota.cli.members import LONGEST_MS, MemberNames, run_member, usage
+from rota.cli.exits import CommandFailed, Exit
+from rota.cli.members import LONGEST_MS, MemberNames, TopicRegex, TopicsDebounce, run_member, usage
 from rota.cli.options import Namespace, Shared, Url, shared
 from rota.protocol.defaults import COMMAND_DRAIN_MS, SESSION_TIMEOUT_MS
 
@@ -162,8 +163,12 @@ def hold(
 def work(
     context: typer.Context,
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The group that shares the work.")],
-    topic: Annotated[list[str], typer.Option("--topic", "-t", help="What to take partitions of; repeat for several.")],
     command: Command,
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", "-t", help="What to take partitions of; repeat for several.")
+    ] = None,
+    topic_regex: TopicRegex = None,
+    topics_debounce_ms: TopicsDebounce = 0,
     strategy: Annotated[
         str, typer.Option(help="How partitions are dealt; the same for all members.")
     ] = "cooperative-sticky",
@@ -185,6 +190,8 @@ def work(
     partitions, parted by spaces. When the share changes, the command gets TERM and has --drain-ms to finish; then it is
     started on the new one. Partitions are granted to others only after that. While nothing is assigned, nothing runs.
     """
+    if bool(topic) == bool(topic_regex):
+        raise CommandFailed("either --topic TOPIC or --topic-regex REGEX", Exit.USAGE)
     from rota.exec.work import WorkOptions
     from rota.exec.work import work as run_work
 
@@ -192,7 +199,7 @@ def work(
     chosen = WorkOptions(
         command,
         _times(session_timeout_ms, grace_ms),
-        tuple(topic),
+        tuple(topic or ()),
         session_timeout_ms,
         drain_ms,
         strategy,
@@ -200,8 +207,10 @@ def work(
         instance_id,
         _place(options),
         tuple(pass_env or ()),
+        topic_regex or "",
+        topics_debounce_ms,
     )
-    names = MemberNames(group, topic, strategy, instance_id)
+    names = MemberNames(group, topic or (), strategy, instance_id, topic_regex)
     raise typer.Exit(run_member(options, names, lambda client: run_work(client, group, chosen), quiet=quiet))
 
 

@@ -7,11 +7,14 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
 
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import Shared
 from rota.protocol.ids import check_group_id, check_instance_id, check_namespace, check_topic
+from rota.protocol.limits import MAX_TOPICS_DEBOUNCE_MS
 
 if TYPE_CHECKING:
     from rota.client import Client
@@ -31,19 +34,45 @@ class MemberNames:
     topics: Sequence[str] = ()
     strategy: str | None = None
     instance_id: str | None = None
+    topic_regex: str | None = None
 
     def check(self) -> None:
         """`RejectedRequest` or `CommandFailed` where a name is wrong."""
         from rota.client.consumer_protocol import TopicRole
+        from rota.types.topic_regex import topic_regex
 
         check_group_id(self.group)
         for topic in self.topics:
             check_topic(topic)
+        if self.topic_regex is not None:
+            with usage():
+                topic_regex(self.topic_regex)
         if self.instance_id is not None:
             check_instance_id(self.instance_id)
         if self.strategy is not None:
             with usage():
                 TopicRole((self.strategy,), tuple(self.topics), {})
+
+
+TopicRegex = Annotated[
+    str | None,
+    typer.Option(
+        "--topic-regex",
+        envvar="ROTA_TOPIC_REGEX",
+        metavar="REGEX",
+        help="Instead of --topic: all registered topics whose whole name this expression of RE2 matches.",
+    ),
+]
+TopicsDebounce = Annotated[
+    int,
+    typer.Option(
+        "--topics-debounce-ms",
+        envvar="ROTA_TOPICS_DEBOUNCE_MS",
+        min=0,
+        max=MAX_TOPICS_DEBOUNCE_MS,
+        help="Let changes of topics collect for so long before the group is assigned anew.",
+    ),
+]
 
 
 @contextmanager

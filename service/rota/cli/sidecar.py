@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.members import LONGEST_MS, MemberNames, run_member, usage
+from rota.cli.members import LONGEST_MS, MemberNames, TopicRegex, TopicsDebounce, run_member, usage
 from rota.cli.options import Namespace, Url, shared
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS, SESSION_TIMEOUT_MS
 
@@ -32,6 +32,8 @@ def sidecar(
         list[str] | None,
         typer.Option("--topic", "-t", envvar="ROTA_TOPICS", help="What to take partitions of, with --work."),
     ] = None,
+    topic_regex: TopicRegex = None,
+    topics_debounce_ms: TopicsDebounce = 0,
     strategy: Annotated[str, typer.Option(help="How partitions are dealt; the same for all.")] = "cooperative-sticky",
     http: Annotated[
         str,
@@ -135,13 +137,14 @@ def sidecar(
     """
     if (lead is None) == (work is None):
         raise CommandFailed("either --lead NAME or --work GROUP", Exit.USAGE)
-    if bool(topic) != (work is not None):
-        raise CommandFailed("--work GROUP needs --topic TOPIC, and --lead takes none", Exit.USAGE)
+    if (bool(topic) + bool(topic_regex)) != (work is not None):
+        needs = "--work GROUP needs either --topic TOPIC or --topic-regex REGEX, and --lead takes none"
+        raise CommandFailed(needs, Exit.USAGE)
     from rota.sidecar.settings import SidecarSettings, instance_id_of
 
     group = lead if work is None else work
     assert group is not None
-    names = MemberNames(group, topic or (), strategy, instance_id)
+    names = MemberNames(group, topic or (), strategy, instance_id, topic_regex or None)
     settings = SidecarSettings(
         group,
         _place(http),
@@ -162,6 +165,8 @@ def sidecar(
         tuple(pass_env or ()),
         _with_a_token(http_token_file),
         _names(allow_host),
+        topic_regex or "",
+        topics_debounce_ms,
     )
     from rota.sidecar.listening import CannotListen
     from rota.sidecar.serve import serve

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-Topics: TypeAlias = "str | Sequence[str] | re.Pattern[str] | Mapping[str, int]"
-"""A name, several, a compiled regular expression that matches whole names, or names with their partition counts."""
+from rota.types.topic_regex import TopicRegex
+
+if TYPE_CHECKING:
+    import re
+
+Topics: TypeAlias = "str | Sequence[str] | re.Pattern[str] | TopicRegex | Mapping[str, int]"
+"""A name, several, a compiled regular expression that matches whole names (`re`, or `re2`, whose matching takes linear
+time), or names with their partition counts.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +22,13 @@ class TopicSelection:
     """Either names or a pattern."""
 
     names: tuple[str, ...]
-    pattern: re.Pattern[str] | None = None
+    pattern: TopicRegex | None = None
 
     @classmethod
     def of(cls, topics: Topics) -> TopicSelection:
-        if isinstance(topics, re.Pattern):
-            return cls((), topics)
-        return cls((topics,) if isinstance(topics, str) else tuple(topics))
+        if isinstance(topics, str):
+            return cls((topics,))
+        return cls(tuple(topics)) if isinstance(topics, Iterable) else cls((), topics)
 
     def among(self, registered: Iterable[str]) -> tuple[str, ...]:
         """The topics that are meant, given those that there are. Names are meant whether or not they exist yet."""

@@ -20,6 +20,7 @@ from rota.exec.signals import ENDING, caught
 from rota.exec.stopping import StopTimes
 from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.fencing_token import generation_of
+from rota.types.topic_regex import topic_regex
 
 Share = tuple[TopicPartition, ...]
 
@@ -44,6 +45,9 @@ class WorkOptions:
     group_instance_id: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     passed_on: Sequence[str] = ()
+    topic_regex: str = ""
+    """Instead of `topics`: a regular expression of RE2 over whole names."""
+    topics_debounce_ms: int = 0
 
 
 async def work(client: Client, group_id: str, options: WorkOptions) -> int:
@@ -57,8 +61,9 @@ async def work(client: Client, group_id: str, options: WorkOptions) -> int:
     with caught(wrapper.on_signal):
         consumer = client.consumer(
             group_id,
-            list(options.topics),
+            topic_regex(options.topic_regex) if options.topic_regex else list(options.topics),
             options.strategy,
+            topics_debounce_ms=options.topics_debounce_ms,
             session_timeout_ms=options.session_timeout_ms,
             rebalance_timeout_ms=options.drain_ms + 2 * options.session_timeout_ms,
             group_instance_id=options.group_instance_id,

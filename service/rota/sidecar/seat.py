@@ -17,6 +17,7 @@ from rota.protocol.defaults import COMMAND_REBALANCE_TIMEOUT_MS
 from rota.sidecar.news import Change, News
 from rota.sidecar.settings import SidecarSettings
 from rota.sidecar.status import State, Status, by_topic, name_of
+from rota.types.topic_regex import topic_regex
 
 Settled = Callable[[Change], Awaitable[None]]
 """Waits until the hooks have been told of a change, for as long as they are given."""
@@ -193,8 +194,9 @@ class PoolSeat(Seat):
         self._share: Share | None = None
         self._consumer = client.consumer(
             settings.group,
-            list(settings.topics),
+            topic_regex(settings.topic_regex) if settings.topic_regex else list(settings.topics),
             settings.strategy,
+            topics_debounce_ms=settings.topics_debounce_ms,
             session_timeout_ms=settings.session_timeout_ms,
             rebalance_timeout_ms=2 * settings.session_timeout_ms + settings.revoke_timeout_ms,
             group_instance_id=settings.instance_id,

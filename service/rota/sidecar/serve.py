@@ -48,7 +48,7 @@ async def serve(client: Client, settings: SidecarSettings) -> None:
         news = News(f"{time.time_ns() // 1_000_000:x}")
         async with _hooks(settings) as hooks, asyncio.TaskGroup() as tasks:
             told = _Told(hooks, settings.revoke_timeout_ms / 1000)
-            seat_type = PoolSeat if settings.topics else ElectionSeat
+            seat_type = PoolSeat if settings.works else ElectionSeat
             seat = seat_type(client, settings, news, told.settled)
             background = [tasks.create_task(told.run(news))]
             background += [tasks.create_task(dispatcher.run()) for dispatcher in hooks]

@@ -29,7 +29,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class SidecarSettings:
-    """Times are milliseconds. `topics` makes it a worker of the group, otherwise it is a candidate."""
+    """Times are milliseconds. `topics` or `topic_regex` make it a worker of the group, otherwise it is a candidate."""
 
     group: str
     http: Address | Path
@@ -57,6 +57,14 @@ class SidecarSettings:
     token_file: Path | None = None
     """A token that programs must show."""
     allow_host: tuple[str, ...] = ()
+    topic_regex: str = ""
+    """Instead of `topics`: a regular expression of RE2 over whole names."""
+    topics_debounce_ms: int = 0
+
+    @property
+    def works(self) -> bool:
+        """Whether it is a worker."""
+        return bool(self.topics or self.topic_regex)
 
 
 def instance_id_of(environment: Mapping[str, str]) -> str | None:

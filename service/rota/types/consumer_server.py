@@ -6,8 +6,9 @@ Each member is answered in the form of its own metadata, Kafka's bytes or JSON, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 from rota.assignors import (
     GroupSubscription,
@@ -21,13 +22,21 @@ from rota.assignors import (
 from rota.types import consumer, plain
 from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide
 from rota.types.topic_facts import TopicFacts, partition_counts, partition_racks, partition_weights, tell_changes
+from rota.types.topic_regex import MAX_REGEXES, topic_regex
 from rota.types.user_data import encode_user_data, topics_debounce_of
 from rota.types.wire_format import MalformedMetadata
 
 PREFIX: Final = "server:"
 _PATTERN_END: Final = "*"
-_MARKS: Final = (b"*", b"\\")
+_MARKS: Final = (b"*", b"\\", b'"topic_regex"')
 """Metadata with none of these has the names of its topics as they are: no pattern, and no character that is escaped."""
+
+
+class _Wanted(NamedTuple):
+    """What a member subscribes to: names, those that end in `*` included, and a regular expression."""
+
+    names: frozenset[str]
+    regex: str | None
 
 
 def assigns(protocol_name: str) -> bool:
@@ -45,15 +54,16 @@ def assigns(protocol_name: str) -> bool:
 
 def topics_of(metadata: bytes) -> frozenset[str] | None:
     """The topics that a member names; None if it names them by patterns."""
-    topics = _names_and_patterns(metadata)
-    return None if any(topic.endswith(_PATTERN_END) for topic in topics) else topics
+    wanted = _wanted(metadata)
+    is_by_name = wanted.regex is None and not any(topic.endswith(_PATTERN_END) for topic in wanted.names)
+    return wanted.names if is_by_name else None
 
 
 def subscribes(metadata: bytes, topic: str) -> bool:
     """Whether a member subscribes to a topic, by name or pattern."""
     if topic.encode() not in metadata and not any(mark in metadata for mark in _MARKS):
         return False  # Decoding each member of each group would take long.
-    return any(_stands_for(wanted, topic) for wanted in _names_and_patterns(metadata))
+    return _matcher([_wanted(metadata)])(topic)
 
 
 def assign_partitions(generation: Generation, topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
@@ -71,9 +81,10 @@ def assign_partitions(generation: Generation, topics: Mapping[str, TopicFacts]) 
 
 def group_subscription(generation: Generation, topics: Mapping[str, TopicFacts]) -> GroupSubscription:
     """A generation as strategies want it, patterns resolved; `MalformedMetadata` where a member's cannot be read."""
+    resolved = _Resolved(topics)
     return GroupSubscription(
         partition_counts(topics),
-        [_subscription(member, generation, topics) for member in generation.members],
+        [_subscription(member, generation, resolved) for member in generation.members],
         partition_racks(topics),
         partition_weights(topics),
         generation.generation_id,
@@ -81,10 +92,8 @@ def group_subscription(generation: Generation, topics: Mapping[str, TopicFacts])
 
 
 def wants_topic(generation: Generation) -> Callable[[str], bool]:
-    """Whether a topic is one that somebody subscribes to, by name or pattern."""
-    wanted = frozenset[str]().union(*(_names_and_patterns(member.metadata) for member in generation.members))
-    beginnings = tuple(topic[:-1] for topic in sorted(wanted) if topic.endswith(_PATTERN_END))
-    return lambda name: name in wanted or name.startswith(beginnings)
+    """Whether a topic is one that a member subscribes to, by name or pattern."""
+    return _matcher([_wanted(member.metadata) for member in generation.members])
 
 
 def takes_away(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
@@ -106,8 +115,11 @@ def topics_debounce_ms(generation: Generation) -> int:
 
 def read_metadata(metadata: bytes) -> Readable:
     if plain.is_plain(metadata):
-        subscription = plain.decode_plain_subscription(metadata)
-        return {"topics": list(subscription.topics), "rack": subscription.rack, "capacity": subscription.capacity}
+        said = plain.decode_plain_subscription(metadata)
+        values: dict[str, Any] = {"topics": list(said.topics), "rack": said.rack, "capacity": said.capacity}
+        if said.topic_regex is not None:
+            values["topic_regex"] = said.topic_regex
+        return values | ({"topics_debounce_ms": said.topics_debounce_ms} if said.topics_debounce_ms else {})
     decoded = consumer.decode_subscription(metadata)
     owned = plain_partitions(decoded.owned_partitions)
     return {"topics": list(decoded.topics), "rack": decoded.rack_id, "owned": owned}
@@ -136,47 +148,71 @@ def _debounce_ms(metadata: bytes) -> int:
     return topics_debounce_of(consumer.decode_subscription(metadata).user_data)
 
 
-def _names_and_patterns(metadata: bytes) -> frozenset[str]:
+def _wanted(metadata: bytes) -> _Wanted:
     if plain.is_plain(metadata):
-        return frozenset(plain.decode_plain_subscription(metadata).topics)
-    return frozenset(consumer.decode_subscription(metadata).topics)
+        said = plain.decode_plain_subscription(metadata)
+        return _Wanted(frozenset(said.topics), said.topic_regex)
+    return _Wanted(frozenset(consumer.decode_subscription(metadata).topics), None)
 
 
-def _stands_for(wanted: str, topic: str) -> bool:
-    return wanted == topic or (wanted.endswith(_PATTERN_END) and topic.startswith(wanted[:-1]))
+def _matcher(wanted: Sequence[_Wanted]) -> Callable[[str], bool]:
+    """Whether one of them means a topic; `MalformedMetadata` where their regular expressions are too many."""
+    names = frozenset[str]().union(*(each.names for each in wanted))
+    beginnings = tuple(name[:-1] for name in sorted(names) if name.endswith(_PATTERN_END))
+    regexes = sorted({each.regex for each in wanted if each.regex is not None})
+    if len(regexes) > MAX_REGEXES:
+        raise MalformedMetadata(f"members have {len(regexes)} different regular expressions, at most {MAX_REGEXES}")
+    matches = [topic_regex(regex).fullmatch for regex in regexes]
+    return lambda topic: topic in names or topic.startswith(beginnings) or any(match(topic) for match in matches)
 
 
-def _subscription(member: JoinedWith, generation: Generation, topics: Mapping[str, TopicFacts]) -> MemberSubscription:
-    said = _said(member)
-    names = [name for topic in said.topics for name in _named(topic, topics)]
+class _Resolved:
+    """The topics that patterns stand for, each pattern matched once however many members have it."""
+
+    def __init__(self, topics: Mapping[str, TopicFacts]) -> None:
+        self._topics = topics
+        self._found: dict[_Wanted, tuple[str, ...]] = {}
+
+    def names(self, topics: Iterable[str], regex: str | None) -> list[str]:
+        """In the order in which a member names them, each once."""
+        named = (name for topic in topics for name in self._named(topic))
+        return list(dict.fromkeys((*named, *(() if regex is None else self._among(_Wanted(frozenset(), regex))))))
+
+    def _named(self, topic: str) -> Sequence[str]:
+        return self._among(_Wanted(frozenset((topic,)), None)) if topic.endswith(_PATTERN_END) else (topic,)
+
+    def _among(self, wanted: _Wanted) -> tuple[str, ...]:
+        if wanted not in self._found:
+            self._found[wanted] = tuple(sorted(filter(_matcher([wanted]), self._topics)))
+        return self._found[wanted]
+
+
+def _subscription(member: JoinedWith, generation: Generation, resolved: _Resolved) -> MemberSubscription:
+    said, regex = _said(member)
     owned, claimed_in = said.owned_partitions, said.generation
     if not owned and member.former:
         owned, claimed_in = _former(member.former), generation.generation_id - 1
-    return MemberSubscription(
-        member.member_id, member.group_instance_id, names, owned, claimed_in, said.rack, said.capacity, said.user_data
-    )
+    names = resolved.names(said.topics, regex)
+    return replace(said, topics=names, owned_partitions=owned, generation=claimed_in)
 
 
-def _said(member: JoinedWith) -> MemberSubscription:
+def _said(member: JoinedWith) -> tuple[MemberSubscription, str | None]:
+    """The subscription with patterns as they are, and the regular expression."""
     if not plain.is_plain(member.metadata):
-        return consumer.decode_subscription(member.metadata).of_member(member.member_id, member.group_instance_id)
-    said = plain.decode_plain_subscription(member.metadata)
-    return MemberSubscription(
+        said = consumer.decode_subscription(member.metadata)
+        return said.of_member(member.member_id, member.group_instance_id), None
+    told = plain.decode_plain_subscription(member.metadata)
+    subscription = MemberSubscription(
         member.member_id,
         member.group_instance_id,
-        said.topics,
-        said.owned_partitions,
-        said.generation_id,
-        said.rack,
-        said.capacity,
-        said.user_data,
+        told.topics,
+        told.owned_partitions,
+        told.generation_id,
+        told.rack,
+        told.capacity,
+        told.user_data,
     )
-
-
-def _named(topic: str, topics: Mapping[str, TopicFacts]) -> list[str]:
-    if topic.endswith(_PATTERN_END):
-        return sorted(name for name in topics if name.startswith(topic[:-1]))
-    return [topic]
+    return subscription, told.topic_regex
 
 
 def _former(assignment: bytes) -> tuple[TopicPartition, ...]:
@@ -208,7 +244,7 @@ CONSUMER: Final = ProtocolType(
     ServerSide(
         assigns,
         assign_partitions,
-        _names_and_patterns,
+        _wanted,
         wants_topic,
         takes_away,
         tell_topics=tell_topics,

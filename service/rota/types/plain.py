@@ -1,7 +1,8 @@
 """Subscriptions and assignments as JSON, for members that only speak HTTP and know nothing of Kafka's bytes.
 
 A subscription is `{"topics": ["orders", "audit-*"], "rack": "r1", "capacity": 2, "owned": {"orders": [0, 1]}}`, where
-only `topics` must be there and a name that ends in `*` stands for all topics that begin so. With
+a name that ends in `*` stands for all topics that begin so. `"topic_regex": "audit-[0-9]+"` stands for all topics whose
+whole name it matches; one of it and `topics` must be there. With
 `"topics_debounce_ms": 5000` changes of topics collect for so long before they lead to a generation. An assignment is
 `{"topics": {"orders": [0, 1]}}`. Both may have `"user_data": {"version": 1, "data": "<base64>"}`, for strategies of the
 user's own. Kafka's bytes never begin with a brace, so the first byte distinguishes the two.
@@ -16,6 +17,7 @@ from typing import Any
 
 from rota.assignors.model import TopicPartition, UserData
 from rota.types.json_object import decode_object, positive_number
+from rota.types.topic_regex import topic_regex as check_regex
 from rota.types.user_data import own_user_data, topics_debounce_in, user_data_values
 from rota.types.wire_format import MalformedMetadata
 
@@ -29,6 +31,7 @@ class PlainSubscription:
     capacity: float = 1.0
     user_data: UserData | None = None
     topics_debounce_ms: int = 0
+    topic_regex: str | None = None
 
 
 def is_plain(data: bytes) -> bool:
@@ -38,7 +41,10 @@ def is_plain(data: bytes) -> bool:
 def decode_plain_subscription(data: bytes) -> PlainSubscription:
     """Raises `MalformedMetadata` for what is not as the module says."""
     values = decode_object(data)
-    topics = values.get("topics")
+    regex = values.get("topic_regex")
+    if regex is not None:
+        check_regex(regex)
+    topics = values.get("topics", None if regex is None else [])
     if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
         raise MalformedMetadata('"topics" must be a list of names')
     rack, generation_id = values.get("rack"), values.get("generation_id", -1)
@@ -57,6 +63,7 @@ def decode_plain_subscription(data: bytes) -> PlainSubscription:
         capacity,
         _user_data(values),
         topics_debounce_in(values),
+        regex,
     )
 
 
