@@ -24,7 +24,7 @@ import psycopg
 from bench.figures import Effort, Figure
 from rota.pipeline.advisor import advise
 from rota.pipeline.bronze import Ingest
-from rota.pipeline.follow import follow_journal
+from rota.pipeline.follow import Follower
 from rota.pipeline.gold import refresh
 from rota.pipeline.journal import open_journal
 from rota.pipeline.lake import Lake
@@ -253,11 +253,11 @@ def _lag(spark: SparkSession, folder: Path, dsn: str, lines: int) -> list[Figure
     writer = threading.Thread(target=lambda: asyncio.run(_write(dsn, over)))
     writer.start()
     lags: list[float] = []
-    looks = follow_journal(spark, lake, Ingest(journal, {"url": dsn}), every_s=1.0, refresh_every_s=1e9)
+    looks = Follower(Ingest(journal, {"url": dsn}), every_s=1.0, refresh_every_s=1e9).looks(spark, lake)
     next(looks)  # The first look comes after a fold of all that there was.
     until = time.monotonic() + _FOLLOWED_S
     while time.monotonic() < until:
-        lags.append(next(looks)[1])
+        lags.append(next(looks).lag_s)
     over.set()
     writer.join()
     return [Figure("pipeline", f"lag of --follow behind {lines:,} lines", "s", tuple(lags), aim=10.0)]

@@ -113,9 +113,9 @@ def test_the_audit_finds_nothing_in_a_true_history_and_whatever_is_tampered_with
 
 
 def test_the_audit_of_lines_whose_beginning_was_dropped_looks_at_what_is_left(spark: SparkSession, lake: Lake) -> None:
-    first = min(lake.bronze.uris())
+    first = min(lake.bronze.files())
 
-    lake.bronze.drop([first])
+    lake.bronze.rewrite([first.name], [])
     left = audit(spark, lake)
     tamper(with_kind(lake, "generation_completed"), "payload", None)
     tampered = audit(spark, lake)

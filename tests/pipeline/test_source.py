@@ -91,7 +91,7 @@ def test_a_line_that_is_missing_fails_the_job_and_leaves_no_trace(
     lake = Lake.create(lake_folder, "delta", INCARNATION)
 
     with pytest.raises(PySparkException) as failed:
-        Ingest(open_journal(url), {"url": url}).run(spark, lake)
+        Ingest(open_journal(url), {"url": url, "linesPerTask": "100"}).run(spark, lake)
 
     assert "shard 1: 1 of the lines 30 to 30 are not there" in (told_by_spark(failed.value) or "")
     assert lake.ingested()[0] == 0

@@ -34,6 +34,10 @@ Format = Annotated[str, typer.Option("--format", help="Of new tables: delta, or 
 Reader = Annotated[
     str, typer.Option(help="Our name among the journal's readers: pruning stays behind us. Empty leaves no bookmark.")
 ]
+KeepDays = Annotated[
+    float, typer.Option(min=0, help="Compaction drops lines of bronze that are older, once folded; 0 keeps all.")
+]
+SkipPruned = Annotated[bool, typer.Option(help="Go on behind lines that were pruned before they were read.")]
 
 LAKE, OUT = Path("rota-lake"), Path("rota-report")
 
@@ -61,11 +65,12 @@ def run(
     memory: Memory = "2g",
     format_: Format = "delta",
     reader: Reader = "pipeline",
+    skip_pruned: SkipPruned = False,
     decoder: Decode = "",
 ) -> None:
     """Everything at once: read what is new, fold it, ask the advisor, and write the report."""
     with steps.failures():
-        how, incarnation = steps.checked(steps.hand_over(store_url(store)), lake, format_)
+        how, incarnation = steps.checked(steps.hand_over(store_url(store)), lake, format_, skip_pruned=skip_pruned)
         with steps.spark_session(master, memory) as spark:
             tables = steps.made(lake, format_, incarnation)
             steps.ingest_once(spark, tables, how, reader)
@@ -83,7 +88,11 @@ def ingest(
     refresh_every_s: Annotated[
         float, typer.Option("--refresh-every", min=0.1, help="With --follow: seconds between two refreshes.")
     ] = 60.0,
-    skip_pruned: Annotated[bool, typer.Option(help="Go on behind lines that were pruned before we read them.")] = False,
+    compact_every_s: Annotated[
+        float, typer.Option("--compact-every", min=0, help="With --follow: seconds between two compactions; 0: none.")
+    ] = 3600.0,
+    keep_days: KeepDays = 0,
+    skip_pruned: SkipPruned = False,
     master: Master = "",
     memory: Memory = "2g",
     format_: Format = "delta",
@@ -93,18 +102,24 @@ def ingest(
     """Copy what is new in the journal. Killed at any moment, it neither loses nor doubles a line."""
     with steps.failures():
         how, incarnation = steps.checked(steps.hand_over(store_url(store)), lake, format_, skip_pruned=skip_pruned)
-        with steps.spark_session(master, memory) as spark:
+        with steps.workers_when_needed(master, memory) as workers:
             tables = steps.made(lake, format_, incarnation)
             if not follow:
-                steps.ingest_once(spark, tables, how, reader)
+                steps.ingest_once(workers, tables, how, reader)
                 return
-            from rota.pipeline.follow import follow_journal
+            from rota.pipeline.follow import Follower
 
-            with tables.locked():
-                for lines, lag_s in follow_journal(
-                    spark, tables, how, reader=reader, every_s=every_s, refresh_every_s=refresh_every_s, decoder=decoder
-                ):
-                    tell(f"{lines:,} lines, {lag_s:.1f} s after the youngest was written")
+            follower = Follower(
+                how,
+                reader=reader,
+                every_s=every_s,
+                refresh_every_s=refresh_every_s,
+                compact_every_s=compact_every_s,
+                keep_days=keep_days,
+                decoder=decoder,
+            )
+            for lines, lag_s, message in follower.looks(workers, tables):
+                tell(message or f"{lines:,} lines, {lag_s:.1f} s after the youngest was written")
 
 
 @app.command()
@@ -112,20 +127,28 @@ def refresh(lake: Folder = LAKE, master: Master = "", memory: Memory = "2g", dec
     """Fold what was ingested since the last refresh into the facts."""
     with steps.failures():
         tables = steps.existing(lake)
-        with steps.spark_session(master, memory) as spark:
-            steps.refresh(spark, tables, decoder)
+        with steps.workers_when_needed(master, memory) as workers:
+            steps.refresh(workers, tables, decoder)
 
 
 @app.command()
-def backfill(lake: Folder = LAKE, master: Master = "", memory: Memory = "2g", decoder: Decode = "") -> None:
-    """Fold everything anew, beside the facts that are there, and switch when all is done."""
+def backfill(
+    lake: Folder = LAKE,
+    forget_dropped: Annotated[
+        bool, typer.Option("--forget-dropped", help="Also where facts go for good, as their lines have been dropped.")
+    ] = False,
+    master: Master = "",
+    memory: Memory = "2g",
+    decoder: Decode = "",
+) -> None:
+    """Fold everything anew; the facts that are there are replaced when all is done."""
     with steps.failures():
         from rota.pipeline.gold import backfill as fold_all
 
         tables = steps.existing(lake, older=True)
-        with steps.spark_session(master, memory) as spark, tables.locked(), steps.busy("folding the whole journal"):
-            done = fold_all(spark, tables, decoder=decoder)
-    tell(f"{sum(done.rows.values()):,} facts, now in {tables.build}")
+        with steps.workers_when_needed(master, memory) as workers, tables.locked(), steps.busy("folding all lines"):
+            done = fold_all(workers, tables, decoder=decoder, forget_dropped=forget_dropped)
+    tell(f"{sum(done.rows.values()):,} facts, as of fold {done.fold}")
 
 
 @app.command()
@@ -203,9 +226,7 @@ def audit(
 @app.command()
 def compact(
     lake: Folder = LAKE,
-    keep_days: Annotated[
-        float, typer.Option(min=0, help="Drop lines of bronze that are older, once they are folded; 0 keeps all.")
-    ] = 0,
+    keep_days: KeepDays = 0,
     vacuum_hours: Annotated[float, typer.Option(min=0, help="Delete files that no table has used for so long.")] = 168,
 ) -> None:
     """Make few files of many, drop what is old, and delete what no table uses. Needs no Spark."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from rota.pipeline.bronze import Ingest
     from rota.pipeline.lake import Lake
+    from rota.pipeline.tasks import Workers
 
 
 def checked(url: str, folder: Path, format_: str, *, skip_pruned: bool = False) -> tuple[Ingest, str]:
@@ -50,20 +51,20 @@ def hand_over(url: str) -> str:
     return url
 
 
-def ingest_once(spark: SparkSession, tables: Lake, how: Ingest, reader: str) -> None:
+def ingest_once(workers: Workers, tables: Lake, how: Ingest, reader: str) -> None:
     from rota.pipeline.follow import leave_bookmark
 
     with tables.locked(), busy("reading the journal") as progress:
-        done = how.run(spark, tables, progress)
+        done = how.run(workers, tables, progress)
     leave_bookmark(how.journal, reader, done.position, tell)
     tell(f"{done.lines:,} lines read; batch {done.batch}")
 
 
-def refresh(spark: SparkSession, tables: Lake, decoder: str) -> None:
+def refresh(workers: Workers, tables: Lake, decoder: str) -> None:
     from rota.pipeline.gold import refresh as fold
 
     with tables.locked(), busy("folding"):
-        done = fold(spark, tables, decoder=decoder)
+        done = fold(workers, tables, decoder=decoder)
     tell(f"{sum(done.rows.values()):,} facts added")
 
 
@@ -98,6 +99,16 @@ def spark_session(master: str, memory: str) -> Iterator[SparkSession]:
         with busy("starting Spark"):
             spark = stack.enter_context(session(master, {"spark.driver.memory": memory}))
         yield spark
+
+
+@contextmanager
+def workers_when_needed(master: str, memory: str) -> Iterator[Workers]:
+    """Spark, if there is much to do. Where it may not start, that is known before anything is written."""
+    from rota.pipeline.session import check_java, session_when_needed
+
+    check_java()
+    with session_when_needed(master, {"spark.driver.memory": memory}) as workers:
+        yield workers
 
 
 @contextmanager

@@ -16,14 +16,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rota.pipeline.advice_rules import broken_rules
-from rota.pipeline.bronze import JOB
 from rota.pipeline.events import Line, ddl, lines_of
 from rota.pipeline.facts.units import load_decoder
 from rota.pipeline.fold import GroupFold
 from rota.pipeline.gold import by_group, sliced
 from rota.pipeline.invariants import EpochSpan, Finding, GroupAudit, epochs_mixed
-from rota.pipeline.lake import Lake
-from rota.pipeline.positions import Position
+from rota.pipeline.lake import FOLDS, Lake, Moment
 from rota.pipeline.tables import FOLDED, GOLD
 
 if TYPE_CHECKING:
@@ -56,8 +54,8 @@ class Audited:
 
 def audit(spark: SparkSession, lake: Lake) -> Audited:
     """Check everything up to the last refresh, as far as its lines are there."""
-    carry = lake.gold("carry")
-    plan = lake.plan(lake.build, carry.batch) or {"to_batch": 0, "decoder": ""}
+    moment = lake.moment()
+    plan = lake.plan(FOLDS, moment.fold) or {"to_batch": 0, "decoder": ""}
     if not lake.bronze.uris():
         return Audited(0, 0, 0, ())
     lines = sliced(spark, lake, 0, plan["to_batch"])
@@ -69,7 +67,7 @@ def audit(spark: SparkSession, lake: Lake) -> Audited:
     findings = [Finding(*row) for row in found if not row.what.startswith(("rows of ", "seen"))]
     findings += [*_numbers(lines), *epochs_mixed(_epochs(lines))]
     compared = FOLDED if _has_all_that_was_read(lake, first) else ()
-    stored = {table: _stored(spark, lake, table) for table in compared}
+    stored = {table: _stored(spark, moment, table) for table in compared}
     findings += [
         _other_rows(table, stored[table][0], replayed.get(table, (0, 0))[0])
         for table in compared
@@ -82,8 +80,7 @@ def audit(spark: SparkSession, lake: Lake) -> Audited:
 
 def _has_all_that_was_read(lake: Lake, first: Mapping[int, int]) -> bool:
     """Whether bronze begins where its first batch began. Otherwise the facts know of more than its lines."""
-    plan = lake.plan(JOB, 1)
-    start = Position.decode(plan["start"]) if plan else Position("", {})
+    start = lake.began()
     return all(seq == start.shards.get(shard_id, 0) + 1 for shard_id, seq in first.items())
 
 
@@ -125,9 +122,9 @@ def row_hash(values: tuple[Any, ...]) -> int:
     return int.from_bytes(blake2b(repr(values).encode(), digest_size=7).digest(), "big")
 
 
-def _impossible(spark: SparkSession, lake: Lake, table: str) -> list[Finding]:
+def _impossible(spark: SparkSession, moment: Moment, table: str) -> list[Finding]:
     """The rows of a table, as it is stored, that cannot be true."""
-    uris, schema = lake.gold(table).uris(), GOLD[table].schema
+    uris, schema = moment.fact_files(table), GOLD[table].schema
     if not uris:
         return []
 
@@ -145,9 +142,9 @@ def _impossible(spark: SparkSession, lake: Lake, table: str) -> list[Finding]:
     return [Finding(*row) for row in found]
 
 
-def _stored(spark: SparkSession, lake: Lake, table: str) -> tuple[int, int]:
+def _stored(spark: SparkSession, moment: Moment, table: str) -> tuple[int, int]:
     """How many rows a table has, and the sum of their hashes."""
-    uris = lake.gold(table).uris()
+    uris = moment.fact_files(table)
     if not uris:
         return 0, 0
     schema = GOLD[table].schema

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,11 +16,9 @@ from rota.pipeline.files import TableWriter, Written
 from rota.pipeline.journal import Journal, Wanted, journal_at
 from rota.pipeline.lake import Lake
 from rota.pipeline.positions import LINES_PER_TASK, Heads, Position, Span, packed, spans_between
+from rota.pipeline.slices import RANGES, ranges_of
 from rota.pipeline.tables import BRONZE
-from rota.pipeline.tasks import Task, run_tasks
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from rota.pipeline.tasks import Task, Workers, run_tasks
 
 JOB = "ingest"
 
@@ -37,6 +36,8 @@ class Ingested:
     batch: int
     lines: int
     position: Position
+    youngest_s: float = 0.0
+    """When the last line was written, in seconds since 1970; 0 where none was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Ingest:
     skip_pruned: bool = False
     """Go on behind lines that were pruned before they were read."""
 
-    def run(self, spark: SparkSession | None, lake: Lake, tell: Tell = lambda _done, _all: None) -> Ingested:
+    def run(self, workers: Workers, lake: Lake, tell: Tell = lambda _done, _all: None) -> Ingested:
         """Read all that is there now."""
         heads = self.journal.heads()
         batch, done = lake.ingested()
@@ -59,26 +60,27 @@ class Ingest:
             done = behind_pruned(done, heads)
         heads.check(done)
         wanted = sum(span.lines for span in spans_between(done, heads.end))
-        read = 0
+        read, youngest_s = 0, 0.0
         while spans_between(done, heads.end):
             end = self.journal.up_to(done, heads.end, self.most_lines)
             batch += 1
-            self._one(spark, lake, batch, done, end)
+            youngest_s = max(youngest_s, self._one(workers, lake, batch, done, end))
             read += sum(span.lines for span in spans_between(done, end))
             done = end
             tell(read, wanted)
-        return Ingested(batch, read, done)
+        return Ingested(batch, read, done, youngest_s)
 
-    def _one(self, spark: SparkSession | None, lake: Lake, batch: int, start: Position, end: Position) -> None:
+    def _one(self, workers: Workers, lake: Lake, batch: int, start: Position, end: Position) -> float:
         lake.write_plan(JOB, batch, {"start": start.encode(), "end": end.encode()})
         lines_per_task = int(self.source.get("linesPerTask", LINES_PER_TASK))
         tasks = packed(spans_between(start, end), lines_per_task)
         read = _reader(self.source, tasks, str(lake.bronze.path.parent), batch)
         # One task is done here, where its lines are in a table sooner than Spark has planned a job.
-        written = run_tasks(spark if len(tasks) > 1 else None, len(tasks), read)
+        written = run_tasks(workers, len(tasks), read)
         breakpoint_at("bronze: before the commit")
         lake.bronze.commit(written, batch)
         breakpoint_at("bronze: after the commit")
+        return max((datetime.fromisoformat(each.greatest["at"]).timestamp() for each in written), default=0.0)
 
 
 def _reader(source: dict[str, str], tasks: Sequence[Sequence[Span]], folder: str, batch: int) -> Task:
@@ -100,29 +102,25 @@ def behind_pruned(done: Position, heads: Heads) -> Position:
 
 def write_lines(batches: Iterable[pa.RecordBatch], folder: str, batch: int) -> list[Written]:
     """Write lines of the journal to one file of bronze."""
-    writer = TableWriter(folder, {"events": BRONZE.schema}, f"{batch:06}")
-    # Most lines tell of committed offsets. Apart from the others, their row groups are skipped by their statistics
-    # where nobody asks for them.
-    commits, others = _RowGroups(writer), _RowGroups(writer)
-    for lines in batches:
-        numbers = pa.array([batch] * lines.num_rows, pa.int32())
-        arrays = [lines.column(name).cast(EVENTS.field(name).type) for name in EVENTS.names]
-        whole = pa.RecordBatch.from_arrays([*arrays, numbers], schema=BRONZE.schema)
-        are_commits = pc.equal(whole.column("kind"), COMMITS)
-        commits.add(whole.filter(are_commits))
-        others.add(whole.filter(pc.invert(are_commits)))
-    commits.flush()
-    others.flush()
-    return writer.close()
+    lines = LinesWriter(folder, f"{batch:06}")
+    for each in batches:
+        numbers = pa.array([batch] * each.num_rows, pa.int32())
+        arrays = [each.column(name).cast(EVENTS.field(name).type) for name in EVENTS.names]
+        lines.add(pa.RecordBatch.from_arrays([*arrays, numbers], schema=BRONZE.schema))
+    return lines.close()
 
 
-class _RowGroups:
-    """Gathers lines until they are worth a row group."""
+class LinesWriter:
+    """Writes lines to one file of bronze, in row groups that readers can skip by their statistics.
 
-    _ROWS = 100_000
+    Most lines tell of committed offsets; they are apart from the others. Each row group has the lines of one range of
+    shards, in the order of their numbers.
+    """
 
-    def __init__(self, writer: TableWriter) -> None:
-        self._writer = writer
+    _ROWS = 400_000
+
+    def __init__(self, folder: str, name: str) -> None:
+        self._writer = TableWriter(folder, {"events": BRONZE.schema}, name)
         self._gathered: list[pa.RecordBatch] = []
         self._rows = 0
 
@@ -130,12 +128,22 @@ class _RowGroups:
         self._gathered.append(lines)
         self._rows += lines.num_rows
         if self._rows >= self._ROWS:
-            self.flush()
+            self._flush()
 
-    def flush(self) -> None:
-        if self._rows:
-            whole = pa.Table.from_batches(self._gathered).combine_chunks()
-            for batch in whole.to_batches():
-                self._writer.write("events", batch)
+    def close(self) -> list[Written]:
+        self._flush()
+        return self._writer.close()
+
+    def _flush(self) -> None:
+        if not self._rows:
+            return
+        [whole] = pa.Table.from_batches(self._gathered).combine_chunks().to_batches()
+        shard_ids = whole.column("shard_id").to_numpy()
+        kinds = pc.equal(whole.column("kind"), COMMITS).to_numpy(zero_copy_only=False) * RANGES + ranges_of(shard_ids)
+        whole = whole.take(np.lexsort((whole.column("seq").to_numpy(), shard_ids, kinds)))
+        ends = np.cumsum(np.bincount(kinds, minlength=2 * RANGES))
+        for first, end in zip((0, *ends), ends, strict=False):
+            if end > first:
+                self._writer.write("events", whole.slice(first, end - first))
         self._gathered.clear()
         self._rows = 0

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rota.pipeline.files import Written
+from rota.pipeline.files import File, Written
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _WRITER = "rota-pipeline"
+
+_SETTINGS = {"delta.logRetentionDuration": "interval 2 days", "delta.checkpointInterval": "50"}
+"""A table that is written to every few seconds has 17,000 commits a day, and each reader lists their files."""
 
 
 class DeltaFiles:
@@ -23,34 +26,57 @@ class DeltaFiles:
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path = path
         self.schema = schema
+        self._known: DeltaTable | None = None
 
     @property
     def batch(self) -> int:
         table = self._table()
-        return 0 if table is None else table.transaction_version(_WRITER) or 0
+        return 0 if table is None else _batch(table)
 
-    def commit(self, written: Sequence[Written], batch: int, *, replace: bool = False) -> bool:
+    def commit(
+        self, written: Sequence[Written], batch: int, *, replace: bool = False, replaced: Sequence[str] = ()
+    ) -> bool:
         from deltalake import CommitProperties, Schema
-        from deltalake.transaction import AddAction, Transaction, create_table_with_add_actions
+        from deltalake.transaction import Transaction, create_table_with_add_actions
 
         table = self._table()
-        if table is not None and (table.transaction_version(_WRITER) or 0) >= batch:
+        if table is not None and _batch(table) >= batch:
             return False
-        now_ms = int(time.time() * 1000)
-        adds = [AddAction(each.path, each.size, {}, now_ms, True, each.stats) for each in written]
-        commit = CommitProperties(app_transactions=[Transaction(_WRITER, batch, now_ms)])
+        commit = CommitProperties(app_transactions=[Transaction(_WRITER, batch, _now_ms())])
+        adds = [_added(each) for each in written]
         if table is None:
             self.path.mkdir(parents=True, exist_ok=True)
+            create_table_with_add_actions(
+                str(self.path),
+                Schema.from_arrow(self.schema),
+                adds,
+                "error",
+                configuration=_SETTINGS,
+                commit_properties=commit,
+            )
+        elif replace:
+            # The form of the rows may be another than that of the rows that go.
             schema = Schema.from_arrow(self.schema)
-            create_table_with_add_actions(str(self.path), schema, adds, "error", commit_properties=commit)
+            table.create_write_transaction(
+                [_added(each) for each in written], "overwrite", schema, commit_properties=commit
+            )
         else:
-            mode = "overwrite" if replace else "append"
-            table.create_write_transaction([*adds], mode, table.schema(), commit_properties=commit)
+            actions = [*adds, *map(_removed, replaced)]
+            table.create_write_transaction(actions, "append", table.schema(), commit_properties=commit)
         return True
 
-    def uris(self) -> list[str]:
+    def rewrite(self, removed: Sequence[str], written: Sequence[Written]) -> None:
         table = self._table()
-        return [] if table is None else sorted(table.file_uris())
+        if table is not None and (removed or written):
+            actions = [*map(_added, written), *map(_removed, removed)]
+            table.create_write_transaction(actions, "append", table.schema())
+
+    def files(self, upto: int | None = None) -> list[File]:
+        table = self._as_of(upto)
+        return [] if table is None else sorted(_files(table, self.path))
+
+    def uris(self, upto: int | None = None) -> list[str]:
+        return [each.uri for each in self.files(upto)]
 
     def compact(self) -> tuple[int, int]:
         before = len(self.uris())
@@ -58,16 +84,6 @@ class DeltaFiles:
         if table is not None and before > 1:
             table.optimize.compact()
         return before, len(self.uris())
-
-    def drop(self, paths: Iterable[str]) -> None:
-        from deltalake.transaction import AddAction, RemoveAction
-
-        table = self._table()
-        gone = [Path(path).name for path in paths]
-        if table is not None and gone:
-            now_ms = int(time.time() * 1000)
-            removed: list[AddAction | RemoveAction] = [RemoveAction(name, True, now_ms) for name in gone]
-            table.create_write_transaction(removed, "append", table.schema())
 
     def vacuum(self, hours: float) -> int:
         table = self._table()
@@ -77,6 +93,49 @@ class DeltaFiles:
         return len(table.vacuum(round(hours), dry_run=False, enforce_retention_duration=False, full=True))
 
     def _table(self) -> DeltaTable | None:
+        """The table as it stands. One that is known reads only the commits since it was read."""
         from deltalake import DeltaTable
 
-        return DeltaTable(str(self.path)) if DeltaTable.is_deltatable(str(self.path)) else None
+        if self._known is not None:
+            self._known.update_incremental()
+        elif DeltaTable.is_deltatable(str(self.path)):
+            self._known = DeltaTable(str(self.path))
+        return self._known
+
+    def _as_of(self, upto: int | None) -> DeltaTable | None:
+        """Back from the newest version to the first that has no batch above `upto`: one step, or none, as a rule."""
+        from deltalake import DeltaTable
+
+        table = self._table()
+        while table is not None and upto is not None and _batch(table) > upto:
+            version = table.version() - 1
+            table = DeltaTable(str(self.path), version=version) if version >= 0 else None
+        return table
+
+
+def _batch(table: DeltaTable) -> int:
+    return table.transaction_version(_WRITER) or 0
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _added(written: Written) -> Any:
+    from deltalake.transaction import AddAction
+
+    return AddAction(written.path, written.size, {}, _now_ms(), True, written.stats)
+
+
+def _removed(name: str) -> Any:
+    from deltalake.transaction import RemoveAction
+
+    return RemoveAction(name, True, _now_ms())
+
+
+def _files(table: DeltaTable, folder: Path) -> Iterator[File]:
+    for row in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+        least = {name[4:]: value for name, value in row.items() if name.startswith("min.") and value is not None}
+        greatest = {name[4:]: value for name, value in row.items() if name.startswith("max.") and value is not None}
+        uri = str(folder / row["path"])
+        yield File(uri, row["path"], row["size_bytes"], row["num_records"] or 0, least, greatest)

@@ -6,7 +6,8 @@ PipelineFailed
 ├── JournalRefused         it answers, but not to us: no rights, another schema
 ├── WrongIncarnation       another journal than the one that was read before
 ├── LinesMissing           lines were pruned, or are gone
-└── LakeRefused            the folder of tables is not ours, is in use, or was made by a later release
+└── LakeRefused            the folder of tables is not ours, or was made by a later release
+    └── LakeBusy           another process is writing to it
 """
 
 from __future__ import annotations
@@ -38,3 +39,7 @@ class LinesMissing(PipelineFailed):
 
 class LakeRefused(PipelineFailed):
     """The tables cannot be used as they are."""
+
+
+class LakeBusy(LakeRefused):
+    """One process writes at a time; this one may try again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -30,6 +30,28 @@ class Written(NamedTuple):
     def rows(self) -> int:
         return int(json.loads(self.stats)["numRecords"])
 
+    @property
+    def greatest(self) -> dict[str, Any]:
+        """The greatest value of each column that there are statistics of; times as text."""
+        found: dict[str, Any] = json.loads(self.stats)["maxValues"]
+        return found
+
+
+class File(NamedTuple):
+    """A file of a table, with the least and the greatest values of the columns that there are statistics of."""
+
+    uri: str
+    name: str
+    size: int
+    rows: int
+    least: Mapping[str, Any]
+    greatest: Mapping[str, Any]
+
+    def has_between(self, column: str, first: Any, last: Any) -> bool:
+        """Whether a row may have such a value; True where that is not known."""
+        least, greatest = self.least.get(column), self.greatest.get(column)
+        return least is None or greatest is None or (least <= last and greatest >= first)
+
 
 class Files(Protocol):
     """One table. `batch` is what makes writing exact: a batch is in it once, whoever tries again."""
@@ -41,17 +63,22 @@ class Files(Protocol):
     def batch(self) -> int:
         """The last batch that was committed; 0 where there is none yet."""
 
-    def commit(self, written: Sequence[Written], batch: int, *, replace: bool = False) -> bool:
-        """Add the files, or `replace` those that are there; False, and nothing, if it has the batch already."""
+    def commit(
+        self, written: Sequence[Written], batch: int, *, replace: bool = False, replaced: Sequence[str] = ()
+    ) -> bool:
+        """Add the files, and remove all others (`replace`) or those with these names; False if it has the batch."""
 
-    def uris(self) -> list[str]:
-        """The files of the table as it stands now."""
+    def rewrite(self, removed: Sequence[str], written: Sequence[Written]) -> None:
+        """The same rows in other files, or rows less. This is no batch."""
+
+    def files(self, upto: int | None = None) -> list[File]:
+        """The files of the table as it stands, or as it stood before the first batch above `upto`."""
+
+    def uris(self, upto: int | None = None) -> list[str]:
+        """Where these files are."""
 
     def compact(self) -> tuple[int, int]:
         """Make few files of many; returns how many there were and are."""
-
-    def drop(self, paths: Iterable[str]) -> None:
-        """Take these of `uris()` out of the table."""
 
     def vacuum(self, hours: float) -> int:
         """Delete files that have belonged to no state of the table for so long; returns how many."""
@@ -124,7 +151,7 @@ class TableWriter:
 class _Stats:
     """The least and the greatest of the columns by which files are skipped."""
 
-    _OF = ("shard_id", "seq", "at", "ingest_batch")
+    _OF = ("shard_id", "seq", "at", "ingest_batch", "started_at", "from_at", "joined_at", "hour")
 
     def __init__(self, schema: pa.Schema) -> None:
         self._columns = [name for name in self._OF if name in schema.names]

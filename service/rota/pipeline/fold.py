@@ -43,8 +43,12 @@ class GroupFold:
     def resumed(cls, namespace: str, group_id: str, carried: dict[str, Any]) -> GroupFold:
         """As it was when `dump` said so."""
         fold = cls(namespace, group_id)
-        fold._begin(carried)
+        fold.resume(carried)
         return fold
+
+    def resume(self, carried: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._begin(carried)
 
     def add(self, line: Line) -> Iterator[Row]:
         """The rows that this line closes; none for one that stands for all before it."""

@@ -10,29 +10,29 @@ import pyarrow as pa
 
 from rota.pipeline.events import ddl
 from rota.pipeline.fold import GroupFold
-from rota.pipeline.lake import Lake
+from rota.pipeline.lake import Lake, Moment
 from rota.pipeline.tables import CARRY, GOLD
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def closed(spark: SparkSession, lake: Lake, table: str) -> DataFrame:
+def closed(spark: SparkSession, lake: Lake | Moment, table: str) -> DataFrame:
     """The rows that will never change; none where the table is not there yet."""
-    uris, schema = lake.gold(table).uris(), ddl(GOLD[table].schema)
+    uris, schema = lake.fact_files(table), ddl(GOLD[table].schema)
     return spark.read.schema(schema).parquet(*uris) if uris else spark.createDataFrame([], schema)
 
 
-def opened(spark: SparkSession, lake: Lake, table: str) -> DataFrame:
+def opened(spark: SparkSession, lake: Lake | Moment, table: str) -> DataFrame:
     """What is under way: rows that have no end yet, made of the carried states."""
-    uris, schema = lake.gold("carry").uris(), GOLD[table].schema
+    uris, schema = lake.fact_files("carry"), GOLD[table].schema
     if not uris:
         return spark.createDataFrame([], ddl(schema))
     carried = spark.read.schema(ddl(CARRY.schema)).parquet(*uris)
     return carried.mapInArrow(_still_open(table), ddl(schema))
 
 
-def everything(spark: SparkSession, lake: Lake, table: str) -> DataFrame:
+def everything(spark: SparkSession, lake: Lake | Moment, table: str) -> DataFrame:
     """Closed and open rows."""
     return closed(spark, lake, table).unionByName(opened(spark, lake, table))
 

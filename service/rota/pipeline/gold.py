@@ -3,33 +3,43 @@
 A refresh is one commit a table, each with the number of the fold, and the carried states come last. So when a refresh
 is killed, the states of the fold before are still there, and its plan says which batches it was folding: the next one
 does just that again, and tables that have that number already are left alone. The result is the same, because folding
-is deterministic.
+is deterministic. A table that a fold has no rows for has no commit of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from rota.pipeline.breakpoints import breakpoint_at
 from rota.pipeline.events import EVENTS, ddl, lines_of
-from rota.pipeline.facts.units import load_decoder
-from rota.pipeline.files import WRITTEN, TableWriter, Written
-from rota.pipeline.fold import CARRIED, fold_lines
-from rota.pipeline.lake import Lake
+from rota.pipeline.facts.units import Decoder, load_decoder
+from rota.pipeline.failures import LakeRefused
+from rota.pipeline.files import TableWriter, Written
+from rota.pipeline.fold import GroupFold, Key
+from rota.pipeline.lake import FOLDS, Lake
+from rota.pipeline.slices import BUCKETS, Slice, bucket_of, in_order
 from rota.pipeline.tables import CARRY, FOLDED, GOLD
-from rota.pipeline.tasks import told
+from rota.pipeline.tasks import Task, Workers, run_tasks, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Mapper = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
 GROUP = ("shard_id", "namespace", "group_id")
+
+FEW_LINES = 50_000
+"""So many are folded in this process, sooner than Spark has planned a job."""
+_MOST_LINES = 4_000_000
+"""What the tasks of a fold hold of all lines at a time: the facts do not depend on where they are cut."""
+_BUCKET = re.compile(r"-b(\d+)-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,85 +51,192 @@ class Refreshed:
     rows: dict[str, int]
 
 
-def refresh(spark: SparkSession, lake: Lake, *, decoder: str = "", build: str | None = None) -> Refreshed:
+def refresh(workers: Workers, lake: Lake, *, decoder: str = "") -> Refreshed:
     """Fold the batches of bronze that are not in the facts yet, after finishing what a killed refresh began."""
-    build = build or lake.build
-    fold, folded_to = _standing(lake, build)
-    unfinished = lake.plan(build, fold + 1)
-    if unfinished is not None and _was_begun(lake, build, fold + 1):
-        _fold_once(spark, lake, build, fold + 1, unfinished)
-        fold, folded_to = fold + 1, int(unfinished["to_batch"])
+    fold, folded_to = _finished(workers, lake)
     newest = lake.bronze.batch
     if newest <= folded_to:
         return Refreshed(fold, folded_to, {})
-    plan = {"after_batch": folded_to, "to_batch": newest, "decoder": decoder}
-    lake.write_plan(build, fold + 1, plan)
-    return Refreshed(fold + 1, newest, _fold_once(spark, lake, build, fold + 1, plan))
+    plan = {"after_batch": folded_to, "to_batch": newest, "decoder": decoder, "anew": False}
+    lake.write_plan(FOLDS, fold + 1, plan)
+    return Refreshed(fold + 1, newest, _fold_once(workers, lake, fold + 1, plan))
 
 
-def backfill(spark: SparkSession, lake: Lake, *, decoder: str = "") -> Refreshed:
-    """Fold all of bronze in one slice, beside the facts that are there, and switch when all is done."""
-    build = lake.next_build()
-    lake.remove_build(build)
-    done = refresh(spark, lake, decoder=decoder, build=build)
-    breakpoint_at("gold: before the switch")
-    lake.switch_to(build)
+def backfill(workers: Workers, lake: Lake, *, decoder: str = "", forget_dropped: bool = False) -> Refreshed:
+    """Fold all of bronze in one slice; the rows take the place of those that are there, when all is done.
+
+    Readers have the tables of the fold before until then. Raises `LakeRefused` where lines that facts were made of are
+    no longer in bronze, unless `forget_dropped`.
+    """
+    if not forget_dropped:
+        refuse_if_beheaded(lake)
+    fold, _ = _finished(workers, lake)
+    newest = lake.bronze.batch
+    plan = {"after_batch": 0, "to_batch": newest, "decoder": decoder, "anew": True}
+    lake.write_plan(FOLDS, fold + 1, plan)
+    rows = _fold_once(workers, lake, fold + 1, plan)
     lake.describe()
-    return done
+    if not forget_dropped:
+        lake.remove_builds()
+    return Refreshed(fold + 1, newest, rows)
 
 
-def _standing(lake: Lake, build: str) -> tuple[int, int]:
-    """The last fold that is complete, and the last batch that it took in."""
-    fold = lake.gold("carry", build).batch
-    plan = lake.plan(build, fold) if fold else None
-    return fold, int(plan["to_batch"]) if plan else 0
+def refuse_if_beheaded(lake: Lake) -> None:
+    """Raise `LakeRefused` if bronze lacks lines from its beginning: facts were made of them, and cannot be again."""
+    first, began = first_lines(lake), lake.began()
+    gone = {shard_id: seq for shard_id, seq in first.items() if seq > began.shards.get(shard_id, 0) + 1}
+    if gone or (lake.bronze.batch and not first):
+        named = "; ".join(f"shard {shard_id} begins at line {gone[shard_id]:,}" for shard_id in sorted(gone)[:3])
+        raise LakeRefused(
+            f"lines that facts were made of have been dropped from bronze ({named or 'no line is left'}): folding anew "
+            "would lose these facts for good. The tables are as they were; `--forget-dropped` folds what is left, "
+            "after you have copied what you want to keep"
+        )
 
 
-def _was_begun(lake: Lake, build: str, fold: int) -> bool:
+def first_lines(lake: Lake) -> dict[int, int]:
+    """The number of each shard's first line that is still in bronze."""
+    first: dict[int, int] = {}
+    for uri in lake.bronze.uris():
+        lines = pq.read_table(uri, columns=["shard_id", "seq"])
+        found = lines.group_by("shard_id").aggregate([("seq", "min")]).to_pydict()
+        for shard_id, seq in zip(found["shard_id"], found["seq_min"], strict=True):
+            first[shard_id] = min(seq, first.get(shard_id, seq))
+    return first
+
+
+def _finished(workers: Workers, lake: Lake) -> tuple[int, int]:
+    """The last fold and the last batch that it took in, once what a killed fold began is done."""
+    fold = lake.gold("carry").batch
+    folded_to = lake.folded_to(fold)
+    unfinished = lake.plan(FOLDS, fold + 1)
+    if unfinished is None or not _was_begun(lake, fold + 1):
+        return fold, folded_to
+    _fold_once(workers, lake, fold + 1, unfinished)
+    return fold + 1, int(unfinished["to_batch"])
+
+
+def _was_begun(lake: Lake, fold: int) -> bool:
     """Whether any table has rows of this fold. If not, it may as well take in what came since."""
-    return any(lake.gold(table, build).batch >= fold for table in FOLDED)
+    return any(lake.gold(table).batch >= fold for table in FOLDED)
 
 
-def _fold_once(spark: SparkSession, lake: Lake, build: str, fold: int, plan: dict[str, Any]) -> dict[str, int]:
-    lines = sliced(spark, lake, plan["after_batch"], plan["to_batch"])
-    carried = carry_lines(spark, lake, build)
-    everything = lines if carried is None else lines.unionByName(carried)
-    folder = str(lake.gold("carry", build).path.parent)
-    told_of = by_group(everything).mapInArrow(_folder(folder, fold, plan["decoder"]), ddl(WRITTEN)).collect()
-    written = [Written(*row) for row in told_of]
+def _fold_once(workers: Workers, lake: Lake, fold: int, plan: Mapping[str, Any]) -> dict[str, int]:
+    lines = Slice.of(lake, plan["after_batch"], plan["to_batch"])
+    carried = {} if plan["anew"] else {_bucket(each.name): each.uri for each in lake.gold("carry").files(fold - 1)}
+    workers = workers if lines.most_lines > FEW_LINES else None
+    parts = _parts(lines.buckets, 1 if workers is None else _task_count(session_of(workers)))
+    task = _folder(lines, carried, parts, str(lake.root / "gold"), fold, plan["decoder"])
+    written = run_tasks(workers, len(parts), task)
     rows = {}
     for table in FOLDED:
         mine = [each for each in written if each.table == table]
-        breakpoint_at("gold: before a table")
-        lake.gold(table, build).commit(mine, fold)
+        if mine or plan["anew"]:
+            breakpoint_at("gold: before a table")
+            lake.gold(table).commit(mine, fold, replace=plan["anew"])
         rows[table] = sum(each.rows for each in mine)
     breakpoint_at("gold: before the carry")
-    lake.gold("carry", build).commit([each for each in written if each.table == "carry"], fold, replace=True)
+    states = [each for each in written if each.table == "carry"]
+    changed = {_bucket(each.path) for each in states}
+    former = [uri.rpartition("/")[2] for bucket, uri in carried.items() if bucket in changed]
+    lake.gold("carry").commit(states, fold, replace=plan["anew"], replaced=former)
     breakpoint_at("gold: after the carry")
     return rows
+
+
+def _parts(buckets: Sequence[int], count: int) -> list[list[int]]:
+    """The buckets in so many parts, neighbours together."""
+    found: dict[int, list[int]] = {}
+    for bucket in buckets:
+        found.setdefault(bucket * count // BUCKETS, []).append(bucket)
+    return list(found.values())
+
+
+def _bucket(name: str) -> int:
+    """Which bucket a file of carried states is of."""
+    found = _BUCKET.search(name)
+    assert found is not None, name
+    return int(found.group(1))
+
+
+def _folder(
+    lines: Slice, carried: Mapping[int, str], parts: Sequence[Sequence[int]], folder: str, fold: int, decoder: str
+) -> Task:
+    """What each task does: fold the groups of its buckets, into one file a table and one a bucket for their states."""
+
+    def run(number: int) -> list[Written]:
+        share = _Share(carried, load_decoder(decoder) if decoder else None)
+        writer = TableWriter(folder, {table: GOLD[table].schema for table in FOLDED}, f"{fold:06}")
+        for chunk in lines.chunks(_MOST_LINES):
+            for table, values in share.fold(chunk.read(parts[number], EVENTS.names)):
+                writer.add(table, values)
+        return [*writer.close(), *share.write(folder, f"{fold:06}")]
+
+    return run
+
+
+class _Share:
+    """The groups of one task: those that have lines in the slice, and the carried states of their buckets."""
+
+    def __init__(self, files: Mapping[int, str], decoder: Decoder | None) -> None:
+        self._files = files
+        self._decoder = decoder
+        self._carried: dict[int, dict[Key, tuple[int, str]]] = {}
+        """By bucket: the number of the last line of each group, and its state after it."""
+        self._groups: dict[Key, GroupFold] = {}
+
+    def fold(self, lines: pa.Table) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Take these lines in, which follow those before; gives the rows that they close."""
+        ordered = chain.from_iterable(map(lines_of, in_order(lines).to_batches()))
+        for key, of_group in groupby(ordered, key=itemgetter(0, 4, 5)):
+            group = self._groups.get(key) or self._resumed(key)
+            for line in of_group:
+                yield from group.add(line)
+
+    def write(self, folder: str, name: str) -> list[Written]:
+        """The states of each bucket that has changed, those of its other groups with them."""
+        written = []
+        for bucket, states in sorted(self._carried.items()):
+            changed = {key: group for key, group in self._groups.items() if bucket_of(key[0]) == bucket}
+            states |= {key: (group.last_seq, group.dump()) for key, group in changed.items()}
+            writer = TableWriter(folder, {"carry": CARRY.schema}, f"{name}-b{bucket:02}")
+            for key, state in sorted(states.items()):
+                writer.add("carry", (*key, *state))
+            written += writer.close()
+        return written
+
+    def _resumed(self, key: Key) -> GroupFold:
+        bucket = bucket_of(key[0])
+        if bucket not in self._carried:
+            self._carried[bucket] = _states(self._files[bucket]) if bucket in self._files else {}
+        carried = self._carried[bucket].get(key)
+        group = GroupFold(key[1], key[2], decoder=self._decoder)
+        if carried is not None:
+            group.resume(json.loads(carried[1]))
+        self._groups[key] = group
+        return group
+
+
+def _states(uri: str) -> dict[Key, tuple[int, str]]:
+    columns = [column.to_pylist() for column in pq.read_table(uri, columns=CARRY.schema.names).columns]
+    return {
+        (shard, namespace, group): (seq, state) for shard, namespace, group, seq, state in zip(*columns, strict=True)
+    }
+
+
+# --- the lines for Spark, for those who look at them in other ways ----------------------------------
 
 
 def sliced(spark: SparkSession, lake: Lake, after_batch: int, to_batch: int) -> DataFrame:
     """The lines of bronze that came with these batches."""
     from pyspark.sql import functions as F
 
-    bronze = spark.read.schema(ddl(lake.bronze.schema)).parquet(*lake.bronze.uris())
+    lines = Slice.of(lake, after_batch, to_batch)
+    if not lines.files:
+        return spark.createDataFrame([], ddl(EVENTS))
+    bronze = spark.read.schema(ddl(lake.bronze.schema)).parquet(*(each.uri for each in lines.files))
     wanted = (F.col("ingest_batch") > after_batch) & (F.col("ingest_batch") <= to_batch)
     return bronze.where(wanted).select(*EVENTS.names)
-
-
-def carry_lines(spark: SparkSession, lake: Lake, build: str) -> DataFrame | None:
-    """The carried states as lines that come before all others of their group; None where nothing is carried yet."""
-    from pyspark.sql import functions as F
-
-    files = lake.gold("carry", build).uris()
-    if not files:
-        return None
-    frame = spark.read.schema(ddl(CARRY.schema)).parquet(*files)
-    given = {"kind": F.lit(CARRIED), "payload": F.col("state"), **{name: F.col(name) for name in (*GROUP, "seq")}}
-    types = dict(each.replace("`", "").split(" ") for each in ddl(EVENTS).split(", "))
-    columns = [given.get(name, F.lit(None).cast(type_)).alias(name) for name, type_ in types.items()]
-    return frame.select(*columns)
 
 
 def by_group(lines: DataFrame) -> DataFrame:
@@ -127,30 +244,13 @@ def by_group(lines: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     sorted_ = [F.col(name) for name in (*GROUP, "seq")]
-    # The carried state has the number of the last line that it stands for, so it sorts before what follows.
-    return lines.repartition(_parts(lines), *GROUP).sortWithinPartitions(*sorted_)
+    return lines.repartition(_task_count(lines.sparkSession), *GROUP).sortWithinPartitions(*sorted_)
 
 
-def _parts(lines: DataFrame) -> int:
+def _task_count(spark: SparkSession) -> int:
     """Enough tasks for all cores and some for those that are quicker. Spark Connect does not say how many there are."""
     from pyspark.sql.utils import is_remote
 
     if is_remote():
-        return int(lines.sparkSession.conf.get("spark.sql.shuffle.partitions") or 4)
-    return max(4, 2 * int(lines.sparkSession.sparkContext.defaultParallelism))
-
-
-def _folder(folder: str, fold: int, decoder: str) -> Mapper:
-    """What each task does: fold its groups, one after the other, into one file a table."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        schemas = {**{table: GOLD[table].schema for table in FOLDED}, "carry": CARRY.schema}
-        writer = TableWriter(folder, schemas, f"{fold:06}")
-        decode = load_decoder(decoder) if decoder else None
-        for key, group, rows in fold_lines(chain.from_iterable(map(lines_of, batches)), decode):
-            for table, values in rows:
-                writer.add(table, values)
-            writer.add("carry", (*key, group.last_seq, group.dump()))
-        yield told(writer.close())
-
-    return run
+        return int(spark.conf.get("spark.sql.shuffle.partitions") or 4)
+    return max(4, 2 * int(spark.sparkContext.defaultParallelism))

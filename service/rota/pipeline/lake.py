@@ -1,13 +1,14 @@
-"""The folder of tables: what stands where, which batch each table is at, and which build of the facts is in use.
+"""The folder of tables: what stands where, and which batch each table is at.
 
     lake.json                which journal this is, in which format, made by which release
-    plans/ingest/7.json      what batch 7 reads, written before it is read; so is plans/<build>/7.json for the facts
+    plans/ingest/7.json      what batch 7 reads, written before it is read; so is plans/gold/7.json for the facts
     bronze/events/           the journal's lines
-    gold/CURRENT             the name of the build in use
-    gold/<build>/<table>/    its tables, and `carry`: what is still open
+    gold/<table>/            the facts, and `carry`: what is still open
 
 A batch counts once its table says that it is at that number; its plan is then what was read. A plan whose number no
-table has reached was not carried out, whatever files it left behind.
+table has reached was not carried out, whatever files it left behind. The facts' batches are called folds. A fold
+commits `carry` last, so the newest fold of `carry` is the last one that is complete: readers take each table as it was
+then.
 """
 
 from __future__ import annotations
@@ -15,23 +16,30 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rota.pipeline.atomic import write_atomically
 from rota.pipeline.delta import DeltaFiles
-from rota.pipeline.failures import LakeRefused
+from rota.pipeline.failures import LakeBusy, LakeRefused
 from rota.pipeline.files import Files
 from rota.pipeline.parquet import ParquetFiles
 from rota.pipeline.positions import Position
-from rota.pipeline.tables import BRONZE, CARRY, GOLD, Table
+from rota.pipeline.tables import BRONZE, CARRY, GOLD, UNFOLDED, Table
 
 LAKE_VERSION = 4
 """Goes up when tables or carried states change their form: older tables are then built anew from bronze."""
 
 FORMATS = ("delta", "parquet")
+
+FOLDS = "gold"
+"""The job whose plans are those of the facts."""
+
+_KEPT_PLANS = 10
+"""Of each job: only that of the last batch is read again. Its first plan stays, too: it says where bronze began."""
 
 
 class Lake:
@@ -41,6 +49,7 @@ class Lake:
         self.root = root
         self.format = format_
         self.incarnation = incarnation
+        self._tables: dict[Path, Files] = {}
 
     @classmethod
     def open(cls, root: Path, *, older: bool = False) -> Lake:
@@ -76,12 +85,12 @@ class Lake:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only one who writes here; `LakeRefused` while somebody else does."""
+        """Be the only process that writes here; `LakeBusy` while another one does."""
         with open(self.root / "lock", "w") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise LakeRefused(f"another process is writing to the tables in {self.root}") from error
+                raise LakeBusy(f"another process is writing to the tables in {self.root}") from error
             yield
 
     # --- tables ---------------------------------------------------------------------------------
@@ -90,48 +99,64 @@ class Lake:
     def bronze(self) -> Files:
         return self._files(self.root / "bronze" / "events", BRONZE)
 
-    def gold(self, table: str, build: str | None = None) -> Files:
-        """A table of the build that is in use, or of the one that is named."""
-        described = CARRY if table == "carry" else GOLD[table]
-        return self._files(self.root / "gold" / (build or self.build) / table, described)
+    def gold(self, table: str) -> Files:
+        """A table of facts, or `carry`."""
+        return self._files(self.root / "gold" / table, CARRY if table == "carry" else GOLD[table])
 
     def _files(self, path: Path, table: Table) -> Files:
-        return DeltaFiles(path, table.schema) if self.format == "delta" else ParquetFiles(path, table.schema)
+        # A Delta table that is known reads only what has been committed since.
+        if path not in self._tables:
+            made = DeltaFiles if self.format == "delta" else ParquetFiles
+            self._tables[path] = made(path, table.schema)
+        return self._tables[path]
 
-    # --- builds of the facts ----------------------------------------------------------------------
+    def fact_files(self, table: str) -> list[str]:
+        """The files of a table as of the last complete fold."""
+        return self.gold(table).uris(None if table in UNFOLDED else self.gold("carry").batch)
 
-    @property
-    def build(self) -> str:
-        pointer = self.root / "gold" / "CURRENT"
-        return pointer.read_text().strip() if pointer.is_file() else "build-1"
+    def moment(self) -> Moment:
+        """All tables as of one complete fold, whatever is folded, compacted or made anew meanwhile."""
+        while True:
+            fold = self.gold("carry").batch
+            files = {table: self.gold(table).uris(None if table in UNFOLDED else fold) for table in (*GOLD, "carry")}
+            if self.gold("carry").batch == fold:
+                return Moment(fold, files)
 
-    def next_build(self) -> str:
-        """A name that no build has, in use or left behind by one that was killed."""
-        return f"build-{int(self.build.rpartition('-')[2]) + 1}"
-
-    def switch_to(self, build: str) -> None:
-        """From here on readers find this build; the others are removed."""
-        write_atomically(self.root / "gold" / "CURRENT", build)
-        for folder in (self.root / "gold").iterdir():
-            if folder.is_dir() and folder.name != build:
-                self.remove_build(folder.name)
-
-    def remove_build(self, build: str) -> None:
-        shutil.rmtree(self.root / "gold" / build, ignore_errors=True)
-        shutil.rmtree(self.root / "plans" / build, ignore_errors=True)
+    def remove_builds(self) -> None:
+        """Delete the facts of releases that kept them in `gold/build-7/`."""
+        for folder in (self.root / "gold").glob("build-*"):
+            shutil.rmtree(folder)
+            shutil.rmtree(self.root / "plans" / folder.name, ignore_errors=True)
+        (self.root / "gold" / "CURRENT").unlink(missing_ok=True)
 
     # --- plans ------------------------------------------------------------------------------------
 
     def plan(self, job: str, number: int) -> dict[str, Any] | None:
-        """What this batch was meant to read; None if nobody wrote it down."""
+        """What this batch was meant to read; None if it is not there."""
         path = self._plan_path(job, number)
         return json.loads(path.read_text()) if path.is_file() else None
 
     def write_plan(self, job: str, number: int, plan: Mapping[str, Any]) -> None:
         write_atomically(self._plan_path(job, number), plan)
+        if number - _KEPT_PLANS > 1:
+            self._plan_path(job, number - _KEPT_PLANS).unlink(missing_ok=True)
 
     def _plan_path(self, job: str, number: int) -> Path:
         return self.root / "plans" / job / f"{number}.json"
+
+    def began(self) -> Position:
+        """Where the first batch of bronze began."""
+        plan = self.plan("ingest", 1)
+        return Position.decode(plan["start"]) if plan else Position(self.incarnation, {})
+
+    def folded_to(self, fold: int) -> int:
+        """The last batch of bronze that a complete fold took in."""
+        if not fold:
+            return 0
+        plan = self.plan(FOLDS, fold)
+        if plan is None:
+            raise LakeRefused(f"the plan of fold {fold} is gone from {self.root}: restore the whole folder")
+        return int(plan["to_batch"])
 
     def ingested(self) -> tuple[int, Position]:
         """The number of the last batch that is in bronze, and how far the journal was read with it."""
@@ -142,3 +167,14 @@ class Lake:
         if plan is None:
             raise LakeRefused(f"the plan of batch {batch} is gone from {self.root}: restore the whole folder")
         return batch, Position.decode(plan["end"])
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The files of all tables as of one fold. They stay for as long as `vacuum` leaves them: a week, as a rule."""
+
+    fold: int
+    files: Mapping[str, Sequence[str]]
+
+    def fact_files(self, table: str) -> Sequence[str]:
+        return self.files[table]

@@ -1,7 +1,8 @@
 """Tables of plain Parquet files, for those who want no more than that.
 
-`manifests/000012.json` lists the files of the table's state 12 and the batch that it is at; `CURRENT` names the
-manifest in use and is replaced atomically. Readers go by the manifest: the folder also holds files of killed tasks.
+`manifests/000012.json` lists the files of the table's state 12, what is known of each, and the batch that it is at;
+`CURRENT` names the manifest in use and is replaced atomically. Readers go by the manifest: the folder also holds files
+of killed tasks.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rota.pipeline.atomic import write_atomically
-from rota.pipeline.files import Written
+from rota.pipeline.files import File, Written
 
 _SMALL_BYTES = 64 * 1024 * 1024
 
@@ -33,58 +35,97 @@ class ParquetFiles:
     def batch(self) -> int:
         return int(self._state()["batch"])
 
-    def commit(self, written: Sequence[Written], batch: int, *, replace: bool = False) -> bool:
+    def commit(
+        self, written: Sequence[Written], batch: int, *, replace: bool = False, replaced: Sequence[str] = ()
+    ) -> bool:
         state = self._state()
         if state["batch"] >= batch:
             return False
-        kept = [] if replace else state["files"]
-        self._switch(state, [*kept, *(each.path for each in written)], batch)
+        kept = [] if replace else _without(state["files"], replaced)
+        self._switch(state, [*kept, *map(_entry, written)], batch)
         return True
 
-    def uris(self) -> list[str]:
-        return sorted(str(self.path / name) for name in self._state()["files"])
+    def rewrite(self, removed: Sequence[str], written: Sequence[Written]) -> None:
+        state = self._state()
+        if removed or written:
+            self._switch(state, [*_without(state["files"], removed), *map(_entry, written)], state["batch"])
+
+    def files(self, upto: int | None = None) -> list[File]:
+        state = self._state()
+        while upto is not None and state["batch"] > upto:
+            state = self._numbered(state["number"] - 1)
+        return sorted(self._file(entry) for entry in state["files"])
+
+    def uris(self, upto: int | None = None) -> list[str]:
+        return [each.uri for each in self.files(upto)]
 
     def compact(self) -> tuple[int, int]:
-        state = self._state()
-        small = [name for name in state["files"] if (self.path / name).stat().st_size < _SMALL_BYTES]
+        files = self.files()
+        small = [each for each in files if each.size < _SMALL_BYTES]
         if len(small) > 1:
-            merged = f"part-compacted-{uuid.uuid4().hex}.parquet"
-            with pq.ParquetWriter(self.path / merged, self.schema, compression="zstd") as writer:
-                for name in small:
-                    for batch in pq.ParquetFile(self.path / name).iter_batches():
+            merged = self.path / f"part-compacted-{uuid.uuid4().hex}.parquet"
+            with pq.ParquetWriter(merged, self.schema, compression="zstd") as writer:
+                for each in small:
+                    for batch in pq.ParquetFile(each.uri).iter_batches():
                         writer.write_batch(batch)
-            self._switch(state, [*(name for name in state["files"] if name not in small), merged], state["batch"])
-        return len(state["files"]), len(self.uris())
-
-    def drop(self, paths: Iterable[str]) -> None:
-        state = self._state()
-        gone = {Path(path).name for path in paths}
-        self._switch(state, [name for name in state["files"] if name not in gone], state["batch"])
+            stats = json.dumps({"numRecords": sum(each.rows for each in small), "minValues": {}, "maxValues": {}})
+            written = Written(self.path.name, merged.name, merged.stat().st_size, stats)
+            self.rewrite([each.name for each in small], [written])
+        return len(files), len(self.uris())
 
     def vacuum(self, hours: float) -> int:
-        state = self._state()
         before = time.time() - hours * 3600
-        unused = [
-            path
-            for path in self.path.glob("*.parquet")
-            if path.name not in state["files"] and path.stat().st_mtime < before
-        ]
+        number = self._state()["number"]
+        # A state ended when the next one was written: its files are in use until then, however old they are.
+        kept = [n for n in self._numbers() if n >= number or self._manifest(n + 1).stat().st_mtime >= before]
+        used = {entry["path"] for n in kept for entry in self._numbered(n)["files"]}
+        unused = [p for p in self.path.glob("*.parquet") if p.name not in used and p.stat().st_mtime < before]
         for path in unused:
             path.unlink()
-        for manifest in (self.path / "manifests").glob("*.json"):
-            if int(manifest.stem) < state["number"]:
-                manifest.unlink()
+        for old in set(self._numbers()) - set(kept):
+            self._manifest(old).unlink()
         return len(unused)
 
     def _state(self) -> dict[str, Any]:
         pointer = self.path / "CURRENT"
-        if not pointer.is_file():
+        return self._numbered(int(pointer.read_text().strip().removesuffix(".json")) if pointer.is_file() else 0)
+
+    def _numbered(self, number: int) -> dict[str, Any]:
+        if not number:
             return {"number": 0, "batch": 0, "files": []}
-        state: dict[str, Any] = json.loads((self.path / "manifests" / pointer.read_text().strip()).read_text())
+        state: dict[str, Any] = json.loads(self._manifest(number).read_text())
+        # Manifests of earlier releases have names only.
+        state["files"] = [{"path": each} if isinstance(each, str) else each for each in state["files"]]
         return state
 
-    def _switch(self, state: dict[str, Any], files: list[str], batch: int) -> None:
+    def _numbers(self) -> list[int]:
+        return sorted(int(each.stem) for each in (self.path / "manifests").glob("[0-9]*.json"))
+
+    def _manifest(self, number: int) -> Path:
+        return self.path / "manifests" / f"{number:06}.json"
+
+    def _file(self, entry: dict[str, Any]) -> File:
+        path = self.path / entry["path"]
+        if "stats" not in entry:
+            return File(str(path), path.name, path.stat().st_size, pq.read_metadata(path).num_rows, {}, {})
+        stats = entry["stats"]
+        least, greatest = self._values(stats["minValues"]), self._values(stats["maxValues"])
+        return File(str(path), path.name, entry["size"], stats["numRecords"], least, greatest)
+
+    def _values(self, values: dict[str, Any]) -> dict[str, Any]:
+        times = {field.name for field in self.schema if pa.types.is_timestamp(field.type)}
+        return {name: datetime.fromisoformat(value) if name in times else value for name, value in values.items()}
+
+    def _switch(self, state: dict[str, Any], files: list[dict[str, Any]], batch: int) -> None:
         number = state["number"] + 1
-        name = f"{number:06}.json"
-        write_atomically(self.path / "manifests" / name, {"number": number, "batch": batch, "files": files})
-        write_atomically(self.path / "CURRENT", name)
+        write_atomically(self._manifest(number), {"number": number, "batch": batch, "files": files})
+        write_atomically(self.path / "CURRENT", self._manifest(number).name)
+
+
+def _entry(written: Written) -> dict[str, Any]:
+    return {"path": written.path, "size": written.size, "stats": json.loads(written.stats)}
+
+
+def _without(files: list[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    gone = set(names)
+    return [each for each in files if each["path"] not in gone]

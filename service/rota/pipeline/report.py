@@ -33,10 +33,11 @@ _TIMES = {
 
 def make_report(spark: SparkSession, lake: Lake, *, days: float = 7.0) -> Page:
     """The last `days` of what is in the facts, counted back from their end."""
-    rebalances = everything(spark, lake, "rebalances")
+    tables = lake.moment()
+    rebalances = everything(spark, tables, "rebalances")
     end, begin = _period(rebalances, days)
     for table, time in _TIMES.items():
-        rows = everything(spark, lake, table) if table in FOLDED else closed(spark, lake, table)
+        rows = everything(spark, tables, table) if table in FOLDED else closed(spark, tables, table)
         rows.where(f"{time} >= timestamp'{begin:%Y-%m-%d %H:%M:%S}'").cache().createOrReplaceTempView(f"r_{table}")
     found = [
         sections.worst_groups(spark),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import platformdirs
 
 from rota.pipeline.failures import PipelineFailed
 from rota.pipeline.java import find_java
+from rota.pipeline.tasks import Workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +38,12 @@ _LOCAL = {
 def cache_folder() -> Path:
     """Where what makes the next start quicker is kept."""
     return platformdirs.user_cache_path("rota")
+
+
+def check_java() -> None:
+    """Raise `JavaMissing` where a session could not start for want of one."""
+    if not _is_submitted():
+        find_java(cache_folder())
 
 
 def start(master: str = "", settings: Mapping[str, str] | None = None) -> SparkSession:
@@ -86,6 +94,13 @@ def session(master: str = "", settings: Mapping[str, str] | None = None) -> Iter
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def session_when_needed(master: str = "", settings: Mapping[str, str] | None = None) -> Iterator[Workers]:
+    """Starts a session when it is called, or never: few lines need none, and Spark takes seconds and 500 MB."""
+    with ExitStack() as stack:
+        yield cache(lambda: stack.enter_context(session(master, settings)))
 
 
 def _is_submitted() -> bool:

@@ -9,11 +9,18 @@ from rota.pipeline import failures
 _RAISED = re.compile(r"rota\.pipeline\.failures\.(\w+): (.+)")
 
 
-def told_by_spark(error: Exception) -> str | None:
-    """The message of the failure that a task or a planner raised; None if it was something else."""
+def failure_of(error: Exception) -> failures.PipelineFailed | None:
+    """The failure that a task or a planner raised; None if it was something else."""
     if not type(error).__module__.startswith(("pyspark", "py4j")):
         return None
     for name, message in _RAISED.findall(str(error)):
-        if hasattr(failures, name):
-            return str(message).strip()
+        kind = getattr(failures, name, None)
+        if isinstance(kind, type) and issubclass(kind, failures.PipelineFailed):
+            return kind(str(message).strip())
     return None
+
+
+def told_by_spark(error: Exception) -> str | None:
+    """The message of that failure."""
+    failure = failure_of(error)
+    return None if failure is None else str(failure)

@@ -363,8 +363,10 @@ GOLD: dict[str, Table] = {
         ADVISOR,
     )
 }
-FOLDED = tuple(name for name in GOLD if name != "advisor")
-"""Kept up to date by `refresh`; the advisor's is made when it is asked for."""
+UNFOLDED = ("advisor",)
+"""Made when it is asked for."""
+FOLDED = tuple(name for name in GOLD if name not in UNFOLDED)
+"""Kept up to date by `refresh`."""
 
 CARRY = Table(
     "carry",

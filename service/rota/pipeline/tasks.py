@@ -7,7 +7,7 @@ and writes never leave its worker.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -17,16 +17,17 @@ from rota.pipeline.files import WRITTEN, Written
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Workers: TypeAlias = "SparkSession | Callable[[], SparkSession] | None"
+"""A session, what starts one when there is much to do, or None: then all is done in this process."""
+
 Task = Callable[[int], list[Written]]
 """Does the part with this number; it may be done twice, as Spark retries, and the files of one attempt count."""
 
 
-def run_tasks(spark: SparkSession | None, count: int, task: Task) -> list[Written]:
-    """Do the parts 0 to `count` - 1; without `spark` in this process, one after the other."""
-    if spark is None:
+def run_tasks(workers: Workers, count: int, task: Task) -> list[Written]:
+    """Do the parts 0 to `count` - 1; without workers in this process, one after the other."""
+    if workers is None or count <= 1:
         return [each for number in range(count) for each in task(number)]
-    if not count:
-        return []
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -34,8 +35,13 @@ def run_tasks(spark: SparkSession | None, count: int, task: Task) -> list[Writte
                 yield told(task(number))
 
     # One row of numbers a partition, so that each task has one part. It works through Spark Connect, too.
-    rows = spark.range(0, count, 1, count).mapInArrow(run, ddl(WRITTEN)).collect()
+    rows = session_of(workers).range(0, count, 1, count).mapInArrow(run, ddl(WRITTEN)).collect()
     return [Written(*row) for row in rows]
+
+
+def session_of(workers: SparkSession | Callable[[], SparkSession]) -> SparkSession:
+    """The session, started if it was not yet."""
+    return workers() if callable(workers) else workers
 
 
 def told(written: list[Written]) -> pa.RecordBatch:

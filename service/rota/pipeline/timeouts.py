@@ -34,7 +34,7 @@ LATEST = """SELECT last.* FROM (
 
 def advise_timeouts(spark: SparkSession, lake: Lake, allowed_per_day: float = ALLOWED_PER_DAY) -> list[GroupAdvice]:
     """For every group that there are statistics of, those first that expire members for nothing."""
-    everything(spark, lake, "timeout_advice").createOrReplaceTempView("all_timeout_advice")
+    everything(spark, lake.moment(), "timeout_advice").createOrReplaceTempView("all_timeout_advice")
     found = [
         GroupAdvice(
             namespace=row.namespace,

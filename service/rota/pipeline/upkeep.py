@@ -2,56 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, time, timedelta
 
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from rota.pipeline.bronze import LinesWriter
+from rota.pipeline.files import File, Written
 from rota.pipeline.lake import Lake
-from rota.pipeline.tables import GOLD
+from rota.pipeline.tables import BRONZE, GOLD
+
+_SMALL_BYTES = 64 * 1024 * 1024
+_DAY = timedelta(days=1)
+_BATCH_ROWS = 50_000
 
 
-def compact_lake(lake: Lake, *, keep_days: float = 0, vacuum_hours: float = 168) -> Iterator[str]:
+def compact_lake(
+    lake: Lake, *, keep_days: float = 0, vacuum_hours: float = 168, now: datetime | None = None
+) -> Iterator[str]:
     """Do all of it; says in words what was done to each table."""
-    if keep_days:
-        dropped = drop_old_lines(lake, datetime.now(UTC) - timedelta(days=keep_days))
-        yield f"bronze: {dropped} files of old lines dropped"
-    for name, table in [("bronze", lake.bronze), *((name, lake.gold(name)) for name in (*GOLD, "carry"))]:
-        before, after = table.compact()
+    before = (now or datetime.now(UTC)) - timedelta(days=keep_days) if keep_days else None
+    files, dropped = compact_bronze(lake, before)
+    after, deleted = len(lake.bronze.files()), lake.bronze.vacuum(vacuum_hours)
+    if before is not None:
+        yield f"bronze: {dropped:,} lines from before {before:%Y-%m-%d %H:%M} UTC were dropped"
+    if files != after or deleted:
+        yield f"bronze: {files} files became {after}, {deleted} unused ones were deleted"
+    for name in (*GOLD, "carry"):
+        table = lake.gold(name)
+        # Of the carried states there is one file a bucket, for each refresh replaces those that it changes.
+        files, after = (0, 0) if name == "carry" else table.compact()
         deleted = table.vacuum(vacuum_hours)
-        if before != after or deleted:
-            yield f"{name}: {before} files became {after}, {deleted} unused ones were deleted"
+        if files != after or deleted:
+            yield f"{name}: {files} files became {after}, {deleted} unused ones were deleted"
 
 
-def drop_old_lines(lake: Lake, before: datetime) -> int:
-    """Take files out of bronze whose lines are all folded and all older; facts stay. Returns how many.
+def compact_bronze(lake: Lake, before: datetime | None) -> tuple[int, int]:
+    """Make few files of many, of one day (UTC) each, without the lines before `before` that are folded.
 
-    After that a backfill begins where bronze begins, and the audit can only compare what is there.
+    Returns how many files there were, and how many lines were dropped. Facts stay. After that, a backfill can only
+    fold what is left, so it has to be told to.
     """
-    plan = lake.plan(lake.build, lake.gold("carry").batch)
-    folded_to = int(plan["to_batch"]) if plan else 0
-    old = [uri for uri in lake.bronze.uris() if _is_old(uri, before, folded_to)]
-    if old:
-        lake.bronze.drop(old)
-    return len(old)
+    files = lake.bronze.files()
+    folded_to = lake.folded_to(lake.gold("carry").batch)
+    old = [each for each in files if before is not None and _has_old(each, before, folded_to)]
+    wanted = {each.name for each in (*old, *_scattered(files))}
+    rewritten = [each for each in files if each.name in wanted]
+    if not rewritten:
+        return len(files), 0
+    written = [each for day in _days(rewritten) for each in _write_day(lake, rewritten, day, before, folded_to)]
+    lake.bronze.rewrite([each.name for each in rewritten], written)
+    return len(files), sum(each.rows for each in rewritten) - sum(each.rows for each in written)
 
 
-def youngest_line(lake: Lake) -> datetime | None:
-    """When the last line was written that the last batch has brought."""
-    found = [most for uri in lake.bronze.uris()[-8:] if (most := _most(uri, "at")) is not None]
-    return max(found, default=None)
+def _has_old(file: File, before: datetime, folded_to: int) -> bool:
+    """Whether it has lines that may go: folded ones from before then."""
+    return _least_at(file) < before and int(file.least.get("ingest_batch", 0)) <= folded_to
 
 
-def _is_old(uri: str, before: datetime, folded_to: int) -> bool:
-    at, batch = _most(uri, "at"), _most(uri, "ingest_batch")
-    return at is not None and at < before and batch is not None and batch <= folded_to
+def _scattered(files: Sequence[File]) -> list[File]:
+    """Files that have lines of several days, and small ones of a day that has several."""
+    by_day: dict[datetime, list[File]] = {}
+    scattered = []
+    for each in files:
+        days = _days([each])
+        if len(days) > 1:
+            scattered.append(each)
+        elif each.size < _SMALL_BYTES:
+            by_day.setdefault(days[0], []).append(each)
+    # A day that gets lines of others has several, too, once these are written; the next time merges them.
+    return scattered + [each for of_day in by_day.values() if len(of_day) > 1 for each in of_day]
 
 
-def _most(uri: str, column: str) -> Any:
-    """The greatest value of a column, from the file's own statistics."""
-    file = pq.ParquetFile(Path(uri.removeprefix("file://")))
-    place = file.schema_arrow.names.index(column)
-    statistics = [file.metadata.row_group(g).column(place).statistics for g in range(file.num_row_groups)]
-    return max((each.max for each in statistics if each is not None and each.has_min_max), default=None)
+def _days(files: Sequence[File]) -> list[datetime]:
+    """The days (UTC) that these files may have lines of."""
+    days = set()
+    for each in files:
+        day, last = (_midnight(at) for at in (_least_at(each), _greatest_at(each)))
+        # A clock that is years off makes a file of few lines look as if it had a thousand days.
+        if (last - day) > 40 * _DAY:
+            days |= {_midnight(at) for at in pq.read_table(each.uri, columns=["at"]).column("at").to_pylist()}
+            continue
+        while day <= last:
+            days.add(day)
+            day += _DAY
+    return sorted(days)
+
+
+def _write_day(
+    lake: Lake, files: Sequence[File], day: datetime, before: datetime | None, folded_to: int
+) -> list[Written]:
+    """The lines of that day in one file, those of each shard in the order of their numbers as far as they were."""
+    of_day = [each for each in files if _least_at(each) < day + _DAY and _greatest_at(each) >= day]
+    wanted = (ds.field("at") >= day) & (ds.field("at") < day + _DAY)
+    if before is not None:
+        wanted &= (ds.field("at") >= before) | (ds.field("ingest_batch") > folded_to)
+    of_day.sort(key=lambda each: (each.least.get("ingest_batch", 0), each.name))
+    lines = ds.dataset([each.uri for each in of_day], schema=BRONZE.schema, format="parquet")
+    writer = LinesWriter(str(lake.bronze.path.parent), f"{day:%Y%m%d}")
+    for batch in lines.to_batches(filter=wanted, batch_size=_BATCH_ROWS):
+        if batch.num_rows:
+            writer.add(batch)
+    return writer.close()
+
+
+def _midnight(at: datetime) -> datetime:
+    return datetime.combine(at.astimezone(UTC).date(), time(), UTC)
+
+
+def _least_at(file: File) -> datetime:
+    return file.least["at"] if "at" in file.least else _extreme(file)[0]
+
+
+def _greatest_at(file: File) -> datetime:
+    return file.greatest["at"] if "at" in file.greatest else _extreme(file)[1]
+
+
+def _extreme(file: File) -> tuple[datetime, datetime]:
+    """Of a file that came without statistics: an earlier release merged it."""
+    times = pq.read_table(file.uri, columns=["at"]).column("at").to_pylist()
+    return min(times), max(times)

@@ -1,0 +1,172 @@
+"""Tables that are kept up to date for long: without Spark, as refreshes of few lines are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from rota.pipeline import gold
+from rota.pipeline.bronze import Ingest
+from rota.pipeline.events import Line
+from rota.pipeline.failures import LakeRefused
+from rota.pipeline.gold import backfill, refresh
+from rota.pipeline.journal import open_journal
+from rota.pipeline.lake import Lake
+from rota.pipeline.tables import FOLDED
+from rota.pipeline.upkeep import compact_bronze, compact_lake
+from tests.pipeline.journals import DECODER, INCARNATION, append_to_sqlite, simulated, sqlite_store
+from tests.pipeline.test_spark import closed_rows, rows_in, stored_rows
+
+each_format = pytest.mark.parametrize("format_", ["delta", "parquet"])
+JOURNAL = simulated(1)
+HOUR_MS = 3_600_000
+
+
+class Fed:
+    """Tables, and the store that they are fed from: with more lines each time."""
+
+    def __init__(self, folder: Path, format_: str = "delta", journal: tuple[Line, ...] = JOURNAL) -> None:
+        self._journal = journal
+        self._there: set[Line] = set()
+        self.url = sqlite_store(folder / "rota.db", [])
+        self.ingest = Ingest(open_journal(self.url), {"url": self.url, "linesPerTask": "20"})
+        self.lake = Lake.create(folder / "lake", format_, INCARNATION)
+
+    def append(self, to_seq: int) -> None:
+        """Put the lines up to this number into the store."""
+        new = [line for line in self._journal if line.seq <= to_seq and line not in self._there]
+        append_to_sqlite(self.url, new)
+        self._there.update(new)
+
+    def grow(self, to_seq: int) -> None:
+        """Put them there, and ingest them."""
+        self.append(to_seq)
+        self.ingest.run(None, self.lake)
+
+    def refresh(self) -> None:
+        refresh(None, self.lake, decoder=DECODER)
+
+    def rows(self) -> dict[str, Counter[str]]:
+        return {table: stored_rows(self.lake, table) for table in FOLDED}
+
+
+@each_format
+def test_many_small_refreshes_end_with_the_rows_of_one_pass(tmp_path: Path, format_: str) -> None:
+    fed = Fed(tmp_path, format_)
+
+    for to_seq in (1, 7, 8, 40, 41, 90, 1_000):
+        fed.grow(to_seq)
+        fed.refresh()
+        if to_seq == 41:
+            list(compact_lake(fed.lake, vacuum_hours=0))
+
+    assert fed.rows() == closed_rows(JOURNAL)
+    assert len(fed.lake.gold("carry").files()) == 2
+
+
+def test_a_refresh_replaces_the_states_of_shards_with_lines(tmp_path: Path) -> None:
+    fed = Fed(tmp_path, journal=tuple(line for line in JOURNAL if line.shard_id == 0 or line.seq <= 5))
+    fed.grow(5)
+    fed.refresh()
+    before = set(fed.lake.gold("carry").uris())
+
+    fed.grow(6)
+    fed.refresh()
+
+    assert len(before) == 2
+    assert len(before & set(fed.lake.gold("carry").uris())) == 1
+
+
+@each_format
+@pytest.mark.parametrize("anew", [False, True])
+def test_readers_have_the_fold_before_until_all_is_there(
+    tmp_path: Path, format_: str, anew: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = Fed(tmp_path, format_)
+    fed.grow(60)
+    fed.refresh()
+    before = fed.rows()
+    fed.grow(1_000)
+
+    def stop(place: str) -> None:
+        if place == "gold: before the carry":
+            raise KeyboardInterrupt
+
+    fold = backfill if anew else refresh
+    with monkeypatch.context() as patched:
+        patched.setattr(gold, "breakpoint_at", stop)
+        with pytest.raises(KeyboardInterrupt):
+            fold(None, fed.lake, decoder=DECODER)
+    torn = fed.rows()
+    moment = Lake.open(fed.lake.root).moment()
+    read = {table: rows_in(moment.fact_files(table), table) for table in FOLDED}
+    fed.refresh()
+
+    assert read == before
+    assert torn != before
+    assert fed.rows() == closed_rows(JOURNAL)
+
+
+def test_a_backfill_keeps_facts_whose_lines_were_dropped(tmp_path: Path) -> None:
+    fed = Fed(tmp_path)
+    fed.grow(1_000)
+    fed.refresh()
+    before = fed.rows()
+    now = datetime.fromtimestamp(max(line.at_ms for line in JOURNAL) / 1000, UTC)
+
+    said = list(compact_lake(fed.lake, keep_days=0.02, vacuum_hours=0, now=now))
+    with pytest.raises(LakeRefused, match="would lose these facts for good") as refused:
+        backfill(None, fed.lake, decoder=DECODER)
+    kept = fed.rows()
+    backfill(None, fed.lake, decoder=DECODER, forget_dropped=True)
+
+    assert "lines from before" in said[0]
+    assert "--forget-dropped" in str(refused.value)
+    assert kept == before
+    assert sum(fed.rows()["rebalances"].values()) < sum(before["rebalances"].values())
+
+
+@each_format
+def test_old_lines_go_even_where_young_ones_are_in_their_file(tmp_path: Path, format_: str) -> None:
+    """Merging the files of each day keeps days apart, so that the lines of a day go when it is their time."""
+    fed = Fed(tmp_path, format_)
+    fed.grow(30)
+    fed.refresh()
+    fed.grow(1_000)
+    folded_to = 2 if fed.lake.ingested()[0] > 2 else 1
+    before = datetime.fromtimestamp(sorted(line.at_ms for line in JOURNAL)[len(JOURNAL) // 2] / 1000, UTC)
+    lines = bronze_lines(fed.lake)
+    compact_bronze(fed.lake, None)
+
+    compact_bronze(fed.lake, before)
+
+    folded = fed.lake.folded_to(fed.lake.gold("carry").batch)
+    left = [line for line in lines if line[2] >= before or line[3] > folded]
+    assert folded <= folded_to
+    assert 0 < len(left) < len(lines)
+    assert bronze_lines(fed.lake) == left
+
+
+def test_a_day_has_one_file_after_compaction(tmp_path: Path) -> None:
+    days = [line._replace(at_ms=line.at_ms + line.seq % 3 * 24 * HOUR_MS) for line in JOURNAL]
+    fed = Fed(tmp_path, journal=tuple(days))
+    for to_seq in (10, 20, 1_000):
+        fed.grow(to_seq)
+    lines = bronze_lines(fed.lake)
+
+    compact_bronze(fed.lake, None)
+
+    files = fed.lake.bronze.files()
+    assert bronze_lines(fed.lake) == lines
+    assert len(files) <= 4
+    assert all(each.greatest["at"] - each.least["at"] < timedelta(days=1) for each in files)
+
+
+def bronze_lines(lake: Lake) -> list[tuple[int, int, datetime, int]]:
+    names = ["shard_id", "seq", "at", "ingest_batch"]
+    tables = [pq.read_table(uri, columns=names).to_pydict() for uri in lake.bronze.uris()]
+    return sorted(row for each in tables for row in zip(*(each[name] for name in names), strict=True))
