@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -106,3 +107,30 @@ def test_a_state_that_is_carried_is_json_and_goes_on_as_if_nothing_had_been() ->
         list(cut.add(carried_line((line.shard_id, "sim", "g0"), carried)))
         assert list(cut.add(line)) == expected
     assert cut.dump() == straight.dump()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("part", [0.3, 0.6])
+def test_a_pruned_journal_gives_members_and_generations(seed: int, part: float) -> None:
+    """Of groups whose beginning is not there any more, the lines that are left say who is in a generation."""
+    journal = simulated(seed)
+    ends = {s: part * max(line.seq for line in journal if line.shard_id == s) for s in {x.shard_id for x in journal}}
+    left = [line for line in journal if line.seq > ends[line.shard_id]]
+    whole = {(r["group_id"], r["generation_id"], r["at"]): r["members"] for r in named(journal, "assignments")}
+    completed = {(x.group_id, json.loads(x.payload)["generation_id"]) for x in left if x.kind == "generation_completed"}
+    generations = {(line.group_id, line.generation_id) for line in left} | completed
+
+    pruned = named(left, "assignments")
+    states = named(left, "group_states")
+
+    since = [r for r in pruned if (r["group_id"], r["generation_id"]) in completed]
+    assert len(since) > 0
+    assert [r["members"] for r in since] == [whole[r["group_id"], r["generation_id"], r["at"]] for r in since]
+    assert {(r["group_id"], r["generation_id"]) for r in states} <= generations
+
+
+def named(lines: Iterable[Line], table: str) -> list[dict[str, Any]]:
+    """The closed rows of a table, by the names of its columns."""
+    columns = [column.name for column in GOLD[table].columns]
+    found = [each for _, _, rows in fold_lines(ordered(list(lines)), simulated_units) for each in rows]
+    return [dict(zip(columns, row.values, strict=True)) for row in found if row.table == table]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from rota.pipeline import gold
 from rota.pipeline.bronze import Ingest
 from rota.pipeline.events import Line
-from rota.pipeline.failures import LakeRefused
+from rota.pipeline.failures import LakeRefused, WrongIncarnation
 from rota.pipeline.gold import backfill, refresh
 from rota.pipeline.journal import open_journal
 from rota.pipeline.lake import Lake
@@ -164,6 +166,35 @@ def test_a_day_has_one_file_after_compaction(tmp_path: Path) -> None:
     assert bronze_lines(fed.lake) == lines
     assert len(files) <= 4
     assert all(each.greatest["at"] - each.least["at"] < timedelta(days=1) for each in files)
+
+
+def test_a_restored_store_that_has_gone_on_is_refused(tmp_path: Path) -> None:
+    """It has more lines than were read, and of the shard that was read to the end some are others."""
+    fed = Fed(tmp_path)
+    fed.grow(40)
+    before = bronze_lines(fed.lake)
+    others = [line._replace(at_ms=line.at_ms + 1) for line in JOURNAL if 30 < line.seq <= 60]
+
+    with closing(sqlite3.connect(tmp_path / "rota.db")) as connection, connection:
+        connection.execute("DELETE FROM group_events WHERE seq > 30")
+    append_to_sqlite(fed.url, others)
+    with pytest.raises(WrongIncarnation, match="line 40 is not the line that was read before") as refused:
+        fed.ingest.run(None, fed.lake)
+
+    assert "keep this one" in str(refused.value)
+    assert bronze_lines(fed.lake) == before
+
+
+def test_a_last_line_that_was_pruned_is_not_asked_for(tmp_path: Path) -> None:
+    fed = Fed(tmp_path)
+    fed.grow(40)
+    with closing(sqlite3.connect(tmp_path / "rota.db")) as connection, connection:
+        connection.execute("DELETE FROM group_events WHERE shard_id = 1 AND seq <= 40")
+        connection.execute("UPDATE shards SET first_seq = 41 WHERE shard_id = 1")
+
+    fed.grow(1_000)
+
+    assert len(bronze_lines(fed.lake)) == len(JOURNAL)
 
 
 def bronze_lines(lake: Lake) -> list[tuple[int, int, datetime, int]]:

@@ -24,6 +24,7 @@ def checked(url: str, folder: Path, format_: str, *, skip_pruned: bool = False) 
     from rota.pipeline.bronze import Ingest, behind_pruned
     from rota.pipeline.journal import open_journal
     from rota.pipeline.lake import FORMATS, Lake
+    from rota.pipeline.last_lines import refuse_other_lines
     from rota.pipeline.positions import Position
     from rota.pipeline.schema_check import check_schema
 
@@ -35,6 +36,7 @@ def checked(url: str, folder: Path, format_: str, *, skip_pruned: bool = False) 
     made = (folder / "lake.json").is_file()
     done = Lake.open(folder).ingested()[1] if made else Position(heads.incarnation, {})
     heads.check(behind_pruned(done, heads) if skip_pruned else done)
+    refuse_other_lines(journal, heads, done, Lake.open(folder).last_lines() if made else {})
     return Ingest(journal, {"urlEnv": "ROTA_STORE"}, skip_pruned=skip_pruned), heads.incarnation
 
 

@@ -73,7 +73,7 @@ def audit(spark: SparkSession, lake: Lake) -> Audited:
         for table in compared
         if stored[table] != replayed.get(table, (0, 0))
     ]
-    findings += _impossible(spark, lake, "advisor")
+    findings += _impossible(spark, moment, "advisor")
     seen = [row for row in found if row.what == "seen"]
     return Audited(lines.count(), sum(row.number for row in seen), len(compared), tuple(findings))
 

@@ -15,6 +15,7 @@ from rota.pipeline.events import EVENTS
 from rota.pipeline.files import TableWriter, Written
 from rota.pipeline.journal import Journal, Wanted, journal_at
 from rota.pipeline.lake import Lake
+from rota.pipeline.last_lines import last_lines, refuse_other_lines
 from rota.pipeline.positions import LINES_PER_TASK, Heads, Position, Span, packed, spans_between
 from rota.pipeline.slices import RANGES, ranges_of
 from rota.pipeline.tables import BRONZE
@@ -59,11 +60,17 @@ class Ingest:
         if self.skip_pruned:
             done = behind_pruned(done, heads)
         heads.check(done)
+        known = lake.last_lines()
+        refuse_other_lines(self.journal, heads, done, known)
         wanted = sum(span.lines for span in spans_between(done, heads.end))
         read, youngest_s = 0, 0.0
         while spans_between(done, heads.end):
             end = self.journal.up_to(done, heads.end, self.most_lines)
             batch += 1
+            grown = [span.shard_id for span in spans_between(done, end)]
+            known = {**known, **last_lines(self.journal, heads, end, grown)}
+            plan = {"start": done.encode(), "end": end.encode(), "last": known}
+            lake.write_plan(JOB, batch, plan)
             youngest_s = max(youngest_s, self._one(workers, lake, batch, done, end))
             read += sum(span.lines for span in spans_between(done, end))
             done = end
@@ -71,7 +78,6 @@ class Ingest:
         return Ingested(batch, read, done, youngest_s)
 
     def _one(self, workers: Workers, lake: Lake, batch: int, start: Position, end: Position) -> float:
-        lake.write_plan(JOB, batch, {"start": start.encode(), "end": end.encode()})
         lines_per_task = int(self.source.get("linesPerTask", LINES_PER_TASK))
         tasks = packed(spans_between(start, end), lines_per_task)
         read = _reader(self.source, tasks, str(lake.bronze.path.parent), batch)

@@ -158,6 +158,11 @@ class Lake:
             raise LakeRefused(f"the plan of fold {fold} is gone from {self.root}: restore the whole folder")
         return int(plan["to_batch"])
 
+    def last_lines(self) -> dict[int, str]:
+        """The identities of the last lines that were read; none of shards that an earlier release read last."""
+        plan = self.plan("ingest", self.bronze.batch) or {}
+        return {int(shard_id): identity for shard_id, identity in plan.get("last", {}).items()}
+
     def ingested(self) -> tuple[int, Position]:
         """The number of the last batch that is in bronze, and how far the journal was read with it."""
         batch = self.bronze.batch

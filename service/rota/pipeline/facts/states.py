@@ -43,7 +43,8 @@ class GroupStates(Fact):
             return
         if self.state["name"] is not None:
             yield self._row(view, event.at_ms)
-        generation_id = event.payload.get("generation_id", view.generation_id)
+        # Where the journal's beginning was pruned, the line knows the generation before the view does.
+        generation_id = event.payload.get("generation_id", view.generation_id or event.generation_id)
         self.state = {"name": to, "since_ms": event.at_ms, "generation_id": generation_id}
 
     def _row(self, view: GroupView, to_ms: int | None) -> Row:

@@ -143,7 +143,18 @@ class GroupView:
     def _image(self, member: dict[str, Any], *, settled: bool) -> dict[str, Any]:
         return {**{name: member[name] for name in self.remembers}, "settled": settled, "was": None}
 
+    def _unseen(self) -> dict[str, Any]:
+        """A member of which no line says more than its id."""
+        return {**dict.fromkeys(self.remembers), "settled": True, "was": None}
+
     def _complete(self, payload: dict[str, Any]) -> None:
+        # Where the journal's beginning was pruned, members are there that no line before this one named.
+        ids = payload["member_ids"]
+        for member_id in self.members.keys() - set(ids):
+            del self.members[member_id]
+        for member_id in ids:
+            if member_id not in self.members:
+                self.members[member_id] = self._unseen()
         for image in self.members.values():
             image["settled"], image["was"] = True, None
         self.state.update(
