@@ -76,9 +76,13 @@ class Turns:
 
     def take(self, caller: str, amount: float, now_ms: int) -> bool:
         """Take so much for the caller, unless its share and the whole are empty."""
-        if not self.has_some(caller, now_ms):
+        share = self._share(caller, now_ms)
+        has_share = share is not None and share.has_some(now_ms)
+        if not self._whole.has_some(now_ms) and not has_share:
             return False
-        self.spend(caller, amount, now_ms)
+        if share is not None and has_share:
+            share.spend(amount)
+        self._whole.spend(amount)
         return True
 
     def taken(self, now_ms: int) -> int:

@@ -56,6 +56,17 @@ class KnownMembers:
             return self.settle(caller, request, reply), False
         return 0, self._hear(caller, request, now_ms, is_confirmed=True)
 
+    def is_in_time(self, member: Member, now_ms: int) -> bool:
+        """`judge` for one heartbeat that its member has sent, by the answer."""
+        self._forget_old(now_ms)
+        last_ms = self._now.get(member)
+        if last_ms is None:
+            last_ms = self._before.get(member, NEVER)
+        if now_ms - last_ms < self._pace_ms:
+            return False
+        self._now[member] = now_ms
+        return True
+
     def settle(self, caller: str, request: m.Request, reply: m.Reply) -> int:
         """Learn from an answer which members there are; returns how many heartbeats no member has sent."""
         match request, reply:

@@ -62,8 +62,7 @@ class FastHttpProtocol(GuardedHttpProtocol):
         if is_between and self._is_free():
             answer = self._fast.repeat(data, self.server_state.default_headers)
             if answer is not None:
-                self._answers.append(answer)
-                self._write_answers()
+                self._write(answer, 1)
                 return
         self._begun = self._answered = 0
         self._take(data)
@@ -162,16 +161,18 @@ class FastHttpProtocol(GuardedHttpProtocol):
         super().on_headers_complete()
 
     def _write_answers(self) -> None:
-        """Write what was answered, and begin the time of keep-alive anew."""
-        answers = self._answers
-        if not answers:
-            return
-        self.server_state.total_requests += len(answers)
+        """Write what was answered of the bytes that were parsed."""
+        if self._answers:
+            answers, self._answers = self._answers, []
+            self._write(b"".join(answers), len(answers))
+
+    def _write(self, data: bytes, answers: int) -> None:
+        """Write so many answers, and begin the time of keep-alive anew."""
+        self.server_state.total_requests += answers
         self._answered_at = self.loop.time()
         if self.timeout_keep_alive_task is None and self._part is Part.NOTHING and self._has_answered():
             self._wait_for_next(self.timeout_keep_alive)
-        self.transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
-        answers.clear()
+        self.transport.write(data)
 
     def _wait_for_next(self, seconds: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)

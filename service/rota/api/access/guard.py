@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import Context
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from rota.access.actions import (
     need_of,
 )
 from rota.access.binding import wrong_with_pod
+from rota.access.known_members import Member
 from rota.access.own_name import in_name_of, is_anothers
 from rota.access.quotas import may_park, payer_of
 from rota.api.access.identity import CURRENT, NOTE, ORIGIN, Authenticator, Credentials, Identity, nobody
@@ -148,6 +150,18 @@ class Guard:
         """The same where even the namespace is in the message: raise where the caller may do this nowhere."""
         self.current().check_ever(POSSIBLE_NEEDS[request])
 
+    def admit_again(self, beat: RepeatedHeartbeat) -> None:
+        """Decide about heartbeats that are repeated. Raises `RejectedRequest`, as `admit` does."""
+        request, identity = beat.request, self.current()
+        self.admit(request)
+        beat.identity, beat.fresh_until, beat.payer = identity, identity.fresh_until, self.payer()
+        binds = self.authenticator.policy.document.bind_members_to_callers
+        if beat.own.subject != (identity.caller.subject if binds else ""):
+            own: Any = self.in_name_of_caller(request)
+            beat.own = own
+        if isinstance(request, Heartbeat):
+            beat.member = (beat.payer, request.namespace, request.group_id, request.member_id)
+
     def hold(self, check: Check, end: End) -> AbstractContextManager[None]:
         """Check this caller's work for as long as it is open, and end it where the check raises."""
         return self.open_work.hold(self.current(), check, end)
@@ -189,6 +203,26 @@ class Guard:
         self.charge()
 
 
+class RepeatedHeartbeat:
+    """Heartbeats that a connection sends again and again, with what the guard has decided about them.
+
+    The decision is good for as long as the identity keeps one (`FRESH_S`). After that it is made anew.
+    """
+
+    __slots__ = ("fresh_until", "identity", "member", "own", "payer", "request")
+
+    def __init__(self, request: Heartbeat | HeartbeatMany) -> None:
+        self.request = request
+        self.own = request
+        """In the name of its caller."""
+        self.identity: Identity | None = None
+        """The caller that was admitted."""
+        self.payer = ""
+        self.member: Member | None = None
+        """As meters know it; None where there are several."""
+        self.fresh_until = 0.0
+
+
 class GuardedCoordinator:
     """A coordinator that answers callers that the guard admits. Rejections are answers, as its own are."""
 
@@ -227,6 +261,29 @@ class GuardedCoordinator:
             return None  # `call` comes next, and counts.
         why = self._guard.meters.refusal_of_answered(self._guard.payer(), request, answer.reply)
         return Answer(refuse(request, ErrorCode.THROTTLED, why)) if why else answer
+
+    def try_repeated(
+        self, beat: RepeatedHeartbeat, identity: Identity, context: Context, now_s: float
+    ) -> Answer | None:
+        """The same with less work, at this time of the monotonic clock; `context` is one that `identity` has entered.
+
+        Raises `RejectedRequest` where the guard does not admit the caller (any more).
+        """
+        if now_s >= beat.fresh_until or beat.identity is not identity:
+            context.run(self._guard.admit_again, beat)
+        answer = self._inner.try_heartbeat(beat.own)
+        if answer is None:
+            return None
+        meters = self._guard.meters
+        if beat.member is not None and answer.reply.error is ErrorCode.NONE:
+            why = meters.refusal_of_alive(beat.member)
+        else:
+            if context.run(self._is_administrators, beat.own, answer):
+                answer = self._inner.try_heartbeat(beat.request)
+                if answer is None:
+                    return None
+            why = meters.refusal_of_answered(beat.payer, beat.request, answer.reply)
+        return Answer(refuse(beat.request, ErrorCode.THROTTLED, why)) if why else answer
 
     def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]:
         """Raises `RejectedRequest` before there is anything to follow, and as soon as it would be rejected anew."""

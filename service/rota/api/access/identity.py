@@ -117,6 +117,11 @@ class Identity:
         """Rely on nothing that was allowed a moment ago."""
         self._fresh_until = 0.0
 
+    @property
+    def fresh_until(self) -> float:
+        """Until when what was allowed stays so, by the monotonic clock."""
+        return self._fresh_until
+
     def decision(self, action: Action, resource: Resource) -> Decision:
         """What the rules say, with the rule that decides."""
         return decide(self._policy.document.rules, self.caller, action, resource)

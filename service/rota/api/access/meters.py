@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from rota.access.known_members import Beats, KnownMembers
+from rota.access.known_members import Beats, KnownMembers, Member
 from rota.access.meter import Meter
 from rota.access.quotas import Quota, Stored, Taken, quota_of
 from rota.api.access.identity import Policy
@@ -52,6 +52,8 @@ class Meters:
         self._meters: dict[str, dict[str, Meter]] = {NAMESPACE: {}, CALLER: {}}
         self._namespaces: dict[str, None] = {}
         """Those that callers with a quota for what is stored have asked for."""
+        self._kept: dict[tuple[str, str], list[_Asked]] = {}
+        """The meters of a caller and a namespace, until any of them is made anew or forgotten."""
         self._look_at_ms = 0
         self.refused: Callable[[str, str], object] = lambda _scope, _quota: None
         """Called for each refusal, with `namespace` or `caller` and the name of the limit."""
@@ -80,6 +82,17 @@ class Meters:
         refusal = self._first(asked, caller, lambda meter: meter.refusal_of_strangers(caller, now_ms))
         self._count_strangers(asked, caller, 0 if refusal else strangers, now_ms)
         return refusal
+
+    def refusal_of_alive(self, member: Member) -> str:
+        """`refusal_of_answered` for one heartbeat that its member has sent, by the answer."""
+        now_ms = self._now_ms()
+        if not self._has_quotas(now_ms) or self._known.is_in_time(member, now_ms):
+            return ""
+        caller, namespace = member[0], member[1]
+        for scope, name, meter in self._asked(caller, namespace, now_ms):
+            if limit := meter.refusal_of_call(caller, now_ms):
+                return self._refuse(scope, name, meter, limit, caller)
+        return ""
 
     def settle(self, caller: str, request: Request, reply: Reply) -> None:
         """Count heartbeats that no member has sent, which the answer to a request shows."""
@@ -144,41 +157,57 @@ class Meters:
     def _counting_callers(self) -> list[Meter]:
         return [meter for meter in self._meters[CALLER].values() if meter.quota.counts_stored]
 
-    def _refusal_of_heartbeats(self, asked: list[_Asked], caller: str, request: Beats, now_ms: int) -> str:
+    def _refusal_of_heartbeats(self, asked: Sequence[_Asked], caller: str, request: Beats, now_ms: int) -> str:
         in_time = self._known.note(caller, request, now_ms)
         if not self._known.knows_all(caller, request):
             return self._first(asked, caller, lambda meter: meter.refusal_of_strangers(caller, now_ms))
         return "" if in_time else self._first(asked, caller, lambda meter: meter.refusal_of_call(caller, now_ms))
 
     @staticmethod
-    def _count_strangers(asked: list[_Asked], caller: str, heartbeats: int, now_ms: int) -> None:
+    def _count_strangers(asked: Sequence[_Asked], caller: str, heartbeats: int, now_ms: int) -> None:
         for each in asked if heartbeats else ():
             each.meter.count_strangers(caller, heartbeats, now_ms)
 
-    def _first(self, asked: list[_Asked], caller: str, refusal_of: Callable[[Meter], str]) -> str:
+    def _first(self, asked: Sequence[_Asked], caller: str, refusal_of: Callable[[Meter], str]) -> str:
         for scope, name, meter in asked:
             limit = refusal_of(meter)
             if limit:
-                self.refused(scope, limit)
-                log_refusal(_log, "over quota", f"{scope} {name}", scope=scope, of=name, quota=limit, caller=caller)
-                return f"the quota of {scope} {name}: {meter.quota.explain(limit)}"
+                return self._refuse(scope, name, meter, limit, caller)
         return ""
+
+    def _refuse(self, scope: str, name: str, meter: Meter, limit: str, caller: str) -> str:
+        self.refused(scope, limit)
+        log_refusal(_log, "over quota", f"{scope} {name}", scope=scope, of=name, quota=limit, caller=caller)
+        return f"the quota of {scope} {name}: {meter.quota.explain(limit)}"
 
     def _has_quotas(self, now_ms: int) -> bool:
         if now_ms >= self._look_at_ms:
-            self._document, self._look_at_ms = self._policy.document, now_ms + LOOK_EVERY_MS
+            self._look_at_ms = now_ms + LOOK_EVERY_MS
+            if self._policy.document is not self._document:
+                self._document = self._policy.document
+                self._kept.clear()
         return bool(self._document.quotas or self._document.caller_quotas)
 
-    def _asked(self, caller: str, namespace: str, now_ms: int) -> list[_Asked]:
-        asked = list[_Asked]()
+    def _asked(self, caller: str, namespace: str, now_ms: int) -> Sequence[_Asked]:
         if not self._has_quotas(now_ms):
-            return asked
+            return ()
+        known = self._kept.get((caller, namespace))
+        return known if known is not None else self._look_up(caller, namespace, now_ms)
+
+    def _look_up(self, caller: str, namespace: str, now_ms: int) -> list[_Asked]:
+        asked, keeps = list[_Asked](), True
         if self._document.caller_quotas and (quota := quota_of(self._document.caller_quotas, caller)) is not None:
             asked.append(_Asked(CALLER, caller, self._meter(CALLER, caller, quota, now_ms)))
-            if quota.counts_stored and namespace and len(self._namespaces) < MOST_METERS:
-                self._namespaces[namespace] = None
+            if quota.counts_stored and namespace:
+                keeps = False  # each call has the store read for the namespace
+                if len(self._namespaces) < MOST_METERS:
+                    self._namespaces[namespace] = None
         if namespace and self._document.quotas and (quota := quota_of(self._document.quotas, namespace)) is not None:
             asked.append(_Asked(NAMESPACE, namespace, self._meter(NAMESPACE, namespace, quota, now_ms)))
+        if keeps:
+            if len(self._kept) >= MOST_METERS:
+                self._kept.clear()
+            self._kept[caller, namespace] = asked
         return asked
 
     def _meter(self, scope: str, name: str, quota: Quota, now_ms: int) -> Meter:
@@ -186,6 +215,7 @@ class Meters:
         meter = meters.get(name)
         if meter is None or meter.quota != quota:
             if len(meters) >= MOST_METERS:
+                self._kept.clear()
                 meters = self._meters[scope] = {name: each for name, each in meters.items() if not each.is_idle}
             former, payer = meter, name if scope == CALLER else ""
             meter = meters[name] = Meter(quota, now_ms, payer, former.open if former is not None else None)

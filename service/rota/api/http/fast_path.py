@@ -19,8 +19,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from rota.access.caller import Caller
 from rota.access.proxies import FORWARDED_FOR, Proxies
-from rota.api.access.guard import Guard
-from rota.api.access.identity import FRESH_S, NO_CREDENTIALS, ORIGIN, Credentials
+from rota.api.access.guard import Guard, GuardedCoordinator, RepeatedHeartbeat
+from rota.api.access.identity import FRESH_S, NO_CREDENTIALS, ORIGIN, Credentials, Identity
 from rota.api.http.credentials import NOTE_HEADER
 from rota.api.http.heartbeats import Batch, HeartbeatEndpoint, batch_document, batch_heads, read_heartbeat
 from rota.api.http.origins import OriginCheck
@@ -32,6 +32,7 @@ from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatReply
+from rota.replica.ports import Answer
 from rota.wire.documents import parse_document
 
 MAX_BODY_BYTES = 64 * 1024
@@ -64,6 +65,9 @@ _LOOKED_AT = frozenset(
 _FORWARDED_FOR = FORWARDED_FOR.encode()
 
 
+_NOBODY = Context()
+
+
 class Head(NamedTuple):
     """The head of a request that may be answered here, once its body is there."""
 
@@ -78,11 +82,12 @@ class Head(NamedTuple):
 class Known:
     """A request that was answered here, ready to be asked again."""
 
-    __slots__ = ("head", "lines", "request")
+    __slots__ = ("beat", "head", "lines", "request")
 
     def __init__(self, head: Head, request: Heartbeat | HeartbeatMany) -> None:
         self.head = head
         self.request = request
+        self.beat = RepeatedHeartbeat(request)
         self.lines = batch_heads(request) if isinstance(request, HeartbeatMany) else []
 
 
@@ -101,6 +106,7 @@ class FastPath:
     ) -> None:
         """`operation` is the name under which metrics count a heartbeat's request."""
         self.coordinator = coordinator
+        self.guarded = coordinator if isinstance(coordinator, GuardedCoordinator) else None
         self.limits = limits
         self.metrics = metrics
         self.guard = guard
@@ -135,6 +141,7 @@ class FastConnection:
         "_certificate",
         "_context",
         "_host",
+        "_identity",
         "_known",
         "_known_until",
         "_latest",
@@ -153,8 +160,9 @@ class FastConnection:
         self._bytes = 0
         self._latest: Known | None = None
         """What the last `answer` has answered."""
-        self._context: Context | None = None
-        """Where the caller is entered: its guard finds it there."""
+        self._context = _NOBODY
+        """The guard finds the caller there."""
+        self._identity: Identity | None = None
         self._authorization = b""
         self._origin = ""
         self._known_until = 0.0
@@ -199,12 +207,14 @@ class FastConnection:
         self._latest = None
         if tracing.spans is not None or len(body) != head.length:
             return None
+        guard = self._path.guard
         try:
-            if self._path.guard is None:
+            if guard is None:
                 request = self._read(head, body)
+            elif self._has_entered(head, time.monotonic()):
+                request = self._context.run(self._read_admitted, guard, head, body)
             else:
-                context = self._enter(head)
-                request = context.run(self._read_admitted, self._path.guard, head, body) if context else None
+                return None
         except RejectedRequest:
             return None
         if request is None:
@@ -220,15 +230,6 @@ class FastConnection:
         known = self._known.get(data)
         if known is None or tracing.spans is not None:
             return None
-        guard = self._path.guard
-        if guard is not None:
-            context = self._enter(known.head)
-            if context is None:
-                return None
-            try:
-                context.run(guard.admit_unread, Heartbeat, known.head.namespace, known.head.group_id)
-            except RejectedRequest:
-                return None
         return self._ask(known, default_headers)
 
     def remember(self, data: bytes) -> None:
@@ -251,14 +252,15 @@ class FastConnection:
 
     # --- inside -------------------------------------------------------------------------------------
 
-    def _enter(self, head: Head) -> Context | None:
-        """A context that holds the caller, as a request's task would; None where it has to be verified first.
+    def _has_entered(self, head: Head, now_s: float) -> bool:
+        """Have the caller in the context, as a request's task would; False where it has to be verified first.
 
-        It is kept for as long as the guard keeps a decision. After that the credentials are looked up again.
+        The credentials are looked up again after as long as the guard keeps a decision.
         """
-        now = time.monotonic()
-        if now < self._known_until and head.authorization == self._authorization and head.origin == self._origin:
-            return self._context
+        is_same = head.authorization == self._authorization and head.origin == self._origin
+        return (is_same and now_s < self._known_until) or self._enter(head, now_s)
+
+    def _enter(self, head: Head, now_s: float) -> bool:
         guard, certificate = self._path.guard, self._certificate
         assert guard is not None
         credentials = NO_CREDENTIALS
@@ -266,14 +268,15 @@ class FastConnection:
             credentials = Credentials(head.authorization, certificate)
         identity = guard.authenticator.known(credentials)
         if identity is None:
-            return None
-        context = Context()
-        context.run(guard.assume, identity)
-        if head.origin:
-            context.run(ORIGIN.set, head.origin)
-        self._context, self._known_until = context, now + FRESH_S
-        self._authorization, self._origin = head.authorization, head.origin
-        return context
+            return False
+        self._known_until = now_s + FRESH_S
+        if identity is not self._identity or head.origin != self._origin:
+            self._context = Context()
+            self._context.run(guard.assume, identity)
+            if head.origin:
+                self._context.run(ORIGIN.set, head.origin)
+        self._identity, self._authorization, self._origin = identity, head.authorization, head.origin
+        return True
 
     def _read_admitted(self, guard: Guard, head: Head, body: bytes) -> Heartbeat | HeartbeatMany | None:
         guard.admit_unread(Heartbeat, head.namespace, head.group_id)
@@ -288,11 +291,10 @@ class FastConnection:
 
     def _ask(self, known: Known, default_headers: Sequence[Header]) -> bytes | None:
         path, request = self._path, known.request
-        if path.guard is None:
+        if path.guarded is None:
             answer = path.coordinator.try_heartbeat(request)
         else:
-            assert self._context is not None
-            answer = self._context.run(path.coordinator.try_heartbeat, request)
+            answer = self._ask_guard(path.guarded, known)
         if answer is None:
             return None
         metrics, reply = path.metrics, answer.reply
@@ -305,6 +307,16 @@ class FastConnection:
         if reply.error is ErrorCode.NONE and isinstance(reply, HeartbeatReply):
             return path.ok(heartbeat_document(reply, answer), default_headers)
         return _as_bytes(render_answer(answer), default_headers)
+
+    def _ask_guard(self, guarded: GuardedCoordinator, known: Known) -> Answer | None:
+        now_s = time.monotonic()
+        if not self._has_entered(known.head, now_s):
+            return None
+        assert self._identity is not None
+        try:
+            return guarded.try_repeated(known.beat, self._identity, self._context, now_s)
+        except RejectedRequest:
+            return None
 
 
 def _as_bytes(rendered: Rendered, default_headers: Sequence[Header]) -> bytes:
