@@ -18,10 +18,11 @@ from rota.client.errors import LeadershipLost
 from rota.client.holding import Holding
 from rota.client.transports import http_answers
 from rota.client.worker_pool import WorkerPool
+from rota.group import rebalance, succession
 from rota.membership import pace, requests
 from rota.membership.standing import Standing
 from rota.protocol.errors import ErrorCode
-from rota.types import permits
+from rota.types import leader, permits
 from rota.wire.problems import Problem, decode_problem
 from tests.groups.planting import Patch, Patching, Planted, while_planted
 
@@ -274,3 +275,51 @@ async def _nothing() -> None:
 async def _late(listener: Any, removed: Any, deadline: Any) -> None:
     await asyncio.sleep(0.3)
     await notify(listener, removed, deadline=deadline)
+
+
+# --- elections by priority --------------------------------------------------------------------------
+
+
+@plant("priority", "works-on", 55, 74)
+def a_leader_joins_before_its_work_has_ended(patch: Patch) -> None:
+    async def on_revoked(self: Any, _removed: Any) -> None:
+        self._end("the leadership was handed over")
+
+    patch(election.Election, "_on_revoked", on_revoked)
+
+
+@plant("priority", "works-on", 5, 7)
+def a_leader_says_that_it_does_not_work(patch: Patch) -> None:
+    candidate_protocols = election.CandidateRole.protocols
+
+    def protocols(self: Any, _held: Any, generation_id: int) -> Any:
+        return candidate_protocols(self, (), generation_id)
+
+    patch(election.CandidateRole, "protocols", protocols)
+
+
+@plant("priority", "two-holders", 7, 127)
+def the_best_candidate_leads_at_once(patch: Patch) -> None:
+    patch(leader, "holding", lambda _metadata: False)
+
+
+@plant("priority", "unrest", 44, 72)
+def a_leader_is_never_asked_to_hand_over(patch: Patch) -> None:
+    patch(succession, "due_preemption", lambda *_: None)
+
+
+@plant("priority", "preempted", 44, 55)
+def a_candidate_need_not_wait(patch: Patch) -> None:
+    due_preemption = succession.due_preemption
+
+    def at_once(group: Any, now_ms: int | None = None) -> Any:
+        due = due_preemption(group, None if now_ms is None else now_ms + 60_000)
+        return None if due is None else replace(due, at_ms=0)
+
+    patch(succession, "due_preemption", at_once)
+    patch(rebalance, "due_preemption", at_once)
+
+
+@plant("priority", "two-holders", 7, 74)
+def a_leader_steps_down_before_its_work_has_ended(patch: Patch) -> None:
+    patch(rebalance, "can_hand_over", lambda *_: False)

@@ -164,6 +164,17 @@ async def test_a_permit_is_granted_by_the_answer_to_the_sync(channel: Channel) -
     assert told == {"permit": 0, "token": token, "of": 3, "place": 0}
 
 
+async def test_a_candidates_priority_is_described(channel: Channel) -> None:
+    said = [pb.Protocol(name="single", metadata=b'{"priority": 3, "holding": false}')]
+    await stub(channel).JoinGroup(a_join(protocol_type="leader", protocols=said))
+
+    described = await admin(channel).DescribeGroup(admin_pb2.DescribeGroupRequest(namespace="default", group_id="g"))
+
+    assert json.loads(described.members[0].metadata_decoded)["priority"] == 3
+    assert json.loads(described.members[0].assignment_decoded)["successor_id"] == ""
+    assert not described.HasField("preempt_at_ms")
+
+
 async def test_the_coordinator_of_a_group_is_found(channel: Channel, coordinator: LocalCoordinator) -> None:
     found = await stub(channel).FindCoordinator(pb.FindCoordinatorRequest(**G))
 

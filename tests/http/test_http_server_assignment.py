@@ -134,3 +134,32 @@ async def test_a_wish_that_cannot_be_read_is_a_bad_request(real_client: httpx.As
     problem = await posted(real_client, "seats-odd/join", {**wishing(0), "group_instance_id": "a"}, 400)
 
     assert '"permits" must be a number from 1' in problem["detail"]
+
+
+def candidate(instance_id: str, priority: int, *, holding: bool) -> dict[str, Any]:
+    said = json.dumps({"priority": priority, "preempt_after_ms": 0, "holding": holding}).encode()
+    protocols = [{"name": "single", "metadata": b64encode(said).decode()}]
+    return {"protocol_type": "leader", "protocols": protocols, "group_instance_id": instance_id}
+
+
+async def test_a_leader_is_asked_to_hand_over_and_does(real_client: httpx.AsyncClient) -> None:
+    low = await posted(real_client, "ranked/join", candidate("low", 1, holding=False))
+    joining = asyncio.create_task(posted(real_client, "ranked/join", candidate("high", 9, holding=False)))
+    beat = {"member_id": low["member_id"], "generation_id": 1, "wait_ms": 10_000}
+    await posted(real_client, "ranked/heartbeat", beat, 409)
+    again = {**candidate("low", 1, holding=True), "member_id": low["member_id"]}
+    kept, high = await posted(real_client, "ranked/join", again), await joining
+    assert kept["leader_id"] == high["leader_id"] == low["member_id"]
+
+    await permit(real_client, "ranked", kept)
+    told = await posted(real_client, "ranked/heartbeat", {**beat, "generation_id": kept["generation_id"]})
+    asked = await permit(real_client, "ranked", {**kept, "generation_id": told["generation_id"]})
+    assert (asked["leader_id"], asked["successor_id"]) == (low["member_id"], high["member_id"])
+
+    handing = {**candidate("low", 1, holding=False), "member_id": low["member_id"]}
+    gives = asyncio.create_task(posted(real_client, "ranked/join", handing))
+    follows = {**candidate("high", 9, holding=False), "member_id": high["member_id"]}
+    beat = {"member_id": high["member_id"], "generation_id": told["generation_id"], "wait_ms": 10_000}
+    await posted(real_client, "ranked/heartbeat", beat, 409)
+    leads = await posted(real_client, "ranked/join", follows)
+    assert leads["leader_id"] == (await gives)["leader_id"] == high["member_id"]

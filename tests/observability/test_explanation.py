@@ -26,9 +26,11 @@ from tests.unit.group.driver import (
     a_stable_group,
     a_sync,
     an_empty_group,
+    an_empty_shard,
     everybody_again,
 )
-from tests.unit.group.served import Listed, a_served_group
+from tests.unit.group.served import Listed, a_served_group, end_join_phase, join
+from tests.unit.group.test_preemption import HOLD_MS, a_race, keep_alive, saying
 
 
 def history(core: Core) -> list[Event]:
@@ -300,3 +302,26 @@ def test_a_group_with_permits_names_their_holders_and_who_is_next() -> None:
 
     assert said(told, "permits") == [f"1 of 1 are held: 0 by m0 with token {fencing_token(1)}."]
     assert said(told, "line") == ["2 members in line; m1 gets the next permit."]
+
+
+def test_an_election_names_the_priorities_and_the_hand_over_that_is_due() -> None:
+    core = a_race(1, 5)
+    told = explained(core)
+    assert said(told, "priorities") == ["m1 has 5, m0 has 1."]
+    assert said(told, "hand-over") == [f"At t{core.now_ms + HOLD_MS}, 2.0 s from now, a higher priority takes over."]
+
+    keep_alive(core, HOLD_MS)
+
+    assert said(explained(core), "hand-over") == ["The leader was asked to hand over to m1, and ends its work."]
+
+
+def test_a_leader_that_cannot_be_asked_to_hand_over_is_named() -> None:
+    core = an_empty_shard()
+    join(core, "m0", saying(1, holding=None), "leader")
+    end_join_phase(core)
+    join(core, "m1", saying(5), "leader")
+    join(core, "m0", saying(1, holding=None), "leader")
+
+    assert said(explained(core), "hand-over") == [
+        "The leader cannot be asked to hand over: its metadata has no `holding`."
+    ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from rota.group import offsets, rebalance, shard, sync
+from rota.group import offsets, rebalance, shard, succession, sync
 from rota.group.state import STABLE
 from rota.protocol.errors import ErrorCode
 from rota.replica.known_owners import KnownOwners
@@ -149,13 +149,13 @@ def a_users_transaction_commits_in_any_generation(patch: Patch) -> None:
 @mutant
 def a_leader_that_was_asked_to_step_down_leads_again(patch: Patch) -> None:
     """S2: a forced rebalance has the same leader as before."""
-    original = rebalance._joined_leader
+    original = succession.choose_leader
 
-    def joined_leader(group: Any) -> str | None:
+    def choose_leader(group: Any, protocol_name: str) -> str | None:
         group.passed_over = None
-        return original(group)
+        return original(group, protocol_name)
 
-    patch(rebalance, "_joined_leader", joined_leader)
+    patch(rebalance, "choose_leader", choose_leader)
 
 
 # --- phases that wait for longer than they must ---------------------------------------------------------

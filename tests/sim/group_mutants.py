@@ -155,7 +155,7 @@ def repeated_resync_opens_a_generation(patch: Patch) -> None:
             return
         apply.record(result, group, sync._synced(group, request, group.generation_id + 1, resync=True))
         result.reply(call, sync.sync_reply(group, leader))
-        rebalance.release_heartbeats(result, group)
+        heartbeat.release_heartbeats(result, group)
 
     patch(sync, "_resync", resync)
 
@@ -409,7 +409,7 @@ def parked_reply_dropped(patch: Patch) -> None:
 @mutant
 def answered_twice(patch: Patch) -> None:
     """L6: a parked heartbeat is released and kept."""
-    original = rebalance.release_heartbeats
+    original = heartbeat.release_heartbeats
 
     def release(result: Result, group: Any) -> None:
         kept = {member: member.heartbeat_call for member in group.members.values()}

@@ -60,6 +60,7 @@ REPLIES: list[m.Reply] = [
         rebalance_cause="member_joined",
         state_since_ms=5,
         phase_deadline_ms=9,
+        preempt_at_ms=11,
     ),
     m.ListReply(groups=(m.ListedGroup("g", "Stable", "worker", 4, 1),), more=True),
     m.ListReply(),

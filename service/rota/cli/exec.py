@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.members import LONGEST_MS, MemberNames, TopicRegex, TopicsDebounce, run_member, usage
+from rota.cli.members import (
+    LONGEST_MS,
+    PREEMPT_AFTER_S,
+    MemberNames,
+    NoPreempt,
+    PreemptAfter,
+    Priority,
+    TopicRegex,
+    TopicsDebounce,
+    preempt_after_ms,
+    run_member,
+    usage,
+)
 from rota.cli.options import Namespace, Shared, Url, shared
 from rota.protocol.defaults import COMMAND_DRAIN_MS, SESSION_TIMEOUT_MS
 
@@ -81,6 +93,9 @@ def lead(
     again: Annotated[
         bool, typer.Option("--again", help="Campaign again after a loss instead of ending with 74.")
     ] = False,
+    priority: Priority = 0,
+    preempt_after: PreemptAfter = PREEMPT_AFTER_S,
+    no_preempt: NoPreempt = False,
     instance_id: InstanceId = None,
     pass_env: PassedOn = None,
     quiet: Quiet = False,
@@ -109,6 +124,8 @@ def lead(
         instance_id,
         _place(options),
         tuple(pass_env or ()),
+        priority,
+        preempt_after_ms(preempt_after, no_preempt),
     )
     names = MemberNames(name, instance_id=instance_id)
     raise typer.Exit(run_member(options, names, lambda client: run_lead(client, name, chosen), quiet=quiet))

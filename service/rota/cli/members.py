@@ -13,8 +13,10 @@ import typer
 
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import Shared
+from rota.protocol.defaults import PREEMPT_AFTER_MS
 from rota.protocol.ids import check_group_id, check_instance_id, check_namespace, check_topic
 from rota.protocol.limits import MAX_TOPICS_DEBOUNCE_MS
+from rota.types.leader import MAX_PREEMPT_AFTER_MS
 
 if TYPE_CHECKING:
     from rota.client import Client
@@ -23,6 +25,31 @@ Outcome = TypeVar("Outcome")
 
 LONGEST_MS = 2**31 - 1
 """As long as a time on the wire can be."""
+Priority = Annotated[
+    int,
+    typer.Option(
+        envvar="ROTA_PRIORITY",
+        help="The candidate of the highest priority leads; a leader of a lower one hands over in order.",
+    ),
+]
+PreemptAfter = Annotated[
+    float,
+    typer.Option(
+        "--preempt-after",
+        min=0,
+        max=MAX_PREEMPT_AFTER_MS / 1000,
+        envvar="ROTA_PREEMPT_AFTER",
+        metavar="SECONDS",
+        help="For how long this candidate must have outranked a leader before that hands over.",
+    ),
+]
+NoPreempt = Annotated[
+    bool,
+    typer.Option(
+        "--no-preempt", envvar="ROTA_NO_PREEMPT", help="Let the priority count only where there is no leader."
+    ),
+]
+PREEMPT_AFTER_S = PREEMPT_AFTER_MS / 1000
 _LOG_FORMAT = "rota: %(message)s"
 
 
@@ -73,6 +100,11 @@ TopicsDebounce = Annotated[
         help="Let changes of topics collect for so long before the group is assigned anew.",
     ),
 ]
+
+
+def preempt_after_ms(seconds: float, never: bool) -> int | None:
+    """The candidate's `preempt_after_ms`, from the options of the command line."""
+    return None if never else int(seconds * 1000)
 
 
 @contextmanager

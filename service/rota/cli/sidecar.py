@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.members import LONGEST_MS, MemberNames, TopicRegex, TopicsDebounce, run_member, usage
+from rota.cli.members import (
+    LONGEST_MS,
+    PREEMPT_AFTER_S,
+    MemberNames,
+    NoPreempt,
+    PreemptAfter,
+    Priority,
+    TopicRegex,
+    TopicsDebounce,
+    preempt_after_ms,
+    run_member,
+    usage,
+)
 from rota.cli.options import Namespace, Url, shared
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS, SESSION_TIMEOUT_MS
 
@@ -73,6 +85,9 @@ def sidecar(
         str | None,
         typer.Option(envvar="ROTA_GROUP_INSTANCE_ID", help="A name that survives restarts. [POD_NAME, if that is set]"),
     ] = None,
+    priority: Priority = 0,
+    preempt_after: PreemptAfter = PREEMPT_AFTER_S,
+    no_preempt: NoPreempt = False,
     leave: Annotated[
         bool, typer.Option(help="Leave the group at the end; otherwise a restart within the session keeps its place.")
     ] = True,
@@ -167,6 +182,8 @@ def sidecar(
         _names(allow_host),
         topic_regex or "",
         topics_debounce_ms,
+        priority,
+        preempt_after_ms(preempt_after, no_preempt),
     )
     from rota.sidecar.listening import CannotListen
     from rota.sidecar.serve import serve

@@ -35,6 +35,7 @@ from rota.credentials import Credentials
 from rota.membership import MembershipSettings
 from rota.protocol.defaults import (
     CONSUMER_REBALANCE_TIMEOUT_MS,
+    PREEMPT_AFTER_MS,
     REBALANCE_TIMEOUT_MS,
     RETRY_TIMEOUT_MS,
     RETURN_DELAY_MS,
@@ -165,6 +166,8 @@ class Client(Administration):
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
         group_instance_id: str | None = None,
         metadata: bytes = b"",
+        priority: int = 0,
+        preempt_after_ms: int | None = PREEMPT_AFTER_MS,
         leave_on_close: bool | None = None,
     ) -> Election:
         """A candidate in the election called `name`, which is a group: at most one candidate at a time leads it.
@@ -175,11 +178,16 @@ class Client(Administration):
             heartbeat_interval_ms: As in `member`.
             rebalance_timeout_ms: How long a term's body may take to end when it is handed over in order.
             group_instance_id: As in `member`.
-            metadata: What others may read of this candidate, such as where it can be reached.
+            metadata: What others may read of this candidate, such as where it can be reached. A JSON object gets the
+                fields of the next two; with other bytes, this candidate leads until it leaves, as in earlier releases.
+            priority: The candidate of the highest priority leads. A leader of a lower one hands over in order: its body
+                ends first. See docs/how-to/priority.md.
+            preempt_after_ms: For how long this candidate must have outranked a leader before that hands over; None for
+                a candidate that only counts where there is no leader.
             leave_on_close: As in `member`.
         """
         times = _Times(session_timeout_ms, rebalance_timeout_ms, heartbeat_interval_ms)
-        role = CandidateRole(metadata)
+        role = CandidateRole(metadata, priority=priority, preempt_after_ms=preempt_after_ms)
         settings = self._settings(name, leader.PROTOCOL_TYPE, role, group_instance_id, times)
         return Election(self._context, settings, role=role, leave_on_close=leave_on_close)
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self, TypeAlias, TypeVar
 
@@ -22,9 +22,17 @@ from rota.client.user_functions import check_async_work, run_work
 from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.membership.backoff import Backoff
 from rota.protocol import messages
-from rota.protocol.defaults import REQUEST_TIMEOUT_MS, REVOKE_DRAIN_MS, WORK_RETRY_CAP_MS, WORK_RETRY_FIRST_MS
+from rota.protocol.defaults import (
+    PREEMPT_AFTER_MS,
+    REQUEST_TIMEOUT_MS,
+    REVOKE_DRAIN_MS,
+    WORK_RETRY_CAP_MS,
+    WORK_RETRY_FIRST_MS,
+)
 from rota.protocol.messages import FenceReply, OffsetToCommit
-from rota.types.leader import PROTOCOL_NAMES
+from rota.types.json_object import decode_object
+from rota.types.leader import MAX_PREEMPT_AFTER_MS, PROTOCOL_NAMES, Candidate, encode_candidate, successor_of
+from rota.types.wire_format import MalformedMetadata
 
 Outcome = TypeVar("Outcome")
 Leadership: TypeAlias = tuple[str, ...]
@@ -54,25 +62,40 @@ class Wording:
 _ELECTION: Final = Wording("election", "the leadership", "the candidacy", LeadershipLost)
 
 
-@dataclass(frozen=True, slots=True)
 class CandidateRole:
-    """Leadership is held while joining: a coordinator keeps the leader of a group for as long as it rejoins."""
+    """Leadership is held while joining: a coordinator keeps the leader of a group for as long as it rejoins, until that
+    leader was asked to hand over, has ended its work, and says so when it joins (ADR 63).
+    """
 
-    metadata: bytes = b""
+    is_cooperative = True
 
-    @property
-    def is_cooperative(self) -> bool:
-        return True
+    def __init__(
+        self, metadata: bytes = b"", *, priority: int = 0, preempt_after_ms: int | None = PREEMPT_AFTER_MS
+    ) -> None:
+        """Raise `ValueError` for a priority with metadata that is no JSON object, where no coordinator finds it."""
+        if preempt_after_ms is not None and not 0 <= preempt_after_ms <= MAX_PREEMPT_AFTER_MS:
+            raise ValueError(f"preempt_after_ms must be 0 to {MAX_PREEMPT_AFTER_MS}, or None, not {preempt_after_ms!r}")
+        self._opaque = metadata
+        self._said = _fields(metadata)
+        if self._said is None and priority:
+            raise ValueError("a candidate with a priority has no metadata, or a JSON object")
+        self._candidate = Candidate(priority=priority, preempt_after_ms=preempt_after_ms)
+        self.hands_over = False
+        """This member leads, and was asked to hand over: it may work on until it joins again."""
 
     def protocols(self, held: Leadership | None, generation_id: int) -> tuple[messages.Protocol, ...]:  # noqa: ARG002
-        return (messages.Protocol(PROTOCOL_NAMES[0], self.metadata),)
+        if self._said is None:
+            return (messages.Protocol(PROTOCOL_NAMES[0], self._opaque),)
+        candidate = replace(self._candidate, holding=bool(held))
+        return (messages.Protocol(PROTOCOL_NAMES[0], encode_candidate(candidate, self._said)),)
 
     def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:  # noqa: ARG002
         """Who leads is in everybody's answer already."""
         return {}
 
     def read(self, assigned: Assigned) -> Leadership:
-        return _LEADS if assigned.is_leader else ()
+        self.hands_over = assigned.is_leader and self._said is not None and bool(successor_of(assigned.assignment))
+        return _LEADS if assigned.is_leader and not self.hands_over else ()
 
     def without(self, share: Leadership, other: Leadership) -> Leadership:
         return () if other else share
@@ -82,6 +105,14 @@ class CandidateRole:
 
     def unwanted(self, held: Leadership) -> Leadership:  # noqa: ARG002
         return ()
+
+
+def _fields(metadata: bytes) -> dict[str, Any] | None:
+    """The user's metadata as a JSON object; None for bytes that only the user understands."""
+    try:
+        return decode_object(metadata) if metadata else {}
+    except MalformedMetadata:
+        return None
 
 
 class Term:
@@ -129,7 +160,12 @@ class Term:
         """Whether this candidate leads now, by the clock: right also after the event loop was blocked. Any thread may
         ask.
         """
-        return not self.lost.is_set() and bool(self._member.assignment)
+        return not self.lost.is_set() and (bool(self._member.assignment) or self._is_handed_over())
+
+    def _is_handed_over(self) -> bool:
+        """Whether the term goes on for as long as its work takes to end: no other candidate leads before that."""
+        role = self._member._role
+        return isinstance(role, CandidateRole) and role.hands_over and self._member._driver.holds()
 
     def raise_if_lost(self) -> None:
         """Raise `LeadershipLost` unless the term is valid now. To be called before what must not be done twice. Any
@@ -328,7 +364,8 @@ class Election(Running):
 
         Args:
             work: An async function that works while this candidate leads.
-            drain_ms: How long work may go on after a signal; by default not at all, so that another one leads at once.
+            drain_ms: How long work may go on after a signal, or when the leadership is handed over to a candidate of a
+                higher priority; by default not at all, so that another one leads at once.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
             retry: Campaign again, after a pause that grows, when `work` raises, instead of raising that; see `failure`.
 
@@ -500,6 +537,11 @@ class Election(Running):
         return Term(self.member)
 
     async def _on_revoked(self, _removed: Leadership) -> None:
+        if (term := self._term) is not None and term._is_handed_over() and not term.lost.is_set():
+            term.stopping.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._drain_s):
+                    await any_set(term._left, self._stops.at_once)
         term = self._end(f"{self._wording.held} was handed over")
         if term is not None:
             await term.wait_left()

@@ -23,6 +23,7 @@ from rota.client.transports.port import GroupEvent
 from rota.credentials import Credentials
 from rota.protocol.defaults import (
     CONSUMER_REBALANCE_TIMEOUT_MS,
+    PREEMPT_AFTER_MS,
     REBALANCE_TIMEOUT_MS,
     RETRY_TIMEOUT_MS,
     RETURN_DELAY_MS,
@@ -146,6 +147,8 @@ class Client:
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
         group_instance_id: str | None = None,
         metadata: bytes = b"",
+        priority: int = 0,
+        preempt_after_ms: int | None = PREEMPT_AFTER_MS,
         leave_on_close: bool | None = None,
     ) -> Election:
         """A candidate in the election called `name`, which is a group: at most one candidate at a time leads it.
@@ -156,7 +159,12 @@ class Client:
             heartbeat_interval_ms: As in `member`.
             rebalance_timeout_ms: How long a term's body may take to end when it is handed over in order.
             group_instance_id: As in `member`.
-            metadata: What others may read of this candidate, such as where it can be reached.
+            metadata: What others may read of this candidate, such as where it can be reached. A JSON object gets the
+                fields of the next two; with other bytes, this candidate leads until it leaves, as in earlier releases.
+            priority: The candidate of the highest priority leads. A leader of a lower one hands over in order: its body
+                ends first. See docs/how-to/priority.md.
+            preempt_after_ms: For how long this candidate must have outranked a leader before that hands over; None for
+                a candidate that only counts where there is no leader.
             leave_on_close: As in `member`.
         """
 
@@ -781,7 +789,8 @@ class Election:
 
         Args:
             work: A function that works while this candidate leads.
-            drain_ms: How long work may go on after a signal; by default not at all, so that another one leads at once.
+            drain_ms: How long work may go on after a signal, or when the leadership is handed over to a candidate of a
+                higher priority; by default not at all, so that another one leads at once.
             handle_signals: Whether SIGTERM and SIGINT are handled here.
             retry: Campaign again, after a pause that grows, when `work` raises, instead of raising that; see `failure`.
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rota.client import Client, Election, Permit
+from rota.client import Client, Election, MembershipLost, Permit
 from rota.client.election import Term
 from rota.exec import tree
 from rota.exec.ending import BY_SIGNAL, GRANT_LOST, GUARDIAN_LOST
@@ -16,7 +16,7 @@ from rota.exec.giving_up import exit_unserved, not_granted
 from rota.exec.run import Ended, Grant, GuardianLost, Run, beside
 from rota.exec.signals import ENDING, caught
 from rota.exec.stopping import StopTimes
-from rota.protocol.defaults import COMMAND_REBALANCE_TIMEOUT_MS
+from rota.protocol.defaults import COMMAND_REBALANCE_TIMEOUT_MS, PREEMPT_AFTER_MS
 from rota.protocol.fencing_token import generation_of
 
 _log = logging.getLogger(__name__)
@@ -37,6 +37,8 @@ class LeadOptions:
     """What every run is told besides its grant, such as where the coordinator is."""
     passed_on: Sequence[str] = ()
     """Variables that the command is to have though they hold secrets of ours."""
+    priority: int = 0
+    preempt_after_ms: int | None = PREEMPT_AFTER_MS
     permits: int | None = None
     """Hold one of so many permits, instead of leading."""
 
@@ -69,6 +71,8 @@ def _candidacy(client: Client, name: str, options: LeadOptions) -> Election:
         session_timeout_ms=options.session_timeout_ms,
         rebalance_timeout_ms=rebalance_timeout_ms,
         group_instance_id=options.group_instance_id,
+        priority=options.priority,
+        preempt_after_ms=options.preempt_after_ms,
         # Also where it is static: its command has ended, so that nobody has to wait for its session.
         leave_on_close=True,
     )
@@ -134,6 +138,8 @@ class _Leading:
         if valid_until is None:
             return Ended(None, term.reason)
         token = term.token
+        with contextlib.suppress(MembershipLost):
+            term.begin()  # Where it is handed over in order, its end is waited for.
         run.start(self._options.command, self._grant(term, token, election), valid_until)
         self._run = run
         granted = f"granted permit {term.number}" if isinstance(term, Permit) else "elected"
@@ -143,6 +149,7 @@ class _Leading:
                 return await run.wait()
         finally:
             self._run = None
+            term.finish()
 
     async def _follow(self, term: Term, token: int, run: Run, election: Election) -> None:
         """Tell the guardian of every renewal, and the command of a token that has grown."""
@@ -155,7 +162,11 @@ class _Leading:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(look_s):
                     await term.lost.wait()
-        run.lose(term.reason or "deadline")
+        reason = term.reason or "deadline"
+        if term._is_handed_over():
+            run.stop(reason)  # No other candidate leads before the command has ended.
+        else:
+            run.lose(reason)
 
     def _grant(self, term: Term, token: int, election: Election) -> Grant:
         member_id = election.member.member_id

@@ -79,12 +79,14 @@ def _ask_for_assignment(result: Result, group: Group) -> None:
     result.set_timer(TimerKind.ASSIGN, group, "", result.now_ms)
 
 
-def record_assignment(result: Result, group: Group, assignments: Mapping[str, bytes], *, resync: bool) -> None:
+def record_assignment(
+    result: Result, group: Group, assignments: Mapping[str, bytes], *, resync: bool, reason: str = ""
+) -> None:
     """As if the leader had sent it. Members that were left out get nothing."""
     generation_id = group.generation_id + resync
     given = tuple((m, a) for m, a in assignments.items() if m in group.members)
     told = tell_topic_changes(group, dict(given)) if resync else _told(group, dict(given))
-    reason = f"the server assigned generation {generation_id} by {group.protocol_name}{told}"
+    reason = reason or f"the server assigned generation {generation_id} by {group.protocol_name}{told}"
     record(result, group, AssignmentSynced(generation_id, group.leader_id or "", given, resync, reason))
     result.reason = reason
 

@@ -45,6 +45,7 @@ def describe_group(group: Group | None, request: DescribeGroup) -> DescribeReply
         rebalance_cause=group.rebalance_cause,
         state_since_ms=group.state_since_ms,
         phase_deadline_ms=_phase_deadline_ms(group),
+        preempt_at_ms=group.preempt_at_ms if group.state is STABLE else None,
     )
 
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from rota.group.apply import record
-from rota.group.rebalance import complete_join, drop_parked, empty_group, on_join_timer, start_rebalance
+from rota.group.rebalance import (
+    complete_join,
+    drop_parked,
+    empty_group,
+    on_join_timer,
+    on_preempt_timer,
+    start_rebalance,
+)
 from rota.group.records import MemberExpired
 from rota.group.result import Result, Timer, TimerKind
 from rota.group.sessions import member_to_expire, report_gaps
@@ -27,6 +34,8 @@ def on_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None
             _on_sync_timer(result, group, timer, limits)
         case TimerKind.PENDING:
             _on_pending_timer(result, group, timer)
+        case TimerKind.PREEMPT:
+            on_preempt_timer(result, group, timer.at_ms)
         case TimerKind.ASSIGN:
             pass  # The replica hands the assignment in, with `Shard.finish_job`.
 

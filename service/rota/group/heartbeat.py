@@ -73,6 +73,21 @@ def unpark_heartbeat(result: Result, group: Group, member: Member, *, answer: bo
         result.reply(call, _alive(group))
 
 
+def release_heartbeats(result: Result, group: Group) -> None:
+    """Tell parked heartbeats that their group moves: nobody waits for the next interval to learn it."""
+    moving = group.state is PREPARING_REBALANCE
+    reply = HeartbeatReply(
+        ErrorCode.REBALANCE_IN_PROGRESS if moving else ErrorCode.NONE,
+        detail=group.rebalance_reason if moving else "",
+        generation_id=group.generation_id,
+        state=group.state.value,
+    )
+    for member in group.members.values():
+        if member.heartbeat_call is not None:
+            result.reply(member.heartbeat_call, reply)
+            member.heartbeat_call = None
+
+
 def _alive(group: Group) -> HeartbeatReply:
     """A `generation_id` above the member's own tells it of a resync: it syncs again, without joining."""
     return HeartbeatReply(_NONE, "", group.generation_id, group.state.value)

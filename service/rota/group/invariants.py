@@ -11,6 +11,7 @@ from itertools import pairwise
 from rota.group.assignment import server_side_of
 from rota.group.shard import Shard
 from rota.group.state import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
+from rota.group.succession import due_preemption
 from rota.protocol.fencing_token import LAST_TAKEOVER
 
 
@@ -33,6 +34,7 @@ def check_group(group: Group) -> list[str]:
     broken += check_sync_phase(group)
     broken += _settled_side(group)
     broken += _tokens(group)
+    broken += _preemption(group)
     for member in group.members.values():
         broken += (f"{member.member_id}: {rule}" for rule in _member(group, member))
     return broken
@@ -139,6 +141,13 @@ def _tokens(group: Group) -> Iterator[str]:
     given = [m.takeover for m in group.members.values() if 0 < m.takeover < LAST_TAKEOVER]
     if len(set(given)) != len(given) or max(given, default=0) > group.takeovers:
         yield f"members have the numbers {given} of {group.takeovers} takeovers"
+
+
+def _preemption(group: Group) -> Iterator[str]:
+    """L4: a candidate that outranks the leader of a Stable group has a timer, if it is to preempt that."""
+    due = due_preemption(group)
+    if due is not None and group.preempt_at_ms != due.at_ms:
+        yield f"{due.member_id} is to lead from {due.at_ms} on, but the timer is set for {group.preempt_at_ms}"
 
 
 def _member(group: Group, member: Member) -> Iterator[str]:

@@ -19,6 +19,7 @@ from rota.group.result import Result, TimerKind
 from rota.group.rows import MemberImage
 from rota.group.sessions import start_session, stop_session
 from rota.group.state import EMPTY, PREPARING_REBALANCE, STABLE, Group, GroupState, Member
+from rota.group.succession import successor_of, watch_candidates
 from rota.group.trigger import Trigger
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
@@ -185,6 +186,9 @@ def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, ca
         case GroupState.STABLE if group.is_leader(member.member_id):
             cause = Cause.TOPICS_CHANGED if is_of_topics(request.reason) else Cause.LEADER_REJOINED
             reason = f"leader {member.member_id} joined again"
+            said = next((each.metadata for each in request.protocols if each.name == group.protocol_name), b"")
+            if successor_id := successor_of(group, said):
+                cause, reason = Cause.LEADER_HANDED_OVER, f"leader {member.member_id} hands over to {successor_id}"
         case GroupState.STABLE if changed:
             cause, reason = Cause.METADATA_CHANGED, f"member {member.member_id} changed its metadata"
         case GroupState.STABLE:
@@ -225,6 +229,7 @@ def _replace_static_member(
         if member.image.metadata_for(group.protocol_name or "") != former:
             # It may subscribe to other topics now. Where members assign, the leader compares by itself (see the SDK).
             ask_for_assignment(result, group)
+        watch_candidates(result, group)
         return
     _park(result, group, member, call)
     reason = f"static member {request.group_instance_id} came back as {member.member_id}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rota.group.apply import record
-from rota.group.assignment import begin_assigning, server_side_of
+from rota.group.assignment import begin_assigning, record_assignment, server_side_of
+from rota.group.heartbeat import release_heartbeats
 from rota.group.records import (
     GenerationCompleted,
     GenerationRaised,
@@ -14,7 +15,23 @@ from rota.group.records import (
 )
 from rota.group.result import Result, TimerKind
 from rota.group.sessions import start_session
-from rota.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
+from rota.group.state import (
+    COMPLETING_REBALANCE,
+    EMPTY,
+    PREPARING_REBALANCE,
+    STABLE,
+    Group,
+    Member,
+    StepsDown,
+)
+from rota.group.succession import (
+    Preemption,
+    can_hand_over,
+    choose_leader,
+    due_preemption,
+    handing_over,
+    watch_candidates,
+)
 from rota.group.trigger import Trigger, trigger_of
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
@@ -65,12 +82,49 @@ def force_rebalance(result: Result, group: Group, request: RebalanceGroup, call:
         return
     asked = f"leader {leader_id} was asked to step down" if request.step_down else "a rebalance was asked for"
     cause = Cause.STEP_DOWN if request.step_down else Cause.REQUESTED
-    if request.step_down:
+    asked = f"{asked}: {request.reason}" if request.reason else asked
+    if request.step_down and leader_id and can_hand_over(group, leader_id):
+        wish = group.steps_down = StepsDown(leader_id, result.now_ms, asked)
+        watch_candidates(result, group)
+        if group.preempt_at_ms == result.now_ms:
+            on_preempt_timer(result, group, result.now_ms)
+            result.reply(call, RebalanceReply(generation_id=group.generation_id))
+            return
+        group.steps_down = wish  # It is asked when another member has joined.
+    elif request.step_down:
         group.passed_over = leader_id
     if group.state is not PREPARING_REBALANCE:
-        reason = f"{asked}: {request.reason}" if request.reason else asked
-        start_rebalance(result, group, limits, Trigger(cause, reason))
+        start_rebalance(result, group, limits, Trigger(cause, asked))
     result.reply(call, RebalanceReply(generation_id=group.generation_id))
+
+
+def on_preempt_timer(result: Result, group: Group, at_ms: int) -> None:
+    """A candidate has outranked the leader for long enough: the leader is asked to hand over."""
+    if group.state is not STABLE or group.preempt_at_ms != at_ms:
+        return
+    due = due_preemption(group, result.now_ms)
+    if due is None:
+        watch_candidates(result, group)
+        return
+    _ask_to_hand_over(result, group, due)
+
+
+def _ask_to_hand_over(result: Result, group: Group, due: Preemption) -> None:
+    """Ask the leader of a Stable group to end its work and to join again, so that the other member leads. It opens a
+    generation of the same members: the leader goes on until it has ended its work.
+    """
+    side = server_side_of(group)
+    assert side is not None
+    group.steps_down = None
+    group.preempt_at_ms = None
+    try:
+        assignments = side.checked_assign(handing_over(group, due.member_id), {})
+    except Exception:  # A plug-in may fail in any way: its leader stays.
+        return
+    reason = f"{due.reason}: it is asked to hand over to {due.member_id}"
+    record_assignment(result, group, assignments, resync=True, reason=reason)
+    release_heartbeats(result, group)
+    watch_candidates(result, group)
 
 
 def raise_generation(
@@ -119,11 +173,11 @@ def complete_join(result: Result, group: Group) -> None:
         record(result, group, MemberExpired(member.member_id, None, late, Cause.MEMBER_EXPIRED))
     if not group.members:
         empty_group(result, group, _last_departure(group))
-    elif (leader_id := _joined_leader(group)) is None:
+    elif (leader_id := choose_leader(group, protocol_name := group.select_protocol())) is None:
         # Only static members remain and none is here: wait until they come or their sessions end.
         _set_join_timer(result, group, max(group.rebalance_timeout_ms(), LEADERLESS_WAIT_MS))
     else:
-        _complete_generation(result, group, leader_id)
+        _complete_generation(result, group, leader_id, protocol_name)
 
 
 def _last_departure(group: Group) -> Trigger:
@@ -192,21 +246,6 @@ def fail_parked_syncs(result: Result, group: Group, reply: SyncReply) -> None:
                 start_session(result, group, member)
 
 
-def release_heartbeats(result: Result, group: Group) -> None:
-    """Tell parked heartbeats that their group moves: nobody waits for the next interval to learn it."""
-    moving = group.state is PREPARING_REBALANCE
-    reply = HeartbeatReply(
-        REBALANCE_IN_PROGRESS if moving else ErrorCode.NONE,
-        detail=group.rebalance_reason if moving else "",
-        generation_id=group.generation_id,
-        state=group.state.value,
-    )
-    for member in group.members.values():
-        if member.heartbeat_call is not None:
-            result.reply(member.heartbeat_call, reply)
-            member.heartbeat_call = None
-
-
 def _start_initial_delay(result: Result, group: Group, limits: Limits) -> None:
     delay_ms = limits.initial_rebalance_delay_ms
     group.newcomer_arrived = False
@@ -227,16 +266,7 @@ def _set_join_timer(result: Result, group: Group, delay_ms: int) -> None:
     result.set_timer(TimerKind.JOIN, group, "", group.join_deadline_ms)
 
 
-def _joined_leader(group: Group) -> str | None:
-    """The leader stays while it rejoins; otherwise, or if it is to step down, the earliest joined member follows."""
-    leader = group.members.get(group.leader_id) if group.leader_id else None
-    if leader is not None and leader.joined and leader.member_id != group.passed_over:
-        return leader.member_id
-    joined = [member.member_id for member in group.members.values() if member.joined]
-    return next((member_id for member_id in joined if member_id != group.passed_over), joined[0] if joined else None)
-
-
-def _complete_generation(result: Result, group: Group, leader_id: str) -> None:
+def _complete_generation(result: Result, group: Group, leader_id: str, protocol_name: str) -> None:
     former_leader_id = group.generation_leader_id
     record(
         result,
@@ -244,7 +274,7 @@ def _complete_generation(result: Result, group: Group, leader_id: str) -> None:
         GenerationCompleted(
             generation_id=group.generation_id + 1,
             protocol_type=group.protocol_type or "",
-            protocol_name=group.select_protocol(),
+            protocol_name=protocol_name,
             leader_id=leader_id,
             member_ids=tuple(group.members),
             started_at_ms=group.rebalance_started_ms,
@@ -261,6 +291,7 @@ def _complete_generation(result: Result, group: Group, leader_id: str) -> None:
     group.sync_deadline_ms = result.now_ms + group.rebalance_timeout_ms()
     result.set_timer(TimerKind.SYNC, group, "", group.sync_deadline_ms)
     begin_assigning(result, group)
+    watch_candidates(result, group)
 
 
 def _answer_joins(result: Result, group: Group) -> None:
@@ -269,6 +300,7 @@ def _answer_joins(result: Result, group: Group) -> None:
     group.passed_over = None
     for member in group.members.values():
         member.joined = False
+        member.has_fetched = False
         member.skip_assignment = False
         group.pending_sync[member.member_id] = None
         if member.join_call is not None:

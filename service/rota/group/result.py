@@ -19,6 +19,8 @@ class TimerKind(StrEnum):
     """The rebalance timeout, counted from the completed join phase: who has not synced is removed."""
     PENDING = "pending"
     """A pending id was not used in time."""
+    PREEMPT = "preempt"
+    """A candidate has outranked the leader for long enough."""
     ASSIGN = "assign"
     """The server is to assign this generation: asks the runtime to, see `assignment.py`. It never fires in the core."""
 

@@ -47,6 +47,7 @@ from rota.group.state import (
     Group,
     Member,
 )
+from rota.group.succession import watch_candidates
 from rota.group.sync import finish_job, sync_group, unpark_sync
 from rota.group.topics import check_put, list_topics, topic_reply
 from rota.protocol.errors import ErrorCode
@@ -517,3 +518,4 @@ def _resume(result: Result, group: Group) -> None:
     elif group.state is STABLE:
         # Its topics may have changed while nobody owned it.
         ask_for_assignment(result, group)
+        watch_candidates(result, group)

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from rota.group.gaps import GapCount
 from rota.group.records import MemberGone
@@ -76,12 +77,28 @@ TRANSITIONS: dict[tuple[GroupState, GroupState], str] = {
 """Every move a group can make, with the event that makes it (protocol.md §2)."""
 
 
+class Ranked(NamedTuple):
+    """A member's priority, and since when it has had it in the generations of this owner."""
+
+    priority: int
+    since_ms: int
+
+
+class StepsDown(NamedTuple):
+    """An administrator has asked a leader that hands over in order to step down, and it was not asked to do so yet."""
+
+    member_id: str
+    at_ms: int
+    reason: str
+
+
 class Member:
     """One member: what it said of itself, and where it stands in the running phase."""
 
     __slots__ = (
         "assignment",
         "gaps",
+        "has_fetched",
         "heartbeat_call",
         "image",
         "join_call",
@@ -116,6 +133,8 @@ class Member:
         """The earliest timer set for this session: it may ring early, never late."""
         self.gaps: GapCount | None = None
         """How regularly it was heard since that was last told; None where it was not since."""
+        self.has_fetched = True
+        """It has fetched its share since the join phase ended, as far as this owner knows."""
         self.skip_assignment = False
         """A returning static leader that was told not to assign: its next sync only fetches."""
 
@@ -146,16 +165,20 @@ class Group:
         "passed_over",
         "pending",
         "pending_sync",
+        "preempt_at_ms",
         "protocol_name",
         "protocol_type",
+        "ranked",
         "rebalance_by",
         "rebalance_cause",
         "rebalance_reason",
         "rebalance_started_ms",
+        "reigns",
         "settled",
         "state",
         "state_since_ms",
         "static_members",
+        "steps_down",
         "support",
         "sync_deadline_ms",
         "takeovers",
@@ -209,6 +232,13 @@ class Group:
         self.passed_over: str | None = None
         """A leader that was asked to step down: whoever else joins leads."""
         self.fenced_reported: set[tuple[str, str]] = set()
+        self.ranked: dict[str, Ranked] = {}
+        """By member id, where the type has priorities. See `succession.py`, as for the next three."""
+        self.reigns: tuple[str, int] | None = None
+        """The leader, and since when it has led."""
+        self.steps_down: StepsDown | None = None
+        self.preempt_at_ms: int | None = None
+        """When the leader is to be asked to hand over."""
 
     # --- questions ----------------------------------------------------------------------------
 

@@ -13,13 +13,15 @@ from rota.group.assignment import (
     shares_of,
     tell_topic_changes,
 )
+from rota.group.heartbeat import release_heartbeats
 from rota.group.membership_checks import check_generation, report_fenced, why
 from rota.group.mismatch import sync_mismatch
-from rota.group.rebalance import REBALANCE_IN_PROGRESS, release_heartbeats, start_rebalance
+from rota.group.rebalance import REBALANCE_IN_PROGRESS, start_rebalance
 from rota.group.records import AssignmentFailed, AssignmentSynced
 from rota.group.result import Result
 from rota.group.sessions import start_session, stop_session
 from rota.group.state import Group, GroupState, Member
+from rota.group.succession import watch_candidates
 from rota.group.trigger import Trigger
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
@@ -55,6 +57,9 @@ def sync_group(result: Result, group: Group, request: SyncGroup, call: int, limi
             _mark_synced(group, member)
             member.skip_assignment = False
             result.reply(call, sync_reply(group, member))
+            if not member.has_fetched:
+                member.has_fetched = True
+                watch_candidates(result, group)
         case state:
             raise AssertionError(f"a group with members cannot be {state}")
 
@@ -193,11 +198,13 @@ def finish_job(
         case GroupState.COMPLETING_REBALANCE, Mapping():
             record_assignment(result, group, outcome, resync=False)
             answer_syncs(result, group)
+            watch_candidates(result, group)
         case GroupState.STABLE, Mapping() if _takes_away(group, job, outcome):
             start_rebalance(result, group, limits, Trigger(Cause.TOPICS_CHANGED, _changed_topics(group, outcome)))
         case GroupState.STABLE, Mapping() if _differs(group, outcome):
             record_assignment(result, group, outcome, resync=True)
             release_heartbeats(result, group)
+            watch_candidates(result, group)
 
 
 def _changed_topics(group: Group, assignments: Mapping[str, bytes]) -> str:

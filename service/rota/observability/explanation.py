@@ -23,6 +23,8 @@ TROUBLE = 3
 """So many of these are worth a look, however few the others are."""
 _TROUBLES = frozenset({Cause.MEMBER_EXPIRED, Cause.SYNC_TIMEOUT, Cause.ASSIGNMENT_FAILED, Cause.ASSIGNMENT_OUTDATED})
 _NAMED = 3
+_LEADER = "leader"
+"""The protocol type of elections."""
 _PERMITS = "permits"
 """The protocol type of groups with permits."""
 
@@ -119,7 +121,7 @@ class _Explainer:
                 mood, headline, points = self._empty()
             case _:
                 return Explanation(Mood.EMPTY, "There is no such group, or it was deleted.", ())
-        points += [*self._leader(), *self._permits(), *self._last_rebalance(), *self._lately()]
+        points += [*self._leader(), *self._succession(), *self._permits(), *self._last_rebalance(), *self._lately()]
         mood = Mood.WAITING if mood is Mood.CALM and self._is_stormy() else mood
         return Explanation(mood, headline, tuple(points))
 
@@ -209,6 +211,26 @@ class _Explainer:
         token = f"its fencing token is {leader.fencing_token}, of generation {group.generation_id}"
         ends = ", which ends with this rebalance" if group.state == "PreparingRebalance" else ""
         return [Point("leader", f"{_named(leader)} leads; {token}{ends}.")]
+
+    def _succession(self) -> list[Point]:
+        """The member that follows the leader in order, or is to be asked for later, and the priorities."""
+        if self.group.protocol_type != _LEADER or self.group.state != "Stable":
+            return []
+        ranks = {one.member_id: (one.metadata_decoded or {}).get("priority", 0) for one in self.group.members}
+        leader = next((one for one in self.group.members if one.member_id == self.group.leader_id), None)
+        if leader is None or not any(ranks.values()):
+            return []
+        points = []
+        if successor := (leader.assignment_decoded or {}).get("successor_id"):
+            points.append(Point("hand-over", f"The leader was asked to hand over to {successor}, and ends its work."))
+        elif (at_ms := self.group.preempt_at_ms) is not None:
+            left = duration(at_ms - self.now_ms)
+            points.append(Point("hand-over", f"At {self.clock(at_ms)}, {left} from now, a higher priority takes over."))
+        best = sorted(ranks, key=lambda one: -ranks[one])[:_NAMED]
+        if ranks[best[0]] > ranks[leader.member_id] and (leader.metadata_decoded or {}).get("holding") is None:
+            points.append(Point("hand-over", "The leader cannot be asked to hand over: its metadata has no `holding`."))
+        told = ", ".join(f"{one} has {ranks[one]}" for one in best)
+        return [*points, Point("priorities", f"{told}{' (the highest)' if len(ranks) > _NAMED else ''}.")]
 
     def _permits(self) -> list[Point]:
         """Which members have permits, and which one gets the next."""

@@ -22,6 +22,7 @@ class Cause(StrEnum):
     METADATA_CHANGED = "metadata_changed"
     STATIC_MEMBER_RETURNED = "static_member_returned"
     LEADER_REJOINED = "leader_rejoined"
+    LEADER_HANDED_OVER = "leader_handed_over"
     TOPICS_CHANGED = "topics_changed"
     ASSIGNMENT_FAILED = "assignment_failed"
     ASSIGNMENT_OUTDATED = "assignment_outdated"
@@ -43,6 +44,7 @@ CAUSES: Mapping[Cause, str] = {
     Cause.METADATA_CHANGED: "a member changed its metadata, its subscription for example",
     Cause.STATIC_MEMBER_RETURNED: "a static member returned with other metadata, or while the assignment was awaited",
     Cause.LEADER_REJOINED: "the leader joined again to assign anew",
+    Cause.LEADER_HANDED_OVER: "the leader was asked to hand over, to a candidate of a higher priority for example",
     Cause.TOPICS_CHANGED: "topics or their partition counts changed",
     Cause.ASSIGNMENT_FAILED: "the leader or the server could not assign",
     Cause.ASSIGNMENT_OUTDATED: "the leader assigned to a member id that had been replaced",

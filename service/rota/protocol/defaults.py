@@ -19,6 +19,7 @@ CONSUMER_REBALANCE_TIMEOUT_MS: Final = 300_000
 COMMAND_REBALANCE_TIMEOUT_MS: Final = 10_000
 HEARTBEAT_INTERVAL_MS: Final = 3_000
 RETURN_DELAY_MS: Final = 300_000
+PREEMPT_AFTER_MS: Final = 30_000
 TOPICS_REFRESH_MS: Final = 10_000
 TOPICS_WAIT_MS: Final = 20_000
 
@@ -125,6 +126,12 @@ DEFAULTS: Final = (
         RETURN_DELAY_MS,
         "`scheduled_rebalance_max_delay_ms` of Connect workers",
         "Kafka Connect's default: a worker that restarts within it gets its own tasks back.",
+    ),
+    Default(
+        "PREEMPT_AFTER_MS",
+        PREEMPT_AFTER_MS,
+        "`preempt_after_ms` of candidates; candidates whose metadata names none",
+        "A candidate that restarts again and again does not take the leadership each time. Three sessions.",
     ),
     Default(
         "TOPICS_REFRESH_MS",

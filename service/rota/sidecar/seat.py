@@ -109,6 +109,8 @@ class ElectionSeat(Seat):
             session_timeout_ms=settings.session_timeout_ms,
             rebalance_timeout_ms=max(settings.session_timeout_ms, COMMAND_REBALANCE_TIMEOUT_MS),
             group_instance_id=settings.instance_id,
+            priority=settings.priority,
+            preempt_after_ms=settings.preempt_after_ms,
             leave_on_close=settings.leaves,
         )
         self._leader_id = ""
@@ -163,7 +165,7 @@ class ElectionSeat(Seat):
                 await asyncio.Event().wait()  # The term cancels its body.
             finally:
                 # While this member is still known to lead, this is an orderly end, and waits for the hooks.
-                in_order = bool(self.member.assignment)
+                in_order = bool(self.member.assignment) or term._is_handed_over()
                 self._steps_down, self._told_token = True, -1
                 change = self._tell("revoked" if in_order else "lost")
                 if in_order:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from rota.protocol.defaults import HOOKS_TIMEOUT_MS, SESSION_TIMEOUT_MS
+from rota.protocol.defaults import HOOKS_TIMEOUT_MS, PREEMPT_AFTER_MS, SESSION_TIMEOUT_MS
 
 _INSTANCE_ID = re.compile(r"[A-Za-z0-9._:-]{1,249}")
 
@@ -60,6 +60,8 @@ class SidecarSettings:
     topic_regex: str = ""
     """Instead of `topics`: a regular expression of RE2 over whole names."""
     topics_debounce_ms: int = 0
+    priority: int = 0
+    preempt_after_ms: int | None = PREEMPT_AFTER_MS
 
     @property
     def works(self) -> bool:

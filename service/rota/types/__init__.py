@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide
+from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide, Succession
 from rota.types.registry import (
     ENTRY_POINT_GROUP,
     BrokenPlugin,
@@ -29,6 +29,7 @@ __all__ = [
     "ProtocolType",
     "Readable",
     "ServerSide",
+    "Succession",
     "TopicFacts",
     "protocol_types",
     "readable_assignment",

@@ -35,11 +35,34 @@ class Generation:
     members: Sequence[JoinedWith]
     leader_token: int = NO_TOKEN
     """The fencing token of the leader."""
+    successor_id: str = ""
+    """The member that the leader is asked to hand over to; empty as a rule. See `Succession`."""
 
 
 def _any_share_changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
     """Bytes that only their type can read: a change may take something away."""
     return any(share and after.get(member_id, b"") != share for member_id, share in before.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Succession:
+    """How a type chooses the leaders of its groups (ADR 63). All of it pure, quick, and told by metadata alone.
+
+    `elect(members, leader_id)`: which of the members that have joined leads the next generation. They are in the order
+    of joining; `leader_id` is the present leader, empty where it has gone or is to step down.
+    `challengers(members, leader_id)`: the members that are to preempt the leader of a Stable group, the best one first,
+    each with the milliseconds for which it must have outranked the leader.
+    `priority(metadata)`: a member outranks those of a lower one. The time counts from the last change of either's.
+    `successor(assignment)`: the member that the leader was asked to hand over to, from its assignment; empty if none.
+    `holding(metadata)`: whether the work of a leader with this metadata may go on while it joins; None where it does
+    not say, and cannot be asked to hand over.
+    """
+
+    elect: Callable[[Sequence[JoinedWith], str], str]
+    challengers: Callable[[Sequence[JoinedWith], str], Mapping[str, int]]
+    priority: Callable[[bytes], int]
+    successor: Callable[[bytes], str]
+    holding: Callable[[bytes], bool | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +81,7 @@ class ServerSide:
     where topics have changed, also for what a leader assigns.
     `topics_debounce_ms`: for how long changes of topics collect, from the first one on, before the group is assigned
     anew. The first assignment of a generation waits for none of it.
+    `succession` chooses the leader; by default it is the one before, or the member that joined first.
     """
 
     assigns: Callable[[str], bool]
@@ -69,6 +93,7 @@ class ServerSide:
     tell: Callable[[Mapping[str, bytes], Mapping[str, bytes]], str] | None = None
     tell_topics: Callable[[Mapping[str, bytes], Mapping[str, bytes]], str] | None = None
     topics_debounce_ms: Callable[[Generation], int] | None = None
+    succession: Succession | None = None
 
     def checked_assign(self, generation: Generation, topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
         """Call `assign`, and raise `TypeError` where it returns anything but bytes by member id."""

@@ -96,7 +96,7 @@ class DescribedMember(_message.Message):
     def __init__(self, member_id: _Optional[str] = ..., group_instance_id: _Optional[str] = ..., client_id: _Optional[str] = ..., host: _Optional[str] = ..., metadata: _Optional[bytes] = ..., assignment: _Optional[bytes] = ..., session_timeout_ms: _Optional[int] = ..., rebalance_timeout_ms: _Optional[int] = ..., session_deadline_ms: _Optional[int] = ..., joined: _Optional[bool] = ..., awaited: _Optional[bool] = ..., metadata_decoded: _Optional[str] = ..., assignment_decoded: _Optional[str] = ..., fencing_token: _Optional[int] = ...) -> None: ...
 
 class DescribeGroupResponse(_message.Message):
-    __slots__ = ("group_id", "state", "generation_id", "protocol_type", "protocol_name", "leader_id", "members", "pending_members", "rebalance_reason", "rebalance_by", "state_since_ms", "phase_deadline_ms", "rebalance_cause", "revision", "epoch")
+    __slots__ = ("group_id", "state", "generation_id", "protocol_type", "protocol_name", "leader_id", "members", "pending_members", "rebalance_reason", "rebalance_by", "state_since_ms", "phase_deadline_ms", "rebalance_cause", "preempt_at_ms", "revision", "epoch")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,7 @@ class DescribeGroupResponse(_message.Message):
     STATE_SINCE_MS_FIELD_NUMBER: _ClassVar[int]
     PHASE_DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     REBALANCE_CAUSE_FIELD_NUMBER: _ClassVar[int]
+    PREEMPT_AT_MS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     group_id: str
@@ -125,9 +126,10 @@ class DescribeGroupResponse(_message.Message):
     state_since_ms: int
     phase_deadline_ms: int
     rebalance_cause: str
+    preempt_at_ms: int
     revision: int
     epoch: int
-    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., generation_id: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., leader_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[DescribedMember, _Mapping]]] = ..., pending_members: _Optional[int] = ..., rebalance_reason: _Optional[str] = ..., rebalance_by: _Optional[str] = ..., state_since_ms: _Optional[int] = ..., phase_deadline_ms: _Optional[int] = ..., rebalance_cause: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, group_id: _Optional[str] = ..., state: _Optional[str] = ..., generation_id: _Optional[int] = ..., protocol_type: _Optional[str] = ..., protocol_name: _Optional[str] = ..., leader_id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[DescribedMember, _Mapping]]] = ..., pending_members: _Optional[int] = ..., rebalance_reason: _Optional[str] = ..., rebalance_by: _Optional[str] = ..., state_since_ms: _Optional[int] = ..., phase_deadline_ms: _Optional[int] = ..., rebalance_cause: _Optional[str] = ..., preempt_at_ms: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class DeleteGroupRequest(_message.Message):
     __slots__ = ("namespace", "group_id", "reason")

@@ -168,6 +168,7 @@ DESCRIBE_REPLY = _reply(
     Entry("state_since_ms", _NUMBER),
     Entry("phase_deadline_ms", _NUMBER, None, "When the phase under way goes on without those who are missing."),
     Entry("rebalance_cause", _TEXT, "", "A code, such as `member_expired`; later releases may have others."),
+    Entry("preempt_at_ms", _NUMBER, None, "When the leader is asked to hand over to a member that outranks it."),
     title="DescribeReply",
 )
 LIST_REPLY = _reply(

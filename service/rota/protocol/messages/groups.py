@@ -102,6 +102,8 @@ class DescribeReply:
     """When the phase under way goes on without the missing members; None outside of a phase."""
     rebalance_cause: str = ""
     """A code of `rota.protocol.causes` beside `rebalance_reason`: why the group rebalanced last, or became empty."""
+    preempt_at_ms: int | None = None
+    """When the leader is asked to hand over to a member that outranks it; None where no member does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import Any
 
 from rota.assignors import TopicPartition
@@ -96,6 +97,8 @@ class CandidateLife(Life):
 
     election: Election | None = None
     nested: dict[Link, None]
+    priority = 0
+    drain_ms = 0
 
     @property
     def member(self) -> Any:
@@ -116,17 +119,24 @@ class CandidateLife(Life):
             self.ledger.is_closing = True
 
     def _candidacy(self) -> Election:
+        return self.client.leader(self.group_id, **self.candidate_options())
+
+    def candidate_options(self) -> dict[str, Any]:
+        """The arguments of `client.leader`. A candidate without a priority has metadata that only programs can read."""
         plan = self.world.plan
-        return self.client.leader(
-            self.group_id,
-            session_timeout_ms=plan.session_ms,
-            rebalance_timeout_ms=plan.rebalance_ms,
-            group_instance_id=self.instance_id,
-            metadata=b"here",
-        )
+        options: dict[str, Any] = {
+            "session_timeout_ms": plan.session_ms,
+            "rebalance_timeout_ms": plan.rebalance_ms,
+            "group_instance_id": self.instance_id,
+        }
+        if not plan.priorities:
+            return {**options, "metadata": b"here"}
+        drawn = Random(f"priority {self.world.seed} {self.name}")
+        self.priority, self.drain_ms = drawn.choice(plan.priorities), drawn.choice((0, 0, 500))
+        return {**options, "priority": self.priority, "preempt_after_ms": drawn.choice((0, 300, 1_000))}
 
     async def _run_until_stopped(self, election: Election) -> None:
-        running = asyncio.create_task(election.run(self._body), name=f"{self.name} runs")
+        running = asyncio.create_task(election.run(self._body, drain_ms=self.drain_ms), name=f"{self.name} runs")
         stopped = asyncio.create_task(self.stopping.wait())
         try:
             await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)

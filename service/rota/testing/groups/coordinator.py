@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rota.group.assignment import AssignmentJob
-from rota.group.records import GenerationCompleted
+from rota.group.records import Entry, GenerationCompleted
 from rota.group.result import Result, Timer, TimerKind
 from rota.group.rows import ShardImage
 from rota.group.shard import Shard
@@ -43,6 +43,7 @@ class GroupCoordinator:
         self.shard = Shard(0, limits)
         self.revision = 0
         self.rebalances = 0
+        self.on_entry: Callable[[Entry], None] | None = None
         self._numbers = 0
         self._calls: dict[int, _Parked] = {}
         self._watches: dict[int, _Parked] = {}
@@ -120,6 +121,8 @@ class GroupCoordinator:
         self.revision += len(result.records)
         for entry in result.records:
             self.rebalances += isinstance(entry.record, GenerationCompleted)
+            if self.on_entry is not None:
+                self.on_entry(entry)
         for timer in result.timers:
             self._arm(timer)
         for number, reply in result.replies:

@@ -182,14 +182,8 @@ class CandidateInThreads(InThreads, CandidateLife):
 
     def program(self) -> None:
         client = self.set_up()
-        plan = self.world.plan
         self.nested = {}
-        candidate = client.leader(
-            self.group_id,
-            session_timeout_ms=plan.session_ms,
-            rebalance_timeout_ms=plan.rebalance_ms,
-            group_instance_id=self.instance_id,
-        )
+        candidate = client.leader(self.group_id, **self.candidate_options())
         self.election = candidate._original
         with candidate:
             self.entered = True

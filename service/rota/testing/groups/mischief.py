@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 from rota.assignors.work import WorkItem
-from rota.protocol.messages import DeleteTopic, PutTopic
+from rota.protocol.messages import DeleteTopic, PutTopic, RebalanceGroup
 from rota.testing.groups.bodies import CandidateLife
 from rota.testing.groups.coordinator import NAMESPACE
 from rota.testing.groups.life import Life
@@ -63,7 +63,8 @@ class Mischief:
     def _acts_of_kind(self) -> dict[str, list[Act]]:
         kind, plan = self._world.plan.kind, self._world.plan
         if kind in (ELECTION, PERMITS):
-            return {"resign": [self._resign, self._resign]}
+            asked = [self._step_down] if plan.priorities else []
+            return {"resign": [self._resign, self._resign, *asked]}
         acts: dict[str, list[Act]] = {"aside": [self._step_aside, self._withdraw]}
         if kind == CONNECT:
             acts |= {"topics": [self._other_work], "undone": [self._work_and_back]}
@@ -140,6 +141,10 @@ class Mischief:
         life = self._some_life()
         if isinstance(life, CandidateLife) and life.entered:
             life.errand("resigns", life.resign)
+
+    def _step_down(self) -> None:
+        """An operator asks the leader to step down."""
+        self._world.coordinator.ask(RebalanceGroup(NAMESPACE, Life.group_id, step_down=True))
 
     def _subscribe(self) -> None:
         life = self._some_life()

@@ -58,8 +58,7 @@ def waits_for_a_static_member(world: World) -> bool:
 
 def _holders(world: World, lives: list[Life], group: Group | None) -> str:
     if world.plan.kind == ELECTION:
-        leading = [life.name for life in lives if life.is_valid() and LEADERSHIP in life.ledger.bodies]
-        return "" if len(leading) == 1 else f"terms whose body runs: {leading}"
+        return _leaders(lives)
     if world.plan.kind == PERMITS:
         return wrong_holders(lives)
     wanted = wanted_places(world, lives)
@@ -69,6 +68,16 @@ def _holders(world: World, lives: list[Life], group: Group | None) -> str:
     if world.plan.kind == CONSUMERS and group is not None:
         return _out_of_date(world, group)
     return ""
+
+
+def _leaders(lives: list[Life]) -> str:
+    """One candidate leads, of the highest priority that a candidate has."""
+    leading = [life for life in lives if life.is_valid() and LEADERSHIP in life.ledger.bodies]
+    if len(leading) != 1:
+        return f"terms whose body runs: {[life.name for life in leading]}"
+    ranks = {life.name: life.priority for life in lives if isinstance(life, CandidateLife)}
+    is_best = ranks[leading[0].name] == max(ranks.values())
+    return "" if is_best else f"{leading[0].name} leads, the priorities are {ranks}"
 
 
 def _notified(life: Life) -> Iterable[Place]:

@@ -9,6 +9,7 @@ from rota.protocol.messages import CommitOffsets, CommitReply, JoinGroup, JoinRe
 from rota.testing.groups.books import Books, Ledger
 from rota.testing.groups.coordinator import GroupCoordinator
 from rota.testing.groups.link import Observer
+from rota.types.leader import PROTOCOL_TYPE, decode_candidate
 
 MOST_CALLS_A_SECOND = 150
 
@@ -52,6 +53,8 @@ class WireRules(Observer):
     def sent(self, request: Request) -> None:
         self._count_call()
         match request:
+            case JoinGroup():
+                self._note_join(request)
             case LeaveGroup():
                 self._note_leave(request)
             case CommitOffsets():
@@ -98,6 +101,15 @@ class WireRules(Observer):
         self._calls += 1
         if self._calls == MOST_CALLS_A_SECOND:
             self._books.violation("busy", f"{self._ledger.name} sends {self._calls} calls within a second")
+
+    def _note_join(self, request: JoinGroup) -> None:
+        """A leader that says in its join that it does not work may be followed by another candidate at once."""
+        ledger = self._ledger
+        if request.protocol_type != PROTOCOL_TYPE or not ledger.bodies or ledger.is_dead:
+            return
+        if any(decode_candidate(protocol.metadata).holding is False for protocol in request.protocols):
+            text = f"{ledger.name} says in its join that it does not lead, while its body runs"
+            self._books.violation("works-on", text)
 
     def _note_leave(self, request: LeaveGroup) -> None:
         self.left.update(member.member_id for member in request.members)

@@ -26,6 +26,7 @@ from rota.testing.groups.link import CALM
 from rota.testing.groups.mischief import Mischief
 from rota.testing.groups.permits import PermitLife
 from rota.testing.groups.plan import CONNECT, CONSUMERS, ELECTION, PERMITS, Plan, draw_plan
+from rota.testing.groups.priorities import PreemptionRule
 from rota.testing.groups.sharing import ConnectLife, ConsumerLife, MemberLife
 from rota.testing.groups.trace import Trace
 from rota.testing.groups.verdict import leads_without_body, unrest, waits_for_a_static_member
@@ -108,6 +109,7 @@ class World:
         self.trace = Trace(loop.time)
         self.books = Books(self.trace, loop.time)
         self.coordinator = GroupCoordinator(loop, Limits(initial_rebalance_delay_ms=self.rng.choice((0, 50, 200))))
+        self.coordinator.on_entry = PreemptionRule(self.coordinator, self.books).note if self.plan.priorities else None
         self.mischief = Mischief(self)
         began_at = loop.time()
         with Strands(loop) if self.plan.threads else nullcontext() as strands:

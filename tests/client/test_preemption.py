@@ -1,0 +1,210 @@
+"""Elections by priority, with candidates of the SDK: the body of the leader ends before the better candidate leads."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from rota.client import Client, Election, LeadershipLost, Term
+from rota.client.election import CandidateRole
+from rota.protocol.messages import RebalanceGroup
+from rota.types.leader import decode_candidate
+from tests.client.stage import SESSION_MS, a_coordinator, until
+from tests.client.test_election import NAME, Candidate, ended
+from tests.client.virtual_time import in_virtual_time
+
+HOLD_MS = 5_000
+
+
+class Ranked(Candidate):
+    """A candidate with a priority."""
+
+    def __init__(self, coordinator: object, name: str, priority: int = 0, hold_ms: int | None = HOLD_MS) -> None:
+        super().__init__(coordinator, name)  # type: ignore[arg-type]
+        self.priority, self.hold_ms = priority, hold_ms
+        self.drain_ms = 0
+        self.saw_stopping: list[bool] = []
+
+    def election(self, group_instance_id: str | None = None) -> Election:
+        client: Client = self.client
+        return client.leader(
+            NAME,
+            session_timeout_ms=SESSION_MS,
+            group_instance_id=group_instance_id,
+            priority=self.priority,
+            preempt_after_ms=self.hold_ms,
+        )
+
+    async def campaign(self, stack: AsyncExitStack) -> asyncio.Task[None]:
+        election = await stack.enter_async_context(self.election())
+        task = asyncio.create_task(election.run(self.write, drain_ms=self.drain_ms))
+        stack.push_async_callback(ended, task)
+        return task
+
+
+class Finishing(Ranked):
+    """Ends by itself some time after it was asked to."""
+
+    takes_s = 0.0
+
+    async def write(self, term: Term) -> None:
+        self.note("begins", term.token)
+        try:
+            await term.stopping.wait()
+            await asyncio.sleep(self.takes_s)
+            self.saw_stopping.append(term.is_valid)
+            term.raise_if_lost()
+        finally:
+            self.note("ends", term.token)
+        await asyncio.Event().wait()
+
+
+@in_virtual_time
+async def test_a_better_candidate_leads_after_its_time_and_after_the_leaders_body() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        low, high = Ranked(coordinator, "low"), Ranked(coordinator, "high", 10)
+        low.ending_s = 2.0
+        await low.campaign(stack)
+        await until(lambda: low.deeds == ["begins"])
+        await high.campaign(stack)
+        joined_at = asyncio.get_running_loop().time()
+
+        await until(lambda: high.deeds == ["begins"])
+
+        assert low.deeds == ["begins", "ends"]
+        assert low.when("ends") <= high.when("begins")
+        assert high.when("begins") - joined_at >= (HOLD_MS / 1000) + low.ending_s
+        assert low.diary[-1][2] < high.diary[0][2]
+
+
+@in_virtual_time
+async def test_work_may_go_on_for_its_drain_time_and_its_term_is_valid_meanwhile() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        low, high = Finishing(coordinator, "low"), Ranked(coordinator, "high", 10, hold_ms=0)
+        low.drain_ms, low.takes_s = 30_000, 3 * SESSION_MS / 1000
+        await low.campaign(stack)
+        await until(lambda: low.deeds == ["begins"])
+        await high.campaign(stack)
+
+        await until(lambda: low.deeds == ["begins", "ends"])
+        assert high.deeds == []
+
+        await until(lambda: high.deeds == ["begins"])
+        assert low.saw_stopping == [True]
+
+
+@in_virtual_time
+async def test_the_former_leader_is_a_candidate_again_and_leads_when_the_better_one_leaves() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        low, high = Ranked(coordinator, "low"), Ranked(coordinator, "high", 10)
+        await low.campaign(stack)
+        await until(lambda: low.deeds == ["begins"])
+        async with AsyncExitStack() as other:
+            await high.campaign(other)
+            await until(lambda: high.deeds == ["begins"])
+        await until(lambda: low.deeds == ["begins", "ends", "begins"])
+        assert high.deeds == ["begins", "ends"]
+
+
+@in_virtual_time
+async def test_a_candidate_of_the_same_priority_and_one_that_never_preempts_change_nothing() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        first, same = Ranked(coordinator, "first", 3), Ranked(coordinator, "same", 3)
+        patient = Ranked(coordinator, "patient", 9, hold_ms=None)
+        await first.campaign(stack)
+        await until(lambda: first.deeds == ["begins"])
+        await same.campaign(stack)
+        await patient.campaign(stack)
+
+        await asyncio.sleep(60)
+
+        assert (first.deeds, same.deeds, patient.deeds) == (["begins"], [], [])
+
+
+@in_virtual_time
+async def test_a_better_candidate_that_goes_while_the_leader_ends_its_work_leaves_it_the_leadership() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        low, high = Ranked(coordinator, "low"), Ranked(coordinator, "high", 10)
+        low.ending_s = 2.0
+        await low.campaign(stack)
+        await until(lambda: low.deeds == ["begins"])
+        async with high.election():
+            await asyncio.sleep(HOLD_MS / 1000 + 1)
+        await until(lambda: low.deeds == ["begins", "ends", "begins"])
+        assert low.diary[-1][2] > low.diary[0][2]
+
+
+@in_virtual_time
+async def test_a_leader_that_is_cut_off_while_it_hands_over_ends_by_its_deadline() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        low, high = Finishing(coordinator, "low"), Ranked(coordinator, "high", 10, hold_ms=0)
+        low.drain_ms, low.takes_s = 600_000, 300.0
+        await low.campaign(stack)
+        await until(lambda: low.deeds == ["begins"])
+        await high.campaign(stack)
+        await asyncio.sleep(2)
+        low.cable.pull()
+        cut_at = asyncio.get_running_loop().time()
+
+        await until(lambda: high.deeds == ["begins"])
+
+        assert low.deeds == ["begins", "ends"]
+        assert cut_at < low.when("ends") < cut_at + SESSION_MS / 1000
+        assert low.when("ends") < high.when("begins")
+
+
+@in_virtual_time
+async def test_a_leader_steps_down_only_after_its_body() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        first, second = Ranked(coordinator, "first"), Ranked(coordinator, "second")
+        first.ending_s = 2.0
+        await first.campaign(stack)
+        await until(lambda: first.deeds == ["begins"])
+        await second.campaign(stack)
+        await asyncio.sleep(1)
+
+        await coordinator.call(RebalanceGroup("default", NAME, step_down=True))
+        await until(lambda: second.deeds == ["begins"])
+
+        assert first.when("ends") <= second.when("begins")
+
+
+@in_virtual_time
+async def test_a_term_by_hand_is_waited_for_as_well() -> None:
+    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
+        low, high = Ranked(coordinator, "low"), Ranked(coordinator, "high", 10, hold_ms=0)
+        election = await stack.enter_async_context(low.election())
+        term = await anext(election.terms())
+        await high.campaign(stack)
+        with pytest.raises(LeadershipLost, match="handed over"):
+            await end_slowly(term, high)
+        await until(lambda: high.deeds == ["begins"])
+
+
+async def end_slowly(term: Term, other: Candidate) -> None:
+    async with term:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(1.5)
+            assert other.deeds == []
+
+
+def test_the_metadata_of_the_user_is_kept() -> None:
+    role = CandidateRole(b'{"endpoint": "http://a", "zone": "z1"}', priority=3, preempt_after_ms=None)
+    (protocol,) = role.protocols(("leader",), 1)
+    assert b'"zone":"z1"' in protocol.metadata
+    said = decode_candidate(protocol.metadata)
+    assert (said.endpoint, said.priority, said.preempt_after_ms, said.holding) == ("http://a", 3, None, True)
+
+    opaque = CandidateRole(b"10.0.0.1:80")
+    assert opaque.protocols(None, -1)[0].metadata == b"10.0.0.1:80"
+
+
+def test_settings_that_no_coordinator_would_find_are_refused() -> None:
+    with pytest.raises(ValueError, match="JSON object"):
+        CandidateRole(b"10.0.0.1:80", priority=1)
+    with pytest.raises(ValueError, match="preempt_after_ms"):
+        CandidateRole(preempt_after_ms=-1)
