@@ -66,10 +66,17 @@ class HandMade:
         """By strategy the sums over all steps, as the report has them."""
         found: dict[str, Values] = {}
         for made in replays(self.lines, strategies or STRATEGIES):
+            if made.table != "advisor":
+                continue
             told = as_dict(made.table, made.values)
             summed = found.setdefault(str(told["assignor"]), dict.fromkeys(SUMMED, 0))
             summed.update({name: summed[name] + told[name] for name in SUMMED})
         return found
+
+    def what_ifs(self) -> dict[str, Values]:
+        """By the change, with what it changes to."""
+        rows = [as_dict(*made) for made in replays(self.lines, STRATEGIES) if made.table == "what_ifs"]
+        return {f"{row['change']} {row['value']}".rstrip(): row for row in rows}
 
     def rows(self, table: str) -> list[Values]:
         """The rows of a table, closed ones and then open ones."""

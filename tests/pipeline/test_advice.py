@@ -118,7 +118,7 @@ def test_a_resync_takes_no_join_phase() -> None:
     payload = {**json.loads(last.payload), "resync": True, "generation_id": 2}
     resync = last._replace(seq=lines[-1].seq + 1, generation_id=2, payload=json.dumps(payload))
 
-    rows = [as_dict(*row) for row in replays([*lines, resync], ["range"])]
+    rows = [as_dict(*row) for row in replays([*lines, resync], ["range"]) if row.table == "advisor"]
 
     # The same shares again: nothing moves and nothing stands still. The step before, the join, stopped all 6.
     assert [(row["assignor"], row["generation_id"], row["rounds"], row["paused_units"]) for row in rows] == [
@@ -221,7 +221,7 @@ def test_no_row_of_advice_is_impossible(seed: int) -> None:
 
 
 def test_a_row_that_moves_less_than_the_least_is_named() -> None:
-    [row] = replays(HandMade("range", 6).start(0).lines, [])
+    row = next(replays(HandMade("range", 6).start(0).lines, []))
     impossible = {**as_dict(*row), "least_moves": 3}
 
     assert list(broken_rules("advisor", row.values)) == []

@@ -149,7 +149,9 @@ def test_tables_of_another_journal_are_left_as_they_are(pipeline: Run, store: st
     assert "delta in" in checked.out
 
 
-@pytest.mark.parametrize("command", ["refresh", "backfill", "advise", "timeouts", "report", "audit", "compact"])
+@pytest.mark.parametrize(
+    "command", ["refresh", "backfill", "advise", "what-ifs", "timeouts", "report", "audit", "compact"]
+)
 def test_commands_on_tables_say_when_there_are_none(pipeline: Run, command: str) -> None:
     done = pipeline(command)
 

@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rota.pipeline.advisor import ACTUAL, STRATEGIES, advise
+from rota.pipeline.advisor import ACTUAL, STRATEGIES, advise, changes
 from rota.pipeline.audit import audit
 from rota.pipeline.bronze import Ingest
 from rota.pipeline.frames import opened
@@ -53,6 +54,7 @@ def _far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("_far_east")
 def test_the_report_tells_every_cause_and_is_one_file(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     rows = advise(spark, lake)
+    prices = changes(spark, lake)
 
     paths = make_report(spark, lake, days=1).write(tmp_path / "out")
 
@@ -60,6 +62,8 @@ def test_the_report_tells_every_cause_and_is_one_file(spark: SparkSession, lake:
     causes = (tmp_path / "out" / "causes.csv").read_text().splitlines()[1:]
     told = {line.split(",")[0]: int(line.split(",")[1]) for line in causes}
     assert rows > 0
+    assert {price.change for price in prices} >= {"none", "strategy", "static membership", "session timeout"}
+    assert changes(spark, lake, prices[0].group_id) == [p for p in prices if p.group_id == prices[0].group_id]
     assert {path.suffix for path in paths} == {".html", ".md", ".csv"}
     assert told.keys() <= CAUSES.keys() - {"unknown"}
     assert sum(told.values()) >= lines_of_kind(lake, "rebalance_started")
@@ -170,7 +174,8 @@ def rewrite(path: str, column: str, values: list[Any]) -> None:
     """Give a column of a file other values."""
     table = pq.read_table(path)
     place = table.schema.get_field_index(column)
-    pq.write_table(table.set_column(place, table.schema.field(column), [values]), path)
+    field = table.schema.field(column)
+    pq.write_table(table.set_column(place, field, pa.array(values, field.type)), path)
 
 
 def test_compacting_changes_no_row_and_what_is_dropped_was_folded(

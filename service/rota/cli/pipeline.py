@@ -188,6 +188,31 @@ def timeouts(
     print_items(items, shared(context, output=output).output, columns=columns, name="group_id")
 
 
+@app.command("what-ifs")
+def what_ifs(
+    context: typer.Context,
+    lake: Folder = LAKE,
+    group: Annotated[str, typer.Option(help="Only this group.")] = "",
+    master: Master = "",
+    memory: Memory = "2g",
+    output: OutputFormat = None,
+) -> None:
+    """Show the price of other strategies, static membership and other session timeouts, as `advise` computed it last.
+
+    What stands still while members agree (paused) or waits for a member (waiting) is in units times seconds.
+    """
+    with steps.failures():
+        from rota.pipeline.advisor import changes
+
+        tables = steps.existing(lake)
+        with steps.spark_session(master, memory) as spark, steps.busy("reading the advice"):
+            items = [each._asdict() for each in changes(spark, tables, group)]
+    if not items:
+        raise CommandFailed("there is no such advice: run `rota pipeline advise`, and check the name of the group")
+    columns = ("group_id", "change", "value", "rebalances", "join_phases", "moves", "paused_unit_s", "waiting_unit_s")
+    print_items(items, shared(context, output=output).output, columns=columns, name="change")
+
+
 @app.command()
 def report(lake: Folder = LAKE, out: Out = OUT, days: Days = 7.0, master: Master = "", memory: Memory = "2g") -> None:
     """Write the report: one HTML page, the same as Markdown, and a CSV for each of its tables."""

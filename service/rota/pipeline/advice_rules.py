@@ -10,6 +10,11 @@ from rota.pipeline.tables import GOLD
 Rule = Callable[[Mapping[str, Any]], bool]
 """Whether a row, by the names of its columns, keeps it."""
 
+
+def _not_negative(column: str) -> Rule:
+    return lambda row: row[column] >= 0
+
+
 _ANY_ASSIGNMENT: dict[str, Rule] = {
     "moves >= least_moves": lambda row: row["moves"] >= row["least_moves"],
     "least_moves >= 0": lambda row: row["least_moves"] >= 0,
@@ -42,6 +47,10 @@ RULES: dict[str, dict[str, Rule]] = {
         **_ANY_ASSIGNMENT,
         "paused_units >= moves": lambda row: row["paused_units"] >= row["moves"],
         "units of all rounds >= paused_units": lambda row: row["units"] * max(row["rounds"], 1) >= row["paused_units"],
+    },
+    "what_ifs": {
+        f"{name} >= 0": _not_negative(name)
+        for name in ("rebalances", "join_phases", "moves", "paused_unit_ms", "waiting_unit_ms", "false_expiries")
     },
 }
 """By table."""

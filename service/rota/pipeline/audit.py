@@ -22,7 +22,7 @@ from rota.pipeline.fold import GroupFold
 from rota.pipeline.gold import by_group, sliced
 from rota.pipeline.invariants import EpochSpan, Finding, GroupAudit, epochs_mixed
 from rota.pipeline.lake import FOLDS, Lake, Moment
-from rota.pipeline.tables import FOLDED, GOLD
+from rota.pipeline.tables import FOLDED, GOLD, UNFOLDED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +73,7 @@ def audit(spark: SparkSession, lake: Lake) -> Audited:
         for table in compared
         if stored[table] != replayed.get(table, (0, 0))
     ]
-    findings += _impossible(spark, moment, "advisor")
+    findings += [finding for table in UNFOLDED for finding in _impossible(spark, moment, table)]
     seen = [row for row in found if row.what == "seen"]
     return Audited(lines.count(), sum(row.number for row in seen), len(compared), tuple(findings))
 

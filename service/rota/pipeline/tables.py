@@ -346,6 +346,38 @@ ADVISOR = Table(
     ),
 )
 
+WHAT_IFS = Table(
+    "what_ifs",
+    "what one change of a group would have come to over all of its history; written anew by `rota pipeline advise`",
+    (
+        "assignment_synced",
+        "rebalance_started",
+        "session_stats",
+        "member_joined",
+        "member_updated",
+        "generation_completed",
+        "group_emptied",
+        *_GONE,
+    ),
+    (
+        *_GROUP,
+        Column("at", TIME, "when the last step of its history was"),
+        Column("change", TEXT, "none (what really happened), strategy, static membership or session timeout"),
+        Column("value", TEXT, "to which strategy or session timeout (ms); empty for the others"),
+        Column("rebalances", LONG, "how many steps there are"),
+        Column("join_phases", LONG, "how many join phases they take"),
+        Column("moves", LONG, "units that change their holder"),
+        Column("paused_unit_ms", LONG, "for how long units stand still while members agree: units times milliseconds"),
+        Column(
+            "waiting_unit_ms",
+            LONG,
+            "for how long units wait for a member that is silent, or away and expected back: units times milliseconds",
+        ),
+        Column("false_expiries", DOUBLE, "sessions that end though the client is back soon"),
+    ),
+    "for how long a static member was away that came back in time",
+)
+
 GOLD: dict[str, Table] = {
     table.name: table
     for table in (
@@ -361,10 +393,11 @@ GOLD: dict[str, Table] = {
         FENCED,
         TOPICS,
         ADVISOR,
+        WHAT_IFS,
     )
 }
-UNFOLDED = ("advisor",)
-"""Made when it is asked for."""
+UNFOLDED = ("advisor", "what_ifs")
+"""Made when they are asked for."""
 FOLDED = tuple(name for name in GOLD if name not in UNFOLDED)
 """Kept up to date by `refresh`."""
 

@@ -68,6 +68,10 @@ class Holders:
         )
         self._last = None
 
+    def held_by(self, member_id: str) -> int:
+        """How many units the member has."""
+        return len(self.state["shares"].get(member_id, ()))
+
     def clear(self) -> None:
         self.state.update(nothing())
         self._last = None

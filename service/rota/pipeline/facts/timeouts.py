@@ -118,26 +118,32 @@ class Timeouts(Fact):
                 self.state = _nothing()
 
     def open_rows(self, view: GroupView) -> Iterator[Row]:
-        state = self.state
-        if not state["session_timeout_ms"]:
+        silences, session_timeout_ms = self.silences, self.state["session_timeout_ms"]
+        if not session_timeout_ms:
             return  # Without statistics it is not known for how long members were there.
-        late = {int(ms): count for ms, count in state["late"].items()}
-        gaps = [state["gaps"].get(str(number), 0) for number in range(CLASSES)]
-        longest_ms = max(state["longest_kept_ms"], state["longest_late_ms"])
-        silences = Silences(gaps, state["longest_kept_ms"], late, longest_ms, state["member_ms"])
+        late = silences.late
         yield row(
             TIMEOUT_ADVICE,
             **view.key,
-            at=us(state["at_ms"]),
-            session_timeout_ms=state["session_timeout_ms"],
-            **recommend(silences, state["session_timeout_ms"])._asdict(),
-            gaps=gaps,
+            at=us(self.state["at_ms"]),
+            session_timeout_ms=session_timeout_ms,
+            **recommend(silences, session_timeout_ms)._asdict(),
+            gaps=silences.gaps,
             longest_kept_ms=silences.longest_kept_ms,
             late_ms=sorted(late),
             late=[late[ms] for ms in sorted(late)],
-            longest_gap_ms=longest_ms,
+            longest_gap_ms=silences.longest_gap_ms,
             member_ms=silences.member_ms,
         )
+
+    @property
+    def silences(self) -> Silences:
+        """All that were counted so far."""
+        state = self.state
+        gaps = [state["gaps"].get(str(number), 0) for number in range(CLASSES)]
+        late = {int(ms): count for ms, count in state["late"].items()}
+        longest_ms = max(state["longest_kept_ms"], state["longest_late_ms"])
+        return Silences(gaps, state["longest_kept_ms"], late, longest_ms, state["member_ms"])
 
     def _begin_day(self, at_ms: int, view: GroupView) -> Iterator[Row]:
         if self.state["at_ms"] and at_ms // DAY_MS > self.state["at_ms"] // DAY_MS:
@@ -160,13 +166,13 @@ class Timeouts(Fact):
         if image is not None and ended_by_silence(event):
             lost = self.state["lost"]
             lost.setdefault(client_of(image), []).append([event.at_ms, image["session_timeout_ms"]])
-            for client in [each for each, ends in lost.items() if not any(_is_soon(end, event.at_ms) for end in ends)]:
+            for client in [each for each, ends in lost.items() if not any(is_soon(end, event.at_ms) for end in ends)]:
                 del lost[client]
 
     def _returned(self, event: Event) -> int:
         """How long the client was silent that joins here, if its last member expired a moment ago; 0 otherwise."""
         lost = self.state["lost"].pop(client_of(event.payload["member"]), [])
-        recent = [end for end in lost if _is_soon(end, event.at_ms)]
+        recent = [end for end in lost if is_soon(end, event.at_ms)]
         if not recent:
             return 0
         expired_ms, timeout_ms = recent.pop()
@@ -197,7 +203,7 @@ def round_up(timeout_ms: int) -> int:
     return -(-timeout_ms // step) * step
 
 
-def _is_soon(end: list[int], at_ms: int) -> bool:
+def is_soon(end: list[int], at_ms: int) -> bool:
     """Whether the time is soon after a session's end; `end` is that, and the session timeout."""
     expired_ms, timeout_ms = end
     return apart_ms(expired_ms, at_ms) <= max(SOON_MS, timeout_ms)
