@@ -11,7 +11,7 @@ from rota.pipeline.advice_rules import broken_rules
 from rota.pipeline.facts.timeouts import DAY_MS, Silences, recommend, round_up
 from rota.pipeline.fold import fold_lines
 from rota.pipeline.tables import GOLD
-from tests.pipeline.hand_made import HandMade, Values
+from tests.pipeline.hand_made import HandMade, Values, as_dict
 from tests.pipeline.journals import ordered, simulated, simulated_units
 
 
@@ -89,6 +89,16 @@ def test_a_static_member_that_is_back_after_its_expiry_was_late() -> None:
 
     assert found["late"] == [1]
     assert 15_000 <= found["longest_gap_ms"] <= 19_100
+
+
+def test_an_expiry_of_a_member_that_no_line_names_is_passed_over() -> None:
+    lines = HandMade("range", 6).start(0, 1).crash(1).wait(12).start(1).wait(700).stop(0).lines
+    begins = next(n for n, line in enumerate(lines) if line.kind == "generation_completed")
+
+    [(_, fold, rows)] = [(key, fold, list(closed)) for key, fold, closed in fold_lines(lines[begins:])]
+
+    advice = [row for row in (*rows, *fold.open_rows()) if row.table == "timeout_advice"]
+    assert [as_dict(*row)["late"] for row in advice] == [[]]
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------

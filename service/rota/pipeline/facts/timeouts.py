@@ -163,7 +163,8 @@ class Timeouts(Fact):
 
     def _expire(self, event: Event, view: GroupView) -> None:
         image = view.members.get(event.payload["member_id"])
-        if image is not None and ended_by_silence(event):
+        # Where the journal's beginning was pruned, no line may have said what the member's timeout is.
+        if image is not None and image["session_timeout_ms"] is not None and ended_by_silence(event):
             lost = self.state["lost"]
             lost.setdefault(client_of(image), []).append([event.at_ms, image["session_timeout_ms"]])
             for client in [each for each, ends in lost.items() if not any(is_soon(end, event.at_ms) for end in ends)]:
