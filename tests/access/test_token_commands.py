@@ -76,7 +76,7 @@ def test_a_token_is_made_used_and_revoked_while_a_server_runs_on_the_store(
     rota("token", "create", "spare", "--store", store)
     server.process.wait_until(lambda: used() == {"ci": True, "viewer": True, "spare": False}, "the tokens' last use")
 
-    assert rota("token", "revoke", "ci", "--store", store).exit_code == 0
+    assert rota("token", "revoke", "--yes", "ci", "--store", store).exit_code == 0
     server.process.wait_until(lambda: as_(token).exit_code == 4, "refusal of the revoked token")
     assert as_(unscoped).exit_code == 0
     listed = json.loads(rota("token", "list", "--store", store, "-o", "json").out)
@@ -116,7 +116,7 @@ def test_a_revocation_in_the_store_ends_open_work_within_3_s(
         parked, watched = threads.submit(park), threads.submit(watch)
         is_open.wait()
         server.process.wait_until(lambda: parked_calls(server, rota, store) == 1, "the parked call")
-        assert rota("token", "revoke", "ci", "--store", store).exit_code == 0
+        assert rota("token", "revoke", "--yes", "ci", "--store", store).exit_code == 0
         revoked = time.monotonic()
         (status, first), (was_rejected, second) = parked.result(30), watched.result(30)
 
@@ -137,7 +137,7 @@ def test_the_journal_remembers_who_made_and_revoked_a_token_after_it_is_forgotte
     rota("db", "upgrade", *at)
     token = rota("token", "create", "ci", "--note", "for CI", *at).out.strip()
     rota("token", "create", "other", *at)
-    rota("token", "revoke", "ci", "--note", "it was in a log", *at)
+    rota("token", "revoke", "--yes", "ci", "--note", "it was in a log", *at)
     rota("token", "forget", "ci", *at)
 
     told = json.loads(rota("token", "history", "ci", *at, "-o", "json").out)
@@ -167,7 +167,7 @@ def test_tokens_may_be_kept_in_a_file(rota: Rota, tmp_path: Path) -> None:
     ]
     assert (tmp_path / "tokens.json").stat().st_mode & 0o077 == 0
     assert rota("token", "forget", "ci", "--file", file).exit_code == 5
-    assert rota("token", "revoke", listed[0]["token_id"], "--file", file).exit_code == 0
+    assert rota("token", "revoke", "--yes", listed[0]["token_id"], "--file", file).exit_code == 0
     assert rota("token", "forget", "ci", "--file", file).exit_code == 0
     assert rota("token", "list", "--file", file, "-o", "name").out == ""
 

@@ -88,9 +88,9 @@ def test_watch_tells_every_event_with_its_reason_one_a_line(rota: Rota) -> None:
 def test_a_member_is_removed_and_then_the_group_can_be_deleted(rota: Rota) -> None:
     member_id = rota.member("indexers")
 
-    refused = rota("groups", "delete", "indexers")
-    removed = rota("groups", "remove-member", "indexers", member_id, "--reason", "it hangs")
-    deleted = rota("groups", "delete", "indexers", "--reason", "no longer used")
+    refused = rota("groups", "delete", "--yes", "indexers")
+    removed = rota("groups", "remove-member", "--yes", "indexers", member_id, "--reason", "it hangs")
+    deleted = rota("groups", "delete", "--yes", "indexers", "--reason", "no longer used")
 
     assert (refused.exit_code, refused.err) == (5, "rota: it has 1 members (NON_EMPTY_GROUP)\n")
     assert (removed.exit_code, deleted.exit_code) == (0, 0)
@@ -114,7 +114,7 @@ def test_offsets_are_set_listed_and_deleted(rota: Rota) -> None:
     rota("offsets", "set", "billing", "invoices", "1", "9")
     rota("offsets", "set", "billing", "orders", "0", "1")
 
-    deleted = rota("offsets", "delete", "billing", "invoices", "1", "2")
+    deleted = rota("offsets", "delete", "--yes", "billing", "invoices", "1", "2")
     listed = rota("offsets", "list", "billing", "--topic", "invoices").out.splitlines()
 
     assert deleted.exit_code == 0
@@ -145,7 +145,7 @@ def test_topics_are_put_shown_listed_and_deleted(rota: Rota) -> None:
     put = rota("topics", "put", "words", "--partitions", "12", "-a", "owner=search", "-o", "json")
     shrunk = rota("topics", "put", "words", "--partitions", "3")
     table = rota("topics", "list").out.splitlines()
-    deleted = rota("topics", "delete", "words")
+    deleted = rota("topics", "delete", "--yes", "words")
     gone = rota("topics", "get", "words")
 
     assert json.loads(put.out) == {"topic": "words", "partitions": 12, "attributes": {"owner": "search"}}
@@ -164,7 +164,7 @@ def test_topics_are_put_shown_listed_and_deleted(rota: Rota) -> None:
         (("groups", "list", "--state", "Stabel"), 2, "unknown state 'Stabel'; did you mean 'Stable'?"),
         (("groups", "watch", "no/such"), 2, "group_id must be 1 to 249 of"),
         (("groups", "describe", "nobody"), 3, "GROUP_ID_NOT_FOUND"),
-        (("groups", "remove-member", "nobody", "x"), 3, "UNKNOWN_MEMBER_ID"),
+        (("groups", "remove-member", "--yes", "nobody", "x"), 3, "UNKNOWN_MEMBER_ID"),
         (("topics", "put", "t", "-p", "1", "-a", "x"), 2, "--attribute must be NAME=VALUE"),
         (("serve", "--http", "nowhere"), 2, "http must be HOST:PORT"),
         *(

@@ -25,7 +25,7 @@ def copied(rota: Rota, tmp_path: Path) -> Path:
     rota.member("indexers")
     rota("offsets", "set", "billing", "invoices", "0", "7")
     rota("offsets", "set", "gone", "invoices", "0", "1")
-    rota("groups", "delete", "gone")
+    rota("groups", "delete", "--yes", "gone")
     rota("topics", "put", "words", "-p", "12")
     copy = tmp_path / "copy.db"
     with (

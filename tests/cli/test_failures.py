@@ -27,18 +27,19 @@ REMOTE = {
     "groups describe": "GROUP",
     "groups why": "GROUP",
     "groups watch": "GROUP -n 1",
-    "groups delete": "GROUP",
+    "groups history": "GROUP",
+    "groups delete": "--yes GROUP",
     "groups rebalance": "GROUP",
     "groups plan": "GROUP",
-    "groups remove-member": "GROUP member-1",
+    "groups remove-member": "--yes GROUP member-1",
     "offsets list": "GROUP",
     "offsets set": "GROUP TOPIC 0 1",
-    "offsets delete": "GROUP TOPIC 0",
+    "offsets delete": "--yes GROUP TOPIC 0",
     "topics list": "",
     "topics put": "TOPIC -p 1",
     "topics get": "TOPIC",
     "topics watch": "TOPIC",
-    "topics delete": "TOPIC",
+    "topics delete": "--yes TOPIC",
     "top": "--once",
     "doctor": "",
     "auth whoami": "",
@@ -59,16 +60,18 @@ ON_A_STORE = {
     "db verify": "",
     "db restored": "",
     "journal readers": "",
-    "journal prune": "--keep-days 3",
+    "journal prune": "--yes --keep-days 3",
     "token create": "ci",
     "token list": "",
-    "token revoke": "ci",
+    "token revoke": "--yes ci",
     "token forget": "ci",
     "token history": "",
     "simulate journal": "--groups 1",
 }
 """Commands that work on a store."""
-ELSEWHERE = {"auth check", "db backup", "db restore", "demo", "serve", "version"}
+ELSEWHERE = {"auth check", "db backup", "db restore", "demo", "serve", "version"} | {
+    f"context {verb}" for verb in ("add", "list", "remove", "use")
+}
 """Commands with tests of their own here or beside this file; those of the pipeline are in tests/pipeline."""
 RIGHT = {"GROUP": "billing", "TOPIC": "orders", "STRATEGY": "range", "INSTANCE": "host-1"}
 BAD_NAMES = ("bad name!", "a/b", "../x", "ü", "two\nlines", "x" * 250, "")

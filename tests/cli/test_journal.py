@@ -37,10 +37,10 @@ def lines_of(rota: Rota, store_url: str) -> dict[str, int]:
 
 def test_a_reader_holds_what_it_has_not_read_until_it_is_removed(rota: Rota, old_store: str) -> None:
     added = rota("journal", "readers", "--add", "nightly", "-o", "json", ROTA_STORE=old_store)
-    held = rota("journal", "prune", "--keep-days", "7", ROTA_STORE=old_store)
+    held = rota("journal", "prune", "--yes", "--keep-days", "7", ROTA_STORE=old_store)
     removed = rota("journal", "readers", "--remove", "nightly", ROTA_STORE=old_store)
-    would = rota("journal", "prune", "--keep-days", "7", "--dry-run", ROTA_STORE=old_store)
-    pruned = rota("journal", "prune", "--keep-days", "7", ROTA_STORE=old_store)
+    would = rota("journal", "prune", "--yes", "--keep-days", "7", "--dry-run", ROTA_STORE=old_store)
+    pruned = rota("journal", "prune", "--yes", "--keep-days", "7", ROTA_STORE=old_store)
 
     [reader] = json.loads(added.out)
     assert (reader["reader"], reader["unread"] > 3, added.err) == ("nightly", True, "nightly was added\n")
@@ -55,7 +55,7 @@ def test_a_reader_holds_what_it_has_not_read_until_it_is_removed(rota: Rota, old
 
 def test_what_cannot_be_done_is_said_in_one_line(rota: Rota, tmp_path: Path) -> None:
     nobody = rota("journal", "readers", "--remove", "nobody", "--store", rota.store_url)
-    nothing = rota("journal", "prune", "--keep-days", "7", "--store", f"sqlite:///{tmp_path / 'none.db'}")
+    nothing = rota("journal", "prune", "--yes", "--keep-days", "7", "--store", f"sqlite:///{tmp_path / 'none.db'}")
 
     assert (nobody.exit_code, nobody.err) == (
         Exit.NOT_FOUND,

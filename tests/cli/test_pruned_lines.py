@@ -29,7 +29,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rota]:
     rota = Rota(server.url, server.store_url, "default")
     rota.member("indexers")
     make_old(server.store_url, keep=2)
-    pruned = rota("journal", "prune", "--keep-days", "7", "--store", server.store_url)
+    pruned = rota("journal", "prune", "--yes", "--keep-days", "7", "--store", server.store_url)
     assert pruned.exit_code == Exit.OK, pruned.err
     yield rota
     processes.close()

@@ -19,7 +19,7 @@ def test_a_topic_is_shown_at_each_change_until_it_is_deleted(rota: Rota, process
 
     rota("topics", "put", "words", "--partitions", "3", "-a", "weight=2")
     watching.wait_for_line('"partitions": 3')
-    rota("topics", "delete", "words")
+    rota("topics", "delete", "--yes", "words")
 
     assert watching.wait_for_exit() == 0
     shown = watching.output()

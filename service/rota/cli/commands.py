@@ -9,13 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from rota.cli import auth, db, groups, journal, offsets, pipeline, simulate, tokens, topics
+from rota.cli import auth, contexts, db, groups, journal, offsets, pipeline, simulate, tokens, topics
+from rota.cli.contexts import context_in_use
 from rota.cli.demo import demo
 from rota.cli.doctor import doctor
 from rota.cli.exec import hold, lead, work
 from rota.cli.exits import EXIT_MEANINGS, CommandFailed, Exit
 from rota.cli.foreseen import Commands
 from rota.cli.options import DEFAULT_URL, OutputFormat, Shared
+from rota.cli.output import Output
 from rota.cli.serve import ServeCommand, serve
 from rota.cli.sidecar import sidecar
 from rota.cli.top import top
@@ -42,6 +44,7 @@ app.add_typer(offsets.app, name="offsets")
 app.add_typer(topics.app, name="topics")
 app.add_typer(tokens.app, name="token")
 app.add_typer(auth.app, name="auth")
+app.add_typer(contexts.app, name="context")
 app.add_typer(db.app, name="db")
 app.add_typer(journal.app, name="journal")
 app.add_typer(pipeline.app, name="pipeline")
@@ -57,8 +60,20 @@ def _print_release(wanted: bool) -> None:
 @app.callback()
 def rota(
     context: typer.Context,
-    url: Annotated[str, typer.Option(envvar="ROTA_URL", help="Where the server is.")] = DEFAULT_URL,
-    namespace: Annotated[str, typer.Option(envvar="ROTA_NAMESPACE", help="Whose groups.")] = "default",
+    url: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROTA_URL",
+            help=f"Where the server is. Default: the context's, or {DEFAULT_URL}.",
+            show_default=False,
+        ),
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ROTA_NAMESPACE", help="Whose groups. Default: the context's, or default.", show_default=False
+        ),
+    ] = None,
     output: OutputFormat = None,
     token_file: Annotated[
         Path | None, typer.Option(envvar="ROTA_TOKEN_FILE", help="Who you are: an API token, or a JWT.")
@@ -70,6 +85,10 @@ def rota(
         Path | None, typer.Option(envvar="ROTA_CERT_FILE", help="Who you are: a certificate chain in PEM.")
     ] = None,
     key_file: Annotated[Path | None, typer.Option(envvar="ROTA_KEY_FILE", help="Its private key.")] = None,
+    use_context: Annotated[
+        str | None,
+        typer.Option("--context", envvar="ROTA_CONTEXT", metavar="NAME", help="A server of `rota context list`."),
+    ] = None,
     release: Annotated[  # noqa: ARG001 - its callback acts
         bool, typer.Option("--version", callback=_print_release, is_eager=True, help="Print the release and exit.")
     ] = False,
@@ -79,11 +98,37 @@ def rota(
     `rota demo` shows it, `rota serve` starts a server. Results go to standard output, all else to standard error. A
     token may also be in ROTA_TOKEN; there is no option for it, because other users of a machine see those.
     """
+    context.obj = connection(context, url, namespace, output, token_file, ca_file, cert_file, key_file, use_context)
+
+
+def connection(
+    context: typer.Context,
+    url: str | None,
+    namespace: str | None,
+    output: Output | None,
+    token_file: Path | None,
+    ca_file: Path | None,
+    cert_file: Path | None,
+    key_file: Path | None,
+    use_context: str | None,
+) -> Shared:
+    """The server, namespace and credentials: as options and the environment say, otherwise as the context does.
+
+    A context's credentials are for its URL: with another one, or with a token of the caller's own, they are not shown.
+    """
     try:
         credentials = Credentials(None, token_file, ca_file, cert_file, key_file).or_environment()
     except ValueError as error:
         raise CommandFailed(str(error), Exit.USAGE) from error
-    context.obj = Shared(url, namespace, output, credentials)
+    if context.invoked_subcommand == "context":
+        return Shared(url or DEFAULT_URL, namespace or "default", output, credentials)
+    chosen = context_in_use(use_context)
+    if chosen is None:
+        return Shared(url or DEFAULT_URL, namespace or "default", output, credentials)
+    named = namespace or chosen.namespace
+    if url not in (None, chosen.url) or credentials != Credentials():
+        return Shared(url or chosen.url, named, output, credentials)
+    return Shared(chosen.url, named, output, chosen.credentials(), of_context=True)
 
 
 @app.command()

@@ -18,6 +18,8 @@ from rota.protocol.messages import DescribeGroup, DescribeReply, ListGroups, Lis
 _SKEW_S = 5.0
 _SLOW_S = 0.25
 _TRIES = 3
+WINDOW_S = 2.0
+"""The present, as far as counters are concerned."""
 _LAG_S = 0.1
 _WEEK_S = 7 * 86_400
 _SAMPLE = re.compile(r"^(\w+)(?:\{([^}]*)\})? (\S+)$", re.MULTILINE)
@@ -35,15 +37,22 @@ class Unwell(Exception):
 
 
 def examine(server: Server) -> Iterator[Checked]:
-    """One check after the other; each is made, whatever those before say, unless nobody answers at all."""
+    """One check after the other; each is made, whatever those before say, unless the server does not answer at all.
+
+    Counters are read twice: a fault that is over leaves its count until the process ends, and is no finding.
+    """
     reached = _try("server", lambda: _reached(server))
     yield reached
     if not reached.ok:
         return
     yield _try("ready", lambda: _ready(server))
     yield _try("clock", lambda: _clock(server))
-    metrics = _metrics(server)
-    if metrics is not None:
+    before = _metrics(server)
+    if before is not None:
+        time.sleep(WINDOW_S)
+    now = before and _metrics(server)
+    if before is not None and now is not None:
+        metrics = _Metrics(now.text, before)
         yield _try("release", lambda: metrics.label("rota_build_info", "version"))
         yield _try("store", lambda: _store(metrics))
         yield _try("redis", lambda: _redis(metrics))
@@ -113,6 +122,8 @@ def _clock(server: Server) -> str:
 @dataclass(frozen=True, slots=True)
 class _Metrics:
     text: str
+    before: _Metrics | None = None
+    """As they were at the beginning of the window."""
 
     def samples(self, name: str) -> list[tuple[str, float]]:
         return [(labels or "", float(value)) for found, labels, value in _SAMPLE.findall(self.text) if found == name]
@@ -120,10 +131,15 @@ class _Metrics:
     def total(self, name: str) -> float:
         return sum(value for _, value in self.samples(name))
 
+    def grown(self, name: str) -> float:
+        """By how much a counter has grown within the window; all of it where the process has started within."""
+        now, before = self.total(name), self.before.total(name) if self.before else 0.0
+        return now - before if now >= before else now
+
     def observed(self, name: str) -> tuple[float, float]:
-        """How often a histogram observed something, and the mean of it."""
-        times = self.total(f"{name}_count")
-        return times, self.total(f"{name}_sum") / times if times else 0.0
+        """How often a histogram observed something within the window, and the mean of it."""
+        times = self.grown(f"{name}_count")
+        return times, self.grown(f"{name}_sum") / times if times else 0.0
 
     def label(self, name: str, label: str) -> str:
         found = [re.search(rf'{label}="([^"]*)"', labels) for labels, _ in self.samples(name)]
@@ -137,23 +153,20 @@ def _metrics(server: Server) -> _Metrics | None:
 
 
 def _store(metrics: _Metrics) -> str:
-    commits, seconds = (
-        metrics.total("rota_commit_duration_seconds_count"),
-        metrics.total("rota_commit_duration_seconds_sum"),
-    )
-    failures = round(metrics.total("rota_store_failures_total"))
-    mean_s = seconds / commits if commits else 0.0
-    if failures:
-        raise Unwell(f"it did not answer {failures} times since the start; see docs/runbooks/RotaStoreFailing.md")
+    failing, failed = metrics.grown("rota_store_failures_total"), metrics.total("rota_store_failures_total")
+    commits, mean_s = metrics.observed("rota_commit_duration_seconds")
+    if failing:
+        raise Unwell(f"{failing:.0f} calls failed within {WINDOW_S:.0f} s; see docs/runbooks/RotaStoreFailing.md")
     if mean_s > _SLOW_S:
         raise Unwell(f"a commit takes {duration(round(mean_s * 1_000))}; see docs/runbooks/RotaCommitsSlow.md")
-    return f"{commits:,.0f} commits of {mean_s * 1_000:.1f} ms on average, none failed"
+    now = f"{commits:.0f} commits of {mean_s * 1_000:.1f} ms on average" if commits else "no commit"
+    return f"{now} within {WINDOW_S:.0f} s, no failed call; {failed:.0f} failed calls since the start"
 
 
 def _redis(metrics: _Metrics) -> str:
     up = metrics.samples("rota_liveness_up")
     if not up:
-        return "none is used, as far as is known"
+        return "not configured"
     if not all(value for _, value in up):
         raise Unwell("it does not answer: nobody is lost by that; see docs/runbooks/RotaLivenessDown.md")
     return f"answers, and failed {metrics.total('rota_liveness_failures_total'):.0f} times since the start"

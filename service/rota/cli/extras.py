@@ -6,8 +6,8 @@ It imports nothing but the standard library, so that it can report that everythi
 from __future__ import annotations
 
 MODULES = {
-    "cli": ("rich", "starlette", "typer", "uvicorn"),
-    "store": ("aiosqlite", "alembic", "platformdirs", "sqlalchemy"),
+    "cli": ("platformdirs", "rich", "starlette", "typer", "uvicorn"),
+    "store": ("aiosqlite", "alembic", "sqlalchemy"),
     "server": ("fastapi", "httptools", "jinja2", "prometheus_client", "pydantic", "pydantic_settings", "uvloop"),
 }
 """The modules that each extra brings. An extra that needs another one brings its modules, too."""

@@ -5,23 +5,34 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rota.cli.consent import Yes, confirm
+from rota.cli.exits import CommandFailed, Exit
+from rota.cli.lists import Limit, Listing, Sort, Watch
 from rota.cli.options import Group, Namespace, OutputFormat, Url, shared
-from rota.cli.output import Output, as_line, print_item, print_items, print_table, tell
-from rota.cli.times import ago
+from rota.cli.output import Output, as_line, print_item, tell
+from rota.cli.tables import print_table
+from rota.cli.times import ago, since_ms
 from rota.observability.printable import printable
 from rota.observability.timeline import timeline_line, why
+from rota.protocol.ids import check_group_id
 
 if TYPE_CHECKING:
     from rota.protocol.messages import DescribedMember, DescribeReply
 
 _BY_TOPIC = ("topics", "run", "partitions")
 """What a decoded assignment calls its partitions by topic, or its tasks by connector."""
+
+Kinds = Annotated[
+    list[str] | None,
+    typer.Option("--kind", metavar="KIND", help="Only events of this kind, as rebalance_started; repeatable."),
+]
 
 app = typer.Typer(no_args_is_help=True, help="Groups: who is in them, what they hold, why they rebalanced.")
 
@@ -34,6 +45,9 @@ def list_groups(
         list[str] | None, typer.Option("--protocol-type", help="Only groups of this type; repeatable.")
     ] = None,
     topic: Annotated[str, typer.Option("--topic", help="Only groups with a subscriber of this topic.")] = "",
+    sort: Sort = None,
+    limit: Limit = None,
+    watch: Watch = False,
     url: Url = None,
     namespace: Namespace = None,
     output: OutputFormat = None,
@@ -43,17 +57,23 @@ def list_groups(
     from rota.protocol.messages import ListGroups, ListReply
 
     options = shared(context, url, namespace, output)
-    groups: list[dict[str, Any]] = []
-    with Server(options) as server:
-        more, after = True, ""
-        while more:
-            types = tuple(protocol_type or ())
-            request = ListGroups(server.namespace, tuple(state or ()), protocol_types=types, after=after, topic=topic)
-            page = server.call(request, ListReply)
-            groups += [asdict(group) for group in page.groups]
-            more, after = page.more, page.groups[-1].group_id if page.groups else ""
     columns = ("group_id", "state", "protocol_type", "generation_id", "members")
-    print_items(groups, options.output, columns=columns, name="group_id")
+    listing = Listing(columns, "group_id", sort, limit, watch)
+    with Server(options) as server:
+
+        def read() -> list[dict[str, Any]]:
+            groups: list[dict[str, Any]] = []
+            more, after, types = True, "", tuple(protocol_type or ())
+            while more and not listing.is_enough(groups):
+                chosen = ListGroups(
+                    server.namespace, tuple(state or ()), protocol_types=types, after=after, topic=topic
+                )
+                page = server.call(chosen, ListReply)
+                groups += [asdict(group) for group in page.groups]
+                more, after = page.more, page.groups[-1].group_id if page.groups else ""
+            return groups
+
+        listing.print(read, options.output)
 
 
 @app.command("describe")
@@ -108,6 +128,8 @@ def watch_group(
         ),
     ] = None,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after so many events.")] = None,
+    kind: Kinds = None,
+    commits: Annotated[bool, typer.Option(help="Show commits of offsets, too.")] = True,
     url: Url = None,
     namespace: Namespace = None,
     output: OutputFormat = None,
@@ -123,9 +145,65 @@ def watch_group(
     beginning = _beginning(after)
     options = shared(context, url, namespace, output)
     is_table = options.chosen is Output.TABLE if options.chosen else sys.stdout.isatty()
+    is_shown = _filter(kind, commits=commits)
     with Server(options) as server:
-        for event in islice(group_events(server, group, beginning), count):
-            print(printable(timeline_line(event)) if is_table else as_line(event), flush=True)
+        for event in islice(filter(is_shown, group_events(server, group, beginning)), count):
+            _print_event(event, as_text=is_table)
+
+
+@app.command("history")
+def group_history(
+    context: typer.Context,
+    group: Group,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Only what is no older: 90s, 15m, 12h, 30d, or 2026-11-24T07:00.", show_default=False
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many events, the latest.")] = 50,
+    kind: Kinds = None,
+    commits: Annotated[bool, typer.Option(help="Show commits of offsets, too.")] = False,
+    url: Url = None,
+    namespace: Namespace = None,
+    output: OutputFormat = None,
+) -> None:
+    """Show the latest events of a group, the oldest first, and end. Takes the right to read the journal.
+
+    `rota groups watch` follows a group live, and needs only the right to describe it.
+    """
+    from rota.cli.calls import Server
+    from rota.cli.history import past_events
+
+    options = shared(context, url, namespace, output)
+    is_shown, not_before_ms = _filter(kind, commits=commits), since_ms(since)
+    with Server(options) as server:
+        events = past_events(server, group, is_shown, limit=limit, since_ms=not_before_ms)
+    match options.output:
+        case Output.JSON:
+            print(json.dumps(events, indent=2, ensure_ascii=False))
+        case Output.TABLE | Output.NDJSON as chosen:
+            for event in events:
+                _print_event(event, as_text=chosen is Output.TABLE)
+        case Output.NAME:
+            for event in events:
+                print(event["revision"])
+
+
+def _filter(kinds: list[str] | None, *, commits: bool) -> Callable[[dict[str, Any]], bool]:
+    """Whether the options ask for an event. Kinds that are named are shown, whatever `--commits` says."""
+    from rota.group.journal import RECORD_KINDS
+    from rota.wire.suggestions import unknown
+
+    if wrong := [kind for kind in kinds or () if kind not in RECORD_KINDS]:
+        raise CommandFailed(unknown("kind", wrong[0], RECORD_KINDS), Exit.USAGE)
+    if kinds:
+        return lambda event: event["kind"] in kinds
+    return lambda event: commits or event["kind"] != "offsets_committed"
+
+
+def _print_event(event: dict[str, Any], *, as_text: bool) -> None:
+    print(printable(timeline_line(event)) if as_text else as_line(event), flush=True)
 
 
 def _beginning(after: str | None) -> int | str | None:
@@ -143,6 +221,7 @@ def delete_group(
     context: typer.Context,
     group: Group,
     reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    yes: Yes = False,
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
@@ -151,6 +230,8 @@ def delete_group(
     from rota.protocol.messages import DeleteGroup, DeleteGroupReply
 
     with Server(shared(context, url, namespace)) as server:
+        check_group_id(group)
+        confirm(f"Delete group {group} of namespace {server.namespace} and its offsets?", yes=yes)
         server.call(DeleteGroup(server.namespace, group, reason), DeleteGroupReply)
     tell(f"group {group} is deleted")
 
@@ -216,6 +297,7 @@ def remove_member(
     group: Group,
     member_id: Annotated[str, typer.Argument(metavar="MEMBER", help="The member's id.")],
     reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the journal.")] = "",
+    yes: Yes = False,
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
@@ -224,6 +306,8 @@ def remove_member(
     from rota.protocol.messages import LeaveGroup, LeaveReply, LeavingMember
 
     with Server(shared(context, url, namespace)) as server:
+        check_group_id(group)
+        confirm(f"Remove member {printable(member_id)} from group {group} of namespace {server.namespace}?", yes=yes)
         leaving = (LeavingMember(member_id, None, reason),)
         server.call(LeaveGroup(server.namespace, group, leaving, by_admin=True), LeaveReply)
     tell(f"{member_id} is removed from {group}")

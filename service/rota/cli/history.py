@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rota.cli.calls import LinesArePruned, Server
@@ -26,6 +26,46 @@ def recent_events(server: Server, group_id: str) -> list[dict[str, Any]]:
             raise
         return []
     return [line for line in lines if (line["namespace"], line["group_id"]) == (server.namespace, group_id)]
+
+
+def past_events(
+    server: Server, group_id: str, is_wanted: Callable[[dict[str, Any]], bool], *, limit: int, since_ms: int
+) -> list[dict[str, Any]]:
+    """The group's latest events that are wanted, at most so many and none before `since_ms`, the oldest first.
+
+    Reads the shard's journal backwards, a page at a time, and no further than it has to.
+    """
+    shard = server.exchange("GET", server.group_path(group_id, "coordinator"))
+    found: list[dict[str, Any]] = []
+    end = shard["revision"]
+    while end > 0 and len(found) < limit:
+        begin = max(0, end - _PAGE)
+        page = [line for line in _lines_between(server, shard["shard_id"], begin, end) if line["at_ms"] >= since_ms]
+        own = (line for line in page if (line["namespace"], line["group_id"]) == (server.namespace, group_id))
+        found[:0] = filter(is_wanted, own)
+        if len(page) < end - begin:
+            break  # The rest of the page is pruned, or too old, and so is everything before it.
+        end = begin
+    if not found and not server.has_group(group_id):
+        raise CommandFailed(f"there is no group {group_id} in namespace {server.namespace}", Exit.NOT_FOUND)
+    return found[-limit:]
+
+
+def _lines_between(server: Server, shard_id: int, after: int, end: int) -> list[dict[str, Any]]:
+    """The lines behind revision `after`, up to `end`, that are not pruned."""
+    lines: list[dict[str, Any]] = []
+    while after < end:
+        query = (("shard", str(shard_id)), ("after", str(after)), ("limit", str(end - after)))
+        try:
+            page = server.exchange("GET", "/v1/events", query)["events"]
+        except LinesArePruned as pruned:
+            after = pruned.first_revision - 1
+            continue
+        if not page:
+            break
+        lines += page
+        after = page[-1]["revision"]
+    return lines
 
 
 def _lines(server: Server, shard_id: int, revision: int) -> Iterator[dict[str, Any]]:

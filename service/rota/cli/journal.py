@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import OutputFormat, Store, shared, store_url
 from rota.cli.output import print_items, tell
@@ -58,6 +59,7 @@ def prune(
     keep_days: Annotated[int, typer.Option(min=1, max=36_500, help="Whole days (UTC) before today that stay.")],
     store: Store = None,
     dry_run: Annotated[bool, typer.Option(help="Only say what would be deleted.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Delete the journal's old lines, but none that a reader has yet to read. Servers may be running.
 
@@ -66,7 +68,9 @@ def prune(
     """
     from rota.storage.pruning import prune as delete_old_lines
 
-    done = asyncio.run(delete_old_lines(store_url(store), keep_days, dry_run=dry_run))
+    url = store_url(store)
+    confirm(f"Delete the lines of the journal that are older than {keep_days} days?", yes=yes or dry_run)
+    done = asyncio.run(delete_old_lines(url, keep_days, dry_run=dry_run))
     tell(f"{done.lines:,} lines of {len(done.up_to)} shards {'would be' if dry_run else 'were'} deleted")
     if done.held_by:
         tell(f"older lines stay until they are read by {', '.join(done.held_by)}; see `rota journal readers`")

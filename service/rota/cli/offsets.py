@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit, exit_for
+from rota.cli.lists import Limit, Listing, Sort, Watch
 from rota.cli.options import Group, Namespace, OutputFormat, Topic, Url, shared
-from rota.cli.output import print_items, tell
+from rota.cli.output import tell
 from rota.cli.times import ago, until
+from rota.protocol.ids import check_group_id, check_topic
 
 if TYPE_CHECKING:
     from rota.protocol.messages import PartitionResult
@@ -25,6 +28,9 @@ def list_offsets(
     context: typer.Context,
     group: Group,
     topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.")] = None,
+    sort: Sort = None,
+    limit: Limit = None,
+    watch: Watch = False,
     url: Url = None,
     namespace: Namespace = None,
     output: OutputFormat = None,
@@ -34,20 +40,24 @@ def list_offsets(
     from rota.protocol.messages import FetchOffsets, FetchReply
 
     options = shared(context, url, namespace, output)
-    with Server(options) as server:
-        fetched = server.call(FetchOffsets(server.namespace, group), FetchReply)
-    items = [
-        {
-            **asdict(each),
-            "committed": ago(each.committed_at_ms),
-            "expires": "" if each.expires_at_ms is None else until(each.expires_at_ms),
-            "name": f"{each.topic}/{each.partition}",
-        }
-        for each in sorted(fetched.offsets, key=lambda offset: (offset.topic, offset.partition))
-        if topic in (None, each.topic)
-    ]
     columns = ("topic", "partition", "offset", "committed", "expires", "metadata")
-    print_items(items, options.output, columns=columns, name="name")
+    listing = Listing(columns, "name", sort, limit, watch, ages=("committed", "expires"))
+    with Server(options) as server:
+
+        def read() -> list[dict[str, Any]]:
+            fetched = server.call(FetchOffsets(server.namespace, group), FetchReply)
+            return [
+                {
+                    **asdict(each),
+                    "committed": ago(each.committed_at_ms),
+                    "expires": "" if each.expires_at_ms is None else until(each.expires_at_ms),
+                    "name": f"{each.topic}/{each.partition}",
+                }
+                for each in sorted(fetched.offsets, key=lambda offset: (offset.topic, offset.partition))
+                if topic in (None, each.topic)
+            ]
+
+        listing.print(read, options.output)
 
 
 @app.command("set")
@@ -86,6 +96,7 @@ def delete_offsets(
     group: Group,
     topic: Topic,
     partitions: Annotated[list[int], typer.Argument(metavar="PARTITION...", min=0, help="Which partitions.")],
+    yes: Yes = False,
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
@@ -94,6 +105,9 @@ def delete_offsets(
     from rota.protocol.messages import DeleteOffsets, DeleteOffsetsReply, TopicPartitions
 
     with Server(shared(context, url, namespace)) as server:
+        check_group_id(group)
+        check_topic(topic)
+        confirm(f"Delete {len(partitions)} offsets of group {group} for topic {topic}?", yes=yes)
         selected = (TopicPartitions(topic, tuple(partitions)),)
         reply = server.call(DeleteOffsets(server.namespace, group, selected), DeleteOffsetsReply)
     _check(reply.partitions)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rota.cli.completion import complete_group, complete_topic
 from rota.cli.output import Output
 from rota.credentials import Credentials
 
@@ -17,8 +18,8 @@ Namespace = Annotated[str | None, typer.Option("--namespace", help="Whose groups
 OutputFormat = Annotated[
     Output | None, typer.Option("--output", "-o", help="How results are printed.", show_default=False)
 ]
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.", autocompletion=complete_group)]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topic)]
 Store = Annotated[
     str | None,
     typer.Option(
@@ -39,6 +40,8 @@ class Shared:
     namespace: str = "default"
     chosen: Output | None = None
     credentials: Credentials = field(default_factory=Credentials)
+    of_context: bool = False
+    """Whether the credentials are those of a context, and so for its URL alone."""
 
     @property
     def output(self) -> Output:
@@ -47,7 +50,10 @@ class Shared:
 
     def with_given(self, url: str | None, namespace: str | None, output: Output | None) -> Shared:
         """The same, with whatever was said again behind the command's name."""
-        return replace(self, url=url or self.url, namespace=namespace or self.namespace, chosen=output or self.chosen)
+        given = replace(self, url=url or self.url, namespace=namespace or self.namespace, chosen=output or self.chosen)
+        if self.of_context and given.url != self.url:
+            return replace(given, credentials=Credentials(), of_context=False)
+        return given
 
 
 def shared(

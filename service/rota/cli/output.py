@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from rota.observability.printable import printable
+from rota.cli.tables import print_table
 
 Item = Mapping[str, Any]
 
@@ -47,15 +47,6 @@ def print_item(item: Item, output: Output, *, name: str) -> None:
         print_items([item], output, columns=(), name=name)
 
 
-def print_table(rows: Iterable[Sequence[Any]], headings: Sequence[str] = ()) -> None:
-    """Columns as wide as their widest cell, two spaces apart: easy to read and to cut."""
-    cells = [[heading.upper().replace("_", "-") for heading in headings]] if headings else []
-    cells += [[_cell(value) for value in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
 def as_line(item: Item) -> str:
     """An item as one line of JSON."""
     return json.dumps(item, ensure_ascii=False, separators=(",", ":"))
@@ -64,13 +55,3 @@ def as_line(item: Item) -> str:
 def tell(message: str) -> None:
     """What is said to the person at the terminal: it goes to standard error, for standard output is data."""
     print(message, file=sys.stderr, flush=True)
-
-
-def _cell(value: Any) -> str:
-    if value is None or value == "":
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, Mapping):
-        return printable(" ".join(f"{key}={text}" for key, text in value.items())) or "-"
-    return printable(str(value))

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from rota.cli.output import print_table
+from rota.cli.tables import print_table
 from rota.observability.printable import printable
 from rota.protocol.messages import PlanReply, TopicCount, TopicPartitions
 from rota.wire.replies import encode_reply

@@ -1,10 +1,16 @@
-"""Moments as people read them."""
+"""Moments and spans as people read and write them."""
 
 from __future__ import annotations
 
+import re
 import time
+from datetime import datetime
+
+from rota.cli.exits import CommandFailed, Exit
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SPAN = re.compile(r"([0-9]{1,18})([smhd])")
 
 
 def ago(at_ms: int) -> str:
@@ -15,6 +21,25 @@ def ago(at_ms: int) -> str:
 def until(at_ms: int) -> str:
     """How soon something will be, by this machine's clock: `in 3s`, `in 89d`."""
     return f"in {_span(at_ms / 1000 - time.time())}"
+
+
+def span_ms(text: str) -> int | None:
+    """The milliseconds of `90s`, `15m`, `12h` or `30d`; None for any other text."""
+    matched = _SPAN.fullmatch(text)
+    return None if matched is None else int(matched[1]) * _UNITS_MS[matched[2]]
+
+
+def since_ms(text: str | None) -> int:
+    """The moment that `--since` names: so long ago, or an ISO 8601 time, which is local without a zone; 0 for None."""
+    if text is None:
+        return 0
+    if (ms := span_ms(text)) is not None:
+        return int(time.time() * 1_000) - ms
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1_000)
+    except (ValueError, OverflowError, OSError):
+        message = f"--since must be like 30d, 12h, 15m, 90s or 2026-11-24T07:00, not {text!r}"
+        raise CommandFailed(message, Exit.USAGE) from None
 
 
 def _span(seconds: float) -> str:

@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rota.access.tokens import LIFE_MS, TokenRecord, ends_soon, state_of
+from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import OutputFormat, Store, shared, store_url
 from rota.cli.output import Output, print_items, tell
-from rota.cli.times import ago, until
+from rota.cli.times import ago, span_ms, until
 
 if TYPE_CHECKING:
     from rota.access.tokens import TokenAct
     from rota.protocol.messages import Act
     from rota.server.access.token_vault import TokenVault
 
-_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _LONGEST_LIFE_MS = 36_500 * 86_400 * 1_000
-_LONGEST_NUMBER = 12
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 app = typer.Typer(no_args_is_help=True, help="API tokens: who may call, by a secret that is shown once.")
@@ -121,10 +120,13 @@ def list_tokens(context: typer.Context, store: Store = None, file: File = None, 
 
 
 @app.command("revoke")
-def revoke(token: Token, store: Store = None, file: File = None, note: Why = "") -> None:
+def revoke(token: Token, store: Store = None, file: File = None, note: Why = "", yes: Yes = False) -> None:
     """Refuse a token from now on. Servers notice within seconds, also on streams that are open."""
     vault = _vault(store, file)
-    for record in _found(vault, token):
+    found = _found(vault, token)
+    named = ", ".join(f"{record.token_id} ({record.name})" for record in found)
+    confirm(f"Revoke {named}? Callers with it are refused from then on.", yes=yes)
+    for record in found:
         _run(vault.revoke(record.token_id, _now_ms(), _act(note)))
         tell(f"token {record.token_id} ({record.name}) is revoked")
 
@@ -285,10 +287,10 @@ def _item(record: TokenRecord) -> dict[str, Any]:
 
 
 def _milliseconds(text: str) -> int:
-    number, unit = text[:-1], text[-1:]
-    if not (number.isascii() and number.isdigit() and unit in _UNITS_S):
+    milliseconds = span_ms(text)
+    if milliseconds is None:
         raise CommandFailed("--expires-in must be like 30d, 12h, 15m or 90s", Exit.USAGE)
-    if len(number) > _LONGEST_NUMBER or (milliseconds := int(number) * _UNITS_S[unit] * 1_000) > _LONGEST_LIFE_MS:
+    if milliseconds > _LONGEST_LIFE_MS:
         raise CommandFailed("--expires-in is at most 36500d, which is 100 years", Exit.USAGE)
     return milliseconds
 

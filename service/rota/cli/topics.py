@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit
+from rota.cli.lists import Limit, Listing, Sort, Watch
 from rota.cli.options import Namespace, OutputFormat, Topic, Url, shared
-from rota.cli.output import print_item, print_items, tell
+from rota.cli.output import print_item, tell
 from rota.protocol.defaults import TOPICS_WAIT_MS
+from rota.protocol.ids import check_topic
 
 if TYPE_CHECKING:
     from rota.protocol.messages import TopicReply
@@ -21,21 +24,32 @@ app = typer.Typer(no_args_is_help=True, help="Topics: named things that are spli
 
 @app.command("list")
 def list_topics(
-    context: typer.Context, url: Url = None, namespace: Namespace = None, output: OutputFormat = None
+    context: typer.Context,
+    sort: Sort = None,
+    limit: Limit = None,
+    watch: Watch = False,
+    url: Url = None,
+    namespace: Namespace = None,
+    output: OutputFormat = None,
 ) -> None:
     """List the topics of a namespace."""
     from rota.cli.calls import Server
     from rota.protocol.messages import ListTopics, ListTopicsReply
 
     options = shared(context, url, namespace, output)
-    topics: list[dict[str, Any]] = []
+    listing = Listing(("topic", "partitions", "attributes"), "topic", sort, limit, watch)
     with Server(options) as server:
-        more, after = True, ""
-        while more:
-            page = server.call(ListTopics(server.namespace, after), ListTopicsReply)
-            topics += [_item(topic) for topic in page.topics]
-            more, after = page.more, page.topics[-1].topic if page.topics else ""
-    print_items(topics, options.output, columns=("topic", "partitions", "attributes"), name="topic")
+
+        def read() -> list[dict[str, Any]]:
+            topics: list[dict[str, Any]] = []
+            more, after = True, ""
+            while more and not listing.is_enough(topics):
+                page = server.call(ListTopics(server.namespace, after), ListTopicsReply)
+                topics += [_item(topic) for topic in page.topics]
+                more, after = page.more, page.topics[-1].topic if page.topics else ""
+            return topics
+
+        listing.print(read, options.output)
 
 
 @app.command("put")
@@ -99,12 +113,16 @@ def watch_topic(
 
 
 @app.command("delete")
-def delete_topic(context: typer.Context, topic: Topic, url: Url = None, namespace: Namespace = None) -> None:
+def delete_topic(
+    context: typer.Context, topic: Topic, yes: Yes = False, url: Url = None, namespace: Namespace = None
+) -> None:
     """Forget a topic. Offsets that were committed for it stay."""
     from rota.cli.calls import Server
     from rota.protocol.messages import DeleteTopic, TopicReply
 
     with Server(shared(context, url, namespace)) as server:
+        check_topic(topic)
+        confirm(f"Delete topic {topic} of namespace {server.namespace}?", yes=yes)
         server.call(DeleteTopic(server.namespace, topic), TopicReply)
     tell(f"topic {topic} is deleted")
 

@@ -17,7 +17,7 @@ from rota.api.http.handlers import no_fence_keys
 from rota.console.app import Console
 from rota.observability.metrics import Metrics
 from rota.observability.refusals import bound_refusals
-from rota.replica.ports import Liveness, StoreUnavailable
+from rota.replica.ports import Liveness, LivenessUnavailable, StoreUnavailable
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.routing import RoutedCoordinator
 from rota.server.access.files import Reread
@@ -84,7 +84,7 @@ async def open_services(
         signer = _signer(settings)
         async with (
             _peers(secrets or tuple, peer_tls, embedded=embedded) as peers,
-            _liveness(settings, store) as liveness,
+            _liveness(settings, store, metrics) as liveness,
         ):
             coordinator = LocalCoordinator(
                 store,
@@ -227,7 +227,7 @@ async def _peers(secrets: Secrets, tls: ServerTls | None, *, embedded: bool) -> 
 
 
 @asynccontextmanager
-async def _liveness(settings: Settings, store: SqlStore) -> AsyncIterator[Liveness | None]:
+async def _liveness(settings: Settings, store: SqlStore, metrics: Metrics) -> AsyncIterator[Liveness | None]:
     """Where replicas tell each other whom they heard. It need not be there, neither now nor later."""
     if settings.redis is None:
         yield None
@@ -236,6 +236,11 @@ async def _liveness(settings: Settings, store: SqlStore) -> AsyncIterator[Livene
 
     liveness = RedisLiveness(settings.redis, incarnation=store.incarnation)
     try:
+        try:
+            await liveness.ping()
+            metrics.liveness_answered()
+        except LivenessUnavailable:
+            metrics.liveness_failed("ping")
         yield liveness
     finally:
         await liveness.close()

@@ -1,0 +1,100 @@
+"""`--sort`, `--limit` and `--watch`: what the commands that list things have in common."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from rota.cli.exits import CommandFailed, Exit
+from rota.cli.output import Output, print_items, tell
+from rota.wire.suggestions import unknown
+
+POLL_S = 2.0
+
+Sort = Annotated[
+    str | None,
+    typer.Option(
+        "--sort", metavar="COLUMN", help="Sort by this column; -COLUMN for the largest first.", show_default=False
+    ),
+]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Print at most so many.", show_default=False)]
+Watch = Annotated[
+    bool, typer.Option("--watch", "-w", help="Print the list again each time that it changes, until Ctrl-C.")
+]
+
+Items = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A list as the options ask for it."""
+
+    columns: Sequence[str]
+    name: str
+    sort: str | None = None
+    limit: int | None = None
+    watch: bool = False
+    ages: Collection[str] = ()
+    """Columns that change as time passes: they alone do not make `--watch` print again."""
+
+    def __post_init__(self) -> None:
+        if self.sort is not None and self._column not in self.columns:
+            raise CommandFailed(unknown("column", self.sort, self.columns), Exit.USAGE)
+
+    @property
+    def _column(self) -> str:
+        return (self.sort or "").removeprefix("-").lower().replace("-", "_")
+
+    def print(self, read: Callable[[], Items], output: Output) -> None:
+        """Print what `read` returns, once or each time that it changes; `read` raises where the server is away."""
+        shown: Items | None = None
+        while True:
+            items = self._arranged(read() if shown is None else self._read_again(read))
+            if shown is None or _without(items, self.ages) != _without(shown, self.ages):
+                if self.watch and output is Output.TABLE and sys.stdout.isatty():
+                    Console().clear()
+                print_items(items, output, columns=self.columns, name=self.name)
+                shown = items
+            if not self.watch:
+                return
+            sys.stdout.flush()
+            time.sleep(POLL_S)
+
+    def is_enough(self, items: Items) -> bool:
+        """Whether no more pages have to be read: not before the last one where the list is sorted."""
+        return self.sort is None and self.limit is not None and len(items) >= self.limit
+
+    def _read_again(self, read: Callable[[], Items]) -> Items:
+        """As `read`; waits for a server that is away."""
+        while True:
+            try:
+                return read()
+            except CommandFailed as failed:
+                if failed.exit_code is not Exit.UNAVAILABLE:
+                    raise
+                tell(f"{failed}; trying again")
+            time.sleep(POLL_S)
+
+    def _arranged(self, items: Items) -> Items:
+        if self.sort is not None:
+            column = self._column
+            # The moment itself, where the column shows its age.
+            key = f"{column}_at_ms" if column in self.ages else column
+            items = sorted(items, key=lambda item: _order_of(item[key]), reverse=self.sort.startswith("-"))
+        return items[: self.limit]
+
+
+def _order_of(value: Any) -> tuple[bool, float, str]:
+    """Numbers by their size, all else by its text; nothing comes first."""
+    is_number = isinstance(value, int | float)
+    return (value is not None, float(value) if is_number else 0.0, "" if is_number or value is None else str(value))
+
+
+def _without(items: Items, columns: Collection[str]) -> Items:
+    return [{name: value for name, value in item.items() if name not in columns} for item in items]
