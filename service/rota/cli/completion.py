@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from rota.protocol.defaults import COMPLETION_TIMEOUT_MS
+
 if TYPE_CHECKING:
     from rota.cli.options import Shared
 
-_TIMEOUT_S = 2.0
 _MOST = 1_000
 
 
@@ -35,7 +36,7 @@ def _names(context: typer.Context, incomplete: str, kind: str, key: str, request
     try:
         with Server(_options(context)) as server:
             target = encode_request(request(server.namespace))
-            page = server.exchange(target.method, target.path, target.query, timeout_s=_TIMEOUT_S)
+            page = server.exchange(target.method, target.path, target.query, timeout_s=COMPLETION_TIMEOUT_MS / 1000)
             names = [str(item[key]) for item in page[kind][:_MOST]]
     except Exception:
         return []

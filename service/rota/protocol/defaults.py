@@ -40,6 +40,7 @@ HEARTBEAT_THREAD_TIMEOUT_MS: Final = 1_000
 CONNECT_TIMEOUT_MS: Final = 1_500
 RETRY_TIMEOUT_MS: Final = 10_000
 COMMAND_LINE_TIMEOUT_MS: Final = 10_000
+COMPLETION_TIMEOUT_MS: Final = 2_000
 BACKOFF_FIRST_MS: Final = 100
 BACKOFF_CAP_MS: Final = 5_000
 CALL_BACKOFF_FIRST_MS: Final = 50
@@ -205,6 +206,12 @@ DEFAULTS: Final = (
         COMMAND_LINE_TIMEOUT_MS,
         "one call of the commands, such as `rota groups list`, which do not retry",
         "Long enough for a full list from a busy store, short enough for a person at a terminal.",
+    ),
+    Default(
+        "COMPLETION_TIMEOUT_MS",
+        COMPLETION_TIMEOUT_MS,
+        "the call with which a shell completes the name of a group or topic",
+        "A shell that completes shows nothing meanwhile; without an answer the name is typed.",
     ),
     Default(
         "BACKOFF_FIRST_MS",
