@@ -105,3 +105,16 @@ def test_a_mistake_is_one_line_and_changes_nothing(
 
 def files_of(folder: Path) -> dict[str, int]:
     return {name: os.stat(folder / name).st_size for name in os.listdir(folder)}
+
+
+def test_a_store_is_copied_to_postgres(rota: Rota, backup: Path, postgres_dsn: str) -> None:
+    assert rota("db", "upgrade", "--store", postgres_dsn).exit_code == 0
+
+    done = rota("db", "copy", "--store", f"sqlite:///{backup}", "--to", postgres_dsn, "-o", "json")
+
+    copied = json.loads(done.out)
+    assert (done.exit_code, copied["members"], copied["offsets"] > 0) == (0, 1, True)
+    assert "do not serve that one again" in done.err
+    assert rota("db", "verify", "--store", postgres_dsn).exit_code == 0
+    again = rota("db", "copy", "--store", f"sqlite:///{backup}", "--to", postgres_dsn)
+    assert (again.exit_code, "holds a store already" in again.err) == (1, True)

@@ -59,6 +59,7 @@ ON_A_STORE = {
     "db wait": "--timeout 0",
     "db verify": "",
     "db restored": "",
+    "db copy": "--to postgresql://127.0.0.1:1/rota",
     "journal readers": "",
     "journal prune": "--yes --keep-days 3",
     "token create": "ci",

@@ -1,4 +1,4 @@
-"""`rota db backup`, `restore` and `restored`: copies of a store, and a store that is an earlier copy of itself."""
+"""`rota db backup`, `restore`, `restored` and `copy`: copies of a store, and a store that went back to one."""
 
 from __future__ import annotations
 
@@ -60,6 +60,36 @@ def backup(
     from rota.storage.backup import backup as back_up
 
     print(asyncio.run(back_up(store_url(store), target)))
+
+
+def copy(
+    context: typer.Context,
+    target: Annotated[str, typer.Option("--to", metavar="URL", help="An empty database: postgresql://…")],
+    store: Store = None,
+    output: OutputFormat = None,
+) -> None:
+    """Copy a store from SQLite to Postgres, where several replicas may serve it. The server must be stopped.
+
+    Groups, members, offsets, topics, tokens and the whole journal go on where they are. All or nothing; the target is
+    refused where it holds a store already, or lacks this release's schema (`rota db upgrade`). The source stays as it
+    is: do not serve it again, for it would grant the same generations.
+    """
+    from rota.storage.transfer import copy_store
+    from rota.storage.urls import parse_store_url
+
+    source = store_url(store)
+    done = asyncio.run(copy_store(source, target))
+    tell(f"{parse_store_url(target)} holds now what {parse_store_url(source)} holds; do not serve that one again")
+    print_item(
+        {"incarnation": done.incarnation, "shards": done.shards, **done.rows},
+        _item_output(context, output),
+        name="incarnation",
+    )
+
+
+def _item_output(context: typer.Context, output: OutputFormat) -> Output:
+    chosen = shared(context, output=output).output
+    return Output.TABLE if chosen is Output.NAME else chosen
 
 
 def restore(

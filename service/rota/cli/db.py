@@ -24,6 +24,7 @@ app = typer.Typer(no_args_is_help=True, help="Look after a store: its schema, it
 app.command()(copies.backup)
 app.command()(copies.restore)
 app.command()(copies.restored)
+app.command()(copies.copy)
 
 
 @app.command()

@@ -1,0 +1,121 @@
+"""`rota db copy`: the whole of an embedded store in a database of Postgres, where several replicas may serve it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+
+from sqlalchemy import BigInteger, Table, func, insert, select, type_coerce
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from rota.protocol.ids import NO_SHARD
+from rota.replica.ports import RELEASED, StoreRefused
+from rota.storage import schema
+from rota.storage.engine import single_engine
+from rota.storage.errors import store_errors
+from rota.storage.lost_facts import read_facts
+from rota.storage.partitions import create_partitions
+from rota.storage.restored import check_schema, is_there
+from rota.storage.store_file import FileLock
+from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, parse_store_url
+
+COPIED = (
+    schema.store,
+    schema.shards,
+    schema.groups,
+    schema.members,
+    schema.offsets,
+    schema.topics,
+    schema.topics_revisions,
+    schema.journal_readers,
+    schema.tokens,
+    schema.group_events,
+)
+"""Registrations of replicas and the console's sessions end with the former store. The rest is Postgres' own."""
+
+_ROWS = 1_000
+_DAY_MS = 86_400_000
+_UNOWNED = {"replica_id": "", "address": "", "lease_until_ms": RELEASED, "timeline": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What the copy holds."""
+
+    incarnation: str
+    shards: int
+    rows: dict[str, int]
+    """How many, by the name of the table."""
+
+
+async def copy_store(source_url: str, target_url: str) -> Copied:
+    """Copy every row of an embedded store, and its whole journal, into an empty store on Postgres. All or nothing.
+
+    Members, generations, offsets, and bookmarks of the journal's readers go on where they are: it is the same journal,
+    under the same incarnation. The source stays as it is; from then on it must not be served, for both would grant the
+    same generations.
+
+    Raises:
+        StoreRefused: A server uses the source, the target holds a store or has not this release's schema, or the
+            stores are not on SQLite and Postgres.
+    """
+    source, target = parse_store_url(source_url), parse_store_url(target_url)
+    if not (isinstance(source, SqliteLocation) and isinstance(target, PostgresLocation)):
+        raise StoreRefused("a store is copied from SQLite to Postgres; `rota db backup` and `restore` keep the engine")
+    if not is_there(source):
+        raise StoreRefused(f"there is no store at {source}")
+    with FileLock(source.path):
+        async with _transaction(source, writes=False) as reading, _transaction(target, writes=True) as writing:
+            await check_schema(reading, source)
+            await check_schema(writing, target)
+            await _refuse_a_store(writing, target)
+            await _prepare_partitions(reading, writing)
+            rows = {table.name: await _copy(table, reading, writing) for table in COPIED}
+            facts = await read_facts(reading)
+            if await read_facts(writing) != facts:
+                raise StoreRefused("the copy differs from its source; nothing was written")
+            return Copied(facts.incarnation, len(facts.last_seqs), rows)
+
+
+async def _refuse_a_store(connection: AsyncConnection, target: StoreLocation) -> None:
+    """Two copies at a time take turns: the second one finds a store."""
+    await connection.execute(schema.ALONE)
+    if await connection.scalar(select(func.count()).select_from(schema.store)):
+        raise StoreRefused(f"{target} holds a store already: copy into a new database, after `rota db upgrade`")
+
+
+async def _prepare_partitions(reading: AsyncConnection, writing: AsyncConnection) -> None:
+    """Make a partition for each day of the journal, so that days are pruned as those of any other store."""
+    day = type_coerce(schema.group_events.c.at, BigInteger()) // _DAY_MS
+    days = await reading.scalars(select(day).distinct().order_by(day))
+    await create_partitions(writing, [_date_of(each) for each in days])
+
+
+def _date_of(day: int) -> date:
+    return datetime.fromtimestamp(day * _DAY_MS / 1000, UTC).date()
+
+
+async def _copy(table: Table, reading: AsyncConnection, writing: AsyncConnection) -> int:
+    """Copy a table in batches: a journal does not fit into memory."""
+    copied = 0
+    result = await reading.stream(select(table).order_by(*table.primary_key))
+    async for rows in result.mappings().partitions(_ROWS):
+        batch = [dict(row) for row in rows]
+        if table is schema.shards:
+            batch = [row if row["shard_id"] == NO_SHARD else row | _UNOWNED for row in batch]
+        await writing.execute(insert(table), batch)
+        copied += len(batch)
+    return copied
+
+
+@asynccontextmanager
+async def _transaction(location: StoreLocation, *, writes: bool) -> AsyncIterator[AsyncConnection]:
+    engine = single_engine(location, writes=writes)
+    try:
+        with store_errors():
+            async with engine.begin() as connection:
+                yield connection
+    finally:
+        await engine.dispose()
