@@ -49,7 +49,8 @@ class ReplicaProcess:
         self._processes = processes
         listening = {"--http": ports.http, "--grpc": ports.grpc, "--peer": ports.peer}
         self._options = (*options, *(f"{option}={place.address}:{port}" for option, port in listening.items()))
-        self._env = env
+        self.env = env
+        """Of the process that is started next."""
         self._place = place
         self._process: Process | None = None
 
@@ -64,7 +65,7 @@ class ReplicaProcess:
 
     def start(self) -> None:
         """Start without waiting for anything."""
-        self._process = self._processes.rota("serve", *self._options, env=self._env, place=self._place)
+        self._process = self._processes.rota("serve", *self._options, env=self.env, place=self._place)
 
     async def until_ready(self) -> None:
         """Return once it has what is due to it."""
@@ -92,10 +93,12 @@ class Cluster:
         network: Network | None = None,
         prepare: str = "",
         env: Mapping[str, Mapping[str, str]] | None = None,
+        upgraded_by: Mapping[str, str] | None = None,
     ) -> None:
         """On a network of proxies where no other is given. A network is of one cluster.
 
-        `prepare` is SQL to run in the database before any replica is connected; `env` is by replica.
+        `prepare` is SQL to run in the database before any replica is connected; `env` is by replica;
+        `upgraded_by` is that of the command which makes the schema.
         """
         self._processes = processes
         self._stack = ExitStack()
@@ -103,6 +106,7 @@ class Cluster:
         self.shard_count = shard_count
         self._prepare = prepare
         self._env = env or {}
+        self._upgraded_by = upgraded_by
         self.network: Network = network or ProxiedNetwork()
         self.postgres = PostgresServer(durable=False, settings=postgres_settings, place=self.network.place(POSTGRES))
         self.valkey = ValkeyServer(place=self.network.place(REDIS))
@@ -121,7 +125,7 @@ class Cluster:
             self.dsn = self.postgres.create_database("rota")
             if self._prepare:
                 self.postgres.execute(self._prepare, database="rota")
-            upgrade = self._processes.rota("db", "upgrade", "--store", self.dsn)
+            upgrade = self._processes.rota("db", "upgrade", "--store", self.dsn, env=self._upgraded_by)
             assert await asyncio.to_thread(upgrade.wait_for_exit) == 0, upgrade.output()
             self.replicas = {name: self._replica(name) for name in self._places}
             for replica in self.replicas.values():

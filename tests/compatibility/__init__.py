@@ -1,0 +1,1 @@
+"""The previous release beside this one."""
