@@ -201,6 +201,11 @@ class Metrics:
         """Heartbeats of so many members; `result` is the error code's name."""
         self._heartbeats.add((result,), members)
 
+    def heartbeat_request_answered(self, operation: str, code: str) -> None:
+        """A request that was one member's heartbeat, in one call: it is the most frequent of all."""
+        self._requests.add((operation, code))
+        self._heartbeats.add((code,))
+
     def browser_refused(self, reason: str) -> None:
         """`reason` is malformed_host, foreign_host or foreign_page."""
         self._browser_refusals.labels(reason).inc()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from zlib import crc32
 
 from rota.protocol.errors import ErrorCode, RejectedRequest
@@ -54,6 +55,7 @@ def check_member_id(member_id: str) -> None:
         raise RejectedRequest(ErrorCode.INVALID_REQUEST, "member_id is not one that a coordinator gave out")
 
 
+@lru_cache(maxsize=10_000)
 def shard_of(namespace: str, group_id: str, shard_count: int) -> int:
     """The shard that owns a group (or a topic): `crc32(namespace + "/" + group) % shard_count`."""
     return crc32(f"{namespace}/{group_id}".encode()) % shard_count

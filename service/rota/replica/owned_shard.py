@@ -41,7 +41,16 @@ from rota.group.sessions import MemberName
 from rota.group.shard import Lost, Shard
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_WAIT_MS, Limits
-from rota.protocol.messages import Heartbeat, HeartbeatMany, JoinGroup, Reply, Request, SyncGroup, refuse
+from rota.protocol.messages import (
+    Heartbeat,
+    HeartbeatMany,
+    HeartbeatReply,
+    JoinGroup,
+    Reply,
+    Request,
+    SyncGroup,
+    refuse,
+)
 from rota.replica.ports import Answer, Heard, ShardClaim
 
 NOT_AVAILABLE = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -143,6 +152,8 @@ class OwnedShard:
         self._entries: list[Entry] = []
         """Decided, and not yet in a batch."""
         self._held: deque[_Held] = deque()
+        self._last_answer = Answer(HeartbeatReply())
+        """That of `try_heartbeat`, of this claim."""
 
     @classmethod
     def load(
@@ -227,7 +238,7 @@ class OwnedShard:
             return None
         result = self.shard.handle(request, number, now[0])
         if not result.records and not result.timers and len(result.replies) == 1:
-            return Answer(result.replies[0][1], self.seq, self.claim.epoch)
+            return self._answer_now(result.replies[0][1])
         self._waiting[number] = request
         return self._take(result, now)
 
@@ -341,6 +352,13 @@ class OwnedShard:
         return Ready(replies=[(number, Answer(refusal, undecided=undecided)) for number, refusal in refusals])
 
     # --- inside ----------------------------------------------------------------------------------
+
+    def _answer_now(self, reply: Reply) -> Answer:
+        """Members of groups that stand alike get the same reply, so most often it is the last answer again."""
+        last = self._last_answer
+        if last.reply is not reply or last.revision != self.seq:
+            last = self._last_answer = Answer(reply, self.seq, self.claim.epoch)
+        return last
 
     def _is_mute(self, now: Now) -> bool:
         return self.is_closed or not self.may_answer(now)

@@ -55,21 +55,23 @@ class FastHttpProtocol(GuardedHttpProtocol):
     # --- what arrives --------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._fast is None or self._part is not Part.NOTHING or len(data) > PIECE_BYTES:
+        fast = self._fast
+        if fast is None or self._part is not Part.NOTHING or len(data) > PIECE_BYTES:
             super().data_received(data)
             return
-        is_between = self._is_between()
-        if is_between and self._is_free():
-            answer = self._fast.repeat(data, self.server_state.default_headers)
+        known = fast.known.get(data)
+        if known is not None and not self._head_bytes and self._is_free():
+            answer = fast.repeat(known, self.server_state.default_headers)
             if answer is not None:
                 self._write(answer, 1)
                 return
+        is_between = self._is_between()
         self._begun = self._answered = 0
         self._take(data)
         if not (self._is_between() and self._has_answered()):
             self._unset_keepalive_if_required()
         elif is_between and self._begun == self._answered == 1:
-            self._fast.remember(data)
+            fast.remember(data)
 
     def _parse(self, data: bytes) -> None:
         super()._parse(data)
@@ -136,7 +138,9 @@ class FastHttpProtocol(GuardedHttpProtocol):
 
     def _is_free(self) -> bool:
         """Whether a request that begins now is the only one, and its answer may be written at once."""
-        return self._has_answered() and not self.flow.write_paused and not self.transport.is_closing()
+        cycle = self.cycle
+        has_answered = cycle is None or cycle.response_complete  # type: ignore[redundant-expr]
+        return has_answered and not self.flow.write_paused and not self.transport.is_closing()
 
     def _plan(self) -> Head | None:
         parser = self.parser

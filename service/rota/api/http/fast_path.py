@@ -142,12 +142,12 @@ class FastConnection:
         "_context",
         "_host",
         "_identity",
-        "_known",
         "_known_until",
         "_latest",
         "_origin",
         "_path",
         "_trusted",
+        "known",
     )
 
     def __init__(self, path: FastPath, host: str, certificate: Caller | None) -> None:
@@ -156,7 +156,8 @@ class FastConnection:
         self._host = host
         self._certificate = certificate
         self._trusted = path.proxies is not None and path.proxies.trust(host)
-        self._known: dict[bytes, Known] = {}
+        self.known: dict[bytes, Known] = {}
+        """Requests that are remembered, by their bytes."""
         self._bytes = 0
         self._latest: Known | None = None
         """What the last `answer` has answered."""
@@ -225,22 +226,19 @@ class FastConnection:
             self._latest = known
         return answered
 
-    def repeat(self, data: bytes, default_headers: Sequence[Header]) -> bytes | None:
-        """The answer to bytes that arrived between two requests; None where they are no request that is remembered."""
-        known = self._known.get(data)
-        if known is None or tracing.spans is not None:
-            return None
-        return self._ask(known, default_headers)
+    def repeat(self, known: Known, default_headers: Sequence[Header]) -> bytes | None:
+        """The answer to one of `known`, whose bytes have arrived between two requests."""
+        return None if tracing.spans is not None else self._ask(known, default_headers)
 
     def remember(self, data: bytes) -> None:
         """The bytes of the request that the last `answer` has answered, and of nothing else."""
         known, self._latest, path = self._latest, None, self._path
-        if known is None or len(data) > MAX_REMEMBERED_BYTES or data in self._known:
+        if known is None or len(data) > MAX_REMEMBERED_BYTES or data in self.known:
             return
-        if self._bytes + len(data) > MAX_REMEMBERED_BYTES or len(self._known) >= MAX_REMEMBERED:
+        if self._bytes + len(data) > MAX_REMEMBERED_BYTES or len(self.known) >= MAX_REMEMBERED:
             self.forget()
         if path.remembered_bytes + len(data) <= REMEMBERED_BYTES_IN_ALL:
-            self._known[data] = known
+            self.known[data] = known
             self._bytes += len(data)
             path.remembered_bytes += len(data)
 
@@ -248,7 +246,7 @@ class FastConnection:
         """Keep no request any more. To be called when the connection ends."""
         self._path.remembered_bytes -= self._bytes
         self._bytes = 0
-        self._known.clear()
+        self.known.clear()
 
     # --- inside -------------------------------------------------------------------------------------
 
@@ -302,8 +300,7 @@ class FastConnection:
             path.heartbeats.count_batch(request, answer)
             metrics.request_answered(path.operation, ErrorCode.NONE)
             return path.ok(batch_document(known.lines, request, answer), default_headers)
-        metrics.heartbeat_answered(reply.error)
-        metrics.request_answered(path.operation, reply.error)
+        metrics.heartbeat_request_answered(path.operation, reply.error)
         if reply.error is ErrorCode.NONE and isinstance(reply, HeartbeatReply):
             return path.ok(heartbeat_document(reply, answer), default_headers)
         return _as_bytes(render_answer(answer), default_headers)
