@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import Context
 from dataclasses import replace
@@ -26,7 +26,7 @@ from rota.access.known_members import Member
 from rota.access.own_name import in_name_of, is_anothers
 from rota.access.quotas import may_park, payer_of
 from rota.api.access.identity import CURRENT, NOTE, ORIGIN, Authenticator, Credentials, Identity, nobody
-from rota.api.access.meters import PARKED, STREAM, Meters
+from rota.api.access.meters import PARKED, STREAM, Asked, Meters
 from rota.api.access.meters import WATCH as A_WATCH
 from rota.api.access.open_work import Check, End, Ending, OpenWork
 from rota.api.ports import ServedCoordinator
@@ -159,6 +159,7 @@ class Guard:
         if beat.own.subject != (identity.caller.subject if binds else ""):
             own: Any = self.in_name_of_caller(request)
             beat.own = own
+        beat.meters = self.meters.asked_by(beat.payer, request.namespace)
         if isinstance(request, Heartbeat):
             beat.member = (beat.payer, request.namespace, request.group_id, request.member_id)
 
@@ -209,7 +210,7 @@ class RepeatedHeartbeat:
     The decision is good for as long as the identity keeps one (`FRESH_S`). After that it is made anew.
     """
 
-    __slots__ = ("fresh_until", "identity", "member", "own", "payer", "request")
+    __slots__ = ("fresh_until", "identity", "member", "meters", "own", "payer", "request")
 
     def __init__(self, request: Heartbeat | HeartbeatMany) -> None:
         self.request = request
@@ -220,6 +221,7 @@ class RepeatedHeartbeat:
         self.payer = ""
         self.member: Member | None = None
         """As meters know it; None where there are several."""
+        self.meters: Sequence[Asked] = ()
         self.fresh_until = 0.0
 
 
@@ -276,7 +278,7 @@ class GuardedCoordinator:
             return None
         meters = self._guard.meters
         if beat.member is not None and answer.reply.error is ErrorCode.NONE:
-            why = meters.refusal_of_alive(beat.member)
+            why = meters.refusal_of_alive(beat.member, beat.meters)
         else:
             if context.run(self._is_administrators, beat.own, answer):
                 answer = self._inner.try_heartbeat(beat.request)

@@ -29,7 +29,7 @@ STREAM = ("max_streams",)
 _log = logging.getLogger(__name__)
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """A meter that an operation asks, with its namespace or caller."""
 
     scope: str
@@ -52,7 +52,7 @@ class Meters:
         self._meters: dict[str, dict[str, Meter]] = {NAMESPACE: {}, CALLER: {}}
         self._namespaces: dict[str, None] = {}
         """Those that callers with a quota for what is stored have asked for."""
-        self._kept: dict[tuple[str, str], list[_Asked]] = {}
+        self._kept: dict[tuple[str, str], list[Asked]] = {}
         """The meters of a caller and a namespace, until any of them is made anew or forgotten."""
         self._look_at_ms = 0
         self.refused: Callable[[str, str], object] = lambda _scope, _quota: None
@@ -83,13 +83,22 @@ class Meters:
         self._count_strangers(asked, caller, 0 if refusal else strangers, now_ms)
         return refusal
 
-    def refusal_of_alive(self, member: Member) -> str:
-        """`refusal_of_answered` for one heartbeat that its member has sent, by the answer."""
-        now_ms = self._now_ms()
-        if not self._has_quotas(now_ms) or self._known.is_in_time(member, now_ms):
+    def asked_by(self, caller: str, namespace: str) -> Sequence[Asked]:
+        """The meters that a caller's requests in a namespace ask now. To be asked for again after `LOOK_EVERY_MS`."""
+        return self._asked(caller, namespace, self._now_ms())
+
+    def refusal_of_alive(self, member: Member, asked: Sequence[Asked]) -> str:
+        """`refusal_of_answered` for one heartbeat that its member has sent, by the answer, with meters of a moment ago.
+
+        Where none is asked, it is not noted either.
+        """
+        if not asked:
             return ""
-        caller, namespace = member[0], member[1]
-        for scope, name, meter in self._asked(caller, namespace, now_ms):
+        now_ms = self._now_ms()
+        if self._known.is_in_time(member, now_ms):
+            return ""
+        caller = member[0]
+        for scope, name, meter in asked:
             if limit := meter.refusal_of_call(caller, now_ms):
                 return self._refuse(scope, name, meter, limit, caller)
         return ""
@@ -157,18 +166,18 @@ class Meters:
     def _counting_callers(self) -> list[Meter]:
         return [meter for meter in self._meters[CALLER].values() if meter.quota.counts_stored]
 
-    def _refusal_of_heartbeats(self, asked: Sequence[_Asked], caller: str, request: Beats, now_ms: int) -> str:
+    def _refusal_of_heartbeats(self, asked: Sequence[Asked], caller: str, request: Beats, now_ms: int) -> str:
         in_time = self._known.note(caller, request, now_ms)
         if not self._known.knows_all(caller, request):
             return self._first(asked, caller, lambda meter: meter.refusal_of_strangers(caller, now_ms))
         return "" if in_time else self._first(asked, caller, lambda meter: meter.refusal_of_call(caller, now_ms))
 
     @staticmethod
-    def _count_strangers(asked: Sequence[_Asked], caller: str, heartbeats: int, now_ms: int) -> None:
+    def _count_strangers(asked: Sequence[Asked], caller: str, heartbeats: int, now_ms: int) -> None:
         for each in asked if heartbeats else ():
             each.meter.count_strangers(caller, heartbeats, now_ms)
 
-    def _first(self, asked: Sequence[_Asked], caller: str, refusal_of: Callable[[Meter], str]) -> str:
+    def _first(self, asked: Sequence[Asked], caller: str, refusal_of: Callable[[Meter], str]) -> str:
         for scope, name, meter in asked:
             limit = refusal_of(meter)
             if limit:
@@ -188,22 +197,22 @@ class Meters:
                 self._kept.clear()
         return bool(self._document.quotas or self._document.caller_quotas)
 
-    def _asked(self, caller: str, namespace: str, now_ms: int) -> Sequence[_Asked]:
+    def _asked(self, caller: str, namespace: str, now_ms: int) -> Sequence[Asked]:
         if not self._has_quotas(now_ms):
             return ()
         known = self._kept.get((caller, namespace))
         return known if known is not None else self._look_up(caller, namespace, now_ms)
 
-    def _look_up(self, caller: str, namespace: str, now_ms: int) -> list[_Asked]:
-        asked, keeps = list[_Asked](), True
+    def _look_up(self, caller: str, namespace: str, now_ms: int) -> list[Asked]:
+        asked, keeps = list[Asked](), True
         if self._document.caller_quotas and (quota := quota_of(self._document.caller_quotas, caller)) is not None:
-            asked.append(_Asked(CALLER, caller, self._meter(CALLER, caller, quota, now_ms)))
+            asked.append(Asked(CALLER, caller, self._meter(CALLER, caller, quota, now_ms)))
             if quota.counts_stored and namespace:
                 keeps = False  # each call has the store read for the namespace
                 if len(self._namespaces) < MOST_METERS:
                     self._namespaces[namespace] = None
         if namespace and self._document.quotas and (quota := quota_of(self._document.quotas, namespace)) is not None:
-            asked.append(_Asked(NAMESPACE, namespace, self._meter(NAMESPACE, namespace, quota, now_ms)))
+            asked.append(Asked(NAMESPACE, namespace, self._meter(NAMESPACE, namespace, quota, now_ms)))
         if keeps:
             if len(self._kept) >= MOST_METERS:
                 self._kept.clear()

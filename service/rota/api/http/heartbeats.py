@@ -22,6 +22,7 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatManyReply, MemberHeartbeat
 from rota.replica.ports import Answer
 from rota.wire.fields import invalid, too_large
+from rota.wire.json_heartbeats import read_plain, read_plain_members
 from rota.wire.requests import HEARTBEAT, HEARTBEAT_BATCH
 from rota.wire.routes import decode_path
 
@@ -117,8 +118,12 @@ class HeartbeatEndpoint:
 def read_heartbeat(document: dict[str, Any], path: dict[str, Any], limits: Limits) -> Heartbeat | Batch:
     """The request of a body; `path` names its namespace and group. Raises `RejectedRequest`."""
     if "members" not in document:
-        heartbeat: Heartbeat = HEARTBEAT.decode(document, limits, **path)
+        plain = read_plain(document, **path)
+        heartbeat: Heartbeat = plain or HEARTBEAT.decode(document, limits, **path)
         return heartbeat
+    plain_members = read_plain_members(document, limits)
+    if plain_members is not None:
+        return Batch(HeartbeatMany(**path, members=plain_members), 0)
     batch = HEARTBEAT_BATCH.decode(document, limits)
     members = tuple([MemberHeartbeat(**member) for member in batch["members"]])
     if batch["wait_ms"]:
