@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 CONNECTOR = -1
 """The task number of a connector itself."""
+_ROUNDING = 1e-9
+"""Sums of weights may differ by so little for nothing but rounding."""
 
 
 class WorkItem(NamedTuple):
@@ -68,9 +70,14 @@ def assign_work(
     *,
     now_ms: int,
     scheduled_rebalance_max_delay_ms: int,
+    weights: Mapping[WorkItem, float] | None = None,
 ) -> tuple[dict[str, WorkShare], Memory]:
-    """Everybody's share by member id, and what to remember for the next round. Needs at least one worker."""
-    hands = _Hands(frozenset(configured), workers)
+    """Everybody's share by member id, and what to remember for the next round. Needs at least one worker.
+
+    `weights` say how heavy items are, 1 each where they say nothing: workers get the same weight of connectors, and
+    the same of tasks, as far as that can be.
+    """
+    hands = _Hands(frozenset(configured), workers, weights or {})
     away = _away(hands, memory, now_ms, scheduled_rebalance_max_delay_ms)
     for worker in hands.workers:
         hands.give(worker, _returned(worker, memory) & hands.free)
@@ -107,7 +114,10 @@ def _returned(worker: Worker, memory: Memory) -> frozenset[WorkItem]:
 class _Hands:
     """Who runs what while a round is decided. `free` is what is configured and nobody says it runs."""
 
-    def __init__(self, configured: frozenset[WorkItem], workers: Sequence[Worker]) -> None:
+    def __init__(
+        self, configured: frozenset[WorkItem], workers: Sequence[Worker], weights: Mapping[WorkItem, float]
+    ) -> None:
+        self._weights = weights
         self.workers = sorted(workers, key=lambda worker: worker.member_id)
         self._running = {worker.member_id: frozenset(worker.running) for worker in self.workers}
         claims = Counter(work for worker in self.workers for work in set(worker.running))
@@ -123,43 +133,68 @@ class _Hands:
         self.free -= frozenset(work)
 
     def give_out(self) -> None:
-        """What is free goes to whoever has the least of its kind."""
-        for work in sorted(self.free):
-            self.give(min(self.workers, key=lambda worker: (self._load(worker, work), worker.member_id)), [work])
+        """What is free goes to the worker that has the least of its kind, the heaviest first."""
+        loads = {
+            connectors: {worker.member_id: self._weigh(self._of_kind(worker, connectors)) for worker in self.workers}
+            for connectors in (True, False)
+        }
+        for work in sorted(self.free, key=lambda work: (-self._weight(work), work)):
+            of_kind = loads[work.task == CONNECTOR]
+            least = min(self.workers, key=lambda worker: (of_kind[worker.member_id], worker.member_id))
+            of_kind[least.member_id] += self._weight(work)
+            self.give(least, [work])
 
     def revoke_surplus(self) -> None:
-        """Take from workers that have at least two more of a kind than another one; that one gets it next round.
+        """Take from workers that have so much more of a kind than another one that an item would even it out; that one
+        gets it next round.
 
         Work that was given only in this round runs nowhere yet, so that it changes hands at once. Such work is taken
         first: it moves without a pause.
         """
         for connectors in (True, False):
-            loads = {worker.member_id: self._of_kind(worker, connectors) for worker in self.workers}
-            counts = {member_id: len(work) for member_id, work in loads.items()}
-            while counts:
-                most = max(counts, key=lambda member_id: (counts[member_id], member_id))
-                least = min(counts, key=lambda member_id: (counts[member_id], member_id))
-                if counts[most] <= counts[least] + 1:
-                    break
-                taken = self._next_to_take(most, loads[most])
-                loads[most].remove(taken)
+            held = {worker.member_id: self._of_kind(worker, connectors) for worker in self.workers}
+            loads = {member_id: self._weigh(work) for member_id, work in held.items()}
+            while (move := self._next_move(held, loads)) is not None:
+                taken, most, least = move
+                held[most].remove(taken)
                 self._run[most].discard(taken)
-                counts[most] -= 1
-                counts[least] += 1
+                loads[most] -= self._weight(taken)
+                loads[least] += self._weight(taken)
                 if taken not in self._running[most]:
                     self._run[least].add(taken)
-                    loads[least].append(taken)
+                    held[least].append(taken)
 
-    def _next_to_take(self, member_id: str, load: Sequence[WorkItem]) -> WorkItem:
-        given_now = [work for work in load if work not in self._running[member_id]]
-        return (given_now or load)[-1]
+    def _next_move(
+        self, held: Mapping[str, Sequence[WorkItem]], loads: Mapping[str, float]
+    ) -> tuple[WorkItem, str, str] | None:
+        """An item of the worker with the most that makes it and the one with the least more alike; of the next one,
+        where that has none so light.
+        """
+        least = min(loads, key=lambda member_id: (loads[member_id], member_id), default="")
+        for most in sorted(loads, key=lambda member_id: (loads[member_id], member_id), reverse=True):
+            surplus = loads[most] - loads[least]
+            if surplus <= 0:
+                return None
+            lighter = [work for work in held[most] if 0 < self._weight(work) < surplus - _ROUNDING]
+            if lighter:
+                return self._next_to_take(most, lighter, surplus / 2), most, least
+        return None
+
+    def _next_to_take(self, member_id: str, work: Sequence[WorkItem], wanted: float) -> WorkItem:
+        """The item next to the wanted weight, of those that were given only now if there are any."""
+        given_now = [each for each in work if each not in self._running[member_id]]
+        among = given_now or work
+        return min(reversed(among), key=lambda each: abs(self._weight(each) - wanted))
+
+    def _weight(self, work: WorkItem) -> float:
+        return self._weights.get(work, 1.0)
+
+    def _weigh(self, work: Collection[WorkItem]) -> float:
+        return sum(map(self._weight, work))
 
     def share(self, worker: Worker, delay_ms: int) -> WorkShare:
         run = self._run[worker.member_id]
         return WorkShare(tuple(sorted(run)), tuple(sorted(set(worker.running) - run)), delay_ms)
-
-    def _load(self, worker: Worker, like: WorkItem) -> int:
-        return len(self._of_kind(worker, like.task == CONNECTOR))
 
     def _of_kind(self, worker: Worker, connectors: bool) -> list[WorkItem]:
         return sorted(work for work in self._run[worker.member_id] if (work.task == CONNECTOR) == connectors)

@@ -41,6 +41,7 @@ from rota.group.state import (
     GroupState,
 )
 from rota.group.trigger import trigger_of
+from rota.types import Departed
 
 
 def apply(group: Group, record: Record, at_ms: int) -> None:
@@ -81,8 +82,12 @@ def _member_updated(group: Group, record: MemberUpdated, _at_ms: int) -> None:
         group.settle_member(member)
 
 
-def _member_gone(group: Group, record: MemberGone, _at_ms: int) -> None:
+def _member_gone(group: Group, record: MemberGone, at_ms: int) -> None:
     member = group.dismiss(record.member_id)
+    if member.assignment:
+        metadata = member.image.metadata_for(group.protocol_name or "")
+        instance_id = member.image.group_instance_id
+        group.departed.append(Departed(record.member_id, instance_id, metadata, member.assignment, at_ms))
     if not group.members:
         group.last_gone = record
     if member.settled is not None:
@@ -140,6 +145,7 @@ def _assignment_synced(group: Group, record: AssignmentSynced, at_ms: int) -> No
         group.begin_generation(record.generation_id)
         group.fenced_reported.clear()
     group.move_to(STABLE, at_ms)
+    group.departed.clear()
     assignments = dict(record.assignments)
     for member in group.members.values():
         assignment = assignments.get(member.member_id, b"")
@@ -213,6 +219,7 @@ def _group_emptied(group: Group, record: GroupEmptied, at_ms: int) -> None:
     group.leader_id = group.generation_leader_id = None
     group.initial = False
     group.fenced_reported.clear()
+    group.departed.clear()
     if record.cause:
         # A release without codes did not note why the group became empty: its rows do not say so either.
         _note_trigger(group, record)

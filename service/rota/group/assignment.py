@@ -32,6 +32,7 @@ def begin_assigning(result: Result, group: Group) -> None:
     side = server_side_of(group)
     if side is None:
         return
+    group.asked_ms = result.now_ms
     assignments = _assign_at_once(side, group)
     if assignments is None:
         _ask_for_assignment(result, group)
@@ -74,8 +75,25 @@ def concerns_all(group: Group, former: bytes, metadata: bytes) -> bool:
     return side is not None and side.of_members and metadata != former
 
 
+def again_at_ms(group: Group) -> int | None:
+    """When a Stable group is to be assigned again, though nothing else happens; None where that is never."""
+    side = server_side_of(group)
+    try:
+        return None if side is None or side.again_at_ms is None else side.again_at_ms(shares_of(group))
+    except Exception:  # A plug-in's function.
+        return None
+
+
+def ask_again(result: Result, group: Group) -> None:
+    """Have the replica assign the group when it is time for that."""
+    at_ms = again_at_ms(group)
+    if at_ms is not None:
+        result.set_timer(TimerKind.ASSIGN, group, "", max(at_ms, result.now_ms + 1))
+
+
 def _ask_for_assignment(result: Result, group: Group) -> None:
     _await_no_syncs(group)
+    group.asked_ms = result.now_ms
     result.set_timer(TimerKind.ASSIGN, group, "", result.now_ms)
 
 
@@ -85,7 +103,7 @@ def record_assignment(
     """As if the leader had sent it. Members that were left out get nothing."""
     generation_id = group.generation_id + resync
     given = tuple((m, a) for m, a in assignments.items() if m in group.members)
-    told = tell_topic_changes(group, dict(given)) if resync else _told(group, dict(given))
+    told = (tell_topic_changes(group, dict(given)) if resync else "") or tell_changes(group, dict(given))
     reason = reason or f"the server assigned generation {generation_id} by {group.protocol_name}{told}"
     record(result, group, AssignmentSynced(generation_id, group.leader_id or "", given, resync, reason))
     result.reason = reason
@@ -102,7 +120,7 @@ def shares_of(group: Group) -> dict[str, bytes]:
     return {member_id: member.assignment for member_id, member in group.members.items()}
 
 
-def _told(group: Group, assignments: Mapping[str, bytes]) -> str:
+def tell_changes(group: Group, assignments: Mapping[str, bytes]) -> str:
     """What changes, in the words of the type; nothing where it has none, or its function raises."""
     side = server_side_of(group)
     if side is None or side.tell is None:
@@ -127,7 +145,8 @@ def generation_of(group: Group) -> Generation:
     )
     leader = group.members.get(group.leader_id or "")
     token = group.token_of(leader) if leader is not None else NO_TOKEN
-    return Generation(group.generation_id, group.leader_id or "", name, members, token)
+    leader_id, departed = group.leader_id or "", tuple(group.departed)
+    return Generation(group.generation_id, leader_id, name, members, token, departed=departed, now_ms=group.asked_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,6 +223,12 @@ class Shard(ShardState):
         """What the server has to assign for a group, None if nothing (any more)."""
         return assignment_job(self.groups.get((namespace, group_id)))
 
+    def note_asked(self, timer: Timer, now_ms: int) -> None:
+        """The server is about to assign the timer's group: by the time of this moment."""
+        group = self.groups.get((timer.namespace, timer.group_id))
+        if group is not None:
+            group.asked_ms = max(group.asked_ms, now_ms)
+
     def is_current(self, job: AssignmentJob) -> bool:
         """Whether the group is still as the job found it: if not, `finish_job` does nothing."""
         return is_current(self.groups.get((job.namespace, job.group_id)), job)

@@ -34,6 +34,7 @@ from rota.group.gaps import GapCount
 from rota.group.records import MemberGone
 from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow
 from rota.protocol.fencing_token import LAST_TAKEOVER, fencing_token
+from rota.types import Departed
 
 
 class GroupState(StrEnum):
@@ -143,6 +144,8 @@ class Group:
     """One group. See the module's docstring for which fields are facts and which are soft."""
 
     __slots__ = (
+        "asked_ms",
+        "departed",
         "dirty",
         "dirty_members",
         "dirty_offsets",
@@ -231,6 +234,10 @@ class Group:
         self.sync_deadline_ms: int | None = None
         self.passed_over: str | None = None
         """A leader that was asked to step down: whoever else joins leads."""
+        self.departed: list[Departed] = []
+        """Members of the last assignment that are gone since."""
+        self.asked_ms = 0
+        """When the server was last asked to assign the group."""
         self.fenced_reported: set[tuple[str, str]] = set()
         self.ranked: dict[str, Ranked] = {}
         """By member id, where the type has priorities. See `succession.py`, as for the next three."""

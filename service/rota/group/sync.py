@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from rota.group.apply import record
 from rota.group.assignment import (
     AssignmentJob,
+    again_at_ms,
+    ask_again,
     is_current,
     record_assignment,
     server_side_of,
     shares_of,
+    tell_changes,
     tell_topic_changes,
 )
 from rota.group.heartbeat import release_heartbeats
@@ -200,15 +203,22 @@ def finish_job(
             answer_syncs(result, group)
             watch_candidates(result, group)
         case GroupState.STABLE, Mapping() if _takes_away(group, job, outcome):
-            start_rebalance(result, group, limits, Trigger(Cause.TOPICS_CHANGED, _changed_topics(group, outcome)))
+            start_rebalance(result, group, limits, _reassigns(group, outcome, result.now_ms))
         case GroupState.STABLE, Mapping() if _differs(group, outcome):
             record_assignment(result, group, outcome, resync=True)
             release_heartbeats(result, group)
             watch_candidates(result, group)
+    if group.state is GroupState.STABLE:
+        ask_again(result, group)
 
 
-def _changed_topics(group: Group, assignments: Mapping[str, bytes]) -> str:
-    return f"{TOPICS_CHANGED}{tell_topic_changes(group, assignments)}"
+def _reassigns(group: Group, assignments: Mapping[str, bytes], now_ms: int) -> Trigger:
+    """Why these assignments make a Stable group rebalance."""
+    told, waits_until_ms = tell_topic_changes(group, assignments), again_at_ms(group)
+    if not told and waits_until_ms is not None and waits_until_ms <= now_ms:
+        reason = f"what waited for departed members is given out{tell_changes(group, assignments)}"
+        return Trigger(Cause.RETURN_DELAY_OVER, reason)
+    return Trigger(Cause.TOPICS_CHANGED, f"{TOPICS_CHANGED}{told}")
 
 
 def _takes_away(group: Group, job: AssignmentJob, assignments: Mapping[str, bytes]) -> bool:

@@ -40,6 +40,7 @@ _REBALANCES = _table(
         Cause.ASSIGNMENT_OUTDATED: r"leader .* assigned to .*, which is no member any more$",
         Cause.LEADER_REJOINED: r"leader .* joined again$",
         Cause.TOPICS_CHANGED: rf"{TOPICS_CHANGED}(: |$)",
+        Cause.RETURN_DELAY_OVER: r"what waited for departed members is given out",
         Cause.GENERATION_RAISED: r"(member .* has held generation \d+|.*no generation up to \d+ is granted)",
         Cause.METADATA_CHANGED: r"member .* changed its metadata",
         Cause.MEMBER_JOINED: r"member .* joined$",

@@ -24,6 +24,7 @@ class Cause(StrEnum):
     LEADER_REJOINED = "leader_rejoined"
     LEADER_HANDED_OVER = "leader_handed_over"
     TOPICS_CHANGED = "topics_changed"
+    RETURN_DELAY_OVER = "return_delay_over"
     ASSIGNMENT_FAILED = "assignment_failed"
     ASSIGNMENT_OUTDATED = "assignment_outdated"
     RESYNC = "resync"
@@ -46,6 +47,7 @@ CAUSES: Mapping[Cause, str] = {
     Cause.LEADER_REJOINED: "the leader joined again to assign anew",
     Cause.LEADER_HANDED_OVER: "the leader was asked to hand over, to a candidate of a higher priority for example",
     Cause.TOPICS_CHANGED: "topics or their partition counts changed",
+    Cause.RETURN_DELAY_OVER: "the work of a departed worker has waited for its return for as long as it may",
     Cause.ASSIGNMENT_FAILED: "the leader or the server could not assign",
     Cause.ASSIGNMENT_OUTDATED: "the leader assigned to a member id that had been replaced",
     Cause.RESYNC: "the leader changed the assignment; no join phase was needed",

@@ -261,6 +261,7 @@ class OwnedShard:
         if self._is_mute(now):
             return NOTHING
         if timer.kind is TimerKind.ASSIGN:
+            self.shard.note_asked(timer, now.wall_ms)
             return Ready(assigns=timer)
         if self.asks_others and self.shard.session_is_over(timer, now.wall_ms):
             return Ready(asks=timer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide, Succession
+from rota.types.plugin import Departed, Generation, JoinedWith, ProtocolType, Readable, ServerSide, Succession
 from rota.types.registry import (
     ENTRY_POINT_GROUP,
     BrokenPlugin,
@@ -23,6 +23,7 @@ from rota.types.wire_format import MalformedMetadata
 __all__ = [
     "ENTRY_POINT_GROUP",
     "BrokenPlugin",
+    "Departed",
     "Generation",
     "JoinedWith",
     "MalformedMetadata",

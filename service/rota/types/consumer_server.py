@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from rota.assignors import (
     GroupSubscription,
@@ -22,21 +22,13 @@ from rota.assignors import (
 from rota.types import consumer, plain
 from rota.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide
 from rota.types.topic_facts import TopicFacts, partition_counts, partition_racks, partition_weights, tell_changes
-from rota.types.topic_regex import MAX_REGEXES, topic_regex
 from rota.types.user_data import encode_user_data, topics_debounce_of
+from rota.types.wanted_topics import PATTERN_END, WantedTopics, topic_matcher
 from rota.types.wire_format import MalformedMetadata
 
 PREFIX: Final = "server:"
-_PATTERN_END: Final = "*"
 _MARKS: Final = (b"*", b"\\", b'"topic_regex"')
 """Metadata with none of these has the names of its topics as they are: no pattern, and no character that is escaped."""
-
-
-class _Wanted(NamedTuple):
-    """What a member subscribes to: names, those that end in `*` included, and a regular expression."""
-
-    names: frozenset[str]
-    regex: str | None
 
 
 def assigns(protocol_name: str) -> bool:
@@ -55,15 +47,14 @@ def assigns(protocol_name: str) -> bool:
 def topics_of(metadata: bytes) -> frozenset[str] | None:
     """The topics that a member names; None if it names them by patterns."""
     wanted = _wanted(metadata)
-    is_by_name = wanted.regex is None and not any(topic.endswith(_PATTERN_END) for topic in wanted.names)
-    return wanted.names if is_by_name else None
+    return None if wanted.has_patterns else wanted.names
 
 
 def subscribes(metadata: bytes, topic: str) -> bool:
     """Whether a member subscribes to a topic, by name or pattern."""
     if topic.encode() not in metadata and not any(mark in metadata for mark in _MARKS):
         return False  # Decoding each member of each group would take long.
-    return _matcher([_wanted(metadata)])(topic)
+    return topic_matcher([_wanted(metadata)])(topic)
 
 
 def assign_partitions(generation: Generation, topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
@@ -93,7 +84,7 @@ def group_subscription(generation: Generation, topics: Mapping[str, TopicFacts])
 
 def wants_topic(generation: Generation) -> Callable[[str], bool]:
     """Whether a topic is one that a member subscribes to, by name or pattern."""
-    return _matcher([_wanted(member.metadata) for member in generation.members])
+    return topic_matcher([_wanted(member.metadata) for member in generation.members])
 
 
 def takes_away(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
@@ -148,22 +139,11 @@ def _debounce_ms(metadata: bytes) -> int:
     return topics_debounce_of(consumer.decode_subscription(metadata).user_data)
 
 
-def _wanted(metadata: bytes) -> _Wanted:
+def _wanted(metadata: bytes) -> WantedTopics:
     if plain.is_plain(metadata):
         said = plain.decode_plain_subscription(metadata)
-        return _Wanted(frozenset(said.topics), said.topic_regex)
-    return _Wanted(frozenset(consumer.decode_subscription(metadata).topics), None)
-
-
-def _matcher(wanted: Sequence[_Wanted]) -> Callable[[str], bool]:
-    """Whether one of them means a topic; `MalformedMetadata` where their regular expressions are too many."""
-    names = frozenset[str]().union(*(each.names for each in wanted))
-    beginnings = tuple(name[:-1] for name in sorted(names) if name.endswith(_PATTERN_END))
-    regexes = sorted({each.regex for each in wanted if each.regex is not None})
-    if len(regexes) > MAX_REGEXES:
-        raise MalformedMetadata(f"members have {len(regexes)} different regular expressions, at most {MAX_REGEXES}")
-    matches = [topic_regex(regex).fullmatch for regex in regexes]
-    return lambda topic: topic in names or topic.startswith(beginnings) or any(match(topic) for match in matches)
+        return WantedTopics(frozenset(said.topics), said.topic_regex)
+    return WantedTopics(frozenset(consumer.decode_subscription(metadata).topics), None)
 
 
 class _Resolved:
@@ -171,19 +151,19 @@ class _Resolved:
 
     def __init__(self, topics: Mapping[str, TopicFacts]) -> None:
         self._topics = topics
-        self._found: dict[_Wanted, tuple[str, ...]] = {}
+        self._found: dict[WantedTopics, tuple[str, ...]] = {}
 
     def names(self, topics: Iterable[str], regex: str | None) -> list[str]:
         """In the order in which a member names them, each once."""
         named = (name for topic in topics for name in self._named(topic))
-        return list(dict.fromkeys((*named, *(() if regex is None else self._among(_Wanted(frozenset(), regex))))))
+        return list(dict.fromkeys((*named, *(() if regex is None else self._among(WantedTopics(frozenset(), regex))))))
 
     def _named(self, topic: str) -> Sequence[str]:
-        return self._among(_Wanted(frozenset((topic,)), None)) if topic.endswith(_PATTERN_END) else (topic,)
+        return self._among(WantedTopics(frozenset((topic,)), None)) if topic.endswith(PATTERN_END) else (topic,)
 
-    def _among(self, wanted: _Wanted) -> tuple[str, ...]:
+    def _among(self, wanted: WantedTopics) -> tuple[str, ...]:
         if wanted not in self._found:
-            self._found[wanted] = tuple(sorted(filter(_matcher([wanted]), self._topics)))
+            self._found[wanted] = tuple(sorted(filter(topic_matcher([wanted]), self._topics)))
         return self._found[wanted]
 
 

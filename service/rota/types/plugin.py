@@ -26,8 +26,25 @@ class JoinedWith:
 
 
 @dataclass(frozen=True, slots=True)
+class Departed:
+    """A member of the last assignment that is gone: it left, expired or was removed at `at_ms`.
+
+    The owner of the group's shard remembers it until the next assignment; a new owner does not know of it.
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+    former: bytes
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Generation:
-    """What there is to assign for. Members are in the order of joining."""
+    """What there is to assign for. Members are in the order of joining.
+
+    `now_ms` is when the assignment was asked for, by the clock of the shard's owner, as are the times of `departed`.
+    """
 
     generation_id: int
     leader_id: str
@@ -37,6 +54,8 @@ class Generation:
     """The fencing token of the leader."""
     successor_id: str = ""
     """The member that the leader is asked to hand over to; empty as a rule. See `Succession`."""
+    departed: Sequence[Departed] = ()
+    now_ms: int = 0
 
 
 def _any_share_changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
@@ -82,6 +101,7 @@ class ServerSide:
     `topics_debounce_ms`: for how long changes of topics collect, from the first one on, before the group is assigned
     anew. The first assignment of a generation waits for none of it.
     `succession` chooses the leader; by default it is the one before, or the member that joined first.
+    `again_at_ms`: when the group is to be assigned anew although nothing else happens, by these shares; None: never.
     """
 
     assigns: Callable[[str], bool]
@@ -94,6 +114,7 @@ class ServerSide:
     tell_topics: Callable[[Mapping[str, bytes], Mapping[str, bytes]], str] | None = None
     topics_debounce_ms: Callable[[Generation], int] | None = None
     succession: Succession | None = None
+    again_at_ms: Callable[[Mapping[str, bytes]], int | None] | None = None
 
     def checked_assign(self, generation: Generation, topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
         """Call `assign`, and raise `TypeError` where it returns anything but bytes by member id."""

@@ -12,7 +12,7 @@ from rota.types.leader import LEADER
 from rota.types.permits import PERMITS
 from rota.types.plugin import Generation, ProtocolType, Readable, ServerSide
 from rota.types.wire_format import MalformedMetadata
-from rota.types.worker import WORKER
+from rota.types.worker_server import WORKER
 
 ENTRY_POINT_GROUP: Final = "rota.protocol_types"
 SERVER_PREFIX: Final = "server:"

@@ -1,6 +1,7 @@
 """The `worker` protocol type: connectors and tasks, as Kafka Connect's workers share them; JSON, so any language can.
 
-The leader calls `assign_work` of `rota.assignors.work` with what the members say; here is what they say.
+The leader calls `assign_work` of `rota.assignors.work` with what the members say; here is what they say. Where the
+coordinator assigns instead, it does so too (`worker_server.py`).
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rota.assignors.work import CONNECTOR, Worker, WorkItem, WorkShare
+from rota.protocol.defaults import RETURN_DELAY_MS
 from rota.types.json_object import decode_object
-from rota.types.plugin import ProtocolType, Readable
+from rota.types.plugin import Readable
+from rota.types.topic_regex import topic_regex as check_regex
+from rota.types.user_data import topics_debounce_in
 from rota.types.wire_format import MalformedMetadata
 
 PROTOCOL_TYPE: Final = "worker"
 VERSION: Final = 1
+MAX_DELAY_MS: Final = 86_400_000
+"""The longest time for which work may wait for a departed worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,59 +31,104 @@ class WorkerState:
 
     `stopped_in` is the generation whose work to revoke this worker does not run any more. It says so where its former
     process ran that work: without it, its metadata would be the same as before, and no round would follow.
+
+    The last four are for the coordinator, where it assigns: which registered topics are the connectors, by names or
+    beginnings (`orders-*`) or by an expression, for how long a departed worker's work waits for it, and for how long
+    changes of topics collect.
     """
 
     url: str = ""
     config_offset: int = -1
     running: tuple[WorkItem, ...] = ()
     stopped_in: int = -1
+    topics: tuple[str, ...] = ()
+    topic_regex: str | None = None
+    scheduled_rebalance_max_delay_ms: int = RETURN_DELAY_MS
+    topics_debounce_ms: int = 0
+
+    def identity(self, member_id: str, group_instance_id: str | None) -> str:
+        """What survives the worker's restarts."""
+        return group_instance_id or self.url or member_id
 
     def of_member(self, member_id: str, group_instance_id: str | None = None) -> Worker:
         """The same as `assign_work` wants it."""
-        return Worker(member_id, group_instance_id or self.url or member_id, self.running)
+        return Worker(member_id, self.identity(member_id, group_instance_id), self.running)
 
 
 def encode_state(state: WorkerState) -> bytes:
     """The same state is always the same bytes: a coordinator rebalances when they change."""
-    stopped = {} if state.stopped_in < 0 else {"stopped_in": state.stopped_in}
-    return _encoded(url=state.url, config_offset=state.config_offset, running=_listed(state.running), **stopped)
+    more: dict[str, Any] = {} if state.stopped_in < 0 else {"stopped_in": state.stopped_in}
+    if state.topics or state.topic_regex is not None:
+        more |= {
+            "topics": list(state.topics),
+            "scheduled_rebalance_max_delay_ms": state.scheduled_rebalance_max_delay_ms,
+        }
+        more |= {"topic_regex": state.topic_regex} if state.topic_regex is not None else {}
+        more |= {"topics_debounce_ms": state.topics_debounce_ms} if state.topics_debounce_ms else {}
+    return encoded(url=state.url, config_offset=state.config_offset, running=listed(state.running), **more)
 
 
 def decode_state(metadata: bytes) -> WorkerState:
-    values = _decoded(metadata)
-    url = values.get("url", "")
+    values = decoded(metadata)
+    url, topics, regex = values.get("url", ""), values.get("topics", []), values.get("topic_regex")
     config_offset, stopped_in = values.get("config_offset", -1), values.get("stopped_in", -1)
+    delay_ms = values.get("scheduled_rebalance_max_delay_ms", RETURN_DELAY_MS)
     if not isinstance(url, str) or type(config_offset) is not int or type(stopped_in) is not int:
         raise MalformedMetadata("a worker's url must be text, its config_offset and stopped_in numbers")
-    return WorkerState(url, config_offset, _work(values.get("running", {})), stopped_in)
+    if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
+        raise MalformedMetadata('"topics" must be a list of names')
+    if type(delay_ms) is not int or not 0 <= delay_ms <= MAX_DELAY_MS:
+        raise MalformedMetadata(f'"scheduled_rebalance_max_delay_ms" must be a number from 0 to {MAX_DELAY_MS}')
+    if regex is not None:
+        check_regex(regex)
+    running, debounce_ms = work_in(values.get("running", {})), topics_debounce_in(values)
+    return WorkerState(url, config_offset, running, stopped_in, tuple(topics), regex, delay_ms, debounce_ms)
 
 
-def encode_share(share: WorkShare) -> bytes:
-    return _encoded(run=_listed(share.run), revoke=_listed(share.revoke), delay_ms=share.delay_ms)
+def encode_share(share: WorkShare, config_offset: int = -1, **more: Any) -> bytes:
+    """`config_offset` is how far the configuration was read that led to this share: a worker that has not read as far
+    reads on before it begins.
+    """
+    read = {} if config_offset < 0 else {"config_offset": config_offset}
+    return encoded(run=listed(share.run), revoke=listed(share.revoke), delay_ms=share.delay_ms, **read, **more)
 
 
 def decode_share(assignment: bytes) -> WorkShare:
     """No bytes at all are no work: what the coordinator gives to a member that the leader left out."""
     if not assignment:
         return WorkShare()
-    values = _decoded(assignment)
+    values = decoded(assignment)
     delay_ms = values.get("delay_ms", 0)
     if type(delay_ms) is not int or delay_ms < 0:
         raise MalformedMetadata("delay_ms must be a number of milliseconds")
-    return WorkShare(_work(values.get("run", {})), _work(values.get("revoke", {})), delay_ms)
+    return WorkShare(work_in(values.get("run", {})), work_in(values.get("revoke", {})), delay_ms)
 
 
-def _read_state(metadata: bytes) -> Readable:
+def config_offset_in(assignment: bytes) -> int:
+    """See `encode_share`; -1 where the share does not say."""
+    found = decoded(assignment).get("config_offset", -1) if assignment else -1
+    return found if type(found) is int else -1
+
+
+def read_state(metadata: bytes) -> Readable:
     state = decode_state(metadata)
-    return {"url": state.url, "config_offset": state.config_offset, "running": _listed(state.running)}
+    values: dict[str, Any] = {"url": state.url, "config_offset": state.config_offset, "running": listed(state.running)}
+    if state.topics or state.topic_regex is not None:
+        values |= {"topics": list(state.topics), "topic_regex": state.topic_regex}
+        values["scheduled_rebalance_max_delay_ms"] = state.scheduled_rebalance_max_delay_ms
+    return values
 
 
-def _read_share(assignment: bytes) -> Readable:
+def read_share(assignment: bytes) -> Readable:
     share = decode_share(assignment)
-    return {"run": _listed(share.run), "revoke": _listed(share.revoke), "delay_ms": share.delay_ms}
+    values: dict[str, Any] = {"run": listed(share.run), "revoke": listed(share.revoke), "delay_ms": share.delay_ms}
+    if (config_offset := config_offset_in(assignment)) >= 0:
+        values["config_offset"] = config_offset
+    away = decoded(assignment).get("away") if assignment else None
+    return values | ({"away": away} if away else {})
 
 
-def _listed(work: Iterable[WorkItem]) -> dict[str, list[int]]:
+def listed(work: Iterable[WorkItem]) -> dict[str, list[int]]:
     """Task numbers by connector; -1 is the connector itself."""
     by_connector: dict[str, list[int]] = {}
     for connector, task in sorted(set(work)):
@@ -85,7 +136,7 @@ def _listed(work: Iterable[WorkItem]) -> dict[str, list[int]]:
     return by_connector
 
 
-def _work(by_connector: object) -> tuple[WorkItem, ...]:
+def work_in(by_connector: object) -> tuple[WorkItem, ...]:
     if not isinstance(by_connector, dict):
         raise MalformedMetadata("work must be lists of task numbers by connector")
     found: set[WorkItem] = set()
@@ -96,15 +147,12 @@ def _work(by_connector: object) -> tuple[WorkItem, ...]:
     return tuple(sorted(found))
 
 
-def _encoded(**values: Any) -> bytes:
+def encoded(**values: Any) -> bytes:
     return json.dumps({"version": VERSION, **values}, separators=(",", ":")).encode()
 
 
-def _decoded(data: bytes) -> dict[str, Any]:
+def decoded(data: bytes) -> dict[str, Any]:
     values = decode_object(data)
     if type(values.get("version")) is not int or values["version"] < 1:
         raise MalformedMetadata("not a JSON object with a version")
     return values
-
-
-WORKER: Final = ProtocolType(PROTOCOL_TYPE, _read_state, _read_share)

@@ -24,11 +24,15 @@ class Fleet:
         self.running: dict[str, tuple[WorkItem, ...]] = dict.fromkeys(names, ())
         self.memory = Memory()
         self.now_ms = 0
+        self.weights: dict[WorkItem, float] = {}
 
     def round(self) -> dict[str, WorkShare]:
         workers = [Worker(f"{name}-id", name, running) for name, running in self.running.items()]
         shares, self.memory = assign_work(
-            self.configured, workers, self.memory, now_ms=self.now_ms, scheduled_rebalance_max_delay_ms=DELAY_MS
+            *(self.configured, workers, self.memory),
+            now_ms=self.now_ms,
+            scheduled_rebalance_max_delay_ms=DELAY_MS,
+            weights=self.weights,
         )
         told = {worker.identity: shares[worker.member_id] for worker in workers}
         for name, share in told.items():
@@ -47,6 +51,10 @@ class Fleet:
 
     def sizes(self) -> list[int]:
         return sorted(len(running) for running in self.running.values())
+
+    def loads(self) -> list[float]:
+        """The weight of the tasks of each worker."""
+        return [sum(self.weights.get(work, 1) for work in run if work.task >= 0) for run in self.running.values()]
 
     def idle(self) -> set[WorkItem]:
         return set(self.configured) - {work for running in self.running.values() for work in running}
@@ -197,6 +205,47 @@ def test_whatever_happens_nothing_runs_twice_and_in_the_end_all_runs_evenly(
 
     assert fleet.idle() == set()
     assert fleet.sizes()[-1] - fleet.sizes()[0] <= 2, "one connector and one task more at most"
+
+
+def test_heavy_tasks_count_for_what_they_weigh() -> None:
+    fleet = Fleet(tasks(7), "w0", "w1")
+    fleet.weights = {WorkItem("c", 0): 6}
+
+    fleet.settle()
+
+    assert sorted(fleet.loads()) == [6, 6]
+
+
+def test_a_task_that_becomes_heavy_makes_room_for_itself() -> None:
+    fleet = a_settled_fleet("w0", "w1", count=8)
+    (worker,) = (name for name, running in fleet.running.items() if WorkItem("c", 0) in running)
+    fleet.weights = {WorkItem("c", 0): 5}
+    fleet.settle()
+
+    assert WorkItem("c", 0) in fleet.running[worker], "the light ones move"
+    assert sorted(fleet.loads()) == [6, 6]
+
+
+@deterministic
+@given(
+    st.lists(st.sampled_from([0, 0.1, 1, 1, 2, 3.5, 7, 50]), min_size=1, max_size=12),
+    st.integers(1, 5),
+    st.integers(1, 5),
+)
+def test_weights_come_to_rest_where_no_move_helps(weights: list[float], before: int, after: int) -> None:
+    fleet = Fleet(tasks(len(weights)), *(f"w{number}" for number in range(before)))
+    fleet.weights = {WorkItem("c", number): weight for number, weight in enumerate(weights)}
+    fleet.settle()
+    fleet.running = {f"w{number}": fleet.running.get(f"w{number}", ()) for number in range(after)}
+    fleet.round()
+    fleet.now_ms += DELAY_MS
+    fleet.settle()
+
+    assert fleet.idle() == set()
+    least = min(fleet.loads())
+    for name, load in zip(fleet.running, fleet.loads(), strict=True):
+        movable = [weight for work, weight in fleet.weights.items() if work in fleet.running[name] and weight > 0]
+        assert all(weight >= load - least - 1e-6 for weight in movable), (fleet.running, fleet.loads())
 
 
 def test_the_bytes_say_what_was_said_and_are_the_same_for_the_same() -> None:

@@ -1,0 +1,205 @@
+"""Connectors and tasks that the coordinator shares out (`server:incremental`): rounds, delays, weights, restarts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rota.protocol.errors import ErrorCode
+from rota.types import TopicFacts
+from tests.unit.group.driver import a_join, an_empty_shard
+from tests.unit.group.fleet import DELAY_MS, NAME, Fleet
+
+
+def test_workers_share_tasks_and_connectors_evenly() -> None:
+    fleet = Fleet("a", "b")
+
+    assert [fleet.tasks("a"), fleet.tasks("b")] == [2, 2]
+    assert fleet.idle() == 0
+
+
+def test_a_newcomer_gets_its_share_once_others_have_stopped_it() -> None:
+    fleet = Fleet("a", "b")
+    rounds = fleet.rounds
+
+    fleet.start("c")
+    fleet.settle()
+
+    assert sorted(fleet.tasks(name) for name in "abc") == [1, 1, 2]
+    assert fleet.idle() == 0
+    assert fleet.rounds - rounds == 2
+
+
+@pytest.mark.parametrize("departed", ["a", "b"], ids=["leader", "follower"])
+def test_the_work_of_a_departed_worker_waits_for_it(departed: str) -> None:
+    fleet = Fleet("a", "b", "c")
+    (stays, other) = (name for name in "abc" if name != departed)
+    before, missed = dict(fleet.running), fleet.running[departed]
+    left_ms = fleet.core.now_ms
+    fleet.leave(departed)
+    fleet.settle()
+    assert (fleet.running[stays], fleet.running[other]) == (before[stays], before[other])
+    held = {"run": missed, "until_ms": left_ms + DELAY_MS}
+    assert fleet.told(stays)["away"] == {f"http://{departed}": held}
+
+    fleet.wait(DELAY_MS - 5_000)
+    fleet.start(departed)
+    fleet.settle()
+
+    assert fleet.running == before
+
+
+def test_after_the_delay_others_take_over_though_no_member_does_anything() -> None:
+    fleet = Fleet("a", "b", "c")
+    fleet.leave("a")
+    fleet.settle()
+    generation_id, missed = fleet.core.generation_id, fleet.idle()
+    assert missed > 0
+
+    fleet.wait(DELAY_MS - 1_000)
+    assert fleet.core.generation_id == generation_id
+    fleet.wait(1_000)
+    fleet.settle()
+
+    assert fleet.idle() == 0
+    assert fleet.core.generation_id == generation_id + 1, "by a resync: no member loses anything"
+    assert sorted(fleet.tasks(name) for name in "bc") == [2, 2]
+
+
+def test_the_delay_counts_from_the_departure_whoever_else_comes_and_goes() -> None:
+    fleet = Fleet("a", "b", "c")
+    fleet.leave("a")
+    fleet.settle()
+    fleet.wait(DELAY_MS // 2)
+    fleet.start("d")
+    fleet.settle()
+    assert fleet.tasks("d") == 0, "no work moves while some waits"
+
+    fleet.wait(DELAY_MS // 2)
+    fleet.settle()
+
+    assert fleet.idle() == 0
+
+
+def test_all_that_left_are_waited_for_each_for_itself() -> None:
+    fleet = Fleet("a", "b", "c", "d")
+    before = dict(fleet.running)
+    for name in ("a", "b"):
+        fleet.leave(name)
+        fleet.settle()
+        fleet.wait(10_000)
+    assert set(fleet.told("c")["away"]) == {"http://a", "http://b"}
+
+    fleet.start("b")
+    fleet.settle()
+    assert fleet.running["b"] == before["b"]
+    fleet.wait(DELAY_MS)
+    fleet.settle()
+
+    assert fleet.idle() == 0
+
+
+def test_waiting_survives_the_owner_of_the_shard() -> None:
+    fleet = Fleet("a", "b", "c")
+    fleet.leave("a")
+    fleet.settle()
+    missed = fleet.idle()
+    generation_id = fleet.core.generation_id
+
+    fleet.core.restart()
+    fleet.assign()
+    assert fleet.core.generation_id == generation_id, "the new owner finds nothing to change"
+    fleet.wait(DELAY_MS - 10_000)
+    assert fleet.idle() == missed
+    fleet.wait(10_000)
+    fleet.settle()
+
+    assert fleet.idle() == 0
+
+
+def test_a_departure_that_the_owner_s_crash_hides_is_made_up_for_at_once() -> None:
+    """What it ran is not remembered: it is given to others without a delay, and runs nowhere twice."""
+    fleet = Fleet("a", "b", "c")
+    fleet.leave("a")
+
+    fleet.core.restart()
+    fleet.settle()
+
+    assert fleet.idle() == 0
+
+
+def test_a_connector_that_grows_is_a_resync() -> None:
+    fleet = Fleet("a", "b")
+    generation_id = fleet.core.generation_id
+    fleet.topics = {"orders": TopicFacts(6)}
+
+    fleet.assign()
+    fleet.settle()
+
+    assert fleet.core.generation_id == generation_id + 1
+    assert [fleet.tasks("a"), fleet.tasks("b")] == [3, 3]
+    assert fleet.core.last("assignment_synced").reason.endswith("by server:incremental: orders 4 → 6")
+
+
+def test_a_connector_that_is_gone_is_stopped() -> None:
+    fleet = Fleet("a", "b", topics={"orders": TopicFacts(4), "audit-1": TopicFacts(2)})
+    fleet.topics = {"orders": TopicFacts(4)}
+
+    fleet.assign()
+    assert fleet.core.group.rebalance_reason == "the topics changed: audit-1 2 → 0"
+    fleet.settle()
+
+    assert fleet.idle() == 0
+    assert all("audit-1" not in running for running in fleet.running.values())
+
+
+def test_heavy_tasks_count_for_what_they_weigh() -> None:
+    fleet = Fleet("a", "b", topics={"orders": TopicFacts(7, {"weights": "6,1,1,1,1,1,1"})})
+
+    assert sorted(fleet.tasks(name) for name in "ab") == [1, 6]
+
+
+def test_the_furthest_configuration_is_the_truth() -> None:
+    """A worker that has not read as far reads on before it begins."""
+    fleet = Fleet("a")
+    assert "config_offset" not in fleet.told("a")
+    fleet.config_offsets = {"a": 5, "b": 7}
+
+    fleet.start("b")
+    fleet.settle()
+
+    assert (fleet.told("a")["config_offset"], fleet.told("b")["config_offset"]) == (7, 7)
+
+
+def test_the_journal_says_what_waits_and_for_which_worker() -> None:
+    fleet = Fleet("a", "b")
+    missed = sum(map(len, fleet.running["b"].values()))
+
+    fleet.leave("b")
+    fleet.settle()
+
+    reason = fleet.core.last("assignment_synced").reason
+    assert reason.endswith(f"by server:incremental: {5 - missed} to run, {missed} wait for http://b")
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"topics": ["orders"]}, '"running" must say what the worker runs'),
+        ({"running": {}}, '"topics" or "topic_regex" must say which registered topics are the connectors'),
+        ({"running": {}, "topics": "orders"}, '"topics" must be a list of names'),
+        ({"running": {"orders": [-2]}, "topics": ["orders"]}, "the tasks of 'orders' must be a list of numbers"),
+        ({"running": {}, "topic_regex": "("}, "is no regular expression of RE2"),
+        ({"running": {}, "topics": [], "scheduled_rebalance_max_delay_ms": -1}, "must be a number from 0 to 86400000"),
+        ({"running": {}, "topics": ["t"], "version": 0}, "not a JSON object with a version"),
+    ],
+)
+def test_a_worker_that_cannot_be_assigned_is_rejected(said: dict[str, Any], why: str) -> None:
+    metadata = json.dumps({"version": 1, **said}).encode()
+
+    reply = an_empty_shard().ask(a_join(new="m", protocols=((NAME, metadata),), protocol_type="worker"))
+
+    assert reply.error is ErrorCode.INVALID_REQUEST
+    assert why in reply.detail
