@@ -36,7 +36,7 @@ class Line(asyncio.Protocol):
         self.closed.set()
 
     def _read_the_rest(self) -> None:
-        """An answer may have come to who still speaks: where asyncio cannot write, it does not read any more."""
+        """An answer may have reached a client that still sends: where asyncio cannot write, it stops reading too."""
         plug = self.transport.get_extra_info("socket")
         with socket.socket(fileno=os.dup(plug.fileno())) as same, contextlib.suppress(OSError):
             self.data_received(same.recv(10_000))

@@ -1,4 +1,4 @@
-"""The server under attack, seen from outside: what it answers, what it holds, and whether anybody else suffers."""
+"""The server under attack, seen from outside: its answers, its memory, and whether other callers suffer."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ class Target:
         await self.ask("POST", f"{group}/heartbeat", ids)
 
     async def ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
-        """The document of a 200. As any client, it tries again where that is what it is told.
+        """The document of a 200. As any client, it tries again where the answer asks for that.
 
-        Who has to serve thousands of calls on a busy machine may come too late to renew a lease, and takes it anew.
+        A replica that serves thousands of calls on a busy machine may renew a lease too late, and claims it anew.
         """
         async with asyncio.timeout(DEADLINE_S):
             while True:

@@ -19,7 +19,7 @@ FEW = pytest.param(40, id="40")
 MANY = pytest.param(400, id="400", marks=pytest.mark.slow)
 UNDER_WAY_MIB = 128
 MOST_MIB = UNDER_WAY_MIB + 150
-"""The rest is for what is read but not looked at yet, buffers of connections, and what the allocator keeps."""
+"""The rest is for bytes that are read but not parsed yet, buffers of connections, and the allocator's reserve."""
 BOMB_MIB = 64
 
 PATH = b"/v1/namespaces/default/groups/heavy/join"
@@ -56,7 +56,7 @@ async def test_bodies_that_are_too_large_are_refused_while_they_come(count: int,
                 line.say(chunk * 12)
             await all_answered(heavy, 120)
             statuses = Counter(line.status for line in heavy)
-            # 0: who has not stopped after a second is cut off, and then the answer is lost on its way.
+            # 0: a client that has not stopped after a second is cut off, and then the answer is lost on its way.
             assert set(statuses) <= {0, 413, 429}
             assert statuses[413]
 

@@ -61,7 +61,7 @@ async def test_connections_that_say_nothing_are_closed(target: Target) -> None:
 
 @pytest.mark.parametrize("count", [FEW, MANY])
 async def test_callers_that_vanish_while_they_wait_are_forgotten(count: int, target: Target) -> None:
-    """Theirs are resets: nobody says goodbye."""
+    """Theirs are resets: neither side closes in order."""
     async with target.unharmed(most_mib=20 + count / 20, what=f"{count} callers that vanish"):
         async with lines(target.port, count) as callers:
             for line in callers:
@@ -94,7 +94,7 @@ async def test_who_never_reads_is_cut_off(target: Target) -> None:
     async with target.unharmed(most_mib=60, what="50 clients that never read, to the end"):
         async with lines(target.port, 50) as deaf:
             ask_for_more_than_buffers_hold(deaf)
-            # A client that does not read does not see that it was cut off: the server's own sockets tell.
+            # A client that does not read does not see that it was cut off: the server's own sockets show it.
             await until(lambda: not target.holds(deaf), WRITE_LIMIT_S + SLACK_S)
 
 

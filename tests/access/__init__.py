@@ -1,1 +1,1 @@
-"""Who gets in."""
+"""Access: which callers a server admits, and for which operations."""

@@ -25,7 +25,7 @@ class Certificate:
 
 
 class Authority:
-    """Signs what it is asked to."""
+    """Signs each certificate that a test asks for."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
         self._folder = folder

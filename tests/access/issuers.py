@@ -1,4 +1,4 @@
-"""Issuers of tokens: one that signs, and an API server that reviews, both as real as their callers can tell."""
+"""Issuers of tokens: one that signs, and an API server that reviews, both as real as their callers can see."""
 
 from __future__ import annotations
 

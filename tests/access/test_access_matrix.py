@@ -1,4 +1,4 @@
-"""Every route and rpc × every kind of caller: who gets in. A route or rpc without its row fails."""
+"""Every route and rpc × every kind of caller: which are admitted. A route or rpc without its row fails."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _GROUP, _TOPIC = PREFIX + "/groups/{group_id}", PREFIX + "/topics/{topic}"
 PROTO = Path(__file__).parents[2] / "proto" / "rota" / "v1"
 MODULES = (coordinator_pb2, admin_pb2, access_pb2)
 OPEN = None
-"""Anybody may: it tells nothing of anybody's groups, and probes, browsers and checkers of tokens need it."""
+"""Any caller may: it shows nothing of any group, and probes, browsers and checkers of tokens need it."""
 
 WHOEVER = "whoever"
-"""Anybody may who shows nothing that proves nothing: the answer is about whom they are taken for."""
+"""Any caller may whose credentials are not invalid: the answer is about the caller's own identity."""
 
 OF_ROUTES: dict[tuple[str, str], str | None] = {
     ("POST", _GROUP + "/join"): Action.JOIN,
@@ -99,7 +99,7 @@ MEMBER, EVERYTHING, NOTHING = ROLES["member"], ROLES["admin"], frozenset[Action]
 
 @dataclass(frozen=True)
 class Caller:
-    """What a kind of caller may do in the namespace, and whether it has proven who it is, or tried to at all."""
+    """The rights of a kind of caller in the namespace, and whether it has proven its identity, or tried to at all."""
 
     may: frozenset[Action]
     is_proven: bool = True
@@ -143,7 +143,7 @@ CALLERS = {
 
 
 def headers_of(secrets: Secrets) -> dict[str, list[tuple[str, str]]]:
-    """How each kind of caller says who it is."""
+    """How each kind of caller shows its identity."""
     tokens = {
         "expired token": secrets.a_token("old", "admin", expires_at_ms=in_the_past_ms()),
         "revoked token": secrets.a_token("gone", "admin", revoked_at_ms=1),
@@ -326,7 +326,7 @@ async def over_grpc(channel: grpc.aio.Channel, rpc: str, headers: list[tuple[str
 
 
 async def _on_a_stream(channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...]) -> str:
-    """Anybody may open one; what is asked on it is looked at, each call and each group for itself."""
+    """Any caller may open one; each call on it, and each group of a call, is checked for itself."""
     client = SessionClient(channel, metadata)
     try:
         place: dict[str, Any] = {"namespace": NAMESPACE, "group_id": GROUP}

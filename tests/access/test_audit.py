@@ -1,4 +1,4 @@
-"""What administrators do stands in the journal with who did it and why, also where the owner is another replica."""
+"""Acts of administrators stand in the journal with subject and reason, also where another replica is the owner."""
 
 from __future__ import annotations
 

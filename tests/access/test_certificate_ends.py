@@ -111,7 +111,7 @@ async def test_doctor_warns_of_a_certificate_that_should_have_been_renewed(
 
 
 async def until_said(doctor: Shared, is_so: Callable[[Checked], bool]) -> Checked:
-    """What `rota doctor` says of certificates, once it is what is waited for."""
+    """The lines of `rota doctor` about certificates, once they are as expected."""
     async with asyncio.timeout(30):
         while True:
             for checked in await asyncio.to_thread(examined, doctor):

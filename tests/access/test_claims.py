@@ -1,4 +1,4 @@
-"""From what issuers say to who calls."""
+"""From an issuer's claims to the caller's identity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Callers are told apart: by the kind of each name in a certificate, by issuer, and by a pod's namespace."""
+"""Callers are kept apart: by the kind of each name in a certificate, by issuer, and by a pod's namespace."""
 
 from __future__ import annotations
 

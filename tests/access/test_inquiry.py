@@ -1,4 +1,4 @@
-"""What callers hear about themselves, over HTTP and gRPC alike: who they are, what they may do, which rule says so."""
+"""What callers learn about themselves, over HTTP and gRPC alike: identity, rights, and which rule says so."""
 
 from __future__ import annotations
 

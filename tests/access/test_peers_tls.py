@@ -1,4 +1,4 @@
-"""Mutual TLS between replicas: who has no certificate of their authority is nobody's peer."""
+"""Mutual TLS between replicas: a process without a certificate of their authority is rejected as a peer."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_plain_text_and_strangers_are_refused(tmp_path: Path, authority: A
     (tmp_path / "others").mkdir()
     others = Authority(tmp_path / "others", "others")
     stranger = others.issue("stranger")
-    # It trusts our authority, as anybody may who has its public half.
+    # It trusts our authority, as any process may that has its public half.
     posing = ServerTls(TlsFiles(stranger.cert, stranger.key, authority.file))
 
     async with a_peer(peer_tls(authority, authority.issue(PEER_NAME))) as peer:

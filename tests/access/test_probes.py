@@ -1,4 +1,4 @@
-"""A place for probes alone, for whoever cannot show what the API asks for; and what a server believes of a proxy."""
+"""A port for probes alone, for kubelets without credentials; and which headers of a proxy a server trusts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom proxies are believed to forward: the nearest address that is none of theirs, and nothing of strangers."""
+"""The client that a proxy forwards for: the nearest address that is no trusted proxy's."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class Beating:
         return self.meters.refusal_of(caller, m.DescribeGroup("n", "g"))
 
     def beat(self, *member_ids: str, error: ErrorCode = ErrorCode.NONE, caller: str = "c") -> str:
-        """Why heartbeats of these members are refused, whom the coordinator answers with `error`."""
+        """Why heartbeats of these members are rejected, where the coordinator answers them with `error`."""
         request: m.Heartbeat | m.HeartbeatMany = a_beat(*member_ids)
         reply: m.Reply = m.HeartbeatReply(error)
         if len(member_ids) > 1:

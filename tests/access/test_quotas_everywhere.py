@@ -71,7 +71,7 @@ def test_every_call_of_a_stream_is_among_them() -> None:
 
 
 def is_metered(operation: Any, scope: str) -> bool:
-    """All that are not open to everybody ask the caller's meter, and its namespace's those that are about one."""
+    """All operations that need rights ask the caller's meter, and its namespace's where they are about one."""
     if operation in CALLS:
         return True
     rows: dict[Any, Any] = {**OF_ROUTES, **OF_RPCS}

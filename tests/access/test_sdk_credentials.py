@@ -1,4 +1,4 @@
-"""The SDK proves who it is, on every transport, and says in its own terms when it is refused."""
+"""The SDK proves its identity, on every transport, and raises its own errors when it is rejected."""
 
 from __future__ import annotations
 
@@ -205,14 +205,14 @@ def renew(service: Service, folder: Path, uri: str) -> None:
 
 
 async def whoami(service: Service, context: ssl.SSLContext | bool) -> str:
-    """Whom the server sees in a connection of its own."""
+    """The identity that the server sees in a connection of its own."""
     async with httpx.AsyncClient(verify=context, trust_env=False) as http:
         document = (await http.get(f"{url_of(service, 'http', tls=True)}/v1/whoami")).raise_for_status().json()
     return str(document["subject"])
 
 
 async def list_until_refused(client: Client) -> None:
-    """What was allowed stays so for a moment."""
+    """A decision is kept for a moment."""
     async with asyncio.timeout(10):
         while True:
             await client.list_groups()

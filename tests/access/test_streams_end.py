@@ -1,4 +1,4 @@
-"""What is open when a proof runs out: streams are sent elsewhere in time, watches end, and nothing more is told."""
+"""Open work when a proof runs out: streams are sent elsewhere in time, watches end, and nothing more is pushed."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_a_watch_ends_when_a_rule_denies_it(service: Service) -> None:
 
     async def deny() -> None:
         service.secrets.write(more=NOBODY_LOOKS)
-        # What was allowed before is remembered for a moment.
+        # A decision is remembered for a moment.
         async with asyncio.timeout(20 * FRESH_S):
             while (await service.http.get(path_of("frozen"), headers=onlooker)).status_code != 403:
                 continue

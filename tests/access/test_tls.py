@@ -1,4 +1,4 @@
-"""TLS and mutual TLS on both ports: who is let in to speak at all, and what happens when the files change."""
+"""TLS and mutual TLS on both ports: which clients may connect at all, and the effect of changed files."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ BOTH_VERSIONS = pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.
 async def test_an_earlier_session_does_not_outlive_the_trust_in_its_certificate(
     tmp_path: Path, authority: Authority, server_certificate: Certificate, version: ssl.TLSVersion
 ) -> None:
-    """Who goes on with one shows no certificate again: the server remembers it."""
+    """A client that resumes a session shows no certificate again: the server remembers it."""
     (tmp_path / "next").mkdir()
     trusted = tmp_path / "trusted.pem"
     trusted.write_bytes(authority.file.read_bytes())

@@ -1,4 +1,4 @@
-"""API tokens: what they look like, what is kept of them, when they are refused."""
+"""API tokens: their form, the digests that are kept of them, when they are rejected."""
 
 from __future__ import annotations
 

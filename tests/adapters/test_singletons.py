@@ -20,11 +20,11 @@ pytestmark = pytest.mark.processes
 
 DEADLINE_S = 60.0
 SESSION_MS = 60_000
-"""Who stops hands over at once; who leads must not lose that because the machine is busy."""
+"""A stopped process hands over at once; a leader must not lose the lead because the machine is busy."""
 
 
 class Jobs:
-    """Who ran, one letter a run."""
+    """The processes that ran, one letter a run."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []

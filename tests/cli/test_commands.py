@@ -1,4 +1,4 @@
-"""What each command prints, where, and what it ends with."""
+"""The output of each command, its stream, and its exit code."""
 
 from __future__ import annotations
 

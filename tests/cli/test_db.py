@@ -1,4 +1,4 @@
-"""`rota db`: the schema of a store, and a journal that must tell how its rows came to be."""
+"""`rota db`: the schema of a store, and a journal that must explain each of its rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def copied(rota: Rota, tmp_path: Path) -> Path:
 
 
 def tamper(database: Path, statement: str) -> None:
-    """Change the store behind everybody's back."""
+    """Change the store without the server's knowledge."""
     with closing(sqlite3.connect(database)) as connection, connection:
         assert connection.execute(statement).rowcount > 0
 

@@ -73,7 +73,7 @@ def test_top_shows_groups_that_rebalance_first(rota: Rota) -> None:
 
 
 MISCHIEF = "a\nbc \x1b]0;mine\x07 [/red]"
-"""A line of its own, the title of the window, and a tag of who draws the table of `rota top`."""
+"""A line of its own, the title of the window, and a tag that `rota top` draws with its table."""
 
 
 def test_no_reason_of_a_member_gets_out_of_its_line(rota: Rota) -> None:

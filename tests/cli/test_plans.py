@@ -1,4 +1,4 @@
-"""`rota groups plan` over a real server: what it prints, and how it refuses a hypothesis."""
+"""`rota groups plan` over a real server: its output, and how it rejects a hypothesis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's program on the sync SDK. It is run, and type-checked: what is ignored here must be an error to mypy."""
+"""A user's program on the sync SDK. It is run, and type-checked: each `type: ignore` must be an error to mypy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics, members and faults in any order: soon after the last of them every partition has one holder that was told."""
+"""Topics, members and faults in any order: soon after the last, each partition has one holder that was notified."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Running:
         await self.task
 
     async def die(self) -> None:
-        """As by `kill -9`: the coordinator hears no more of it."""
+        """As by `kill -9`: the coordinator receives no more from it."""
         self.cable.pull()
         self.task.cancel()
         await asyncio.wait((self.task,))

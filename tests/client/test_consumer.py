@@ -31,7 +31,7 @@ TICK_S = 0.01
 
 
 class Diary:
-    """What callbacks were told, and which partitions were worked on without a gap."""
+    """The arguments of callbacks, and which partitions were worked on without a gap."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Partitions]] = []

@@ -32,7 +32,7 @@ class Candidate:
         return self.client.leader(NAME, session_timeout_ms=SESSION_MS, group_instance_id=group_instance_id)
 
     async def write(self, term: Term) -> None:
-        """Leads until somebody ends it."""
+        """Leads until the test ends it."""
         self.note("begins", term.token)
         try:
             await asyncio.Event().wait()
@@ -191,7 +191,7 @@ async def test_resigning_ends_the_body_first_and_the_next_candidate_leads_at_onc
 @in_virtual_time
 @pytest.mark.parametrize("for_good", [True, False])
 async def test_leadership_that_comes_while_it_is_given_up_is_not_taken_up(for_good: bool) -> None:
-    """As where the group is about to agree on its next generation: nobody would end the term that it begins."""
+    """As where the group is about to agree on its next generation: nothing would end the term that it begins."""
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         first, second = Candidate(coordinator, "first"), Candidate(coordinator, "second")
         block = await stack.enter_async_context(AsyncExitStack())
@@ -230,7 +230,7 @@ async def test_leaving_the_block_hands_over_at_once() -> None:
 
 @in_virtual_time
 async def test_a_static_leader_that_returns_gets_a_token_of_its_own() -> None:
-    """Else what it writes could not be told from what its former self still writes."""
+    """Otherwise its writes could not be distinguished from those that its former self still makes."""
     async with a_coordinator() as coordinator:
         async with Candidate(coordinator, "a").election("pod-0") as election:
             former = (await anext(election.terms())).token

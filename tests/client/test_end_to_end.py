@@ -44,7 +44,7 @@ class Wire(httpx.AsyncHTTPTransport):
             await asyncio.wait((call, cut))
 
     def cut(self) -> None:
-        """Everything under way breaks off, and the server hears nothing more of the membership."""
+        """All calls under way break off, and the server receives nothing more from the member."""
         self._is_cut.set()
 
 

@@ -255,7 +255,7 @@ async def test_an_exception_of_one_commit_s_function_hides_no_other_outcome() ->
 
 
 def test_a_body_in_a_thread_is_waited_for_however_often_it_is_cancelled() -> None:
-    """By the sync twin: what runs in a thread ends when it looks at what it holds, and not before."""
+    """By the sync SDK: work in a thread ends when it checks its assignment, and not before."""
 
     async def main() -> list[str]:
         notes: list[str] = []

@@ -1,4 +1,4 @@
-"""What goes wrong between a member and its coordinator, and who learns of it when: answers lost, loops blocked."""
+"""Faults between a member and its coordinator, and when each side notices: answers lost, loops blocked."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def test_a_lost_answer_to_a_leave_is_no_reason_to_wait_for_long() -> None:
 
 
 async def block(term: Term, seconds: float) -> None:
-    """What nobody should do on an event loop."""
+    """A callback that blocks the event loop, which no program should do."""
     async with term:
         time.sleep(seconds)  # noqa: ASYNC251
         assert not term.is_valid

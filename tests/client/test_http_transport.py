@@ -152,7 +152,7 @@ class Replicas:
         self.down: set[int] = set()
         self.calls: list[int] = []
         self.searched: list[int] = []
-        """Who was asked who the owner is."""
+        """The servers that were asked for the owner."""
         self.addresses = [f"http://replica-{index}" for index in range(count)]
 
     def transport(self, *listed: int, direct: bool = False) -> HttpTransport:
@@ -176,7 +176,7 @@ class Replicas:
         return {**owner, "epoch": self.epoch, "lease_left_ms": 5_000, "told_by": f"replica-{index}"}
 
     async def asked(self, transport: HttpTransport) -> int:
-        """Who was asked last, when all that is learnt of it has been learnt."""
+        """The server that was asked last, when all that can be learnt of it has been learnt."""
         await transport.send(BEAT, timeout_ms=1_000)
         await settle()
         return self.calls[-1]
@@ -269,7 +269,7 @@ async def test_who_may_join_but_not_ask_who_the_owner_is_does_not_ask_all_the_ti
 
 
 async def test_silence_ends_with_the_timeout() -> None:
-    """A socket whose connections nobody ever accepts."""
+    """A socket whose connections no process ever accepts."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         transport = HttpTransport([f"http://127.0.0.1:{silent.getsockname()[1]}"])
         with pytest.raises(CoordinatorUnreachable, match="within 50 ms"):

@@ -1,4 +1,4 @@
-"""A member against the real coordinator, in virtual time: what it holds, when it lets go, and how it ends."""
+"""A member against the real coordinator, in virtual time: its assignment, when it lets go, and how it ends."""
 
 from __future__ import annotations
 

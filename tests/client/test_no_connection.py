@@ -1,4 +1,4 @@
-"""Calls that get no answer, over each transport: the cause is told, and what fails is `CoordinatorUnreachable`."""
+"""Calls without an answer, over each transport: the cause is logged, and `CoordinatorUnreachable` is raised."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ WORK = {"work": 4}
 
 
 class ByCache(PartitionStrategy):
-    """A member says how many partitions it has cached; the one with the most gets all, and is told of the others."""
+    """A member reports how many partitions it has cached; the one with the most gets all, and reads the others'."""
 
     name = "by-cache"
 

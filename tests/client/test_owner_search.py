@@ -11,7 +11,7 @@ GROUP = ("default", "g")
 
 
 class Network:
-    """By URL, who answers there and what is told of the owner, `o`."""
+    """By URL, the replica that answers there and the owner that it names, `o`."""
 
     def __init__(self) -> None:
         self.advertised = ""

@@ -1,4 +1,4 @@
-"""Over gRPC, too, members speak to the replica that owns their group, and moves of it rebalance nobody."""
+"""Over gRPC, too, members speak to the replica that owns their group, and its moves cause no rebalance."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Fleet:
 
     @asynccontextmanager
     async def replica(self, name: str, *, forward: bool = True) -> AsyncIterator[Served]:
-        """Stops in order: who is on its streams is sent elsewhere, and its shards are handed over."""
+        """Stops in order: clients on its streams are sent elsewhere, and its shards are handed over."""
         async with a_replica(self.tables, name, forward=forward) as running:
             metrics = Metrics()
             server = GrpcServer(running.routed, NOW, metrics=metrics)

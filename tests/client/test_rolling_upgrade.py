@@ -71,7 +71,7 @@ class Process:
         await self.task
 
     async def die(self) -> None:
-        """As by `kill -9`: the coordinator hears no more of it."""
+        """As by `kill -9`: the coordinator receives no more from it."""
         self.cable.pull()
         self.task.cancel()
         await asyncio.wait((self.task,))

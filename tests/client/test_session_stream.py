@@ -1,4 +1,4 @@
-"""A session stream of the SDK, with a server that shows what it was sent."""
+"""A session stream of the SDK, with a server that shows the messages that it received."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A leader that is stopped (SIGSTOP) past its session and goes on: nobody is harmed, and it learns of it at once."""
+"""A leader that is stopped (SIGSTOP) past its session and goes on: it writes nothing more, and notices at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What type checkers know of the sync SDK is what it does."""
+"""Type checkers see the sync SDK as it behaves."""
 
 from __future__ import annotations
 

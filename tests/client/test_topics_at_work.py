@@ -1,4 +1,4 @@
-"""What the registry says of topics, and who works on what: over real sockets, HTTP and gRPC, led by members or not."""
+"""Registered topics, and which member works on which: over real sockets, HTTP and gRPC, led by members or not."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.http.serving import serving
 
 SESSION_MS = 90_000
 DEADLINE_S = 20.0
-"""Shorter than the interval of heartbeats: members must be told, not find out."""
+"""Shorter than the interval of heartbeats: members must be notified, not find out."""
 LED_BY_MEMBERS, LED_BY_THE_SERVER = "", "server:"
 
 
 @pytest.fixture
 async def coordinator(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LocalCoordinator]:
-    # Told, or never.
+    # Notified, or never.
     monkeypatch.setattr(assigning, "REFRESH_MS", 3_600_000)
     clock = SystemClock()
     store = MemoryStore(clock.monotonic_ms)

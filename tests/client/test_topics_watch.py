@@ -1,4 +1,4 @@
-"""The member that leads is told of changed topics on one parked call; without it, all look now and then."""
+"""The leading member is notified of changed topics on one parked call; without it, all refresh now and then."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOKS_AT_REST = (REST_S / 3.75 - 1, REST_S / 2.25 + 1)
 
 
 class Line(Cable):
-    """A cable whose watches of topics may be answered by somebody else."""
+    """A cable whose watches of topics may be answered by the test."""
 
     def __init__(self, coordinator: LocalCoordinator) -> None:
         super().__init__(coordinator)

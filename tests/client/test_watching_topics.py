@@ -1,4 +1,4 @@
-"""`client.watch_topic` tells what a topic is, each time that it is another."""
+"""`client.watch_topic` yields a topic each time that it has changed."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def _balanced(outcome: Outcome) -> bool:
 
 
 def _two_phase(outcome: Outcome) -> bool:
-    """Nobody is given what another member that owned it in the input is losing."""
+    """No member is given a partition that another member, its owner in the input, is losing."""
     owned = {member.member_id: frozenset(member.owned_partitions) for member in outcome.before}
     claimants: dict[TopicPartition, list[str]] = {}
     for member_id, partitions in owned.items():

@@ -154,7 +154,7 @@ class ClassicRunner:
         self._event(self.step, "sweep", {"error": "NONE", "tombstones": gone})
 
     def _do_load(self, _a: dict[str, Any]) -> None:
-        """The coordinator restarts: it knows what is durable, and whoever was parked hears nothing."""
+        """The coordinator restarts: it knows durable facts only, and parked callers receive no answer."""
         self.calls.clear()
         self.timers.clear()
         self.shard, result = Shard.load(self.shard.image(), self.limits, self.now_ms)

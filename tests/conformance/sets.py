@@ -1,4 +1,4 @@
-"""Which sets are played: every file of a folder, told apart by what it holds, and small ones of our own."""
+"""Which sets are played: every file of a folder, distinguished by its content, and small ones of our own."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def _converge(
     members: Sequence[MemberSubscription],
     racks: PartitionRacks | None,
 ) -> list[Outcome]:
-    """The rounds until the members are told what they were told before; a single one if not cooperative."""
+    """The rounds until the members receive what they received before; a single one if not cooperative."""
     steps = [Outcome(counts, members, assign(name, counts, members, racks))]
     generation = max((member.generation or 0 for member in members), default=0)
     while name == "cooperative-sticky":

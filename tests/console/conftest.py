@@ -41,7 +41,7 @@ class Site:
         return answered
 
     async def join(self, group_id: str, member_id: str = "", client_id: str = "worker", **more: Any) -> dict[str, Any]:
-        """A newcomer with its id, or a member again; answered once the join phase is over, unless told otherwise."""
+        """A newcomer with its id, or a member again; answered once the join phase is over, unless a wait is given."""
         body = {"protocol_type": "consumer", "protocols": [{"name": "range"}], "session_timeout_ms": 10_000}
         body |= {"client_id": client_id, "wait_ms": 10_000, **more}
         joined = await self.ask(group_id, "join", **body, member_id=member_id)

@@ -1,4 +1,4 @@
-"""A server that asks who calls, with tokens in its store and quotas: for its pages in a browser."""
+"""A server with access rules, tokens in its store and quotas: for its pages in a browser."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Keeper:
 
 
 def keeper_in(folder: Path) -> Iterator[Keeper]:
-    """A keeper's server for as long as somebody looks at it."""
+    """A keeper's server for the length of the block."""
     processes = Processes(folder)
     try:
         yield Keeper(processes, folder)

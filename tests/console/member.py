@@ -12,7 +12,7 @@ TOPICS = {"documents": 12, "invoices": 6}
 
 
 async def take_part(url: str, group_id: str, name: str, session_ms: int) -> None:
-    """Be a worker of the group, or for a group that is called `…-writer` a candidate, until somebody ends it."""
+    """Be a worker of the group, or for a group that is called `…-writer` a candidate, until the process ends."""
     async with rota.connect(url, client_id=name) as client:
         if group_id.endswith("-writer"):
             async with client.leader(group_id, session_timeout_ms=session_ms) as election:

@@ -1,4 +1,4 @@
-"""A small fleet that shows every page: workers, candidates, a group that waits for somebody, and empty ones."""
+"""A small fleet that shows every page: workers, candidates, a group that waits for a member, and empty ones."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _joined(http: httpx.Client, name: str, **more: object) -> str:
 
 
 def scene_in(folder: Path) -> Iterator[Scene]:
-    """A scene for as long as somebody looks at it."""
+    """A scene for the length of the block."""
     processes = Processes(folder)
     try:
         yield Scene(processes, folder)

@@ -45,7 +45,7 @@ OF_THE_KEEPER = (
 
 
 async def take(url: str, shots: Sequence[Shot], folder: Path, token: str = "") -> None:
-    """Take these pictures of a server, as who has the token sees it."""
+    """Take these pictures of a server, as the holder of the token sees it."""
     headers = {"authorization": f"Bearer {token}"} if token else {}
     async with open_browser() as browser:
         for shot in shots:
@@ -70,7 +70,7 @@ async def _show(page: Page, url: str, until: str) -> None:
 
 
 def main(folder: Path) -> None:
-    """A fleet in which somebody has just gone, so that there is something to see; and a server that has tokens."""
+    """A fleet that a member has just left, so that there is something to see; and a server that has tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="rota-console-") as directory:
         for scene in scene_in(Path(directory)):

@@ -188,7 +188,7 @@ async def sessions(page: Page) -> list[float | str]:
     return shown
 
 
-# --- for everybody ------------------------------------------------------------------------------------
+# --- for every user -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

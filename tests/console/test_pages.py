@@ -38,7 +38,7 @@ async def test_the_overview_counts_groups_and_names_those_to_look_at(site: Site)
 
 
 async def test_figures_of_several_namespaces_lead_to_the_groups_that_they_count(site: Site) -> None:
-    """A list is of one namespace, so the figures of all lead to what tells them apart."""
+    """A list is of one namespace, so the figures of all link to the list that separates them."""
     await site.stable("indexers")
     await Site(site.http, f"{site.namespace}-b").stable("indexers")
 
@@ -399,6 +399,6 @@ async def test_a_form_without_end_is_refused(site: Site) -> None:
 
 
 async def _leader(site: Site, group_id: str) -> str:
-    """The id of who leads."""
+    """The leader's id."""
     found = (await site.http.get(f"/v1/namespaces/{site.namespace}/groups/{group_id}")).json()
     return str(found["leader_id"])

@@ -34,7 +34,7 @@ async def a_replica(dsn: str, name: str) -> AsyncIterator[tuple[Services, Site]]
 
 
 async def until_shared(*replicas: Services) -> None:
-    """Return once each holds what is due to it, each is due something, and each knows who holds the rest."""
+    """Return once each holds its share, each has one, and each knows the owners of the rest."""
     async with asyncio.timeout(_DEADLINE_S):
         while True:
             held = [len(replica.coordinator.owners()) for replica in replicas]

@@ -1,4 +1,4 @@
-"""The console behind a guard: every page and action × who looks, and how a browser says who that is."""
+"""The console behind a guard: every page and action × every kind of user, and how a browser shows its identity."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Backing(Protocol):
 
 
 class MemoryBacking:
-    """Its clock stands still until it is told to move."""
+    """Its clock stands still until the test moves it."""
 
     lease_ms = 10_000
 

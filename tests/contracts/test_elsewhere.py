@@ -1,4 +1,4 @@
-"""A replica that does not own a group says who does: when it is asked for that, and where it forwards nothing."""
+"""A replica that does not own a group names the owner: when it is asked for it, and where it forwards nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several members' heartbeats in one message: over every door each of them is told the same."""
+"""Several members' heartbeats in one message: on every transport each of them gets the same answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def a_member(url: str) -> str:
 
 
 async def told(door: str, beats: list[tuple[str, int, str | None]]) -> list[tuple[str, int, str]]:
-    """What each is told: its error, the group's generation and state. The member is called `me`."""
+    """The answer to each: its error, the group's generation and state. The member is called `me`."""
     async with a_door(door) as url:
         me = await a_member(url)
         named: list[dict[str, Any]] = [

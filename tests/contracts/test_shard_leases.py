@@ -1,4 +1,4 @@
-"""The contract of `ShardStore`: who holds a shard, for how long, and as of which epoch."""
+"""The contract of `ShardStore`: the owner of a shard, for how long, and as of which epoch."""
 
 from __future__ import annotations
 

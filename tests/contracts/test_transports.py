@@ -117,7 +117,7 @@ async def a_rebalance_reaches_a_heartbeat_that_waits(say: Say) -> None:
     first = await joined(say, a_join("i1"))
     await say(SyncGroup(*G, first.member_id, 1, assignments=((first.member_id, b"all"),)))
     waiting = asyncio.ensure_future(say(Heartbeat(*G, first.member_id, 1, wait_ms=20_000)))
-    await asyncio.sleep(0.1)  # it waits by now, or is told at once: the answer is the same
+    await asyncio.sleep(0.1)  # it waits by now, or is answered at once: the answer is the same
     await say(a_join("i2", wait_ms=0))
     async with asyncio.timeout(15):
         await waiting
@@ -229,7 +229,7 @@ async def a_topic_is_watched(say: Say) -> None:
     assert isinstance(known, TopicReply)
     await say(GetTopic("default", "t", known.version, wait_ms=10))
     waiting = asyncio.ensure_future(say(GetTopic("default", "t", known.version, wait_ms=20_000)))
-    await asyncio.sleep(0.1)  # it waits by now, or is told at once: the answer is the same
+    await asyncio.sleep(0.1)  # it waits by now, or is answered at once: the answer is the same
     await say(PutTopic("default", "t", 4, (("weights", "1,2,3,4"),)))
     async with asyncio.timeout(15):
         await waiting

@@ -76,7 +76,7 @@ def find(manifests: list[Manifest], kind: str, name: str | None = None) -> Manif
 
 
 def is_of_chart(manifest: Manifest) -> bool:
-    """Whether the chart's templates made it, not somebody's `extraObjects`."""
+    """Whether the chart's templates made it, not a user's `extraObjects`."""
     return "helm.sh/chart" in manifest["metadata"].get("labels", {})
 
 

@@ -27,7 +27,7 @@ class Kind:
 
 
 def _nginx(configuration: Path, folder: Path) -> list[str | Path]:
-    # Its workers would otherwise be somebody who may not enter the folder of a test.
+    # Its workers would otherwise run as a user that may not enter the folder of a test.
     as_us = "user root; " if os.geteuid() == 0 else ""
     return ["-e", "stderr", "-p", folder, "-c", configuration, "-g", f"daemon off; {as_us}"]
 

@@ -28,7 +28,7 @@ ALERT_TESTS = sorted((Path(__file__).parent / "alerts").glob("*.yaml"))
 HOW_TO = REPOSITORY / "docs" / "how-to" / "observe.md"
 MEMBER_ALERTS = Path(__file__).parent / "member_alerts.yaml"
 OF_PROMETHEUS = {"namespace", "job", "instance", "le"}
-"""Labels that whoever scrapes adds, and that of a histogram's buckets."""
+"""Labels that the scraper adds, and that of a histogram's buckets."""
 
 _METRIC = re.compile(r"\b(?:rota|process)_[a-z_]+\b(?=[{\[)\s]|$)(?:\{([^}]*)\})?")
 

@@ -1,4 +1,4 @@
-"""Who may call: what the chart tells the servers of rules, tokens and certificates, and that it works."""
+"""Access: the rules, tokens and certificates that the chart gives to the servers, and that they work."""
 
 from __future__ import annotations
 

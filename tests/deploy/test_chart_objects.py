@@ -230,7 +230,7 @@ def test_a_job_of_the_next_release_of_the_chart_is_another_job(tmp_path: Path) -
 
 
 def test_who_wants_all_servers_replaced_at_once_says_no_more_than_that() -> None:
-    """Kubernetes takes no rollingUpdate beside it, and Helm keeps the chart's own unless it is told otherwise."""
+    """Kubernetes takes no rollingUpdate beside it, and Helm keeps the chart's own unless the values replace it."""
     deployment = find(render(MINIMAL, values={"strategy": {"type": "Recreate"}}), "Deployment")
 
     assert deployment["spec"]["strategy"] == {"type": "Recreate"}

@@ -1,4 +1,4 @@
-"""The library chart: somebody's chart depends on it, and the sidecar that it renders leads, tells and gives way."""
+"""The library chart: a user's chart depends on it, and the sidecar that it renders leads, notifies and gives way."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ WORKS = {
 
 @pytest.fixture(scope="module")
 def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Somebody's chart, with the library as its dependency, taken in by Helm itself."""
+    """A user's chart, with the library as its dependency, taken in by Helm itself."""
     copy = tmp_path_factory.mktemp("repository")
     shutil.copytree(SIDECAR, copy / "helm" / "rota-sidecar")
     app = copy / "tests" / "deploy" / "charts" / "app"

@@ -39,7 +39,7 @@ class Walk:
         self._newcomer = Newcomer(folder / "installed", ("server", "cli"))
         self._environment = {"PATH": path, "ROTA_HTTP": self._address, "ROTA_URL": f"http://{self._address}"}
         self._environment |= self._newcomer.environment
-        # What the make that runs the tests was told is not for the newcomer's.
+        # The arguments of the make that runs the tests are not for the newcomer's.
         self._environment |= {"MAKEFLAGS": "", "ARGS": ""}
         self._at_first = {"ROTA_STORE": f"sqlite:///{folder / 'rota.db'}"}
         self._server: Process | None = None

@@ -1,4 +1,4 @@
-"""The site builds without a warning, links to nothing that is not there, and knows nothing of who built it."""
+"""The site builds without a warning, has no dead links, and names nothing of the machine that built it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The object store proxy lets the leader write, and nobody who was the leader before."""
+"""The object store proxy lets the leader write, and no former leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that tell what happens to them, in a group of the test's own."""
+"""Commands that write down their starts and ends, in a group of the test's own."""
 
 from __future__ import annotations
 

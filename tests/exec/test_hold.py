@@ -21,7 +21,7 @@ def holder(wrappers: Wrappers, script: str = HOLDS, permits: int = 1) -> Process
 
 
 def permit_of(process: Process) -> tuple[int, int]:
-    """The number and the token that the command was told."""
+    """The number and the token that the command received."""
     told = json.loads(process.wait_for_line(r"^\{.*\}$")[0])
     return int(told["ROTA_PERMIT"]), int(told["ROTA_FENCING_TOKEN"])
 

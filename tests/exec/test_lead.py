@@ -40,7 +40,7 @@ while True:
     time.sleep(0.05)
 """
 
-# Ends at USR1. Its grandchild, which has left the session and the process group, does not hear that.
+# Ends at USR1. Its grandchild, which has left the session and the process group, does not receive that.
 LEAVES_A_GRANDCHILD = """
 import os, signal, time
 signal.signal(signal.SIGUSR1, lambda *_: os._exit(5))
@@ -166,7 +166,7 @@ def test_candidates_wait_and_the_next_leads_as_soon_as_the_command_has_ended(wra
 
 
 def test_what_the_command_leaves_behind_may_finish_within_the_grace(wrappers: Wrappers) -> None:
-    """It hears TERM and says so, which it would not come to if it was killed at once."""
+    """It receives TERM and prints that, which it could not if it was killed at once."""
     heeds = "lambda *_: (print('finished', flush=True), os._exit(0))"
     lead = wrappers.lead_python(LEAVES_A_GRANDCHILD.format(at_term=heeds), "--grace-ms", str(SESSION_MS // 4))
     pid_of("grandchild", lead)

@@ -1,4 +1,4 @@
-"""When a command is told to stop, and when it is killed."""
+"""When a command gets TERM, and when it is killed."""
 
 from __future__ import annotations
 

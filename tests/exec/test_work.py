@@ -1,4 +1,4 @@
-"""`rota work`: a command runs on a share of the work, anew on each share; nobody else is given what it still has."""
+"""`rota work`: a command runs on a share of the work, anew on each share; no other member gets what it still has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.processes import Process
 
 pytestmark = pytest.mark.processes
 
-# Tells when it starts and stops, and takes its time to stop. Appends, so that several tell in one order.
+# Writes when it starts and stops, and takes its time to stop. Appends, so that the lines of several are in one order.
 WORKER = """
 import os, signal, sys, time
 def tell(what):

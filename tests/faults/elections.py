@@ -29,7 +29,7 @@ class Grant(NamedTuple):
 
 @dataclass(slots=True)
 class Resource:
-    """A user's own data, which takes no token that is older than one that it has seen, and who wrote with each."""
+    """A user's own data, which rejects tokens older than the highest that it has seen, and the writers of each."""
 
     highest: int = 0
     writes: int = 0
@@ -121,5 +121,5 @@ class Elections:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():  # noqa: ASYNC110 - no event tells it
+        while not condition():  # noqa: ASYNC110 - no event shows it
             await asyncio.sleep(0.01)

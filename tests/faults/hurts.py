@@ -34,7 +34,7 @@ def _cut_all_from_each_other(network: Network) -> None:
 
 
 def slow_down(network: ProxiedNetwork) -> None:
-    """Postgres for everybody, and two of the replicas to each other."""
+    """Postgres for all replicas, and two of the replicas to each other."""
     for name in NAMES:
         network.delay(name, POSTGRES, 0.02)
     network.delay("r1", "r2", 0.1)
@@ -115,7 +115,7 @@ async def paused(cluster: Cluster, chance: random.Random) -> AsyncIterator[None]
 
 @asynccontextmanager
 async def postgres_crashed(cluster: Cluster, _: random.Random) -> AsyncIterator[None]:
-    """Back at once: while it is away, nobody can be told anything."""
+    """Back at once: while it is away, no replica can be notified of anything."""
     await asyncio.to_thread(cluster.postgres.stop, StopMode.IMMEDIATE)
     await asyncio.to_thread(cluster.postgres.start)
     yield

@@ -120,7 +120,7 @@ class Worker:
         self._chance = chance
         self._name = f"{group_id}-{number}"
         self._lives = 0
-        # Who has an instance id comes back as the same; that is tried by killing servers one by one.
+        # A member with an instance id comes back as the same; that is tried by killing servers one by one.
         self._instance_id = self._name if number == 0 else None
         self._member: Member[bytes] | None = None
         self._held: Hold | None = None
@@ -145,7 +145,7 @@ class Worker:
     async def _live(self, client_id: str) -> None:
         """Join, work, and go in order or without a word."""
         stay_s = self._stays_s()
-        # Who stays to the end of the load must not have the others rebalance by its going.
+        # A member that stays to the end of the load must not make the others rebalance when it goes.
         goes_silently = stay_s is None or self._chance.random() < 0.3
         urls = self._chance.sample(self._load.urls, len(self._load.urls))
         transport = RecordingTransport(HttpTransport(urls), client_id, self._record)
@@ -205,7 +205,7 @@ class Worker:
             self._close_hold(self._record.clock.now_ms())
 
     async def _commit_on(self, member: Member[bytes], transport: RecordingTransport, assigned: Assigned[bytes]) -> None:
-        """Fetch what was reached, and go on from there. A commit that nobody answers is made again."""
+        """Fetch the committed offset, and go on from there. A commit without an answer is made again."""
         partitions = _partitions(assigned.share)
         positions = await self._positions(transport, partitions)
         while partitions:

@@ -1,4 +1,4 @@
-"""Everything that clients of a cluster were told, as the simulator's checkers read it."""
+"""All answers that clients of a cluster received, as the simulator's checkers read them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Record:
             self.acked[kind] += 1
 
     def marked(self, client: str, request: Request) -> Request:
-        """Give each attempt to commit a mark of its own, so that the journal tells which of them landed."""
+        """Give each attempt to commit a mark of its own, so that the journal shows which of them landed."""
         if not isinstance(request, CommitOffsets):
             return request
         (item,) = request.offsets

@@ -58,7 +58,7 @@ async def test_an_owner_cut_from_postgres_beyond_its_lease_writes_nothing_and_cl
         await load.until_facts(FACTS)
 
     assert all(taken[shard_id] > before[shard_id] for shard_id in owned)
-    # An answer of the new owner, through the old one, is good; of its own it has only that it cannot tell.
+    # An answer of the new owner, through the old one, is good; of its own it has only that it does not know.
     for shard_id, epoch in answers:
         assert epoch == 0 or epoch >= taken[shard_id], f"shard {shard_id}: answered as of epoch {epoch}"
     (await judge(load, cluster)).assert_clean()
@@ -76,7 +76,7 @@ async def test_nobody_is_evicted_and_nothing_lost_when_a_link_loses_all_packets(
         quiet_since_ms = load.record.clock.now_ms()
         hit = await outlive(PACKETS[hurt], network, cluster, load)
 
-    # A replica that happens to own none of the groups has nothing to tell Redis.
+    # A replica that happens to own none of the groups has nothing to publish in Redis.
     assert hit > 0 or hurt == "one from Redis"
     verdict = await judge(load, cluster, quiet_since_ms=quiet_since_ms)
     verdict.assert_clean()
@@ -102,7 +102,7 @@ async def test_nobody_is_evicted_and_nothing_lost_when_some_packets_are(
 async def outlive(
     hurt: Callable[[NamespacedNetwork], None], network: NamespacedNetwork, cluster: Cluster, load: Load
 ) -> int:
-    """Hurt the network for so long that who is not heard would be gone, and heal it; how many packets that hit."""
+    """Cut the network so long that a member without heartbeats would expire, and heal it; how many packets that hit."""
     hurt(network)
     await asyncio.sleep(1.2 * load.crowd.session_ms / 1_000)
     await load.until_facts(FACTS)

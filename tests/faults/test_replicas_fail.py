@@ -1,4 +1,4 @@
-"""Replicas are killed and paused under load: nothing acknowledged is lost, nobody who is there is evicted."""
+"""Replicas are killed and paused under load: nothing acknowledged is lost, no live member is expired."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_an_owner_that_was_paused_beyond_its_lease_writes_nothing_and_clai
         await load.until_facts(FACTS)
 
     assert all(taken[shard_id] > before[shard_id] for shard_id in owned)
-    # An answer of the new owner, through the old one, is good; of its own it has only that it cannot tell.
+    # An answer of the new owner, through the old one, is good; of its own it has only that it does not know.
     for shard_id, epoch in answers:
         assert epoch == 0 or epoch >= taken[shard_id], f"shard {shard_id}: answered as of epoch {epoch}"
     (await judge(load, cluster)).assert_clean()

@@ -1,4 +1,4 @@
-"""All replicas are restarted, one after the other, as a deployment does it: members are told of nothing."""
+"""All replicas are restarted, one after the other, as a deployment does it: members are notified of nothing."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def a_member(client: Client, group_id: str) -> Member[bytes]:
         protocols={"even": b""},
         assign=spread,
         session_timeout_ms=SESSION_MS,
-        # Who stays to the end must not have the others rebalance by its going.
+        # A member that stays to the end must not make the others rebalance when it goes.
         leave_on_close=False,
     )
 
@@ -140,7 +140,7 @@ def progress(workers: list[Worker]) -> Callable[[], bool]:
 async def until(condition: Callable[[], bool], what: str) -> None:
     try:
         async with asyncio.timeout(DEADLINE_S):
-            while not condition():  # noqa: ASYNC110 - nobody's event
+            while not condition():  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.02)
     except TimeoutError:
         raise AssertionError(f"not within {DEADLINE_S:g} s: {what}") from None

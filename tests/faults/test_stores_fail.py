@@ -1,4 +1,4 @@
-"""Postgres crashes and comes back; Redis forgets everything, starts empty, stays away: nobody is evicted."""
+"""Postgres crashes and comes back; Redis loses its data, starts empty, stays away: no live member is expired."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_nobody_is_evicted_when_redis_fails_and_then_a_replica(
         await asyncio.to_thread(hurt, cluster)
         cluster.replicas["r2"].kill9()
         await cluster.until_moved("r2")
-        # So long that who is not heard would be gone.
+        # So long that a member whose heartbeats are lost would expire.
         await asyncio.sleep(1.2 * PATIENT.session_ms / 1_000)
         await load.until_facts(FACTS)
 

@@ -31,7 +31,7 @@ FAULTS_OF_A_CLUSTER = 8
 FACTS = 60
 CHURN_S = 8.0
 LONGEST_S = 1.2 * SESSION_MS / 1_000
-"""So long that who is not heard would be gone."""
+"""So long that a member whose heartbeats are lost would expire."""
 
 
 async def test_nothing_is_lost_and_nobody_evicted_whatever_happens_to_a_cluster(

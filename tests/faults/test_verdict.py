@@ -1,4 +1,4 @@
-"""The verdict on a cluster can be guilty: what is lost, repeated or taken from somebody alive is seen."""
+"""The verdict on a cluster can be guilty: facts that are lost, repeated, or taken from a live member are found."""
 
 from __future__ import annotations
 

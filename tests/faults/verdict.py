@@ -1,4 +1,4 @@
-"""Was anything lost, repeated, or taken from who was there? The history of a load against the journal in Postgres."""
+"""Was anything lost, repeated, or taken from a live member? The history of a load against the journal in Postgres."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Verdict:
     unanswered: int = 0
     generations: int = 0
     gave_up: int = 0
-    """Shares that members gave up by their own deadline, for they reached nobody in time."""
+    """Shares that members gave up by their own deadline, for no replica answered in time."""
     violations: list[str] = field(default_factory=list)
 
     @property
@@ -62,7 +62,7 @@ class Verdict:
 async def judge(load: Load, cluster: Cluster, *, quiet_since_ms: int | None = None) -> Verdict:
     """Look at all that has been acknowledged up to now; the load may go on meanwhile.
 
-    With `quiet_since_ms` no rebalance may have started after that time: nobody came or went.
+    With `quiet_since_ms` no rebalance may have started after that time: no member came or went.
     """
     asked_ms = load.record.clock.now_ms()
     journal = await _read_journal(cluster.dsn, cluster.shard_count)
@@ -106,7 +106,7 @@ def _profile(crowd: Crowd, shards: int, lease_ms: int, quiet_since_ms: int | Non
 
 
 def _history(record: Record, journal: dict[int, list[JournalEvent]], asked_ms: int) -> History:
-    """The record as far as the journal that was read can tell of it."""
+    """The record as far as the journal that was read can show it."""
     owners: dict[tuple[int, int], str] = {}
     calls = [_as_of(call, asked_ms) for call in record.history.calls]
     history = replace(record.history, calls=calls, epochs=[], journal={})
@@ -123,7 +123,7 @@ def _history(record: Record, journal: dict[int, list[JournalEvent]], asked_ms: i
 
 
 def _as_of(call: Call, asked_ms: int) -> Call:
-    """What was answered after the journal was asked for may be in none of its lines yet: as if not answered."""
+    """Answers after the journal was asked for may be in none of its lines yet: as if not answered."""
     if call.ret_ms < asked_ms:
         return call
     return Call(call.number, call.client, call.request, call.shard_id, call.sent_ms, call.floor)

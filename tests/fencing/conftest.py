@@ -29,7 +29,7 @@ LIMITS = Limits(initial_rebalance_delay_ms=0)
 
 @pytest.fixture(scope="session")
 def bank_template(postgres_server: PostgresServer) -> str:
-    """A database with our schema, a user's table, and a user who may use no more than the functions."""
+    """A database with our schema, a user's table, and a role that may use the functions alone."""
     dsn = postgres_server.create_database("bank_template")
     asyncio.run(_set_up(dsn))
     return "bank_template"

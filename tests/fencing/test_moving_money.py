@@ -21,14 +21,14 @@ class Bank:
     """What the tellers did, as they know it themselves."""
 
     is_closing: bool = False
-    """Set once the last teller is in: before, there may be more to move, and who finds nothing asks again."""
+    """Set once the last teller is in: before, there may be more to move, and a teller that finds nothing asks again."""
     moved: int = 0
     refused_at_commit: int = 0
     stopped: list[str] = field(default_factory=list)
 
 
 async def work(dsn: str, bank: Bank, teller: JoinReply) -> None:
-    """Move one transfer after the other until the bank closes, or until the fence says that it is somebody else's work.
+    """Move one transfer after the other until the bank closes, or until the fence names another member as the owner.
 
     It never asks whether it still has the work. That is what makes it a zombie once it has not.
     """
@@ -86,9 +86,9 @@ async def test_each_transfer_is_moved_once_whatever_zombies_do(dsn: str, coordin
     async with asyncio.TaskGroup() as tasks:
         for generation in range(1, 6):
             tasks.create_task(work(dsn, bank, teller))
-            while bank.moved < generation * 5:  # noqa: ASYNC110 - a count is nobody's event
+            while bank.moved < generation * 5:  # noqa: ASYNC110 - a count has no event
                 await asyncio.sleep(0.001)
-            # The one before is not told, and goes on writing beside the new one.
+            # The former one is not notified, and goes on writing beside the new one.
             teller = await replaced(coordinator, teller, f"teller-{generation}")
         bank.is_closing = True
         tasks.create_task(work(dsn, bank, teller))

@@ -200,7 +200,7 @@ async def test_progress_outlives_the_owner_that_never_heard_of_it(dsn: str, tell
         me = await joined(first)
         await teller.execute(COMMIT, me.generation_id, me.member_id, 0, 7)
         await first.crash()
-    # Nobody owns the shard now: the user's transactions need nobody.
+    # The shard has no owner now: the user's transactions need none.
     await teller.execute(COMMIT, me.generation_id, me.member_id, 1, 8)
 
     async with serving(dsn, steal=True) as second:
@@ -258,7 +258,7 @@ async def test_those_who_commit_do_not_starve_a_rebalance(coordinator: LocalCoor
 
     async with asyncio.TaskGroup() as tasks:
         committers = [tasks.create_task(commit_on_and_on(partition)) for partition in range(16)]
-        while committed < 50:  # noqa: ASYNC110 - a count is nobody's event
+        while committed < 50:  # noqa: ASYNC110 - a count has no event
             await asyncio.sleep(0.001)
         new = await replaced(coordinator, me)
         over.set()

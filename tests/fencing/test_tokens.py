@@ -144,7 +144,7 @@ def test_a_token_of_another_group_or_tenant_opens_nothing(ring: KeyRing) -> None
 
 
 def test_keys_rotate_without_a_token_that_nobody_can_check(tmp_path: Path) -> None:
-    """New key last, then first, then alone: whoever fetched the keys one step ago can read today's tokens."""
+    """New key last, then first, then alone: a service that fetched the keys one step ago can verify today's tokens."""
     first, second = tmp_path / "first.pem", tmp_path / "second.pem"
     old, new = new_key(), new_key()
     first.write_bytes(old)

@@ -75,7 +75,7 @@ def run(target: Target, seed: int, *, cases: int | None = None, seconds: float |
     numbers = _numbers(first, cases, None if seconds is None else began + seconds)
     with Tracebacks() as tracebacks:
         while len(report.findings) < MOST_FINDINGS and (number := next(numbers, None)) is not None:
-            # A server keeps the groups that cases make. A new one for each round tells these from a leak.
+            # A server keeps the groups that cases make. A new one for each round separates these from a leak.
             with target.opened() as fuzzer:
                 _play_round(target, fuzzer, tracebacks, report, chain((number,), islice(numbers, ROUND - 1)))
     report.seconds = monotonic() - began

@@ -86,7 +86,7 @@ class TokenFuzzer:
         self._subject_of(b"Bearer " + mutated(random, mint(b"r" * RANDOM_BYTES).encode()))
 
     def _genuine(self, random: Random) -> None:
-        """Whatever an issuer signs, the answer is a caller with a text for a name, or nobody."""
+        """Whatever an issuer signs, the answer is a caller with a text for a name, or an anonymous one."""
         now = int(time.time())
         claims = {"iss": ISSUER, "aud": AUDIENCE, "exp": now + 600, "nbf": now, "sub": SUBJECT, "groups": ["a", "b"]}
         self._subject_of(b"Bearer " + self._signed(as_json(mutated_document(random, claims))))

@@ -1,4 +1,4 @@
-"""The generated stubs, as somebody who does not use our SDK calls them."""
+"""The generated stubs, as a program without our SDK calls them."""
 
 from __future__ import annotations
 

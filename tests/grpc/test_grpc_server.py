@@ -44,7 +44,7 @@ async def test_a_ready_server_is_healthy_until_it_drains(channel: Channel, serve
     await server.begin_drain()
 
     assert await health_of(channel, service) == NOT_SERVING
-    await a_stable_member(channel)  # who has not heard of it yet is still served
+    await a_stable_member(channel)  # a client that has not received it yet is still served
 
 
 async def test_a_server_whose_coordinator_is_not_ready_is_not_healthy(

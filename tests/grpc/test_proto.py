@@ -1,4 +1,4 @@
-"""The wire contract: a change that breaks somebody is found, and the committed code is what it generates."""
+"""The wire contract: a change that breaks a client is found, and the committed code is the generated code."""
 
 from __future__ import annotations
 

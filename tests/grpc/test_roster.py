@@ -1,4 +1,4 @@
-"""Who leaves with a lost stream, and when: in virtual time, for a real grace would be a race with a busy machine."""
+"""Which members leave with a lost stream, and when: in virtual time, for a real grace races with a busy machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SDK over gRPC, with one rpc per call and over a stream: the same members, told sooner."""
+"""The SDK over gRPC, with one rpc per call and over a stream: the same members, notified sooner."""
 
 from __future__ import annotations
 

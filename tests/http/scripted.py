@@ -1,4 +1,4 @@
-"""A coordinator that answers what a test told it to: the API's port, without anything behind it."""
+"""A coordinator with scripted answers: the API's port, without anything behind it."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class ScriptedCoordinator:
         await self._tell()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Return once `holds()`; everything that changes here is told."""
+        """Return once `holds()`; everything that changes here notifies."""
         async with asyncio.timeout(60), self.changed:
             await self.changed.wait_for(holds)
 

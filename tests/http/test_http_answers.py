@@ -33,7 +33,7 @@ class Wire(asyncio.Transport):
         return False
 
     def close(self) -> None:
-        """Nobody is at the other end."""
+        """No client is at the other end."""
 
     def resume_reading(self) -> None:
         """It never pauses."""
@@ -73,7 +73,7 @@ async def test_who_asks_before_sending_a_body_is_answered_first(connection: tupl
 
 
 class ClosedWire(Wire):
-    """A connection that is closed when it is told to."""
+    """A connection that is closed when a test asks for it."""
 
     def __init__(self) -> None:
         super().__init__()

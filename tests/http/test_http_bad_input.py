@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is a 4xx problem with a code, and the coordinator never hears of it."""
+"""Whatever is sent, the answer is a 4xx problem with a code, and the coordinator never receives it."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ negative_data_rejection.expected-statuses = [400, 404, 405, 409, 412, 413, 415, 
 
 
 class ImpatientCoordinator(LocalCoordinator):
-    """The real one, but nothing parks: a generator of requests would wait for what nobody else does."""
+    """The real one, but nothing parks: a generator of requests would wait for news that no other client makes."""
 
     async def call(self, request: Request) -> Answer:
         if isinstance(request, (JoinGroup, SyncGroup, Heartbeat, GetLeader, GetTopic)):

@@ -150,7 +150,7 @@ async def test_a_stream_says_when_the_journal_cannot_be_followed_any_more(
 
 
 async def test_a_stream_whose_end_is_told_twice_lets_go_of_the_journal(scripted: ScriptedCoordinator) -> None:
-    """The client has not taken an event yet, and it takes a while until nobody listens to its connection any more."""
+    """The client has not taken an event yet, and it takes a while until the server has closed its connection."""
     untaken, ended, cleared = (asyncio.Event() for _ in range(3))
 
     async def receive() -> Message:

@@ -1,4 +1,4 @@
-"""A server as a process: it starts on what it finds, and goes without letting anybody wait."""
+"""A server as a process: it starts on the store that it finds, and stops without letting any client wait."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What replicas tell each other of their members: the store, and what the owners of shards make of it."""
+"""What replicas publish of their members: the liveness store, and how the owners of shards use it."""

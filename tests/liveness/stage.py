@@ -1,4 +1,4 @@
-"""Replicas of one store in virtual time, who reach each other without a network, as long as nobody cuts them off."""
+"""Replicas of one store in virtual time, which reach each other without a network until a test cuts them off."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.client.virtual_time import LoopClock
 
 SESSION_S = 10.0
 TOLD_S = 0.2
-"""By then, what an owner heard is known to all."""
+"""By then, all replicas know an owner's last heartbeats."""
 GROUP = ("default", "orders")
 
 
@@ -67,7 +67,7 @@ class Fleet:
                 self.up.pop(name, None)
 
     async def kill(self, replica: RoutedCoordinator) -> None:
-        """End it as SIGKILL does: nothing is released, nobody is told."""
+        """End it as SIGKILL does: nothing is released, no peer is notified."""
         self.up.pop(replica.replica_id)
         await replica.local.crash()
 
@@ -192,7 +192,7 @@ class Worker:
 
 
 async def a_worker(at: RoutedCoordinator, instance: str = "w") -> Worker:
-    """A member that the other replicas have been told of."""
+    """A member that the other replicas know of."""
     worker = Worker(instance)
     await worker.join(at)
     await asyncio.sleep(TOLD_S)

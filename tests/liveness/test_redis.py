@@ -48,7 +48,7 @@ async def test_there_is_one_key_for_each_shard_in_one_slot_of_a_cluster_each(
 
     with redis.Redis(port=valkey_server.port) as client:
         keys = sorted(client.scan_iter())
-        # What nobody tells of any more does not stay for ever.
+        # An entry that no replica publishes any more does not stay for ever.
         assert [client.ttl(key) > 0 for key in keys] == [True, True]
     assert keys == [b"rota:{abc-3}:heard", b"rota:{abc-4}:heard"]
 

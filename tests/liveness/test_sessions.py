@@ -1,4 +1,4 @@
-"""Who is expired and when, with several replicas: nobody who heartbeats, and everybody who does not, in time."""
+"""Which members expire and when, with several replicas: none that heartbeats, and each that does not, in time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def until_owned(replica: RoutedCoordinator) -> None:
         await asyncio.sleep(0.01)
 
 
-# --- the owner asks before it expires anybody ------------------------------------------------------
+# --- the owner asks before it expires a member -----------------------------------------------------
 
 
 @in_virtual_time
@@ -48,7 +48,7 @@ async def test_a_member_that_only_another_replica_hears_is_not_expired() -> None
 
 @in_virtual_time
 async def test_who_answers_for_an_owner_that_it_cannot_reach_tells_no_state_of_the_group() -> None:
-    """A member takes a state for the word of somebody who would know of a rebalance."""
+    """A member takes a state for the word of a replica that would know of a rebalance."""
     fleet = Fleet()
     async with owner_and_other(fleet) as (owner, other):
         worker = await a_worker(owner)
@@ -110,7 +110,7 @@ async def test_members_that_left_or_expired_are_forgotten() -> None:
         assert set((await fleet.liveness.read(0)).heard_ms_ago) == set()
 
 
-# --- a shard that nobody owns ----------------------------------------------------------------------
+# --- a shard without an owner ----------------------------------------------------------------------
 
 
 @in_virtual_time

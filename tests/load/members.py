@@ -23,7 +23,7 @@ class Tally:
     answers: Counter[tuple[str, int, str]] = field(default_factory=Counter)
     shares: int = 0
     generations: set[tuple[str, int]] = field(default_factory=set)
-    """Of which group somebody held a share."""
+    """The group of which the member held a share."""
 
     @property
     def accepted(self) -> int:
@@ -42,7 +42,7 @@ EXPECTED = {
     *((call, 409, "REBALANCE_IN_PROGRESS") for call in ("join", "sync", "heartbeat")),
     *((call, 412, "ILLEGAL_GENERATION") for call in ("sync", "heartbeat")),
 }
-"""Nobody is ever unknown, fenced, throttled, or told that something cannot be reached."""
+"""No member is ever unknown, fenced, throttled, or without a coordinator."""
 
 
 class Member:

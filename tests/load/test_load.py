@@ -26,14 +26,14 @@ MEMBERS = 100
 REPLICAS = 3
 SEED = 4_711
 EVERY_S = 1.0
-"""So often somebody leaves and comes back, or dies and is replaced."""
+"""So often a member leaves and comes back, or dies and is replaced."""
 SETTLE_S = 120.0 + SESSION_TIMEOUT_MS / 1000
 
 FAILED = re.compile(r'rota_requests_total\{code="COORDINATOR_NOT_AVAILABLE",operation="(?!readyz")')
 
 SECONDS = [
     pytest.param(20, GROUPS, id="20s"),
-    # `make torture` does it for as long as it is told to, and has a line of it in its table. Beside kills and
+    # `make torture` does it for as long as it is asked to, and has a line of it in its table. Beside kills and
     # simulations on the same two cores, so many members do not always agree in time.
     pytest.param(round(60 * MINUTES), GROUPS, marks=[pytest.mark.torture, pytest.mark.alone], id="torture"),
 ]

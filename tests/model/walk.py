@@ -86,7 +86,7 @@ class TinyWorld:
         return possible
 
     def do(self, action: Action) -> None:
-        """Let one thing happen, and check what is said."""
+        """Let one thing happen, and check the answers."""
         verb, name = action
         lines, highest = len(self.core.journal), self._generation()
         absent = {i for i, member in self.group.members.items() if not member.joined} if self.group else set()
@@ -212,7 +212,7 @@ class TinyWorld:
     # --- what makes a state ----------------------------------------------------------------------
 
     def key(self) -> Hashable:
-        """Two worlds with the same key have the same future. Ids are named by who holds them, times are relative."""
+        """Two worlds with the same key have the same future. Ids are named by their holders, times are relative."""
         group, now_ms = self.group, self.core.now_ms
         names: dict[str, str] = {}
         for name, client in self.clients.items():
@@ -257,7 +257,7 @@ class TinyWorld:
         return -9 if generation_id < 0 else max(generation_id - current, -2)
 
     def is_at_peace(self) -> bool:
-        """Both clients are in one Stable generation, and nobody waits."""
+        """Both clients are in one Stable generation, and neither waits."""
         group = self.group
         return (
             group is not None

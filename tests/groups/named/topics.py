@@ -1,4 +1,4 @@
-"""Topics, strategies and work: what a leader notices, and what it gives to whom."""
+"""Topics, strategies and work: changes that a leader notices, and its assignments."""
 
 from __future__ import annotations
 

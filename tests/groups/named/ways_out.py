@@ -1,4 +1,4 @@
-"""Ways out of a membership: work that is stranded, terms that nobody works in, errors that are hidden."""
+"""Ways out of a membership: work that is stranded, terms without work, errors that are hidden."""
 
 from __future__ import annotations
 
