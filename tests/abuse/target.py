@@ -96,7 +96,7 @@ class Target:
         return sum(float(line.rpartition(" ")[2]) for line in lines if re.match(pattern, line))
 
     async def until_metric(self, pattern: str, wanted: float) -> None:
-        """Return once the sum is what is wanted."""
+        """Return once the sum is as wanted."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 if await self.metric(pattern) == wanted:

@@ -72,7 +72,7 @@ async def test_a_bomb_is_not_unpacked_over_http(target: Target) -> None:
 
 
 async def test_a_bomb_is_not_unpacked_over_grpc(target: Target) -> None:
-    """The client's library packs what is asked for, and the server's would unpack it before it counts the bytes."""
+    """The client's library packs these bytes, and the server's would unpack them before it counts them."""
     request = pb.HeartbeatRequest(namespace="default", group_id="heavy", member_id="x" * (BOMB_MIB * MIB))
     options = [("grpc.max_send_message_length", -1)]
     async with target.unharmed(most_mib=BOMB_MIB / 2, what="a bomb of 64 MiB over gRPC"):

@@ -1,4 +1,4 @@
-"""A certificate authority of the tests, whose certificates may bear SPIFFE ids."""
+"""A certificate authority of the tests. Its certificates may bear SPIFFE ids."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Authority:
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._number = 0
         self.good_for = timedelta(days=1)
-        """Of what is signed from now on."""
+        """Of certificates that are signed from now on."""
         self.file = folder / f"{name}.pem"
         signed = self._signed(self._name, self._key, [x509.BasicConstraints(ca=True, path_length=None)])
         self.file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))

@@ -32,7 +32,7 @@ OPEN = None
 """Any caller may: it shows nothing of any group, and probes, browsers and checkers of tokens need it."""
 
 WHOEVER = "whoever"
-"""Any caller may whose credentials are not invalid: the answer is about the caller's own identity."""
+"""Any caller may, unless its credentials are invalid: the answer is about the caller's own identity."""
 
 OF_ROUTES: dict[tuple[str, str], str | None] = {
     ("POST", _GROUP + "/join"): Action.JOIN,

@@ -1,4 +1,4 @@
-"""The guard on the fast path: the same answers as on the ordinary way, and the same ends of what was allowed."""
+"""The guard on the fast path: the same answers as on the ordinary way, and permissions end at the same time."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ def test_a_caller_that_is_alone_gets_the_whole_rate() -> None:
     assert sum(turns.take("alone", 1, at_ms) for at_ms in range(10_000, 70_000, 10)) >= 10 * 60
 
 
-# --- what is stored --------------------------------------------------------------------------------
+# --- stored bytes ----------------------------------------------------------------------------------
 
 
 def test_newcomers_count_on_top_of_what_the_store_has() -> None:

@@ -87,7 +87,7 @@ async def until_asked(owner: Served, other: Served | None, consumer: Consumer) -
 
 @asynccontextmanager
 async def a_consumer(client: Client, group_id: str) -> AsyncIterator[tuple[Consumer, list[str]]]:
-    """With what is taken from it again."""
+    """With each shard that is taken from it again."""
     taken: list[str] = []
     consumer = client.consumer(
         group_id,

@@ -260,7 +260,7 @@ async def test_a_member_that_claims_what_it_was_not_given_cannot_keep_it_from_th
 
 @in_virtual_time
 async def test_what_a_member_claims_and_never_gives_up_is_assigned_without_another_change() -> None:
-    """It claims all when no member has anything: only the leader's own check can end what is withheld for it."""
+    """It claims all when no member has anything: only the leader's own check can free the withheld partitions."""
     async with a_group(1, is_static=False) as group:
         leader = group.start(COOPERATIVE)
         await asyncio.sleep(0.01)  # It is the first, and the first generation has not begun yet.

@@ -82,7 +82,7 @@ async def within(seconds: float, is_so: Callable[[], bool], otherwise: Callable[
 async def pods(
     count: int, topics: Any = "t", partitions: int = 6, **options: Any
 ) -> AsyncIterator[tuple[Pods, Client]]:
-    """A group at rest, and a client that changes what is registered."""
+    """A group at rest, and a client that changes topics and work."""
     async with a_coordinator() as coordinator:
         admin = Client(Cable(coordinator))
         await admin.put_topic("t", partitions)

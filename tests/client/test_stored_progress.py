@@ -108,7 +108,7 @@ async def test_what_was_stored_before_a_loss_is_not_committed_after_it() -> None
 
 @in_virtual_time
 async def test_nothing_is_stored_once_on_revoked_has_returned() -> None:
-    """While the last commits are under way the partition is not given up yet, and what is stored would be forgotten."""
+    """While the last commits are under way the partition is not given up yet, and a stored offset would get lost."""
     async with a_coordinator() as coordinator:
         worker, revoked = a_worker(coordinator), asyncio.Event()
         consumer = a_consumer(worker, auto_commit_ms=100, on_revoked=lambda removed: revoked.set())

@@ -13,7 +13,7 @@ from rota.assignors import MemberSubscription, Shares, TopicPartition
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was asked (`before`, `partitions_per_topic`) and what came out."""
+    """The input (`before`, `partitions_per_topic`) and the output."""
 
     partitions_per_topic: Mapping[str, int]
     before: Sequence[MemberSubscription]

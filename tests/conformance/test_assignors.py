@@ -1,7 +1,7 @@
 """Every case of `assignors.json`: what Kafka's assignors gave for the same input, and what must hold in any case.
 
 Listed cases: `expected` and the plain properties are about the first round, `expected_final` and `final:…` about what
-the group comes to when every member rejoins with what it was given. Generated cases are checked in each of their
+the group comes to when every member rejoins with its last assignment. Generated cases are checked in each of their
 rounds; those of `cooperative-sticky` after it converged, except for what must hold in every single round.
 """
 

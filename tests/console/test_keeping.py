@@ -1,4 +1,4 @@
-"""The pages of who keeps a server: whose tokens there are and how one is taken back, and how near namespaces are to
+"""The pages of an operator: whose tokens there are and how one is taken back, and how near namespaces are to
 their quotas.
 """
 
@@ -165,6 +165,6 @@ async def test_without_quotas_the_page_says_so(site: Site) -> None:
 async def until_answered(http: httpx.AsyncClient, request: httpx.Request, status: int) -> httpx.Response:
     """Ask until the answer is this one: the server looks at the store's tokens every two seconds."""
     async with asyncio.timeout(20):
-        while (answer := await http.send(request)).status_code != status:  # noqa: ASYNC110 - the look is nobody's event
+        while (answer := await http.send(request)).status_code != status:  # noqa: ASYNC110 - a look has no event
             await asyncio.sleep(0.05)
     return answer

@@ -68,7 +68,7 @@ async def test_every_route_of_the_console_is_in_the_table(doors: Doors) -> None:
 @pytest.mark.parametrize("role", ["", *ROLES_HERE])
 async def test_who_gets_in_where(doors: Doors, role: str) -> None:
     may, refused = {NOTHING, *(ROLES[role] if role else ())}, 403 if role else 401
-    # The stream does not end, and signing out comes last: what is after it would be nobody's.
+    # The stream does not end, and signing out comes last: a request after it would be anonymous.
     asked = [place for place in PAGES if not place[1].endswith("/live")]
 
     number = [*("", *ROLES_HERE)].index(role)

@@ -55,7 +55,7 @@ Outcome = tuple[list[list[int]], list[ShardImage], list[list[JournalEvent]]]
 
 
 async def outcome(store: ShardStore, appends: list[Given]) -> Outcome:
-    """What the store answered to each append, and what it holds in the end."""
+    """The store's answer to each append, and its content in the end."""
     await store.open(SHARDS)
     claims = {c.shard_id: c for c in await store.claim(range(SHARDS), "r-1", "http://one", 60_000, steal=True)}
     ends = dict.fromkeys(range(SHARDS), 0)

@@ -152,7 +152,7 @@ async def test_a_backup_never_takes_the_place_of_a_file(store: SqlStore, url: st
 
     assert (tmp_path / "there").read_text() == "mine"
     assert not (tmp_path / "nowhere").exists()
-    assert not list(tmp_path.glob(".*"))  # Nothing is left of what was begun.
+    assert not list(tmp_path.glob(".*"))  # Nothing is left of the attempt.
 
 
 async def test_a_file_system_without_hard_links_will_do(

@@ -173,7 +173,7 @@ async def test_shards_have_journals_of_their_own(store: ShardStore) -> None:
     assert [event.group_id for event in await store.read_events(1, 0, 9)] == ["h"]
 
 
-# --- what is refused --------------------------------------------------------------------------
+# --- refusals ---------------------------------------------------------------------------------
 
 
 async def test_an_old_epoch_is_refused_and_nothing_of_it_written_while_other_shards_land(store: ShardStore) -> None:

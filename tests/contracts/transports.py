@@ -1,4 +1,4 @@
-"""The same conversation over each transport, each with servers of its own, and what was said in a comparable form."""
+"""The same conversation over each transport, each with servers of its own, and the answers in a comparable form."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Conversation = Callable[[Say], Awaitable[None]]
 
 
 async def spoken(conversations: Sequence[Conversation], transport: str) -> list[list[Any]]:
-    """What was answered in each of the conversations, one after the other, each in a namespace of its own."""
+    """The answers of each of the conversations, one after the other, each in a namespace of its own."""
     async with a_transport(transport) as sender:
         return [
             await _spoken(conversation, sender, namespace)

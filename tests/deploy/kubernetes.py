@@ -68,7 +68,7 @@ def render(
 
 
 def find(manifests: list[Manifest], kind: str, name: str | None = None) -> Manifest:
-    """The one object of a kind, or of a kind and a name; what is not the chart's own is found by its name only."""
+    """The one object of a kind, or of a kind and a name; objects that are not the chart's are found by name only."""
     (found,) = (
         one for one in manifests if one["kind"] == kind and (is_of_chart(one) if name is None else _name(one) == name)
     )

@@ -1,4 +1,4 @@
-"""`kubectl` and `helm` where there is no cluster: what one would be asked or told is a folder, all else is really run.
+"""`kubectl` and `helm` where there is no cluster: a folder stands for the cluster, all else is really run.
 
 Secrets and objects lie in `$CLUSTER` as files. A command that needs more of a cluster than that is only parsed, by the
 real program.
@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def put_on_path(folder: Path) -> str:
-    """Scripts of these names; the folder goes in front of PATH, and its parent takes what is made."""
+    """Scripts of these names; the folder goes in front of PATH, and its parent takes the files that are made."""
     folder.mkdir()
     for name in ("kubectl", "helm"):
         _write(folder / name, f'PYTHONPATH="{REPOSITORY}" exec "{sys.executable}" -m tests.deploy.stand_in {name} "$@"')

@@ -195,7 +195,7 @@ def _volumes(manifests: list[Manifest]) -> list[dict[str, Any]]:
 
 
 def _probes(manifests: list[Manifest]) -> list[dict[str, Any]]:
-    """What is asked for life, readiness and the start, without how often."""
+    """The probes of life, readiness and the start, without how often."""
     (server,) = find(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
     probes = (server[f"{kind}Probe"] for kind in ("liveness", "readiness", "startup"))
     return [{key: probe[key] for key in ("httpGet", "tcpSocket") if key in probe} for probe in probes]

@@ -1,4 +1,4 @@
-"""What is shipped: locked with hashes, within the ranges of pyproject.toml, and listed with its licences."""
+"""Shipped dependencies: locked with hashes, within the ranges of pyproject.toml, and listed with their licences."""
 
 from __future__ import annotations
 

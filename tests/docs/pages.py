@@ -74,7 +74,7 @@ def blocks_of(page: Path) -> Iterator[Block]:
 
 
 def check_page(page: Path, url: str, path: str, folder: Path, store: str = "") -> str:
-    """Run what runs, compare what is output, parse what is data; returns all that was printed."""
+    """Run commands, compare their output, parse data; returns all that was printed."""
     printed, last = "", ""
     sidecar = f"127.0.0.1:{free_port()}"
     replaced = {

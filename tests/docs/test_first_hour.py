@@ -23,7 +23,7 @@ ENVIRONMENT = Path(sys.executable).parents[1]
 
 
 class Walk:
-    """A clone, and the server that runs in the other terminal. What is installed already is not installed again.
+    """A clone, and the server that runs in the other terminal. Packages that are there are not installed again.
 
     But what the page has not had installed is not to be found.
     """
@@ -53,7 +53,7 @@ class Walk:
         assert "install" not in would, "this would install the clone into the environment of the tests"
 
     def take(self, block: Block) -> str:
-        """Do as a block says; returns what it has printed."""
+        """Do as a block says; returns its output."""
         if block.more == "install":
             (extras,) = re.findall(r"^\.venv/bin/pip install --editable '\.\[([\w,]+)\]'$", block.text, re.MULTILINE)
             self._newcomer.install(extras.split(","))

@@ -1,4 +1,4 @@
-"""Every fenced block of the documentation runs, is compared with what was printed, is parsed, or counts as prose."""
+"""Every fenced block of the documentation runs, is compared with output, is parsed, or counts as prose."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_blocks_about_postgres_do_what_they_say(
 
 
 def test_no_block_is_left_to_itself() -> None:
-    """What is neither run nor parsed is for people, and there is a test for each page that is run elsewhere."""
+    """Blocks that are neither run nor parsed are for people, and each page that is run elsewhere has a test."""
     here = {f"docs/{page}" for page in (*QUICK, *SLOW, *ON_POSTGRES)}
     counted = Counter(_fate(block, here) for block in every_block())
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.processes
 
 
 class Register:
-    """What is written to: it keeps the highest token that it has seen, and refuses lower ones."""
+    """The resource of the writes: it keeps the highest token that it has seen, and refuses lower ones."""
 
     def __init__(self) -> None:
         self.highest = 0

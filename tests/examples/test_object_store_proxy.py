@@ -63,7 +63,7 @@ async def test_the_leader_writes_and_a_former_one_is_refused_also_after_a_restar
         stale_again = await put(restarted, old, b"5")
         content = (await restarted.get("/objects/billing/total")).content
 
-    # Nobody can tell that the old leader is late until the new one has written. From then on it gets nothing through.
+    # The store cannot know that the old leader is late until the new one has written. Then it rejects all its writes.
     assert (first, before_the_new_one_wrote, second) == (200, 200, 200)
     assert (stale, stale_again, content) == (412, 412, b"3")
 

@@ -116,7 +116,7 @@ def test_the_pipe_tells_of_a_token_that_grows_and_ends_with_the_leadership(wrapp
 
 @pytest.fixture
 def hangups_heeded() -> Iterator[None]:
-    """Also where these tests run under nohup: what is ignored stays ignored by all that they start."""
+    """Also where these tests run under nohup: an ignored signal stays ignored by all processes that they start."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)

@@ -155,7 +155,7 @@ class Lane:
         return Candidate(wrapper, link)
 
     async def _end(self, leader: Candidate, fault: Fault) -> None:
-        """What was stopped goes on, and must find out by itself."""
+        """A stopped process goes on, and must find out by itself."""
         leader.link.heal()
         if fault is stop_the_wrapper:
             leader.wrapper.resume()

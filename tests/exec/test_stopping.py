@@ -90,12 +90,12 @@ def test_a_grace_that_does_not_fit_into_the_session_is_refused() -> None:
 
 @given(session_ms=st.integers(1_000, 1_800_000), grace=st.floats(0, 1))
 def test_a_healthy_member_is_never_told_to_stop_between_two_heartbeats(session_ms: int, grace: float) -> None:
-    """The longest between two answers is a parked heartbeat, which parks for a third of what is left at most."""
+    """The longest between two answers is a parked heartbeat, which parks for a third of the remaining time at most."""
     times = StopTimes.for_session(session_ms, int(session_ms // 4 * grace))
     settings = MembershipSettings("default", "g", "leader", (Protocol("single", b""),), session_ms, session_ms)
     whole_ms = session_ms - settings.margin_ms
 
-    # The first is parked for `poll_ms`; what it renews counts from when it was sent.
+    # The first is parked for `poll_ms`; the session that it renews counts from when it was sent.
     left_ms = whole_ms - settings.poll_ms
     parked_ms = min(settings.poll_ms, left_ms // 3)
     least_left_ms = left_ms - parked_ms

@@ -1,4 +1,4 @@
-"""`rota work`: a command runs on a share of the work, anew on each share; no other member gets what it still has."""
+"""`rota work`: a command runs on a share of the work, anew on each share; no other member has a part of it yet."""
 
 from __future__ import annotations
 

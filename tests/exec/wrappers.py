@@ -115,7 +115,7 @@ def wait_until_dead(*pids: int, deadline_s: float = _DEADLINE_S) -> float:
 
 
 def environment_of(wrapper: Process) -> dict[str, str]:
-    """What a command that prints its environment as JSON was told."""
+    """The environment that a command printed as JSON."""
     told: dict[str, str] = json.loads(wrapper.wait_for_line(r"^\{.*\}$")[0])
     return told
 

@@ -132,7 +132,7 @@ class Worker:
 
     @property
     def generation_id(self) -> int:
-        """What it holds a share of; -1 while it holds none."""
+        """The partition of which it holds a share; -1 while it holds none."""
         return self._held.generation_id if self._held else -1
 
     async def run(self) -> None:
@@ -186,7 +186,7 @@ class Worker:
     # --- a share ---------------------------------------------------------------------------------------
 
     async def _work(self, member: Member[bytes], transport: RecordingTransport, client_id: str) -> None:
-        """Commit progress on what is held, as long as it is."""
+        """Commit progress on its share, as long as it holds one."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 work: asyncio.Task[None] | None = None

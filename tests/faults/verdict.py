@@ -25,7 +25,7 @@ _LINE_FIELDS = ("at_ms", "namespace", "group_id", "generation_id", "kind", "reas
 
 @dataclass
 class Verdict:
-    """What came out of a run. Each of `violations` begins with the invariant's id; EVICTED is who kept heartbeating."""
+    """The result of a run. Each of `violations` begins with the invariant's id; EVICTED names live members."""
 
     acked: Counter[str] = field(default_factory=Counter)
     unanswered: int = 0

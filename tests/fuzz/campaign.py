@@ -70,7 +70,7 @@ class Report:
 
 
 def run(target: Target, seed: int, *, cases: int | None = None, seconds: float | None = None, first: int = 0) -> Report:
-    """Play `cases`, or as many as fit into `seconds`, and check after each what it has left behind."""
+    """Play `cases`, or as many as fit into `seconds`, and check the target after each."""
     report, began = Report(target.name, seed), monotonic()
     numbers = _numbers(first, cases, None if seconds is None else began + seconds)
     with Tracebacks() as tracebacks:

@@ -85,7 +85,7 @@ class CertificateFuzzer:
             raise Broken(f"{subject} by a certificate with {names}")
 
     def _signed_again(self, random: Random, certificate: x509.Certificate) -> bytes:
-        """The certificate with other bytes in what is signed, by the authority's signature all the same."""
+        """The certificate with other bytes in its signed part, by the authority's signature all the same."""
         signed = mutated(random, certificate.tbs_certificate_bytes)
         signature = self._ca_key.sign(signed, ec.ECDSA(hashes.SHA256()))
         algorithm = bytes.fromhex("300a06082a8648ce3d040302")

@@ -59,7 +59,7 @@ class JournalFuzzer:
             raise Broken(f"{report.differences} of {changed}")
 
     def _check_the_form(self, line: JournalEvent) -> None:
-        """What is written is read the same."""
+        """A line is read as it was written."""
         written = {name: getattr(line, name) for name in _ENTRY}
         again = encode_entry(decode_entry(json.loads(json.dumps(written))))
         if again != written:

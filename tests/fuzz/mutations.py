@@ -88,7 +88,7 @@ def _value(random: Random) -> Any:
 
 
 def _places(holder: list[Any] | dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """Every list and object with each of its keys, but not what is nested more deeply than a message is."""
+    """Every list and object with each of its keys, but nothing that is nested more deeply than a message is."""
     stack: list[tuple[Any, int]] = [(holder, 0)]
     while stack:
         current, depth = stack.pop()

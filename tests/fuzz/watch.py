@@ -19,7 +19,7 @@ MOST_GROWTH_MIB = 64
 
 
 class Tracebacks(logging.Handler):
-    """While open, keeps what was logged with an exception, and what was logged as an error, by any logger."""
+    """While open, keeps records with an exception, and records of level ERROR, by any logger."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -40,12 +40,12 @@ class Tracebacks(logging.Handler):
             self._found.append(f"{record.name}: {record.getMessage()}")
 
     def take(self) -> list[str]:
-        """What was found since the last call."""
+        """The findings since the last call."""
         found, self._found = self._found, []
         return found
 
 
 def resident_mib() -> float:
-    """Memory of this process, without what is garbage."""
+    """Memory of this process, without garbage."""
     gc.collect()
     return float(psutil.Process().memory_info().rss) / 2**20

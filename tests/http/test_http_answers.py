@@ -1,4 +1,4 @@
-"""How answers leave the server: what is written to their connection, and when."""
+"""How answers leave the server: the bytes on their connection, and when."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REQUEST = (
 
 
 class Wire(asyncio.Transport):
-    """The server's end of a connection that keeps what is written."""
+    """The server's end of a connection that keeps the bytes that are written."""
 
     def __init__(self) -> None:
         super().__init__()

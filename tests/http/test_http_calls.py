@@ -1,4 +1,4 @@
-"""Every call of the protocol over HTTP: what was asked reaches the coordinator, what it replies reaches the caller."""
+"""Every call of the protocol over HTTP: its request reaches the coordinator, and its reply reaches the caller."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ async def test_requests_behind_each_other_are_answered_in_their_order(both: Both
 
 
 async def test_requests_that_repeat_are_answered_anew_each_time(both: Both) -> None:
-    """What is remembered is the request, never its answer."""
+    """The connection remembers the request, never its answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
     states = []
     for generation_id in range(3):

@@ -53,7 +53,7 @@ CHECKS = ",".join(
     )
 )
 
-# 413 refuses what is too long, 412 what comes from an old generation; Schemathesis does not count either by itself.
+# 413 refuses long bodies, 412 calls of an old generation; Schemathesis does not count either by itself.
 CONFIG = """
 [checks]
 negative_data_rejection.expected-statuses = [400, 404, 405, 409, 412, 413, 415, 428, 503]

@@ -26,7 +26,7 @@ LISTENERS = ("server", "sidecar")
 
 
 class Seen:
-    """An application that reads the body, then answers with nothing, and keeps what it was shown."""
+    """An application that reads the body, then answers with nothing, and keeps the headers that it was given."""
 
     def __init__(self, *, reads: bool = True) -> None:
         self.scopes: list[Scope] = []
@@ -99,7 +99,7 @@ async def test_trailers_do_not_become_headers(kind: str) -> None:
 @pytest.mark.parametrize("kind", LISTENERS)
 @pytest.mark.parametrize("line", [b"x: y\r\n" * 10_000, b"z" * 60_000], ids=["many lines", "one line"])
 async def test_an_endless_trailer_is_cut_off(kind: str, line: bytes) -> None:
-    """What the sockets' buffers hold comes on top of the bound, so the test asks for a tenth of what it would send."""
+    """The sockets' buffers come on top of the bound, so the test asks for a tenth of the bytes that it would send."""
     seen = Seen()
 
     async with a_listener(kind, seen) as address:

@@ -170,7 +170,7 @@ class Worker:
         return error
 
     async def heartbeats(self, at: RoutedCoordinator, *, seconds: float) -> set[ErrorCode]:
-        """Heartbeat every second; what it was answered."""
+        """Heartbeat every second; returns the answers."""
         answers = set()
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds

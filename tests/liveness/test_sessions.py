@@ -311,7 +311,7 @@ async def test_who_heartbeated_while_the_liveness_store_was_away_survives_its_ow
         fleet.liveness.away = True
         await worker.heartbeats(owner, seconds=60)
         await fleet.kill(owner)
-        # What it still knows is a minute old, and was true then.
+        # Its last knowledge is a minute old, and was true then.
         fleet.liveness.away = False
         await until_owned(other)
         await asyncio.sleep(0.8 * SESSION_S)

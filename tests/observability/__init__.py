@@ -1,1 +1,1 @@
-"""What a server tells of itself: metrics, and what they count."""
+"""A server's own telemetry: metrics, and the events that they count."""

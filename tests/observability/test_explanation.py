@@ -1,4 +1,4 @@
-"""Why a group is as it is, in words: what the core says of itself, told to people."""
+"""Why a group is as it is, in words: the core's state, explained to people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines: one for each record, whatever it tells of what somebody sent."""
+"""Log lines: one for each record, whatever texts of callers it holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a history says, told naively: the core is replayed line by line, and its state is looked at before and after.
+"""The facts of a history, computed naively: the core is replayed line by line, with its state before and after.
 
 It shares nothing with the folds but the journal. It keeps every state that ever was, so it is slow and obviously right.
 """
@@ -30,15 +30,15 @@ class Seen:
     """A group at one moment."""
 
     state: str = ""
-    """Empty before the group was first heard of."""
+    """Empty before the group's first line."""
     members: tuple[str, ...] = ()
     leader_id: str = ""
     holders: dict[str, set[str]] = field(default_factory=dict)
-    """Who holds each unit."""
+    """The holder of each unit."""
 
 
 class Step(NamedTuple):
-    """A line, and the group before it, after a new owner has forgotten what was not settled, and after the line."""
+    """A line, and the group before it, after a new owner has dropped its soft state, and after the line."""
 
     line: Line
     before: Seen
@@ -156,7 +156,7 @@ def _cause(line: Line, moment: list[Line], found: Seen) -> str:
     if any(each.kind == "member_fenced" for each in moment[-2:]):
         return "static_member_returned"
     if last in ("", "member_updated") and found.state == STABLE and json.loads(line.payload)["by"] == found.leader_id:
-        # A leader that joins again as it was has no line of its own, nor has one that assigns to somebody who is gone.
+        # A leader that joins again as it was has no line of its own, nor has one that assigns to a member that is gone.
         if "assigned to" in line.reason:
             return "assignment_outdated"
         return "topics_changed" if "; client reason: the topics changed" in line.reason else "leader_rejoined"
@@ -190,7 +190,7 @@ def generations(steps_of_group: Iterable[Step]) -> list[tuple[int, int, int, str
 
 
 def presences(steps_of_group: Iterable[Step]) -> Counter[tuple[str, int, int | None]]:
-    """Who was a member from when to when (ms); without an end for those who still are."""
+    """The sessions of members, from when to when (ms); without an end for those that are still members."""
     since: dict[str, int] = {}
     over: Counter[tuple[str, int, int | None]] = Counter()
     for line, _, found, after in steps_of_group:
@@ -204,7 +204,7 @@ def presences(steps_of_group: Iterable[Step]) -> Counter[tuple[str, int, int | N
 
 
 def flapping(steps_of_group: Iterable[Step]) -> Counter[tuple[str, int, int, int, int]]:
-    """Who went when (ms); and of the client's sessions of that hour: how many, how many began in it, the middle one."""
+    """The departures (ms); and of the client's sessions of that hour: how many, how many began in it, the median."""
     since: dict[str, int] = {}
     client_of: dict[str, str] = {}
     sessions: list[tuple[int, str, int, int]] = []
@@ -231,7 +231,7 @@ def flapping(steps_of_group: Iterable[Step]) -> Counter[tuple[str, int, int, int
 
 
 class Tenure(NamedTuple):
-    """Who led from when to when (ms), how long nobody had done before, and how many join phases ended with it."""
+    """The terms of leaders (ms), how long none had led before, and how many join phases ended with each."""
 
     leader_id: str
     from_ms: int
@@ -289,7 +289,7 @@ def assigned(steps_of_group: Iterable[Step]) -> list[tuple[int, int, int, int, i
 
 
 def fenced(lines: Iterable[Line]) -> Counter[tuple[str, str, str, int]]:
-    """How often whose requests of which operation were refused, by hour (ms)."""
+    """How often requests of which member and operation were refused, by hour (ms)."""
     found: Counter[tuple[str, str, str, int]] = Counter()
     for line in lines:
         if line.kind == "request_fenced":
@@ -404,7 +404,7 @@ def _written(timeout_ms: int) -> int:
 
 
 def owners(lines: Iterable[Line]) -> list[tuple[int, str, str, int | None]]:
-    """Who took this shard, in which epoch, from whom, and how long after that one had released it (ms)."""
+    """The owner that took this shard, in which epoch, from which one, and how long after its release (ms)."""
     of_shard = [line for line in lines if line.kind in ("shard_acquired", "shard_released")]
     found, owner = [], ""
     for before, line in pairwise([None, *of_shard]):

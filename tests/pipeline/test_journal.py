@@ -1,4 +1,4 @@
-"""Reading a journal without Spark: what is there, what is missing, who may, and what no cursor may overlook."""
+"""Reading a journal without Spark: its lines, missing lines, permissions, and lines that no cursor may overlook."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def of_shard_in(lines: list[Line], shard_id: int) -> list[Line]:
 
 @st.composite
 def small_changes(draw: st.DrawFn) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Who held some units before, and who holds them after: few enough for trying everything."""
+    """The holders of some units before, and after: few enough for trying everything."""
     units = [f"u{n}" for n in range(draw(st.integers(0, 5)))]
     old, new = draw(st.sets(st.sampled_from("abc"))), draw(st.sets(st.sampled_from("abcd"), min_size=1))
     before: dict[str, list[str]] = {member: [] for member in sorted(old)}

@@ -1,4 +1,4 @@
-"""What deploy/spark has for clusters: valid manifests, an image that starts what it is told, what executors import."""
+"""The files of deploy/spark for clusters: valid manifests, an image that starts commands, and executors' imports."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_image_is_a_driver_an_executor_or_rota(tmp_path: Path, arguments: li
 def test_executors_of_a_cluster_run_in_the_packed_environment(
     processes: Processes, tmp_path: Path, lake_folder: Path
 ) -> None:
-    """Two executors, each a Java of its own, as on two machines: what is not packed they do not have."""
+    """Two executors, each a Java of its own, as on two machines: they have packed files only."""
     store = sqlite_store(tmp_path / "rota.db", simulated(1))
     archive = tmp_path / "rota-env.tar.gz"
     run([SPARK / "pack.sh", archive], tmp_path, PYTHON=str(BIN / "python"))
@@ -121,7 +121,7 @@ def test_executors_of_a_cluster_run_in_the_packed_environment(
     lines = run([BIN / "rota", "pipeline", "submit", *options, "--step", "ingest --follow"], tmp_path)
     environment = {"ROTA_STORE": store, **as_a_driver(tmp_path / "spark")}
     driver = processes.start("bash", "-ec", lines, env=environment, cwd=tmp_path)
-    # What it has read is folded before it says so.
+    # The lines that it has read are folded before it says so.
     driver.wait_for_line(r"lines, .* after the youngest", deadline_seconds=600)
     driver.kill9()
 
@@ -131,7 +131,7 @@ def test_executors_of_a_cluster_run_in_the_packed_environment(
 
 
 def as_a_driver(spark_home: Path) -> dict[str, str]:
-    """An environment with a Spark, and without Rota but for what is packed."""
+    """An environment with a Spark, and without Rota but for the packed files."""
     import pyspark
 
     # Workers unpack into a folder of Spark's own.

@@ -1,4 +1,4 @@
-"""Journals of real runs, not simulated: each rebalance has its cause, and the audit finds what was tampered with."""
+"""Journals of real runs, not simulated: each rebalance has its cause, and the audit finds changed lines."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def connected(store_url: str) -> Iterator[Callable[[str, tuple[Any, ...]], list[
 
 
 def check_a_real_run(spark: SparkSession, store_url: str, folder: Path) -> None:
-    """As it was written all is well; what is changed in the store is found and named; put back, all is well again."""
+    """As it was written all is well; each change in the store is found and named; put back, all is well again."""
     as_written = examine(spark, store_url, folder / "as-written")
     lines = read(store_url)
     for each in (done := tamperings(lines)):

@@ -1,4 +1,4 @@
-"""What is made of the facts: the report, the advice and the audit, which finds nothing unless something is wrong."""
+"""Uses of the facts: the report, the advice and the audit, which finds nothing unless something is wrong."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_of_lines_whose_beginning_was_pruned_only_what_they_tell_is_judged() -> 
     found = findings_of(ordered([*left, repeated]), whole=False)
 
     assert list(findings_of(left, whole=False)) == []
-    assert list(findings_of(left)) != []  # members are there that nobody saw join
+    assert list(findings_of(left)) != []  # members are there that no line saw join
     assert {each.check for each in found} == {"S1"}
 
 

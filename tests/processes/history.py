@@ -1,4 +1,4 @@
-"""What clients were told by a server that may be killed at any moment, and what must be true afterwards."""
+"""The answers of a server that may be killed at any moment, and the rules that hold afterwards."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class History:
         self.progress: dict[Partition, Progress] = {}
         self.commits = 0
         self.unanswered = 0
-        """Calls whose outcome nobody knows, for the server died under them."""
+        """Calls without a known outcome, for the server died under them."""
         self.highest: dict[str, int] = {}
-        """The highest generation that anybody was told, by group."""
+        """The highest generation in any answer, by group."""
         self.revisions: dict[str, int] = {}
         """The highest revision of an answer, by group."""
 
@@ -100,7 +100,7 @@ class History:
 
 @dataclass
 class Generation:
-    """A generation as the journal tells it. Static members that came back stand in it under all their ids."""
+    """A generation as the journal has it. Static members that came back stand in it under all their ids."""
 
     revision: int
     leaders: set[str]

@@ -1,4 +1,4 @@
-"""Clients that speak plain HTTP to a server that is killed under them, and write down what they are told."""
+"""Clients that speak plain HTTP to a server that is killed under them, and write down its answers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Place:
     member_id: str
     generation_id: int
     members: tuple[str, ...]
-    """Whom to assign to; empty for followers."""
+    """The members to assign to; empty for followers."""
 
 
 class Load:
@@ -245,7 +245,7 @@ class Client:
 
 
 async def read_journal(http: httpx.AsyncClient, shard_id: int) -> list[Event]:
-    """The whole journal of a shard, as the server tells it."""
+    """The whole journal of a shard, as the server returns it."""
     events: list[Event] = []
     while True:
         after = events[-1]["revision"] if events else 0

@@ -1,4 +1,4 @@
-"""Rules hold for whoever is on the machine: the port of the peers is no way around them, though it is on loopback."""
+"""Rules hold for users of the machine: the port of the peers is no way around them, though it is on loopback."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_workers_answer_each_other_nevertheless(
 
 
 async def joined(port: int, group: str, headers: dict[str, str]) -> tuple[int, str]:
-    """How a join over a connection of its own, which any worker may get, was answered; and who owns the group."""
+    """How a join over a connection of its own, which any worker may get, was answered; and the owner of the group."""
     body = {
         "protocol_type": "worker",
         "protocols": [{"name": "range", "metadata": b64encode(b"m").decode()}],

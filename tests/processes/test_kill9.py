@@ -64,7 +64,7 @@ def assert_verified(processes: Processes, store_url: str) -> None:
 
 
 async def kill_and_check(server: Server, kills: int | None, what: str) -> None:
-    """Load the server, kill it, start it again, check; as often as asked. Prints what it takes to repeat it."""
+    """Load the server, kill it, start it again, check; as often as asked. Prints how to repeat it."""
     chosen, started, found = seed(), monotonic(), list[str]()
     print(f"ROTA_SEED={chosen}")
     chance = random.Random(chosen)
@@ -96,7 +96,7 @@ def row(what: str, history: History, kills: int, lost: int, minutes: float, chos
 
 
 async def check(url: str, load: Load) -> list[str]:
-    """What the restarted server knows, against what was acknowledged."""
+    """The facts of the restarted server, against those that were acknowledged."""
     journal: dict[str, list[Event]] = {group_id: [] for group_id in load.group_ids}
     ends: dict[int, int] = {}
     async with httpx.AsyncClient(base_url=url, trust_env=False) as http:

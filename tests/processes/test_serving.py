@@ -1,4 +1,4 @@
-"""`rota serve` as a process: it gets ready, refuses clearly, and goes away without anybody waiting for nothing."""
+"""`rota serve` as a process: it gets ready, refuses clearly, and stops without letting a client wait for nothing."""
 
 from __future__ import annotations
 

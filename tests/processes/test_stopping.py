@@ -23,7 +23,7 @@ from tests.support.sources import ROOT
 pytestmark = pytest.mark.processes
 
 SESSION_MS = 600_000
-"""Longer than a test may take: what is not left stays."""
+"""Longer than a test may take: a member that does not leave stays."""
 PARTITIONS = 8
 
 

@@ -61,7 +61,7 @@ def owners(url: str, groups: Iterable[str]) -> set[str]:
 
 
 def heard_of(valkey: ValkeyServer) -> bytes:
-    """Whom the replicas have told of, all names in one."""
+    """The members that the replicas have published, all names in one."""
     with redis.Redis.from_url(valkey.url, socket_timeout=30) as client:
         return b"".join(name for key in client.scan_iter("rota:*:heard") for name in client.zrange(key, 0, -1))
 
@@ -89,7 +89,7 @@ def test_a_worker_that_is_killed_is_started_again_and_requests_are_answered_all_
     os.kill(first, signal.SIGKILL)
     serving.wait_for_line(rf"a worker ended by itself worker=0 pid={first} exit_code=-9")
     # No connection is refused: the other worker accepts what comes. Until the lease is over, a shard of the dead one
-    # may be nobody's, which clients are told to try again.
+    # may have no owner, and clients are asked to try again.
     answers = [ask(url, f"groups/g{n}").status_code for n in range(40)]
     *_, third = started(serving, 3)
 
@@ -111,7 +111,7 @@ def test_with_a_redis_no_heartbeat_fails_when_a_worker_is_killed(
     serving = serve(processes, store, port, "--workers", "2", "--redis", valkey_server.url, "--lease-ms", "5000")
     doomed, _ = started(serving, 2)
     beats = {f"g{n}": joined(url, f"g{n}") for n in range(8)}
-    # Shards on their way from the first worker to the second are nobody's for a moment.
+    # Shards on their way from the first worker to the second have no owner for a moment.
     serving.wait_until(lambda: len(owners(url, beats)) == 2 and "" not in owners(url, beats), "both to own shards")
     members = [str(beat["member_id"]).encode() for beat in beats.values()]
     serving.wait_until(lambda: all(each in heard_of(valkey_server) for each in members), "a Redis that was told of all")

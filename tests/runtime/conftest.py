@@ -1,4 +1,4 @@
-"""A coordinator on a store in memory that can be told to hang, refuse or lose its answer."""
+"""A coordinator on a store in memory that a test can let hang, refuse or lose its answer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class FaultyStore(MemoryStore):
 
 @pytest.fixture(autouse=True)
 def _peers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What replicas are not told in time they find out when they next look, which tests do not wait for."""
+    """Changes of which replicas are not notified in time they find at the next refresh, for which tests do not wait."""
     monkeypatch.setattr(client, "TELL_S", EVENTUALLY_S)
 
 
@@ -79,7 +79,7 @@ async def coordinator(store: FaultyStore) -> AsyncIterator[LocalCoordinator]:
 async def until(condition: Callable[[], bool]) -> None:
     """Let the tasks run until something is so; it must become so."""
     async with asyncio.timeout(EVENTUALLY_S):
-        while not condition():  # noqa: ASYNC110 - the condition is nobody's event
+        while not condition():  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0.002)
 
 

@@ -1,4 +1,4 @@
-"""Who holds what: asked of the store once for all who wait while a shard moves."""
+"""The owners of shards: read from the store once for all callers that wait while a shard moves."""
 
 from __future__ import annotations
 

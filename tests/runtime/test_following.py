@@ -11,7 +11,7 @@ __all__ = ["fleet"]
 
 
 class Listener:
-    """What it was told, in order."""
+    """The notifications that it got, in order."""
 
     def __init__(self) -> None:
         self.events: list[JournalEvent] = []

@@ -27,7 +27,7 @@ class SlowStore(MemoryStore):
         self._answer_s = answer_s
         self._load_s = load_s
         self.late: dict[str, asyncio.Event] = {}
-        """Replicas that register a tenth of a second late, and what is set when one has."""
+        """Replicas that register a tenth of a second late, and an event that is set when one has."""
 
     async def register(self, replica: Replica, ttl_ms: int) -> list[Replica]:
         registered = self.late.get(replica.replica_id)
@@ -127,7 +127,7 @@ def test_what_a_dead_replica_held_is_taken_the_moment_its_leases_end(dies_within
 
 @in_virtual_time
 async def test_who_lets_a_shard_go_in_order_says_so_in_its_last_line() -> None:
-    """And who dies says nothing: that is how the journal tells one from the other."""
+    """And a replica that dies writes nothing: that is how the journal separates one from the other."""
     clock = LoopClock()
     store = SlowStore(clock)
     await store.open(SHARDS)
@@ -150,5 +150,5 @@ async def test_who_lets_a_shard_go_in_order_says_so_in_its_last_line() -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - nobody's event
+    while not condition():  # noqa: ASYNC110 - no event for it
         await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What replicas say to each other: who may, and how heartbeats travel together."""
+"""Messages between replicas: which may send them, and how heartbeats travel in batches."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_file_without_a_proper_secret_is_refused_without_quoting_it(tmp_path: 
 
 
 class Wire:
-    """Where the messages go: answered when the test says so, in the way of a peer that knows everybody."""
+    """Where the messages go: answered when the test says so, in the way of a peer that knows every member."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[bytes, asyncio.Future[bytes]]] = []

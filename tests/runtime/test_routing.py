@@ -99,7 +99,7 @@ async def fleet(tables: MemoryTables) -> AsyncIterator[list[RunningReplica]]:
 
 
 async def settled(replicas: list[RunningReplica]) -> None:
-    """Every shard is held, and each replica knows by whom."""
+    """Every shard has an owner, and each replica knows it."""
 
     def complete() -> bool:
         held = [len(r.local.owners()) for r in replicas]

@@ -1,4 +1,4 @@
-"""Being told of a group's journal on the spot, and the batch of heartbeats that is answered on the spot."""
+"""Notifications of a group's journal on the spot, and the batch of heartbeats that is answered on the spot."""
 
 from __future__ import annotations
 

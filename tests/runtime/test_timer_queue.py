@@ -1,4 +1,4 @@
-"""A process that was asleep expires nobody for it; one that is merely busy with expiries does not stop for it."""
+"""A process that was asleep expires no member for it; one that is merely busy with expiries does not stop for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rota.runtime.clock import BATCH, STALL_MS, TimerQueue
 
 
 class HandClock:
-    """Time moves when it is told to."""
+    """Time moves when a test moves it."""
 
     def __init__(self) -> None:
         self.ms = 1_000
@@ -61,7 +61,7 @@ def test_a_backlog_of_expiries_is_worked_off_without_a_pause() -> None:
     clock.ms = 1_010
     for _ in range(batches):
         queue.ring_due()
-        clock.ms += STALL_MS // 2  # what is expired also has to be written
+        clock.ms += STALL_MS // 2  # the expiry also has to be written
 
     assert len(rung) == batches * BATCH
     assert late == []

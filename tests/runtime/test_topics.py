@@ -97,7 +97,7 @@ async def test_nobody_is_left_waiting_when_the_server_stops(coordinator: LocalCo
 
 
 class LateStore(FaultyStore):
-    """Who is up it says when it may."""
+    """It names the members that are up when the test lets it."""
 
     def __init__(self, tables: MemoryTables) -> None:
         super().__init__(tables)
@@ -128,7 +128,7 @@ async def waiting_for_news(replica: LocalCoordinator | RunningReplica) -> asynci
 async def test_who_does_not_know_yet_which_shards_are_its_own_does_not_say_that_there_is_nothing(
     tables: MemoryTables, coordinator: LocalCoordinator
 ) -> None:
-    """Who leads would deal nothing to anybody: a rolling restart would stop the work of a group."""
+    """The leader would assign nothing to any member: a rolling restart would stop the work of a group."""
     await put(coordinator, 4)
     late = LateStore(tables)
     await late.open(2)

@@ -16,7 +16,7 @@ from tests.support.ports import free_port
 from tests.support.processes import Process, Processes
 
 SESSION_MS = 60_000
-"""No machine is so busy that a sidecar loses what it has in a test that is not about that."""
+"""No machine is so busy that a sidecar loses its share in a test that is not about that."""
 SHORT_SESSION_MS = 2_000
 
 
@@ -94,7 +94,7 @@ class Received:
 
 
 class Receiver:
-    """An HTTP server that writes down what it gets, and answers as `answer` says."""
+    """An HTTP server that writes down its requests, and answers as `answer` says."""
 
     def __init__(self, answer: Callable[[Received], int]) -> None:
         self.received: list[Received] = []

@@ -1,4 +1,4 @@
-"""Hooks tell others: in order, again where it failed, signed, and never an old change after a new one."""
+"""Hooks notify other programs: in order, again where it failed, signed, and never an old change after a new one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def change(number: int, kind: str = "elected", state: State = State.LEADER) -> C
 
 
 class Recorder:
-    """A hook that fails as often as it is told, and notes what it was told."""
+    """A hook that fails a given number of times, and notes its calls."""
 
     name = "recorder"
 
@@ -223,7 +223,7 @@ def test_a_file_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
 
 
 class Cluster:
-    """The part of the Kubernetes API that patches pods, over TLS, for who has the token and may patch this pod."""
+    """The part of the Kubernetes API that patches pods, over TLS, for callers with a token that may patch this pod."""
 
     def __init__(self, folder: Path) -> None:
         self.account = folder / "account"

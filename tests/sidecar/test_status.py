@@ -1,4 +1,4 @@
-"""What a sidecar knows is never told beyond its expiry, and changes are told in order."""
+"""A sidecar never shows its knowledge beyond its expiry, and notifies of changes in order."""
 
 from __future__ import annotations
 

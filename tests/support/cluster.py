@@ -68,7 +68,7 @@ class ReplicaProcess:
         self._process = self._processes.rota("serve", *self._options, env=self.env, place=self._place)
 
     async def until_ready(self) -> None:
-        """Return once it has what is due to it."""
+        """Return once it has its share of the shards."""
         await asyncio.to_thread(self.process.wait_for_url, f"{self.url}/readyz")
 
     async def terminate(self) -> None:
@@ -159,7 +159,7 @@ class Cluster:
         assert done.wait_for_exit() == 0, done.output()
         assert "differences:  0" in done.output()
 
-    # --- who owns what ---------------------------------------------------------------------------------
+    # --- owners of shards ------------------------------------------------------------------------------
 
     def owners(self) -> dict[int, str]:
         """By shard, the replica whose lease is not over, as Postgres judges it."""
@@ -182,7 +182,7 @@ class Cluster:
         await self.until(lambda: self._is_settled(up), f"{sorted(up)} hold what is due to them", poll_s=0.1)
 
     def _is_settled(self, up: set[str]) -> bool:
-        """Every shard is held, by whom it is due to, and nobody is registered who does not run."""
+        """Every shard is held by the replica that it is due to, and only running replicas are registered."""
         replica_ids = {row.split("|")[1]: row.split("|")[0] for row in self._rows(_REGISTERED)}
         owners = self.owners()
         due = dict(enumerate(preferred_owners(replica_ids.values(), self.shard_count)))
@@ -202,7 +202,7 @@ class Cluster:
         """Look at it again and again, on a thread: clients and members go on meanwhile."""
         try:
             async with asyncio.timeout(DEADLINE_S):
-                while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - nobody's event
+                while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - no event for it
                     await asyncio.sleep(poll_s)
         except TimeoutError:
             raise AssertionError(f"not within {DEADLINE_S:g} s: {what}; owners: {self.owners()}") from None

@@ -1,8 +1,8 @@
 """The network of a cluster's replicas: TCP proxies on this machine, which can be cut and slowed link by link.
 
 It needs no rights and no tools, so that partitions are tested wherever the tests run. Each replica reaches Postgres and
-Redis through proxies of its own, and its peers through an HTTP proxy of its own (`grpc_proxy`), so that who speaks to
-whom is always known. What a cut holds back arrives when it is healed, as TCP would send it again.
+Redis through proxies of its own, and its peers through an HTTP proxy of its own (`grpc_proxy`), so that both ends of
+a connection are always known. Bytes that a cut holds back arrive when it is healed, as TCP would send them again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ProxiedNetwork:
         self._cut: set[tuple[str, str]] = set()
         self._delay_s: dict[tuple[str, str], float] = {}
         self._links: dict[asyncio.Task[None], tuple[str, str] | None] = {}
-        """Every connection, and between whom it is once that is known."""
+        """Every connection, and its two ends once they are known."""
         self._servers: list[asyncio.Server] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
@@ -62,7 +62,7 @@ class ProxiedNetwork:
     # --- faults --------------------------------------------------------------------------------------
 
     def cut(self, one: str, other: str) -> None:
-        """Nothing passes between these two any more, and neither is told."""
+        """Nothing passes between these two any more, and neither is notified."""
         self._run(self._change(lambda: self._cut.update({(one, other), (other, one)})))
 
     def cut_one_way(self, source: str, target: str) -> None:
@@ -70,7 +70,7 @@ class ProxiedNetwork:
         self._run(self._change(lambda: self._cut.add((source, target))))
 
     def isolate(self, name: str) -> None:
-        """Cut a replica from everybody but its clients."""
+        """Cut a replica from all but its clients."""
         for other in {*self._names.values(), POSTGRES, REDIS} - {name}:
             self.cut(name, other)
 
@@ -120,7 +120,7 @@ class ProxiedNetwork:
         try:
             await serve(reader, writer)
         except (OSError, asyncio.IncompleteReadError):
-            pass  # Whoever it is has gone, which the other side is told by what follows.
+            pass  # The other end has gone, of which this side is notified by what follows.
         finally:
             writer.transport.abort()
 
@@ -128,7 +128,7 @@ class ProxiedNetwork:
         """The CONNECT of an HTTP proxy, which names the peer."""
         request = (await reader.readuntil(b"\r\n\r\n")).decode()
         port = int(request.split(" ")[1].rpartition(":")[2])
-        # An address of a replica that was started by somebody else is not on this network.
+        # An address of a replica that another test started is not on this network.
         target = self._names[port]
         await self._passage(source, target)
         await self._passage(target, source)

@@ -1,4 +1,4 @@
-"""What a cluster and its network agree on: who listens where, and how a replica finds the others."""
+"""Facts on which a cluster and its network agree: the ports of each part, and how a replica finds the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ReplicaPorts:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where everybody listens, at the address of their place. No two are the same, wherever they are."""
+    """The ports of all parts, at the address of their place. No two are the same, wherever they are."""
 
     postgres: int
     redis: int
@@ -40,7 +40,7 @@ class Wiring:
 
 
 class Network(Protocol):
-    """Tests and clients reach everybody at 127.0.0.1, whatever is done to the links between replicas and stores."""
+    """Tests and clients reach all parts at 127.0.0.1, whatever happens to the links between replicas and stores."""
 
     def place(self, name: str) -> Place:
         """Where a replica, POSTGRES or REDIS is to run. Asked for before the network is up."""
@@ -53,7 +53,7 @@ class Network(Protocol):
     def wiring(self, name: str) -> Wiring: ...
 
     def cut(self, one: str, other: str) -> None:
-        """Nothing passes between these two any more, and neither is told."""
+        """Nothing passes between these two any more, and neither is notified."""
         ...
 
     def cut_one_way(self, source: str, target: str) -> None:
@@ -61,7 +61,7 @@ class Network(Protocol):
         ...
 
     def isolate(self, name: str) -> None:
-        """Cut a replica from everybody but its clients."""
+        """Cut a replica from all but its clients."""
         ...
 
     def heal(self) -> None:

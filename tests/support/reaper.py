@@ -48,12 +48,12 @@ def is_alive(pid: int) -> bool:
 
 
 def remember(what: str, name: str | int) -> None:
-    """Tell the reaper of a `process` (its pid) or a `directory` (its path) that must not outlive this run."""
+    """Register a `process` (its pid) or a `directory` (its path) that must not outlive this run."""
     print("+", what, name, file=_pipe(), flush=True)
 
 
 def forget(what: str, name: str | int) -> None:
-    """Cross off what is ended or removed already."""
+    """Remove an entry that is ended or removed already."""
     print("-", what, name, file=_pipe(), flush=True)
 
 
@@ -69,7 +69,7 @@ def _pipe() -> IO[str]:
         encoding="utf-8",
         start_new_session=True,
     )
-    # It must outlive us, so nobody waits for it; marking it as ended keeps Popen from warning about that.
+    # It must outlive us, so no process waits for it; marking it as ended keeps Popen from warning about that.
     reaper.returncode = 0
     assert reaper.stdin is not None
     atexit.register(reaper.stdin.close)
@@ -77,7 +77,7 @@ def _pipe() -> IO[str]:
 
 
 def _left_over(lines: Iterable[str]) -> list[tuple[str, str]]:
-    """What was remembered and not forgotten, processes before the directories that they write to."""
+    """The entries that were registered and not removed, processes before the directories that they write to."""
     left: dict[tuple[str, str], None] = {}
     for line in lines:
         sign, what, name = line.rstrip("\n").split(" ", 2)

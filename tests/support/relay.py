@@ -28,7 +28,7 @@ async def carry(
         finally:
             there_writer.transport.abort()
     except* OSError:
-        pass  # The other side is told by what follows.
+        pass  # The other side is notified by what follows.
     finally:
         writer.transport.abort()
 

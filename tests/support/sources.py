@@ -53,7 +53,7 @@ class Source:
 
 @cache
 def sources() -> tuple[Source, ...]:
-    """All modules of the package but the generated ones. Whoever looks at them does not change them."""
+    """All modules of the package but the generated ones. Callers do not change them."""
     paths = [path for path in sorted(PACKAGE.rglob("*.py")) if path.relative_to(PACKAGE).parts[0] != "v1"]
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
     return tuple(Source(path, text, ast.parse(text, str(path))) for path, text in texts.items())

@@ -10,7 +10,7 @@ from rota.assignors import registry
 
 @contextmanager
 def registered_for_one_test() -> Iterator[None]:
-    """Forget at the end what was registered in this block."""
+    """Forget at the end the strategies that were registered in this block."""
     known = dict(registry._KNOWN)
     try:
         yield

@@ -100,7 +100,7 @@ def fetch() -> None:
 
 
 def _by_maven(place: Path) -> list[str]:
-    # Maven knows the mirrors of whoever runs it. A repository of its own, so that the file is in a known place.
+    # Maven knows the mirrors of the user that runs it. A repository of its own, so that the file is in a known place.
     coordinates = f"-Dartifact={_GROUP}:{_NAME}:{_VERSION}"
     return [
         "mvn",

@@ -17,7 +17,7 @@ from tests.support.server import Server
 
 
 class ValkeyServer(Server):
-    """One server without persistence: what it held is gone when it starts again.
+    """One server without persistence: its data is gone when it starts again.
 
     `options` are added to the command line, for instance `["--maxmemory", "2mb"]`. Who has it run in another `place`
     makes 127.0.0.1 lead there.

@@ -79,7 +79,7 @@ class Bench:
         return request
 
     def answered(self, reply: Reply, after_ms: int = 10, jitter: float = 1.0) -> list[Event]:
-        """Send what is due and have it answered."""
+        """Send the request that is due and have it answered."""
         request = self.sends()
         self.now_ms += after_ms
         self.events = self.membership.on_reply(request, reply, self.sent_at_ms, self.now_ms, jitter)

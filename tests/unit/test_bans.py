@@ -27,7 +27,7 @@ MODULE_MAX_LINES = 600
 PURE_FUNCTION_MAX_LINES = 60
 # Packages that talk to a terminal. Elsewhere only a module that is run with `python -m` does.
 PROGRAMS = {"cli", "demo"}
-# Where a server that could not start tells whoever started it, on standard error.
+# Where a server that could not start prints the reason, on standard error.
 MAY_PRINT = {"server/lifecycle.py"}
 
 

@@ -1,4 +1,4 @@
-"""The bytes of the `consumer` protocol type: golden vectors worked out by hand, round trips, and bytes nobody meant."""
+"""The bytes of the `consumer` protocol type: golden vectors worked out by hand, round trips, and malformed bytes."""
 
 from __future__ import annotations
 

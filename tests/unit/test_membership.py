@@ -187,7 +187,7 @@ def test_an_assignment_for_a_generation_that_is_over_is_ignored() -> None:
 def test_a_returning_static_leader_that_skips_the_assignment_only_fetches_its_own() -> None:
     bench = a_newcomer(replace(SETTINGS, group_instance_id="pod-0"))
     bench.answered(joined(leader_id="m-1", skip=True))
-    # Until it is heard again, it has what its former self asked for as a session: that may be shorter.
+    # Until its next answer, its session is the one that its former self asked for: that may be shorter.
     assert isinstance(bench.sends(), Heartbeat)
     bench.answered(BEATING)
     request = bench.sends()

@@ -84,7 +84,7 @@ def test_a_leader_holds_on_while_it_assigns() -> None:
 
 
 def test_heartbeats_while_the_sync_is_owed_do_not_put_off_when_it_is_due() -> None:
-    """Found by simulation: the coordinator drops who has not synced at the rebalance timeout, however alive it is."""
+    """Found by simulation: the coordinator removes a live member that has not synced at the rebalance timeout."""
     bench = a_holding_joiner()
     bench.answered(joined(2, leader_id="m-1"))
     due_at_ms = bench.sent_at_ms + REBALANCE_MS - MARGIN_MS
@@ -123,7 +123,7 @@ def test_who_is_unknown_when_it_joins_has_lost_what_it_held() -> None:
 
 
 def test_what_was_lost_while_joining_is_not_claimed_for_long() -> None:
-    """Found by simulation: nobody would be given what somebody claims and does not know of."""
+    """Found by simulation: no member would be given a partition that another claims and does not know of."""
     bench = a_holding_joiner()
     bench.sends()
     join = bench.membership.next_request(bench.now_ms)

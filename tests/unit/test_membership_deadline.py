@@ -1,4 +1,4 @@
-"""Until when a member holds its share, and what it is told while nobody answers, in virtual time."""
+"""Until when a member holds its share, and its events while no replica answers, in virtual time."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_who_does_not_stop_its_work_in_time_is_lost_at_the_rebalance_timeout() -
 
 
 def test_who_is_only_known_to_live_is_lost_when_a_join_phase_could_have_gone_on_without_it() -> None:
-    """Who answers for an owner that it cannot reach does not know what that owner does meanwhile."""
+    """A replica that answers for an owner that it cannot reach does not know what that owner does meanwhile."""
     bench = a_stable_follower()
     settled_at_ms = bench.sent_at_ms
     while bench.now_ms < settled_at_ms + REBALANCE_MS - 2 * POLL_MS:

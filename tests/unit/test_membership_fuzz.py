@@ -60,7 +60,7 @@ def a_reply(data: st.DataObject, request: MembershipRequest) -> Reply | None:
 
 
 def obey(data: st.DataObject, membership: Membership, events: list[Event], now_ms: int) -> None:
-    """The shell does as it is told, or the user changes their mind."""
+    """The shell carries out the requests, or the user changes their mind."""
     for event in events:
         if isinstance(event, JoinedAsLeader):
             membership.assign(event.generation_id, {"m-1": b"share"})

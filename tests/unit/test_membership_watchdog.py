@@ -1,4 +1,4 @@
-"""The watchdog over progress: it barks at who holds something and gets nothing done."""
+"""The watchdog over progress: it reports a member that holds something and gets nothing done."""
 
 from __future__ import annotations
 

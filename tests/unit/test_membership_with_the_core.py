@@ -1,8 +1,8 @@
-"""The client core against the real group core over a scripted network: nobody ever holds what is another's.
+"""The client core against the real group core over a scripted network: no member ever holds another's share.
 
 Each seed is one history: delays, lost requests and answers, members that stop work slowly. After every step each
-member's own deadline must be earlier than the coordinator's, and nobody may be handed a generation while
-somebody still acts in an older one. Then the faults end, and everybody must come to hold something.
+member's own deadline must be earlier than the coordinator's, and no member may be handed a generation while
+another still acts in an older one. Then the faults end, and each member must come to hold something.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class World:
     # --- the shell ----------------------------------------------------------------------------
 
     def wake(self, client: Client) -> None:
-        """Send what is due; ask again when it is not yet."""
+        """Send the request that is due; ask again when none is due yet."""
         self.act_on(client, client.membership.on_time(self.now_ms))
         if client.call is not None and not client.membership.wants(client.call.request, self.now_ms):
             client.call.is_over = True

@@ -1,4 +1,4 @@
-"""The network whose packets other tests lose does to them what it says, and leaves nothing behind."""
+"""The network in which other tests lose packets does as it says, and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream says again is not read again, and what it says anew is."""
+"""A stream's repeated bytes are not read again, and new ones are."""
 
 from __future__ import annotations
 

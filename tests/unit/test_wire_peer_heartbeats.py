@@ -1,4 +1,4 @@
-"""Heartbeats between replicas: what is packed is unpacked the same, and what no replica sends is malformed."""
+"""Heartbeats between replicas: they are unpacked as they were packed, and bytes that no replica sends are malformed."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.support.processes import Process
 PLANTS = Plants()
 ROOT = Path(__file__).parents[3]
 MOST_S = 5.0
-"""That a process may take to print what it should; more than a start takes."""
+"""Time for a process to print its line; more than a start takes."""
 UNKNOWN = "tests/http/test_http_unknown_names.py::test_the_nearest_name_is_told"
 FORESEEN = "tests/cli/test_foreseen.py::"
 GIVING_UP = "tests/exec/test_giving_up.py::"

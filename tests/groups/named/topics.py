@@ -36,7 +36,7 @@ def a_returning_cooperative_leader_follows_no_topics(patch: Patch) -> None:
 @PLANTS.named("clients D2 work", STATIC + "test_work_that_is_added_long_after_the_leader_s_restart_is_shared_out")
 def a_returning_leader_follows_no_work(patch: Patch) -> None:
     async def read_given(_self: Any) -> None:
-        """It knows only what it gave out itself."""
+        """It knows only its own assignments."""
 
     patch(ConnectWorker, "_read_given", read_given)
 

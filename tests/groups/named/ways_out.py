@@ -153,7 +153,7 @@ def a_program_that_is_ended_does_not_leave(patch: Patch) -> None:
     patch(member.Member, "_leave", leave)
 
 
-# --- what is held ends -----------------------------------------------------------------------------
+# --- shares and terms end --------------------------------------------------------------------------
 
 
 @PLANTS.named(

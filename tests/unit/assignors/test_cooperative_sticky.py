@@ -1,4 +1,4 @@
-"""`cooperative-sticky`: nobody is given what another one has yet to give up, and the group comes to rest."""
+"""`cooperative-sticky`: no member gets a partition that another has yet to give up, and the group comes to rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def outcome(group: Group) -> Outcome:
 
 
 def rounds(group: Group, most: int) -> list[Outcome]:
-    """Every member rejoins with what it was given, until that does not change any more."""
+    """Every member rejoins with its last assignment, until that does not change any more."""
     outcomes = [outcome(group)]
     for generation in range(FIRST_GENERATION, FIRST_GENERATION + most):
         after = outcome(group.holding(outcomes[-1].shares, generation))
@@ -116,7 +116,7 @@ def test_what_two_claim_is_given_to_neither_until_both_gave_it_up() -> None:
 @deterministic
 @given(groups(fresh=True), st.data())
 def test_a_group_with_racks_comes_to_rest_too(group: Group, data: st.DataObject) -> None:
-    """Kafka's does not always: it takes what is out of its rack from its owner in every round."""
+    """Kafka's does not always: in every round it takes partitions of other racks from their owner."""
     members = [
         MemberSubscription(member.member_id, topics=member.topics, rack=data.draw(st.sampled_from(RACKS)))
         for member in group.members

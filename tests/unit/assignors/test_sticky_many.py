@@ -45,7 +45,7 @@ def _needless_moves(outcome: Outcome) -> list[TopicPartition]:
 
 
 def _most_that_can_be_kept(outcome: Outcome) -> int:
-    """Everybody keeps the floor of the average, and one more as long as there are extras."""
+    """Each member keeps the floor of the average, and one more as long as there are extras."""
     floor, extras = divmod(len(outcome.holders), len(outcome.before))
     owned = dict.fromkeys(outcome.loads, 0)
     for owner in outcome.effective_owners.values():

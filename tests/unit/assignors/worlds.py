@@ -29,7 +29,7 @@ class Group:
         return assign(name, self.partitions_per_topic, self.members, self.partition_racks)
 
     def holding(self, shares: Shares, generation: int) -> Group:
-        """The same members, each with what it was given."""
+        """The same members, each with its last assignment."""
         members = [
             replace(member, owned_partitions=tuple(shares[member.member_id]), generation=generation)
             for member in self.members

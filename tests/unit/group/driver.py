@@ -106,7 +106,7 @@ class Core:
         return gone
 
     def restart(self) -> None:
-        """Another owner loads the shard: what was parked is gone, what was acknowledged is not."""
+        """Another owner loads the shard: parked calls are gone, acknowledged facts are not."""
         image = self.image()
         self.shard, result = Shard.load(image, self.limits, self.now_ms)
         self._timers.clear()
@@ -249,14 +249,14 @@ def a_group_in_its_initial_delay(members: int = 2, static: int = 0, limits: Limi
 
 
 def a_group_awaiting_its_assignment(members: int = 2, static: int = 0, limits: Limits = LIMITS) -> Core:
-    """The join phase is over; nobody has synced."""
+    """The join phase is over; no member has synced."""
     core = a_group_in_its_initial_delay(members, static, limits)
     core.let_the_join_phase_end()
     return core
 
 
 def a_stable_group(members: int = 2, static: int = 0, limits: Limits = LIMITS) -> Core:
-    """Everybody has its assignment: `m0` leads, `m1` has the bytes `b"m1"`."""
+    """Each member has its assignment: `m0` leads, `m1` has the bytes `b"m1"`."""
     core = a_group_awaiting_its_assignment(members, static, limits)
     everybody = tuple((member_id, member_id.encode()) for member_id in core.ids)
     core.send(replace(a_sync(core.leader_id, core.generation_id), assignments=everybody))

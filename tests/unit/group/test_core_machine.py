@@ -86,7 +86,7 @@ class CoreMachine(RuleBasedStateMachine):
         return current + dice.pick(0, 0, 0, 0, 0, -1, 1, -2)
 
     def somebody(self, dice: Dice) -> str:
-        """Mostly a member or somebody about to be one, rarely a stranger."""
+        """Mostly a member or one about to join, rarely a stranger."""
         known = [*self.group.members, *self.group.pending] if self.group is not None else []
         if not known or dice.rarely():
             return dice.pick("stranger", "", "n1")
@@ -228,7 +228,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.core.restart()
 
     def teardown(self) -> None:
-        """Whatever was, silence ends it: everybody whose call is not parked expires."""
+        """Silence ends every state: all members whose calls are not parked expire."""
         for call in list(self.core.unanswered):
             self.core.hang_up(call)
         self.core.advance(20_000)

@@ -57,7 +57,7 @@ def test_a_token_is_a_generation_and_a_takeover() -> None:
     assert (fencing_token(-1), generation_of(NO_TOKEN), takeover_of(NO_TOKEN)) == (NO_TOKEN, -1, 0)
 
 
-# --- who has which -------------------------------------------------------------------------------------
+# --- holders of tokens ---------------------------------------------------------------------------------
 
 
 def test_each_successor_has_a_higher_token() -> None:

@@ -1,4 +1,4 @@
-"""Joining: who is admitted, who waits, who is told what (protocol.md §3, §8, §9)."""
+"""Joining: which members are admitted, which wait, and their answers (protocol.md §3, §8, §9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heartbeats, sessions, leaving: who is alive, and what happens when somebody is not (protocol.md §3, §5, §8)."""
+"""Heartbeats, sessions, leaving: which members are alive, and the end of the others (protocol.md §3, §5, §8)."""
 
 from __future__ import annotations
 

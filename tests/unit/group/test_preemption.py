@@ -216,7 +216,7 @@ def test_a_new_owner_counts_the_time_anew_and_knows_that_the_leader_was_asked() 
 
 
 def test_a_leader_is_not_asked_before_it_has_fetched_its_share() -> None:
-    """Its sync would be of the generation before: it would lose what it is to hand over in order."""
+    """Its sync would be of the generation before: it would lose the work that it has to hand over in order."""
     core = an_empty_shard()
     join(core, "m0", saying(0), "leader")
     end_join_phase(core)

@@ -1,4 +1,4 @@
-"""A new owner: it finds every fact that was acknowledged, and gives everybody a full session (protocol.md §5)."""
+"""A new owner: it finds every acknowledged fact, and gives each member a full session (protocol.md §5)."""
 
 from __future__ import annotations
 

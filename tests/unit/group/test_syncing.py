@@ -1,4 +1,4 @@
-"""Syncing: the leader hands out, everybody fetches (protocol.md §3, §8)."""
+"""Syncing: the leader assigns, the followers fetch (protocol.md §3, §8)."""
 
 from __future__ import annotations
 

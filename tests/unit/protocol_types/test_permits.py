@@ -1,4 +1,4 @@
-"""The type `permits`: who keeps a permit, who gets the next one, and with which token (ADR 62)."""
+"""The type `permits`: which member keeps a permit, which gets the next one, and with which token (ADR 62)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assigning `consumer` groups on the server: forms, patterns, attributes of topics, and what is read for people."""
+"""Assigning `consumer` groups on the server: forms, patterns, attributes of topics, and readable forms."""
 
 from __future__ import annotations
 

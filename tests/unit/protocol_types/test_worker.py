@@ -1,4 +1,4 @@
-"""The `worker` type: work is handed out incrementally, and waits for who is likely to come back."""
+"""The `worker` type: work is handed out incrementally, and waits for a worker that is likely to come back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DELAY_MS = 300_000
 
 
 class Fleet:
-    """Workers that do what they are told, and the leader's memory."""
+    """Workers that follow their assignments, and the leader's memory."""
 
     def __init__(self, configured: list[WorkItem], *names: str) -> None:
         self.configured = configured
@@ -43,7 +43,7 @@ class Fleet:
         return told
 
     def settle(self) -> None:
-        """Rounds until nobody is told to stop anything."""
+        """Rounds until no worker is asked to stop anything."""
         for _ in range(20):
             if not any(share.revoke for share in self.round().values()):
                 return

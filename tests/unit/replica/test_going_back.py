@@ -1,4 +1,4 @@
-"""What a replica remembers of its store, and what it makes of a store that went back to an earlier state."""
+"""A replica's memory of its store, and its reaction to a store that went back to an earlier state."""
 
 from __future__ import annotations
 
