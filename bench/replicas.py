@@ -139,7 +139,7 @@ async def _own_doors(server: Server, crowds: Sequence[Crowd]) -> list[_Door]:
     async with asyncio.timeout(HAND_OVER_S):
         while True:
             told = [get_json(server, f"{crowd.path}/coordinator") for crowd in crowds]
-            owners = [(one["own_http_port"], one["own_grpc_port"]) for one in told]
+            owners = [(one["worker_http_port"], one["worker_grpc_port"]) for one in told]
             if len(set(owners)) == 2 and (0, 0) not in owners and owners == seen:
                 break
             seen = owners

@@ -12,8 +12,8 @@ import grpc
 from bench.members import NAMESPACE, WAIT_MS
 from bench.servers import HOST
 from rota.v1 import coordinator_pb2 as pb
+from rota.wire.batching import split_batch, take_batch
 from rota.wire.rpcs import COORDINATOR
-from rota.wire.together import apart, take_together
 
 SESSION = f"/{COORDINATOR}/Session"
 SESSION_TIMEOUT_MS = 600_000
@@ -33,13 +33,13 @@ class MemberStream:
         self._stream: grpc.aio.StreamStreamCall[bytes, bytes] = self._channel.stream_stream(path)()
         self._unsent: deque[pb.SessionRequest] = deque()
         self._wake = asyncio.Event()
-        self._together = False
+        self._batching = False
         self._answers: dict[int, OnAnswer] = {}
         self._calls = 0
         self.members: dict[str, StreamMember] = {}
         self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._read())]
         if path == SESSION:
-            self.send(self._on_options, options=pb.SessionOptions(leave_after_ms=leave_after_ms, together=True))
+            self.send(self._on_options, options=pb.SessionOptions(leave_after_ms=leave_after_ms, batching=True))
 
     def send(self, on_answer: OnAnswer, **request: Any) -> None:
         """Send it soon; its answer is for `on_answer`."""
@@ -72,7 +72,7 @@ class MemberStream:
     async def _write(self) -> None:
         while True:
             while self._unsent:
-                request = take_together(self._unsent) if self._together else self._unsent.popleft()
+                request = take_batch(self._unsent) if self._batching else self._unsent.popleft()
                 await self._stream.write(request.SerializeToString())
             self._wake.clear()
             await self._wake.wait()
@@ -86,7 +86,7 @@ class MemberStream:
 
     async def _read(self) -> None:
         while isinstance(data := await self._stream.read(), bytes):
-            for event in apart(pb.SessionEvent.FromString(data)):
+            for event in split_batch(pb.SessionEvent.FromString(data)):
                 self._take(event)
 
     def _take(self, event: pb.SessionEvent) -> None:
@@ -97,7 +97,7 @@ class MemberStream:
                 self.members[member_id].join()
 
     def _on_options(self, answer: pb.SessionEvent) -> None:
-        self._together = answer.options.together
+        self._batching = answer.options.batching
 
 
 class StreamCrowd:

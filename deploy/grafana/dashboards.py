@@ -78,7 +78,7 @@ class Board:
 
 
 def quantiles(metric: str, by: str = "") -> tuple[Query, ...]:
-    """The median, and what one in a hundred exceeds; apart for each value of the label `by`."""
+    """The median and the 99th percentile; separately for each value of the label `by`."""
     labels, suffix = (f"le, {by}", " {{" + by + "}}") if by else ("le", "")
     rate = f"sum by ({labels}) (rate({metric}_bucket" + "{{of}}{w}))"
     return tuple(
@@ -96,7 +96,7 @@ def rate(metric: str, by: str, only: str = "") -> Query:
 OVERVIEW = Board(
     "rota-overview",
     "Rota / Overview",
-    "Is the service well, and are its groups?",
+    "Health of the service and its groups.",
     (
         (
             "The service",
@@ -112,7 +112,7 @@ OVERVIEW = Board(
                 Number(
                     "Shards without an owner",
                     "short",
-                    "More than 0 for longer than a lease: groups that nobody answers for.",
+                    "More than 0 for longer than a lease: their groups get no answers.",
                     Query("max(rota_shards{{of}}) - sum(rota_shards_owned{{of}})", ""),
                     bad_from=1,
                 ),
@@ -130,7 +130,7 @@ OVERVIEW = Board(
                 Number(
                     "Share of failed answers",
                     "percentunit",
-                    "Answers that say: the service cannot.",
+                    "Answers with a COORDINATOR_ error: the service could not decide.",
                     Query(
                         'sum(rate(rota_requests_total{{of}, code=~"COORDINATOR_.*"}{w}))'
                         " / sum(rate(rota_requests_total{{of}}{w}))",
@@ -146,19 +146,19 @@ OVERVIEW = Board(
                 Panel(
                     "Groups by state",
                     "short",
-                    "Stable is where one wants them.",
+                    "Stable groups have a valid assignment.",
                     (Query("sum by (state) (rota_groups{{of}})", "{{state}}"),),
                 ),
                 Panel(
                     "Rebalances by cause",
                     "ops",
-                    "Why groups stop, all of them together.",
+                    "Causes of rebalances, summed over all groups.",
                     (rate("rota_rebalances_total", "cause"),),
                 ),
                 Panel(
                     "Duration of rebalances",
                     "s",
-                    "To join, and then to have the leader's assignment.",
+                    "Join phase, then sync with the leader's assignment.",
                     quantiles("rota_rebalance_duration_seconds", "phase"),
                 ),
             ),
@@ -166,12 +166,14 @@ OVERVIEW = Board(
         (
             "Traffic",
             (
-                Panel("Requests", "reqps", "All that is not a heartbeat.", (rate("rota_requests_total", "operation"),)),
-                Panel("Heartbeats", "ops", "One for each member.", (rate("rota_heartbeats_total", "result"),)),
+                Panel(
+                    "Requests", "reqps", "All requests except heartbeats.", (rate("rota_requests_total", "operation"),)
+                ),
+                Panel("Heartbeats", "ops", "One per member.", (rate("rota_heartbeats_total", "result"),)),
                 Panel(
                     "Parked calls",
                     "short",
-                    "Calls that wait for something to happen.",
+                    "Calls that wait for a change, such as long polls.",
                     (
                         Query("sum by (operation) (rota_waiters{{of}})", "{{operation}}"),
                         Query("sum(rota_event_streams{{of}})", "event streams"),
@@ -185,19 +187,19 @@ OVERVIEW = Board(
 GROUPS = Board(
     "rota-groups",
     "Rota / Groups and members",
-    "Who comes and goes, how late that is found, and who is refused.",
+    "Joining and leaving members, failure detection, and fenced requests.",
     (
         (
-            "Coming and going",
+            "Membership",
             (
                 Panel(
-                    "Members that come and go",
+                    "Membership changes",
                     "ops",
-                    "Expired: without a word. Fenced: replaced by a new process with the same static id.",
+                    "Expired: no heartbeat in time. Fenced: replaced by a process with the same static id.",
                     (rate("rota_journal_events_total", "kind", 'kind=~"member_.*"'),),
                 ),
                 Panel(
-                    "Changes of leader",
+                    "Leader changes",
                     "ops",
                     "Each is a new term with a higher fencing token.",
                     (rate("rota_journal_events_total", "kind", 'kind="leader_changed"'),),
@@ -206,24 +208,24 @@ GROUPS = Board(
             ),
         ),
         (
-            "Being found dead",
+            "Failure detection",
             (
                 Panel(
-                    "Lateness of expiries",
+                    "Failure detection latency",
                     "s",
-                    "How long after its deadline a member was expired.",
+                    "Delay between a member's deadline and its expiry.",
                     quantiles("rota_expiry_lateness_seconds"),
                 ),
                 Panel(
                     "Timers after a stall",
                     "s",
-                    "Sessions get this time back.",
+                    "Delay of timers after a stall; sessions are extended by it.",
                     quantiles("rota_timer_lateness_seconds"),
                 ),
                 Panel(
-                    "Refused for being of the past",
+                    "Fenced requests",
                     "ops",
-                    "Zombies, once for each member, operation and generation.",
+                    "Requests of replaced members, once per member, operation and generation.",
                     (rate("rota_journal_events_total", "kind", 'kind="request_fenced"'),),
                 ),
             ),
@@ -234,19 +236,19 @@ GROUPS = Board(
                 Panel(
                     "Oldest rebalance",
                     "s",
-                    "It should never outlive the largest rebalance timeout by much.",
+                    "It should not exceed the largest rebalance timeout by much.",
                     (Query("max by (instance) (rota_oldest_rebalance_seconds{{of}})", "{{instance}}"),),
                 ),
                 Panel(
                     "Generations and assignments",
                     "ops",
-                    "A generation whose assignment does not follow has a leader in trouble.",
+                    "A generation without an assignment has a leader that fails to assign.",
                     (rate("rota_journal_events_total", "kind", 'kind=~"generation_completed|assignment_.*"'),),
                 ),
                 Panel(
-                    "Commits of offsets",
+                    "Offset commits",
                     "ops",
-                    "Journal lines; one line may hold many partitions.",
+                    "Journal events; one event may hold many partitions.",
                     (rate("rota_journal_events_total", "kind", 'kind=~"offsets_.*"'),),
                 ),
             ),
@@ -256,23 +258,25 @@ GROUPS = Board(
 
 INTERNALS = Board(
     "rota-internals",
-    "Rota / Inside of the service",
+    "Rota / Internals",
     "The store, the shards, the peers, Redis and the event loop.",
     (
         (
             "Store",
             (
-                Panel("Commits", "s", "A transaction of the journal.", quantiles("rota_commit_duration_seconds")),
                 Panel(
-                    "Lines that shared a transaction",
+                    "Commits", "s", "Duration of the journal's transactions.", quantiles("rota_commit_duration_seconds")
+                ),
+                Panel(
+                    "Events per commit",
                     "short",
-                    "Large batches: much waits for a slow store. That is what group commit is for.",
+                    "Large batches: many events wait for a slow store, and group commit combines them.",
                     quantiles("rota_commit_batch_events"),
                 ),
                 Panel(
-                    "Failures of the store",
+                    "Store failures",
                     "ops",
-                    "Calls that Postgres did not answer.",
+                    "Failed calls to Postgres.",
                     (rate("rota_store_failures_total", "operation"),),
                 ),
             ),
@@ -283,7 +287,7 @@ INTERNALS = Board(
                 Panel(
                     "Shards by replica",
                     "short",
-                    "Owned, and due: they differ while shards move.",
+                    "Owned and assigned: they differ while shards move.",
                     (
                         Query("rota_shards_owned{{of}}", "{{instance}} owns"),
                         Query("rota_shards_due{{of}}", "{{instance}} should own"),
@@ -313,15 +317,15 @@ INTERNALS = Board(
                     "Redis answers", "short", "1 or 0, by replica.", (Query("rota_liveness_up{{of}}", "{{instance}}"),)
                 ),
                 Panel(
-                    "Members told of",
+                    "Heartbeat times written",
                     "ops",
-                    "Who was heard, as replicas tell each other.",
-                    (rate("rota_liveness_told_total", "instance"),),
+                    "Heartbeat times of members that replicas share in Redis.",
+                    (rate("rota_liveness_updates_total", "instance"),),
                 ),
                 Panel(
-                    "Failures of Redis",
+                    "Redis failures",
                     "ops",
-                    "Never anybody's death.",
+                    "Failed calls to Redis. No member expires because of them.",
                     (rate("rota_liveness_failures_total", "operation"),),
                 ),
             ),
@@ -330,22 +334,22 @@ INTERNALS = Board(
             "Process",
             (
                 Panel(
-                    "Lag of the event loop",
+                    "Event loop lag",
                     "s",
-                    "How late it runs what is due.",
+                    "Delay of callbacks on the event loop.",
                     quantiles("rota_event_loop_lag_seconds", "instance"),
                 ),
                 Panel(
                     "CPU",
                     "percentunit",
-                    "1 is a whole core; a process has no use for more.",
+                    "1 is a whole core, which is the most that a process can use.",
                     (Query("rate(process_cpu_seconds_total{{of}}{w})", "{{instance}}"),),
                 ),
                 Panel("Memory", "bytes", "Resident.", (Query("process_resident_memory_bytes{{of}}", "{{instance}}"),)),
                 Panel(
                     "Releases and draining",
                     "short",
-                    "What runs, and who is on its way out.",
+                    "Running releases, and replicas that are draining.",
                     (
                         Query("count by (version) (rota_build_info{{of}})", "{{version}}"),
                         Query("sum(rota_draining{{of}})", "draining"),
@@ -354,7 +358,7 @@ INTERNALS = Board(
                 Panel(
                     "Certificates",
                     "s",
-                    "For how long what is shown to clients and peers is still good.",
+                    "Time until the certificates for clients and peers expire.",
                     (Query("rota_certificate_not_after_timestamp_seconds{{of}} - time()", "{{use}}, {{instance}}"),),
                 ),
             ),

@@ -1,4 +1,4 @@
-"""How a client proves who it is, and whom it believes: a token, certificates, all from files that may change."""
+"""A client's credentials and its trusted authorities: a token, certificates, all from files that may change."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def for_children(environment: Mapping[str, str], passed_on: Collection[str] = ()
 
 
 class CredentialsError(ValueError):
-    """A token or a certificate cannot be read from its file. The text never quotes what is in it."""
+    """A token or a certificate cannot be read from its file. The text never quotes its content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Credentials:
 
     Files are read again when they have changed, the token's with each request, the certificates' for each connection:
     Kubernetes writes the next token, and cert-manager or a SPIFFE agent the next certificate, long before the last
-    one runs out. Files that cannot be read any more leave what was in them.
+    one expires. Where a file cannot be read any more, its previous content is used.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -52,7 +52,7 @@ class Credentials:
     cert_file: Path | None = None
     key_file: Path | None = None
     _read: dict[str, tuple[Version, Any]] = field(default_factory=dict, repr=False, compare=False)
-    """What was made of files that looked so, by what it is."""
+    """Parsed content of files with the version that was read, by kind."""
 
     def __post_init__(self) -> None:
         if self.token is not None and self.token_file is not None:
@@ -61,7 +61,7 @@ class Credentials:
             raise ValueError("cert_file and key_file go together")
 
     def or_environment(self) -> Credentials:
-        """The same, with what is not given from `ROTA_TOKEN`, `ROTA_TOKEN_FILE`, `ROTA_CA_FILE` and so on."""
+        """The same, with missing values from `ROTA_TOKEN`, `ROTA_TOKEN_FILE`, `ROTA_CA_FILE` and so on."""
         files: dict[str, Any] = {name: getattr(self, name) or _path(variable) for name, variable in _VARIABLES.items()}
         token = self.token or (None if self.token_file else os.environ.get("ROTA_TOKEN") or None)
         if token is not None:
@@ -84,7 +84,7 @@ class Credentials:
         return {} if authorization is None else {"authorization": authorization}
 
     def ssl_context(self) -> ssl.SSLContext | bool:
-        """For HTTP: whom to believe, and what to show, with each connection. True is what the system believes.
+        """For HTTP: the trusted authorities and the certificate of each connection. True is the system's authorities.
 
         Raises CredentialsError where the files cannot be read.
         """
@@ -96,7 +96,7 @@ class Credentials:
         return context
 
     def channel_credentials(self) -> tuple[Version, grpc.ChannelCredentials]:
-        """The same for gRPC, whose channels keep what they were opened with: another version needs another channel."""
+        """The same for gRPC, where a channel keeps its credentials: another version needs another channel."""
         try:
             return self._newest("gRPC", self._certificate_files(), self._load_for_grpc)
         except OSError as error:

@@ -106,7 +106,7 @@ async def test_doctor_warns_of_a_certificate_that_should_have_been_renewed(
             stop.set()
 
     assert "clients" in good.found
-    assert "is good for 1.0 more days" in good.found
+    assert "expires in 1.0 days" in good.found
     assert "see docs/runbooks/RotaCertificateEnds.md" in bad.found
 
 

@@ -163,4 +163,4 @@ async def test_without_rules_everybody_hears_that_they_may_do_everything(service
         may = (await http.get("/v1/can-i", params={"action": "administer", "namespace": "any"})).json()
 
     assert (who["subject"], who["guarded"]) == ("anonymous", False)
-    assert may == {"allowed": True, "rule": "", "detail": "this server has no rules: everybody may do everything"}
+    assert may == {"allowed": True, "rule": "", "detail": "this server has no rules: every caller may do everything"}

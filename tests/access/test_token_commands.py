@@ -292,8 +292,8 @@ def test_an_access_file_is_asked_of_somebody(rota: Rota, access_file: Path) -> N
     nothing = rota("auth", "can-i", "join", "team-a/billing", "--as", "token:ci")
 
     assert (nobody.exit_code, nothing.exit_code) == (2, 2)
-    assert "with --as of whom" in nobody.err
-    assert "a server says it only of who asks" in nothing.err
+    assert "--access-file requires --as" in nobody.err
+    assert "a server answers only for the caller itself" in nothing.err
 
 
 def test_a_wrong_access_file_is_found_before_a_server_is_told_to_use_it(rota: Rota, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_too_little_work_to_lose_anybody_in_is_a_failure_that_says_so(processes:
     demo = start_demo(processes, tmp_path / "input", "--workers", "2", "--rounds", "1")
 
     assert demo.wait_for_exit(60) == 1
-    assert "FAILED  somebody was killed" in demo.output()
+    assert "FAILED  a worker was killed" in demo.output()
 
 
 # --- the parts ---------------------------------------------------------------------------------------

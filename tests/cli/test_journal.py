@@ -59,7 +59,7 @@ def test_what_cannot_be_done_is_said_in_one_line(rota: Rota, tmp_path: Path) -> 
 
     assert (nobody.exit_code, nobody.err) == (
         Exit.NOT_FOUND,
-        "rota: nobody who reads the journal is named nobody\n",
+        "rota: the journal has no reader named nobody\n",
     )
     assert nothing.exit_code == Exit.ERROR
     assert "there is no store" in nothing.err

@@ -38,8 +38,8 @@ def test_why_says_who_is_waited_for_until_when_and_what_began_it(rota: Rota) -> 
     headline, *points = why.out.splitlines()
     assert headline.endswith(f"1 of 2 members joined, waiting for {member_id} to join again.")
     about = {line.partition(":")[0]: line for line in points}
-    assert "then it goes on without those who are missing" in about["until"]
-    assert f"{member_id} at 127.0.0.1 lives" in about["waits for"]
+    assert "then it continues without the missing members" in about["until"]
+    assert f"{member_id} at 127.0.0.1 is alive" in about["waits for"]
     assert "The last rebalance began" in about["because"]
     assert told["mood"] == "busy"
     assert {"about", "text"} == told["points"][0].keys()
@@ -124,7 +124,7 @@ def test_doctor_finds_a_well_server_well(rota: Rota) -> None:
     assert unwell == set()
     assert (done.exit_code == 0) is all(check["ok"] for check in checks.values())
     assert checks.keys() >= {"server", "ready", "clock", "store", "shards", "event loop", "groups"}
-    assert "4 of 4 are this replica's" in checks["shards"]["found"]
+    assert "this replica owns 4 of 4" in checks["shards"]["found"]
 
 
 def test_doctor_says_that_nobody_answers_and_what_to_do(rota: Rota) -> None:

@@ -230,7 +230,7 @@ async def test_patience_ends() -> None:
     script = Script(*[ErrorCode.COORDINATOR_NOT_AVAILABLE] * 50)
     started_at = asyncio.get_running_loop().time()
     with pytest.raises(CoordinatorNotAvailable):
-        await Caller(script, patience_ms=3_000, jitter=lambda: 1.0).ask(DESCRIBE, DescribeReply)
+        await Caller(script, retry_timeout_ms=3_000, jitter=lambda: 1.0).ask(DESCRIBE, DescribeReply)
     assert asyncio.get_running_loop().time() - started_at < 3
 
 

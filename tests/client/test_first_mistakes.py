@@ -233,7 +233,7 @@ async def test_a_closed_client_makes_and_enters_nothing(kind: str) -> None:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_client_is_for_one_event_loop(call: str) -> None:
-    client = rota.connect(UNREACHABLE, patience_ms=0)
+    client = rota.connect(UNREACHABLE, retry_timeout_ms=0)
 
     async def use() -> None:
         with pytest.raises(rota.client.CoordinatorUnreachable):
@@ -246,7 +246,7 @@ def test_a_client_is_for_one_event_loop(call: str) -> None:
 
 @KIND
 def test_a_member_is_entered_in_the_event_loop_of_its_client(kind: str) -> None:
-    client = rota.connect(UNREACHABLE, patience_ms=0)
+    client = rota.connect(UNREACHABLE, retry_timeout_ms=0)
 
     async def use() -> None:
         with pytest.raises(rota.client.CoordinatorUnreachable):

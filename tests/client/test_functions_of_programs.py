@@ -160,7 +160,7 @@ async def test_work_that_is_a_lambda_is_awaited() -> None:
 def test_the_sync_twin_rejects_an_async_function_at_the_call(name: str) -> None:
     function = ASYNC[name]
     text = f"{name.strip().split('.')[0]}.* is an async function"
-    with sync.connect("http://127.0.0.1:1", patience_ms=0) as client:
+    with sync.connect("http://127.0.0.1:1", retry_timeout_ms=0) as client:
         for attempt in (
             lambda: client.worker_pool(GROUP, TOPICS, function),
             lambda: client.consumer(GROUP, TOPICS, on_revoked=function),

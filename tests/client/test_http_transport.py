@@ -173,7 +173,7 @@ class Replicas:
 
     def told(self, index: int) -> dict[str, object]:
         owner = {"replica_id": f"replica-{self.owner}", "address": self.addresses[self.owner]}
-        return {**owner, "epoch": self.epoch, "lease_left_ms": 5_000, "told_by": f"replica-{index}"}
+        return {**owner, "epoch": self.epoch, "lease_left_ms": 5_000, "reported_by": f"replica-{index}"}
 
     async def asked(self, transport: HttpTransport) -> int:
         """The server that was asked last, when all that can be learnt of it has been learnt."""

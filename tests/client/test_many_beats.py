@@ -6,7 +6,7 @@ import asyncio
 
 from rota.client.transports.waiting_beats import MAX_BEATS, WaitingBeats
 from rota.protocol.messages import Heartbeat
-from rota.wire.heartbeats import MAX_TOGETHER
+from rota.wire.heartbeats import MAX_HEARTBEATS
 
 
 async def test_more_heartbeats_than_a_message_carries_are_split() -> None:
@@ -19,6 +19,6 @@ async def test_more_heartbeats_than_a_message_carries_are_split() -> None:
     await asyncio.sleep(0)
 
     assert [size for size in flushes if size] == [MAX_BEATS, MAX_BEATS, 1]
-    assert MAX_BEATS <= MAX_TOGETHER
+    assert MAX_BEATS <= MAX_HEARTBEATS
     for beat in added:
         beats.discard(beat)

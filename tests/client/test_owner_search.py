@@ -105,7 +105,7 @@ async def test_a_machine_of_workers_that_is_advertised_leads_to_the_one_that_own
 
     async def ask(group: tuple[str, str], url: str) -> Told:
         told = await network.ask(group, url)
-        return Told(told.replica_id, told.told_by, 7, told.address, 8102 if "//b" in url else 0)
+        return Told(told.replica_id, told.reported_by, 7, told.address, 8102 if "//b" in url else 0)
 
     network.who = {"http://a:80": "x", "http://b:80": "neighbour", "http://b:8102": "o"}
     owner = await OwnerSearch(ask, ["http://a:80", "http://b:80"], anywhere=False).find(GROUP, "http://a:80")

@@ -12,30 +12,30 @@ from rota.client.transports.rpc import Channels
 from rota.client.transports.session_stream import SessionStream
 from rota.v1.coordinator_pb2 import HeartbeatManyRequest, HeartbeatManyResponse, SessionEvent, SessionOptions
 from rota.v1.coordinator_pb2 import SessionRequest as Request
+from rota.wire.batching import split_batch
 from rota.wire.rpcs import COORDINATOR
-from rota.wire.together import apart
 
 
 class Recorder:
     """Answers every call, and keeps the messages they came in. Says of itself whether it takes several in one."""
 
-    def __init__(self, *, takes_together: bool) -> None:
+    def __init__(self, *, takes_batches: bool) -> None:
         self.messages: list[Request] = []
-        self._takes_together = takes_together
+        self._takes_batches = takes_batches
 
     async def session(self, messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         async for data in messages:
             self.messages.append(Request.FromString(data))
-            for request in apart(self.messages[-1]):
+            for request in split_batch(self.messages[-1]):
                 answer = SessionEvent(call=request.call, heartbeat=HeartbeatManyResponse())
                 if request.HasField("options"):
-                    answer = SessionEvent(call=request.call, options=SessionOptions(together=self._takes_together))
+                    answer = SessionEvent(call=request.call, options=SessionOptions(batching=self._takes_batches))
                 await context.write(answer.SerializeToString())
 
 
-@pytest.mark.parametrize("takes_together", [True, False])
-async def test_calls_of_one_moment_go_in_one_message_where_the_server_takes_that(takes_together: bool) -> None:
-    recorder, server = Recorder(takes_together=takes_together), grpc.aio.server()
+@pytest.mark.parametrize("takes_batches", [True, False])
+async def test_calls_of_one_moment_go_in_one_message_where_the_server_takes_that(takes_batches: bool) -> None:
+    recorder, server = Recorder(takes_batches=takes_batches), grpc.aio.server()
     handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(recorder.session)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(COORDINATOR, {"Session": handler}),))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -50,4 +50,4 @@ async def test_calls_of_one_moment_go_in_one_message_where_the_server_takes_that
     await channels.close()
 
     await server.stop(None)
-    assert len(recorder.messages) - before == (1 if takes_together else 20)
+    assert len(recorder.messages) - before == (1 if takes_batches else 20)

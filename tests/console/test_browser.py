@@ -270,7 +270,7 @@ async def test_a_leader_is_made_to_step_down_by_who_means_it(browser: Browser, s
     before = scene.until_stable(CANDIDATES, 2)
     async with page_of(browser, scene.url + PAGES["leader"]) as page:
         await expect(page.locator("#holder-name code")).to_have_attribute("title", str(before["leader_id"]))
-        await page.get_by_role("link", name="Have it step down").click()
+        await page.get_by_role("link", name="Step down").click()
         await page.get_by_label("to say that you mean it").fill("something else")
         await page.get_by_label("Why?").fill("its machine goes away")
         await page.get_by_role("button", name="Step down").click()

@@ -69,12 +69,12 @@ async def test_of_a_large_group_those_are_shown_whom_one_would_look_for(
     old_id = await site.stable("crowd")
     others = [await site.join("crowd", client_id=f"new-{number}", wait_ms=0) for number in range(2)]
 
-    text, whole = await site.page(site.path("crowd")), await site.page(site.path("crowd") + "?everybody")
+    text, whole = await site.page(site.path("crowd")), await site.page(site.path("crowd") + "?show_all")
     of_leader = await site.page(site.path("crowd", "leader"))
 
     assert text.count('aria-label="Evict') == 1
     assert f"Evict {old_id}" in text
-    assert f'{site.path("crowd")}?everybody">Show all 3</a>' in text
+    assert f'{site.path("crowd")}?show_all">Show all 3</a>' in text
     assert whole.count('aria-label="Evict') == len(others) + 1
     assert "Show all" not in whole
     assert "and 1 more" in of_leader
@@ -216,13 +216,13 @@ async def test_the_leader_has_a_page_with_its_token_and_who_follows(site: Site) 
 
     assert f'title="{leader}"' in text
     assert '<dd class="token" id="token">1</dd>' in text
-    assert "Nobody would follow." in text
+    assert "No other member could lead." in text
 
 
 async def test_shards_are_shown_by_replica(site: Site) -> None:
     text = await site.page("/shards")
 
-    assert "All 4 shards are held by 1 replica." in text
+    assert "All 4 shards are owned by 1 replica." in text
     assert HOST in text
 
 
@@ -357,7 +357,7 @@ async def test_a_leader_steps_down_only_where_somebody_could_follow(site: Site) 
 
     alone = await site.page(site.path("indexers", "act", "step-down"))
 
-    assert "Not now: nobody else could lead." in alone
+    assert "Not now: no other member could lead." in alone
     assert '<form method="post"' not in alone
 
 

@@ -65,6 +65,6 @@ async def test_any_replica_shows_every_group_and_acts_on_it(postgres_dsn: str) -
             assert "a rebalance was asked for: by the other" in await first.page(first.path(group))
 
     assert f"All is well: {SHARDS} groups with {SHARDS} members" in overview
-    assert f"All {SHARDS} shards are held by 2 replicas." in shards
+    assert f"All {SHARDS} shards are owned by 2 replicas." in shards
     assert "http://one" in shards
     assert "http://two" in shards

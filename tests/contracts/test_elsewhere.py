@@ -26,10 +26,10 @@ async def test_who_asks_for_the_coordinator_of_a_group_is_told_its_owner(how: st
     async with a_door(f"grpc {how}") as url, grpc.aio.insecure_channel(urlsplit(url).netloc) as channel:
         over_grpc = await stub(channel).FindCoordinator(pb.FindCoordinatorRequest(**G))
 
-    for name in ("shard_id", "replica_id", "address", "told_by"):
+    for name in ("shard_id", "replica_id", "address", "reported_by"):
         assert over_http[name] == getattr(over_grpc, name)
     assert (over_grpc.replica_id, over_grpc.address) == (OWNER, f"http://{OWNER}")
-    assert over_grpc.told_by == REPLICAS[0]
+    assert over_grpc.reported_by == REPLICAS[0]
 
 
 async def test_without_forwarding_http_misdirects_and_names_the_owner() -> None:

@@ -27,6 +27,7 @@ RUNBOOKS = REPOSITORY / "docs" / "runbooks"
 ALERT_TESTS = sorted((Path(__file__).parent / "alerts").glob("*.yaml"))
 HOW_TO = REPOSITORY / "docs" / "how-to" / "observe.md"
 MEMBER_ALERTS = Path(__file__).parent / "member_alerts.yaml"
+CLI = REPOSITORY / "docs" / "reference" / "cli.md"
 OF_PROMETHEUS = {"namespace", "job", "instance", "le"}
 """Labels that the scraper adds, and that of a histogram's buckets."""
 
@@ -54,6 +55,15 @@ def used_metrics() -> dict[str, set[str]]:
             name = re.sub(r"_(bucket|count|sum)$", "", match[0].partition("{")[0])
             used.setdefault(name, set()).update(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", match[1] or ""))
     return used
+
+
+def unknown_commands(text: str) -> list[str]:
+    """Commands of `rota` in a text that the command line does not have."""
+    headings = re.findall(r"^## rota ([\w -]+)$", CLI.read_text(), re.MULTILINE)
+    groups = {heading.partition(" ")[0] for heading in headings if " " in heading}
+    typed = re.findall(r"\brota ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?", text)
+    named = [f"{first} {second}".strip() if first in groups else first for first, second in typed]
+    return [command for command in named if command not in headings]
 
 
 def promtool(*arguments: str | Path, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
@@ -156,11 +166,21 @@ def test_what_a_runbook_names_is_there(page: Path) -> None:
     text = page.read_text()
     reference = REPOSITORY / "docs" / "reference"
     metrics = set(re.findall(r"`(\w+)`", (reference / "metrics.md").read_text()))
-    commands = set(re.findall(r"^## rota (\w+ ?[\w-]*)", (reference / "cli.md").read_text(), re.MULTILINE))
 
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         assert (page.parent / link).is_file(), link
     for name in re.findall(r"\brota_[a-z_]+\b", text):
         assert re.sub(r"_(bucket|count|sum)$", "", name) in metrics, name
-    for command in re.findall(r"`rota ([a-z]+ [a-z-]+)", text):
-        assert command in commands, command
+    assert unknown_commands("; ".join(re.findall(r"`(rota [^`]+)`", text))) == []
+
+
+def test_every_alert_says_what_to_type() -> None:
+    typed = {name: rule["annotations"]["description"].partition("ype: ")[2] for name, rule in alerts().items()}
+
+    assert [name for name, commands in typed.items() if not commands] == []
+    assert {name: unknown for name, commands in typed.items() if (unknown := unknown_commands(commands))} == {}
+
+
+@pytest.mark.parametrize("planted", ["rota events", "rota groups explain GROUP", "rota doctor; rota grouops list"])
+def test_a_command_that_does_not_exist_is_found(planted: str) -> None:
+    assert len(unknown_commands(planted)) == 1

@@ -136,7 +136,7 @@ def test_compose_runs_three_replicas_that_reach_each_other(tmp_path: Path, monke
 
     for name, service in replicas().items():
         settings = settings_of({**service["environment"], "ROTA_PEER_SECRET_FILE": str(secret)}, monkeypatch)
-        assert settings.lets_everybody_in
+        assert settings.is_open_to_all
         assert str(settings.peer) == f"{name}:7100"
         assert settings.advertise == f"http://{name}:8080"
         assert service["read_only"]
@@ -189,7 +189,7 @@ def test_compose_asks_for_tokens_where_one_says_so(tmp_path: Path, monkeypatch: 
         variables = {**service["environment"], "ROTA_PEER_SECRET_FILE": str(secret), **over[name]["environment"]}
         variables["ROTA_ACCESS_FILE"] = variables["ROTA_ACCESS_FILE"].replace(where, str(DEPLOY / mounted))
         settings = settings_of(variables, monkeypatch)
-        assert not settings.lets_everybody_in
+        assert not settings.is_open_to_all
         assert not settings.allow_anonymous
 
 
@@ -248,7 +248,7 @@ def test_the_unit_is_guarded_where_it_is_reachable(tmp_path: Path, monkeypatch: 
 
     settings = settings_of({**here, "ROTA_PEER": "192.0.2.1:7100"}, monkeypatch)
 
-    assert not settings.lets_everybody_in
+    assert not settings.is_open_to_all
     installed = re.findall(r"[\w-]+\.(?:crt|key|toml)", units[1].partition("[Service]")[0])
     assert set(installed) == {Path(value).name for name, value in variables.items() if value.startswith("/etc/rota/")}
 

@@ -178,7 +178,7 @@ async def test_the_heartbeats_of_a_process_come_to_travel_together(
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_where_nobody_listens_the_coordinator_is_unreachable(scheme: str) -> None:
-    async with rota.connect(f"{scheme}://127.0.0.1:{free_port()}", patience_ms=1) as client:
+    async with rota.connect(f"{scheme}://127.0.0.1:{free_port()}", retry_timeout_ms=1) as client:
         with pytest.raises(CoordinatorUnreachable):
             await client.describe_group("g")
         beat = Heartbeat("default", "g", "m", 1)
@@ -189,7 +189,7 @@ async def test_where_nobody_listens_the_coordinator_is_unreachable(scheme: str) 
 @pytest.mark.parametrize("scheme", SCHEMES)
 async def test_an_address_where_nobody_listens_is_passed_over(server: GrpcServer, scheme: str) -> None:
     urls = [f"{scheme}://127.0.0.1:{free_port()}", f"{scheme}://{server.address}"]
-    async with rota.connect(urls, patience_ms=1) as client:
+    async with rota.connect(urls, retry_timeout_ms=1) as client:
         beat = Heartbeat("default", "g", "m", 1)
 
         reply = (await client._transport.send(beat, timeout_ms=5_000)).reply

@@ -17,7 +17,7 @@ from rota.protocol.messages import DescribeGroup, DescribeReply, LeaveGroup, Lea
 from rota.runtime.coordinator import LocalCoordinator
 from rota.v1 import admin_pb2
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.together import MAX_TOGETHER
+from rota.wire.batching import MAX_BATCH
 from tests.grpc.clients import Channel, G, SessionClient, a_join, a_stable_member, a_sync, admin, stub
 from tests.runtime.conftest import until
 
@@ -245,31 +245,31 @@ async def test_a_call_that_is_given_up_is_not_answered_and_waits_no_more(
 # --- several in one message -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("batching", [True, False])
 async def test_requests_of_one_message_are_answered_each_and_together_only_to_who_asked_for_it(
-    session: SessionClient, channel: Channel, together: bool
+    session: SessionClient, channel: Channel, batching: bool
 ) -> None:
     member = await a_stable_member(channel)
-    await session.ask(options=pb.SessionOptions(together=together))
+    await session.ask(options=pb.SessionOptions(batching=batching))
     came = session.messages
     calls = range(100, 150)
 
     await session.stream.write(
-        pb.SessionRequest(more=[pb.SessionRequest(call=n, heartbeat=beats(member)) for n in calls])
+        pb.SessionRequest(batch=[pb.SessionRequest(call=n, heartbeat=beats(member)) for n in calls])
     )
     answers = [(await session.answer_to(call)).heartbeat for call in calls]
 
     assert [answer.groups[0].state for answer in answers] == ["Stable"] * 50
-    assert session.messages - came == (1 if together else 50)
+    assert session.messages - came == (1 if batching else 50)
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        pb.SessionRequest(call=1, heartbeat=pb.HeartbeatManyRequest(), more=[pb.SessionRequest(call=2)]),
-        pb.SessionRequest(more=[pb.SessionRequest(call=1, more=[pb.SessionRequest(call=2)])]),
-        pb.SessionRequest(more=[pb.SessionRequest(join=a_join())]),
-        pb.SessionRequest(more=[pb.SessionRequest(call=n) for n in range(1, MAX_TOGETHER + 2)]),
+        pb.SessionRequest(call=1, heartbeat=pb.HeartbeatManyRequest(), batch=[pb.SessionRequest(call=2)]),
+        pb.SessionRequest(batch=[pb.SessionRequest(call=1, batch=[pb.SessionRequest(call=2)])]),
+        pb.SessionRequest(batch=[pb.SessionRequest(join=a_join())]),
+        pb.SessionRequest(batch=[pb.SessionRequest(call=n) for n in range(1, MAX_BATCH + 2)]),
     ],
     ids=["beside_a_request", "nested", "without_a_number", "too_many"],
 )

@@ -194,10 +194,10 @@ async def test_the_coordinator_of_a_group_can_be_found(client: httpx.AsyncClient
         "epoch": EPOCH,
         "lease_left_ms": 4_200,
         "revision": REVISION,
-        "told_by": "replica-0",
+        "reported_by": "replica-0",
         "grpc_address": "",
-        "own_http_port": 0,
-        "own_grpc_port": 0,
+        "worker_http_port": 0,
+        "worker_grpc_port": 0,
     }
 
 

@@ -55,7 +55,7 @@ def test_a_stable_group_waits_for_nobody_and_names_its_leader_and_token() -> Non
     told = explained(core)
 
     assert told.mood is Mood.CALM
-    assert told.headline == "Stable for 0 ms: 2 members in generation 1, nobody is waited for."
+    assert told.headline == "Stable for 0 ms: 2 members in generation 1, none is waited for."
     assert said(told, "leader") == [f"m0 leads; its fencing token is {fencing_token(1)}, of generation 1."]
     (because,) = said(told, "because")
     assert because.startswith("The last rebalance began 600 ms ago: member m0 joined. It took 600 ms.")
@@ -70,12 +70,14 @@ def test_a_rebalance_names_who_is_waited_for_and_until_when() -> None:
     told = explained(core)
 
     assert told.headline == "Rebalancing for 2.5 s: 1 of 3 members joined, waiting for m0 and m1 to join again."
-    assert said(told, "until")[0].endswith("28 s from now; then it goes on without those who are missing.")
+    assert said(told, "until")[0].endswith("28 s from now; then it continues without the missing members.")
     assert said(told, "waits for") == [
-        "m0 lives (heard 500 ms ago) but did not join again yet.",
-        "m1 lives (heard 2.5 s ago) but did not join again yet.",
+        "m0 is alive (last heartbeat 500 ms ago) but did not join again yet.",
+        "m1 is alive (last heartbeat 2.5 s ago) but did not join again yet.",
     ]
-    assert said(told, "blocked") == ["Nobody gets a new share before that. Members of generation 1 may still commit."]
+    assert said(told, "blocked") == [
+        "No member gets a new share before that. Members of generation 1 may still commit."
+    ]
     assert "member m2 changed its metadata" in said(told, "because")[0]
 
 
@@ -87,7 +89,7 @@ def test_who_is_silent_is_told_apart_from_who_is_only_late() -> None:
     told = explained(core)
 
     assert told.mood is Mood.WAITING
-    assert said(told, "waits for")[1].startswith("m1 was not heard for 7.0 s; it is removed at t")
+    assert said(told, "waits for")[1].startswith("m1 sent no heartbeat for 7.0 s; it expires at t")
     assert "3.0 s from now" in said(told, "waits for")[1]
 
 
@@ -114,7 +116,7 @@ def test_a_newcomer_that_got_an_id_is_waited_for() -> None:
 def test_the_first_generation_waits_for_others_on_purpose() -> None:
     told = explained(a_group_in_its_initial_delay(members=2))
 
-    assert (told.mood, said(told, "leader")) == (Mood.BUSY, ["Nobody leads until the next generation names somebody."])
+    assert (told.mood, said(told, "leader")) == (Mood.BUSY, ["There is no leader until the next generation names one."])
     assert told.headline == "Rebalancing for 0 ms: 2 members joined; the first generation waits a little for others."
     assert said(told, "until")[0].endswith("300 ms from now; newcomers may still join.")
 
@@ -130,8 +132,8 @@ def test_a_leader_that_does_not_assign_is_named() -> None:
         told.headline
         == "Generation 1 has been waiting for its assignment for 4.0 s: m0 leads, and has not assigned yet."
     )
-    assert said(told, "blocked") == ["1 member wait for a share. Commits are refused until then."]
-    assert said(told, "until")[0].endswith("then those who have not synced are removed.")
+    assert said(told, "blocked") == ["1 member wait for a share. Commits are rejected until then."]
+    assert said(told, "until")[0].endswith("then members that have not synced are removed.")
 
 
 def test_a_group_that_keeps_rebalancing_is_not_called_calm() -> None:
@@ -181,7 +183,7 @@ def test_a_member_close_to_its_end_shows_in_a_stable_group() -> None:
     told = explained(core)
 
     assert told.mood is Mood.WAITING
-    assert said(told, "silent")[0].startswith("m1 was not heard for 8.0 s; it is removed at t")
+    assert said(told, "silent")[0].startswith("m1 sent no heartbeat for 8.0 s; it expires at t")
 
 
 def test_a_group_whose_last_member_expired_names_the_expiry() -> None:
@@ -292,7 +294,7 @@ def test_durations_have_the_two_units_that_matter(ms: int, words: str) -> None:
 def test_long_lists_of_names_end_early() -> None:
     names: Any = [f"m{number}" for number in range(7)]
 
-    assert [listed(names[:0]), listed(names[:1]), listed(names[:4])] == ["nobody", "m0", "m0, m1, m2 and m3"]
+    assert [listed(names[:0]), listed(names[:1]), listed(names[:4])] == ["no member", "m0", "m0, m1, m2 and m3"]
     assert listed(names) == "m0, m1, m2 and 4 others"
 
 

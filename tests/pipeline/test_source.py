@@ -13,7 +13,7 @@ from rota.pipeline.bronze import Ingest
 from rota.pipeline.failures import LakeRefused, WrongIncarnation
 from rota.pipeline.journal import open_journal
 from rota.pipeline.lake import LAKE_VERSION, Lake
-from rota.pipeline.spark_errors import told_by_spark
+from rota.pipeline.spark_errors import message_of_spark
 from tests.pipeline.journals import INCARNATION, simulated, sqlite_store
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def test_a_line_that_is_missing_fails_the_job_and_leaves_no_trace(
     with pytest.raises(PySparkException) as failed:
         Ingest(open_journal(url), {"url": url, "linesPerTask": "100"}).run(spark, lake)
 
-    assert "shard 1: 1 of the lines 30 to 30 are not there" in (told_by_spark(failed.value) or "")
+    assert "shard 1: 1 of the lines 30 to 30 are not there" in (message_of_spark(failed.value) or "")
     assert lake.ingested()[0] == 0
     assert lake.bronze.uris() == []
 

@@ -76,7 +76,7 @@ def test_no_other_module_states_a_default_time() -> None:
         "class Settings:\n    session_timeout_ms: int = 10_000",
         "SESSION_TIMEOUT_MS = 10_000",
         "client.leader(rebalance_timeout_ms=max(session_timeout_ms, 10_000))",
-        "connect(url, patience_ms=5_000)",
+        "connect(url, retry_timeout_ms=5_000)",
     ],
 )
 def test_a_stated_time_is_found(planted: str) -> None:

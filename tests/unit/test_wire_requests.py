@@ -167,7 +167,7 @@ def test_null_means_absent() -> None:
         (
             m.CommitOffsets,
             {"offsets": [{"topic": "t", "partition": 0, "offset": 1, "retention": 5}]},
-            "unknown field 'offsets[0].retention'; did you mean 'partition'?",
+            "unknown field 'offsets[0].retention'; did you mean 'retention_time_ms'?",
         ),
         (m.PlanGroup, {"members": 2}, "unknown field 'members'; did you mean 'more_members'?"),
         (

@@ -1,1 +1,1 @@
-"""Who may do what: rules, tokens, claims and quotas as pure decisions. What listens, reads and fetches is elsewhere."""
+"""Permissions: rules, tokens, claims and quotas as pure decisions. All I/O is elsewhere."""

@@ -26,7 +26,7 @@ class Action(StrEnum):
     METRICS = "metrics"
     """Scrape the server's metrics."""
     TOKENS = "tokens"
-    """See whose API tokens the store has, and revoke them."""
+    """List the store's API tokens, and revoke them."""
 
 
 ROLES: Mapping[str, frozenset[Action]] = MappingProxyType(
@@ -61,7 +61,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What is acted on. Lists have no name, the server has no namespace either."""
+    """The target of an action. Lists have no name, the server has no namespace either."""
 
     kind: Kind
     namespace: str = ""
@@ -123,7 +123,7 @@ READ_JOURNAL = Need(Action.JOURNAL, Kind.SERVER)
 SCRAPE = Need(Action.METRICS, Kind.SERVER)
 KEEP_TOKENS = Need(Action.TOKENS, Kind.SERVER)
 SEE_QUOTA = _DESCRIBE_GROUP
-"""Of any group of the namespace: what it takes of its quota is about all of them."""
+"""Of any group of the namespace: usage of its quota covers all of them."""
 
 
 def need_of(request: m.Request) -> Need:

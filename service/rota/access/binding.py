@@ -1,4 +1,4 @@
-"""Member identities that are tied to the pod whose token calls: no pod joins or heartbeats in the name of another.
+"""Member identities that are tied to the calling pod by its token: no pod joins or heartbeats for another.
 
 A member identity is a `group_instance_id`, or a `client_id` where there is none. It is a pod's where it is one of the
 names below, or begins with one of them and a colon, so that one pod can hold several members (ADR 48):
@@ -35,13 +35,13 @@ def wrong_with_pod(request: m.Request, caller: Caller, *, requires_pods: bool) -
 
 
 def check_binding(request: m.Request, pod: Pod) -> str:
-    """What is wrong with the names in the request; empty where they are the pod's."""
+    """The error in the request's names; empty where they are the pod's."""
     wrong = (_check(pod, request.namespace, *member) for member in _members_in(request))
     return next(filter(None, wrong), "") or _check_newcomer(pod, request)
 
 
 def _members_in(request: m.Request) -> list[tuple[str, str | None]]:
-    """The members in whose name the request is, by `member_id` and `group_instance_id`."""
+    """The members that the request acts for, by `member_id` and `group_instance_id`."""
     match request:
         case m.JoinGroup() | m.SyncGroup() | m.Heartbeat() | m.CommitOffsets(is_standalone=False):
             return [(request.member_id, request.group_instance_id)]

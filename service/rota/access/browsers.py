@@ -160,7 +160,7 @@ def parse_origins(given: Any) -> Any:
 
 
 def _split_origin(origin: str) -> tuple[str, str, int] | None:
-    """Scheme, name and port; None for `null` and for what is not served over HTTP."""
+    """Scheme, name and port; None for `null` and for schemes other than HTTP."""
     scheme, separator, rest = origin.lower().partition("://")
     host = parse_host((rest,)) if separator and scheme in _DEFAULT_PORTS else None
     if host is None:

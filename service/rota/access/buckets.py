@@ -38,7 +38,7 @@ class Bucket:
         return True
 
     def taken(self, now_ms: int) -> int:
-        """How much of what it holds when it is full is taken now."""
+        """The amount that is taken now, of the amount in a full bucket."""
         self.has_some(now_ms)
         return round(self.per_s * BURST_S - self._level)
 

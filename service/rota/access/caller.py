@@ -1,4 +1,4 @@
-"""Who calls, as far as it is proven, and where from."""
+"""The caller, as far as it is proven, and its origin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rota.access.rules import Rule
 
 ANONYMOUS_SUBJECT = "anonymous"
 RESERVED = frozenset({"user", "group", "sa", "token", "cn", "spiffe", "shell", ANONYMOUS_SUBJECT})
-"""What the names of callers begin with that have no issuer's prefix: so none of these is a prefix."""
+"""Beginnings of callers' names without an issuer's prefix: so none of these is a prefix."""
 KUBERNETES = "kubernetes"
 """The `method` of service accounts."""
 

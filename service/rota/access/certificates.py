@@ -33,7 +33,7 @@ _VALIDITY, _SUBJECT = 3, 4
 
 @dataclass(frozen=True, slots=True)
 class PeerCertificate:
-    """What decides whom a certificate names, and when it expires, in seconds since 1970."""
+    """The parts of a certificate that identify its subject, and its expiry in seconds since 1970."""
 
     uris: tuple[str, ...]
     common_names: tuple[str, ...]
@@ -82,7 +82,7 @@ def _is_spiffe_id(uri: str) -> bool:
 # --- the parts of a certificate ----------------------------------------------------------------------
 
 _Element = tuple[int, bytes]
-"""A tag and what it holds."""
+"""A tag and its content."""
 
 
 def _fields(der: bytes) -> list[_Element]:

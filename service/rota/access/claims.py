@@ -18,18 +18,18 @@ _SERVICE_ACCOUNT = "system:serviceaccount:"
 _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
 ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA")
-"""Those with a public key. A shared secret would let everybody who checks tokens make them, too."""
+"""Those with a public key. With a shared secret every verifier of tokens could make them, too."""
 
 
 class UnusableClaims(ValueError):
-    """The token is genuine, but does not say who calls."""
+    """The token is genuine, but does not identify the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """Somebody whose tokens are believed.
+    """A trusted issuer of tokens.
 
-    `jwks` is a file or a URL with its keys; where it is empty, an OIDC issuer is asked where they are. `review` is the
+    `jwks` is a file or a URL with its keys; where it is empty, OIDC discovery finds them. `review` is the
     URL of a Kubernetes API server that is asked about each token instead. `bearer_file` and `ca_file` are for asking.
     """
 
@@ -58,7 +58,7 @@ class Issuer:
 
 
 def caller_of_claims(claims: Mapping[str, Any], issuer: Issuer) -> Caller:
-    """Who a token is, whose signature, issuer, audience and times have been checked; raises `UnusableClaims`."""
+    """The caller that a verified token identifies; raises `UnusableClaims`."""
     expires_at_ms = end_of_claims(claims, issuer)
     if issuer.kind == "kubernetes":
         return _service_account(claims, issuer, expires_at_ms)
@@ -73,9 +73,9 @@ def caller_of_claims(claims: Mapping[str, Any], issuer: Issuer) -> Caller:
 
 
 def caller_of_review(status: Mapping[str, Any], issuer: Issuer, *, expires_at_ms: int | None = None) -> Caller:
-    """Who a Kubernetes TokenReview says it is; raises `UnusableClaims` where it says no.
+    """The caller that a Kubernetes TokenReview identifies; raises `UnusableClaims` if it rejects the token.
 
-    A review does not tell when the token runs out, but once it says yes, what the token says of that is true.
+    A review does not return the token's expiry, but once it accepts the token, the token's own claim is valid.
     """
     if status.get("authenticated") is not True:
         raise UnusableClaims(f"the API server does not accept the token: {status.get('error') or 'no reason given'}")

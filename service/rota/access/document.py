@@ -1,4 +1,4 @@
-"""The access file's content, checked: rules, quotas, issuers. What it may say is in docs/how-to/security.md."""
+"""The access file's content, checked: rules, quotas, issuers. Its format is in docs/how-to/security.md."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def read_rule(table: Mapping[str, Any]) -> Rule:
         "topics": _patterns(table, "topics", NAME_PATTERN, where),
     }
     if given["groups"] is not None or given["topics"] is not None:
-        # Whoever speaks of groups alone does not mean all topics as well.
+        # A rule that names only groups does not cover all topics as well.
         given["groups"], given["topics"] = given["groups"] or (), given["topics"] or ()
     try:
         effect = Effect(table.get("effect", Effect.ALLOW))
@@ -133,7 +133,7 @@ def _issuer(table: Mapping[str, Any]) -> Issuer:
     algorithms = _texts(table, "algorithms", where) if "algorithms" in table else ALGORITHMS
     if not set(algorithms) <= set(ALGORITHMS):
         raise InvalidAccess(f"{where}: algorithms must be among {', '.join(ALGORITHMS)}")
-    # A token that was made out to somebody else must not work here: so there is no default.
+    # A token for another audience must not work here: so there is no default.
     return Issuer(audiences=_texts(table, "audiences", where), algorithms=algorithms, **given)
 
 

@@ -44,7 +44,7 @@ class Places:
 class Meter:
     """One meter. Refusals are the names of the quota's limits; empty where the request is let through and counted.
 
-    `payer` is the caller whose meter it is; empty for a namespace's.
+    `payer` is the caller that the meter belongs to; empty for a namespace's.
     """
 
     def __init__(self, quota: Quota, now_ms: int, payer: str = "", opened: dict[str, Places] | None = None) -> None:
@@ -91,7 +91,7 @@ class Meter:
         return has_some
 
     def taken(self, now_ms: int) -> Taken:
-        """What it holds and has spent here by now."""
+        """Its usage here until now."""
         requests, octets = (turns.taken(now_ms) if turns else 0 for turns in (self._requests, self._bytes))
         return Taken(self.open["max_parked"].total, requests, octets)
 
@@ -112,7 +112,7 @@ class Meter:
         return "" if self._requests is None or self._requests.take(caller, 1, now_ms) else "requests_per_s"
 
     def refusal_of_opening(self, caller: str, *names: str) -> str:
-        """The first of these limits that is used up by what is open."""
+        """The first of these limits that is used up by open calls."""
         for name in names:
             most, places = getattr(self.quota, name), self.open[name]
             # All places of a caller's own meter are the caller's.
@@ -127,7 +127,7 @@ class Meter:
     def count_strangers(self, caller: str, heartbeats: int, now_ms: int) -> None:
         """Count heartbeats that no member has sent, of one message: it costs no more than a burst.
 
-        A process whose members have expired all at once sends many, and must not wait for long.
+        A process sends many when its members have expired all at once, and must not wait for long.
         """
         if self._requests is not None and self._strangers is not None and self.quota.requests_per_s is not None:
             self._strangers.spend(caller, min(heartbeats, self.quota.requests_per_s * BURST_S), now_ms)

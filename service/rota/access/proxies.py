@@ -12,13 +12,13 @@ FORWARDED_FOR = "x-forwarded-for"
 
 
 def parse_networks(given: Any) -> Any:
-    """`10.0.0.0/8,192.0.2.7`; ValueError for what is no address and no network."""
+    """`10.0.0.0/8,192.0.2.7`; ValueError for anything but addresses and networks."""
     return tuple(ip_network(part.strip()) for part in given.split(",") if part.strip()) if type(given) is str else given
 
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """The proxies that the operator names. Of anybody else, who can send any header, nothing is believed."""
+    """The proxies that the operator trusts. Headers from any other address are ignored."""
 
     networks: tuple[Network, ...] = ()
 
@@ -29,8 +29,8 @@ class Proxies:
     def client_of(self, host: str, forwarded_for: Sequence[str]) -> str:
         """The nearest address that is no proxy of ours; `forwarded_for` are the header's lines, in their order.
 
-        Each proxy adds whom it was called by at the end, so what stands before the first one that is not ours may be
-        made up. The way also ends where what a proxy says is no address.
+        Each proxy appends the address of its caller, so entries before the first untrusted one may be
+        forged. The search also ends at an entry that is not an address.
         """
         hops = [hop for line in forwarded_for for hop in line.split(",")]
         while hops and self.trust(host):

@@ -19,10 +19,10 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of what is allowed or denied.
+    """One rule: it allows or denies.
 
     Patterns are exact, or end with `*`, which stands for any rest: no name can contain one. The subject `*` is
-    everybody who has proven who they are; `anonymous` is who has not.
+    every authenticated caller; `anonymous` is any other.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Rule:
                 return self._lists(self.topics)
 
     def _lists(self, patterns: tuple[str, ...]) -> bool:
-        """Who may see one group may ask for the list, in which they find those that they may see."""
+        """A caller that may read one group may list groups; the list has those that it may read."""
         return ANY in patterns if self.effect is Effect.DENY else bool(patterns)
 
 
@@ -109,7 +109,7 @@ def rules_for(rules: Iterable[Rule], caller: Subject) -> list[Rule]:
 
 def _is_for(rule: Rule, caller: Subject, names: tuple[str, ...]) -> bool:
     if caller.is_anonymous:
-        # A pattern that everybody matches was written with callers in mind who have a name.
+        # A pattern that matches all callers was meant for authenticated ones.
         return caller.subject in rule.subjects
     return any(matches(rule.subjects, name) for name in names)
 

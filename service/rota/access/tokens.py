@@ -1,4 +1,4 @@
-"""API tokens: `rota_<id>_<secret><checksum>`. Only a digest is kept, so that who reads the store cannot call.
+"""API tokens: `rota_<id>_<secret><checksum>`. Only a digest is kept, so that a reader of the store cannot use it.
 
 The secret has 256 random bits, so a fast digest is as good as a slow one. The prefix and the checksum are for programs
 that look for secrets where there should be none, and tell a mistyped token without a look-up.
@@ -23,7 +23,7 @@ RANDOM_BYTES = 40
 """Eight for the id, 32 for the secret."""
 _DAY_MS = 86_400_000
 LIFE_MS = 90 * _DAY_MS
-"""Of a token whose maker does not say when it expires."""
+"""Lifetime of a token that is created without an expiry."""
 SOON_MS = 14 * _DAY_MS
 """So long before a token expires its successor should be made."""
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -38,7 +38,7 @@ class MalformedToken(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """What a token's text says: whose record to look at, and what its digest must be."""
+    """The content of a token's text: the id of its record, and the expected digest."""
 
     token_id: str
     digest: str
@@ -46,7 +46,7 @@ class Presented:
 
 @dataclass(frozen=True, slots=True)
 class TokenRecord:
-    """What is kept of a token. `grants` is its scope; rules may allow its subject more. Times are since 1970."""
+    """The stored record of a token. `grants` is its scope; rules may allow its subject more. Times are since 1970."""
 
     token_id: str
     name: str
@@ -57,7 +57,7 @@ class TokenRecord:
     revoked_at_ms: int | None = None
     note: str = ""
     last_used_at_ms: int | None = None
-    """Give or take minutes, and only in a store: nobody writes to a file of tokens because one is used."""
+    """Exact to minutes, and only in a store: a file of tokens is not rewritten when one is used."""
 
     @property
     def subject(self) -> str:
@@ -66,7 +66,7 @@ class TokenRecord:
 
 @dataclass(frozen=True, slots=True)
 class TokenAct:
-    """What the journal tells of a token: `Create`, `Revoke` or `Forget`, and whose act that was."""
+    """The journal's event of a token: `Create`, `Revoke` or `Forget`, and its author."""
 
     at_ms: int
     done: str
@@ -111,7 +111,7 @@ def is_ours(text: str) -> bool:
 
 
 def refusal_of(record: TokenRecord | None, presented: Presented, now_ms: int) -> str:
-    """Why the token is not accepted; empty where it is. Whether the id or the secret is wrong is nobody's business."""
+    """Why the token is not accepted; empty if it is. It does not reveal whether the id or the secret is wrong."""
     if record is None or not hmac.compare_digest(record.digest, presented.digest):
         return "the token is not known"
     if record.revoked_at_ms is not None:

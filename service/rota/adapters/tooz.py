@@ -70,7 +70,10 @@ class RotaDriver(coordination.CoordinationDriverCachedRunWatchers):
 
     def _start(self) -> None:
         connecting = sync.connect(
-            self._url, namespace=self._namespace, client_id=_to_name(self._member_id), patience_ms=REQUEST_TIMEOUT_MS
+            self._url,
+            namespace=self._namespace,
+            client_id=_to_name(self._member_id),
+            retry_timeout_ms=REQUEST_TIMEOUT_MS,
         )
         self._connected = connecting.__enter__()
         try:

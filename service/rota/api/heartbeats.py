@@ -21,7 +21,7 @@ class Hearing(Protocol[Beat_contra]):
 
 
 async def answers_to(coordinator: Hearing[Beat_contra], requests: Sequence[Beat_contra]) -> list[Answer]:
-    """In the order of the requests. Those whose answer is not at hand are asked for at once: they travel together."""
+    """In the order of the requests. Those without an immediate answer are sent at once, in one batch."""
     at_hand = [coordinator.try_heartbeat(request) for request in requests]
     missing = [request for request, answer in zip(requests, at_hand, strict=True) if answer is None]
     if not missing:

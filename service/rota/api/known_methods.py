@@ -39,7 +39,7 @@ class _KnownMethods(cygrpc.AioServer):  # type: ignore[misc]
 
 
 def lasting_server(options: Sequence[tuple[str, Any]], interceptors: Sequence[Any] = ()) -> grpc.aio.Server:
-    """A server whose methods `add_methods` adds."""
+    """A server that `add_methods` adds methods to."""
     if not all(hasattr(cygrpc, part) for part in _PARTS):
         return grpc.aio.server(options=options, interceptors=interceptors)
     with _making:

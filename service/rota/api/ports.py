@@ -35,7 +35,7 @@ class ServedCoordinator(Protocol):
         """Journal lines of a shard with `seq > after_seq`, in order; `NotInJournal` as in `ShardStore.read_events`."""
 
     def locate(self, namespace: str, group_id: str) -> ShardOwner:
-        """Who owns the group's shard."""
+        """The owner of the group's shard."""
 
     def ready(self) -> tuple[bool, str]:
         """Whether this replica can take part, and why not."""

@@ -1,6 +1,6 @@
-"""Assignment strategies: pure functions from topics and subscriptions to who gets which partition.
+"""Assignment strategies: pure functions from topics and subscriptions to assignments.
 
-The leader of a group calls `assign` with the members it was told of. Strategies of Kafka have Kafka's names.
+The leader of a group calls `assign` with the members of the generation. Strategies of Kafka have Kafka's names.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who effectively owned what before: the members' claims, of which only the one of the highest generation counts."""
+"""The effective previous owners: of the members' claims only the one of the highest generation counts."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Claims:
     """Previous owners by rank (the position of a member in the order of the member ids).
 
     `owners[number]` is the effective previous owner or `NOBODY`. `contested` holds only the partitions that several
-    members claim, with all who do; if two of them share the highest generation, nobody is the owner.
+    members claim, with all claimants; if two of them share the highest generation, there is no owner.
     """
 
     owners: list[int]
     contested: Mapping[int, tuple[int, ...]]
     names: Sequence[TopicPartition | None] = ()
-    """By number what the claims called it: a million names need not be made again. None where nobody claims it."""
+    """By number its name in the claims: a million names need not be made again. None where no member claims it."""
     said: Sequence[list[int]] = ()
-    """By rank what is claimed, where nobody claims what another does, nor anything twice: nothing is to be settled."""
+    """By rank the claims, where they do not overlap and have no duplicates: there are no conflicts."""
 
     def by_owner(self, members: int) -> list[list[int]]:
         """What each of so many members owns, ascending."""
@@ -38,7 +38,7 @@ class Claims:
         return shares
 
     def free_for(self, rank: int, numbers: Sequence[int]) -> list[int]:
-        """Those that nobody else has to give up first: the member owned them, or no other says that it holds them."""
+        """Those that no other member must revoke first: the member owned them, or no other claims them."""
         owners, contested = self.owners, self.contested
         return [
             number
@@ -47,7 +47,7 @@ class Claims:
         ]
 
     def after(self, shares: Sequence[Sequence[int]]) -> Claims:
-        """What is claimed when everybody was given as much of its share as is free for it, and gave up the rest."""
+        """The claims after every member got the part of its share that is free for it, and gave up the rest."""
         owners = [NOBODY] * len(self.owners)
         for rank, share in enumerate(shares):
             for number in self.free_for(rank, share):
@@ -92,7 +92,7 @@ def _numbers(
 
 
 def _contested(said: Sequence[Sequence[int]]) -> dict[int, tuple[int, ...]]:
-    """What several members claim, with all who do."""
+    """Partitions that several members claim, with all claimants."""
     claimants: dict[int, tuple[int, ...]] = {
         number: () for number, times in Counter(chain.from_iterable(said)).items() if times > 1
     }

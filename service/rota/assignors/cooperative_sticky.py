@@ -1,4 +1,4 @@
-"""`cooperative-sticky` (KIP-429): the sticky assignment, reached without anybody stopping what it keeps."""
+"""`cooperative-sticky` (KIP-429): the sticky assignment, reached without stopping work on kept partitions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def cooperative_sticky(
     *,
     prefer: Prefer = Prefer.BALANCE,
 ) -> Shares:
-    """A partition that moves is given to nobody yet: its holder sees it gone, gives it up and rejoins.
+    """A partition that moves is not assigned yet: its holder sees it missing, revokes it and rejoins.
 
-    That second rebalance, in which nobody claims the partition any more, hands it out.
+    The second rebalance, in which no member claims the partition any more, assigns it.
     """
     target = plan(partitions_per_topic, members, partition_racks, prefer)
     return target.named([target.claims.free_for(rank, share) for rank, share in enumerate(target.shares)])

@@ -19,7 +19,7 @@ def copartitioned(
 ) -> Shares:
     """Partitions of the same number, of all topics with the same subscribers, are one thing and never part.
 
-    Unlike `range` it balances what it deals (a number that only some topics have weighs less), and it is sticky: a
+    Unlike `range` it balances the bundles (a number that only some topics have weighs less), and it is sticky: a
     bundle stays with the member that owns most of it.
     """
     ordered = sorted(members, key=lambda member: member.member_id)
@@ -34,7 +34,7 @@ def copartitioned(
 
 
 def _bundles(numbering: Numbering, of_topics: Mapping[str, int]) -> dict[tuple[int, int], list[int]]:
-    """What belongs together, by who subscribes (an index) and by the number within the topic."""
+    """The bundles, by their subscribers (an index) and the number within the topic."""
     bundles: dict[tuple[int, int], list[int]] = {}
     for topic, numbers in numbering.numbers.items():
         for partition, number in enumerate(numbers):

@@ -1,7 +1,7 @@
 """The sticky assignment where all members subscribe to the same topics: quotas are known in advance, one pass does it.
 
-Every member gets the floor or the ceiling of the average. Members keep what they own up to their quota; what is free
-then is dealt round-robin to those below theirs, within their racks first if these are known.
+Every member gets the floor or the ceiling of the average. Members keep their partitions up to their quota; free ones
+are then assigned round-robin to members below theirs, within their racks first if these are known.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Deal:
         self.at_floor: list[int] = []
 
     def keep_owned(self, claims: Claims) -> None:
-        """Let each member keep what it owned, up to its quota."""
+        """Let each member keep its partitions, up to its quota."""
         self.shares = claims.by_owner(len(self._member_ids))
         above = {rank for rank, share in enumerate(self.shares) if len(share) > self.floor}
         if not above:
@@ -67,7 +67,7 @@ class _Deal:
             del share[quota:]
 
     def free(self) -> list[int]:
-        """The partitions that nobody has, ascending."""
+        """The partitions without an owner, ascending."""
         if not any(self.shares):
             return list(range(self._numbering.total))
         is_free = bytearray(b"\x01") * self._numbering.total
@@ -77,12 +77,12 @@ class _Deal:
         return list(compress(range(self._numbering.total), is_free))
 
     def seat_unfilled(self) -> None:
-        """Find out who is below the floor and who is at it."""
+        """Find the members below the floor and at it."""
         self.below = [rank for rank, share in enumerate(self.shares) if len(share) < self.floor]
         self.at_floor = [rank for rank, share in enumerate(self.shares) if len(share) == self.floor]
 
     def give_within_racks(self, free: Sequence[int], racks: Racks) -> list[int]:
-        """Give what fits into somebody's rack and quota, members below the floor first; returns what did not fit."""
+        """Assign partitions that fit a member's rack and quota, members below the floor first; returns the others."""
         left: list[int] = []
         turn = 0
         for number in free:
@@ -99,7 +99,7 @@ class _Deal:
         return left
 
     def _give_below(self, number: int, seat: int) -> int:
-        """Give to the member in that seat of `below`; returns whose turn is next."""
+        """Assign to the member in that seat of `below`; returns the next seat."""
         rank = self.below[seat]
         self.shares[rank].append(number)
         if len(self.shares[rank]) < self.floor:
@@ -126,7 +126,7 @@ class _Deal:
 
 
 def _seat_near(number: int, ranks: Sequence[int], turn: int, racks: Racks) -> int | None:
-    """The first seat, from `turn` on and around, whose member is in a rack of the partition."""
+    """The first seat, from `turn` on and around, with a member in a rack of the partition."""
     for step in range(len(ranks)):
         seat = (turn + step) % len(ranks)
         if racks.match(ranks[seat], number):

@@ -58,7 +58,7 @@ def _without_claims(member: MemberSubscription, claims_nothing: Collection[str])
 
 
 def _next_round(group: GroupSubscription, shares: AnyShares) -> GroupSubscription:
-    """The group as it joins again: each member claims what it was assigned in this generation."""
+    """The group as it joins again: each member claims its assignment of this generation."""
     members = [
         replace(member, owned_partitions=shares[member.member_id], generation=group.generation_id)
         for member in group.members
@@ -88,9 +88,9 @@ def moves_between(before: AnyShares, after: AnyShares) -> list[Move]:
 
 
 def least_moves(before: AnyShares, after: AnyShares) -> int:
-    """The fewest moves to an assignment whose largest share is not above that of `after`, nor its smallest below.
+    """The fewest moves to an assignment with a largest share not above that of `after`, and a smallest not below.
 
-    Members keep what they hold up to the largest share; those below the smallest must be given something. It is exact
+    Members keep their partitions up to the largest share; those below the smallest must be given something. It is exact
     where every member may hold every partition, and a lower bound otherwise.
     """
     if not after:

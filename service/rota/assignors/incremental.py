@@ -1,7 +1,7 @@
-"""A balanced assignment brought up to date: what it costs follows what changed, not what there is.
+"""Updates a balanced assignment at a cost that depends on the size of the change, not of the group.
 
-The strategies read everybody's claims. Who keeps the last assignment in memory, and whose members are all alike, needs
-only this: ten thousand members with a hundred thousand items lose one in milliseconds.
+The strategies read the claims of all members. A caller that keeps the last assignment in memory, with equal members,
+needs only this: ten thousand members with a hundred thousand items lose one in milliseconds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def reassign(
 
 
 class _Levelling(Generic[Item]):
-    """Deals to the least loaded, then takes from the most loaded, in whose lists it writes no sooner than it must."""
+    """Assigns to the least loaded, then takes from the most loaded members, and copies their lists only when needed."""
 
     def __init__(self, shares: dict[str, list[Item]]) -> None:
         self._shares = shares

@@ -69,7 +69,7 @@ PartitionWeights: TypeAlias = Mapping[str, Sequence[float]]
 
 
 class Assignor(Protocol):
-    """A strategy. Topics that nobody knows and topics that nobody asks for are left out of the result."""
+    """A strategy. Unknown topics and topics without a subscriber are left out of the result."""
 
     def __call__(
         self,

@@ -37,7 +37,7 @@ class Numbering:
         return list(chain.from_iterable(range(len(run)) for run in self.numbers.values()))
 
     def topic_partitions(self) -> list[TopicPartition]:
-        """For each number what it stands for."""
+        """The topic and partition of each number."""
         return list(chain.from_iterable(topic_partitions(topic, len(run)) for topic, run in self.numbers.items()))
 
     def named(

@@ -23,7 +23,7 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """What is placed as one, on one of the members in the set of candidates with this index.
+    """A unit that is placed on one member, of the set of candidates with this index.
 
     Things with the same `apart` (which is not negative) are never placed on one member.
     """
@@ -51,7 +51,7 @@ def place(
 
 
 class _Placement:
-    """Who holds what while things are placed."""
+    """The holders while things are placed."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class _Placement:
         self.loads = [0.0] * len(capacities)
 
     def keep_owned(self) -> None:
-        """Let everybody keep what it may still have."""
+        """Let every member keep the things that it may still have."""
         allowed = [frozenset(ranks) for ranks in self._candidates]
         for index, thing in enumerate(self._things):
             if thing.owner in allowed[thing.candidates] and self._may_hold(thing, thing.owner):
@@ -86,7 +86,7 @@ class _Placement:
             self._give(index, heaps[self._things[index].candidates])
 
     def balance(self) -> None:
-        """Move things as long as that lowers somebody who stands high, and the budget allows it."""
+        """Move things as long as that lowers a high load, and the budget allows it."""
         moved = True
         while moved:
             moved = False
@@ -189,7 +189,7 @@ class _Placement:
 
 
 def shares_of(holders: Sequence[int], members: int) -> list[list[int]]:
-    """By rank the indexes of what is held, ascending."""
+    """By rank the indexes of its things, ascending."""
     shares: list[list[int]] = [[] for _ in range(members)]
     for index, holder in enumerate(holders):
         if holder != NOBODY:

@@ -19,7 +19,7 @@ def rack_aware(
 ) -> Shares:
     """Locality first, then balance, then stickiness. `range` and the sticky strategies put the balance first.
 
-    Partitions that have no rack, or none with a subscriber in it, may go to everybody.
+    Partitions that have no rack, or none with a subscriber in it, may go to any subscriber.
     """
     ordered = sorted(members, key=lambda member: member.member_id)
     numbering = Numbering.of(partitions_per_topic, ordered)

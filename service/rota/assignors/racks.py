@@ -17,7 +17,7 @@ def racks_matter(member_racks: Iterable[str | None], partition_racks: Collection
 
 
 def racks_of_topic(topic: str, count: int, partition_racks: PartitionRacks | None) -> list[frozenset[str]]:
-    """The racks of each partition; those whose racks nobody named are in no rack."""
+    """The racks of each partition; those without given racks are in no rack."""
     named = [frozenset(racks) for racks in (partition_racks or {}).get(topic, ())[:count]]
     return named + [frozenset()] * (count - len(named))
 

@@ -60,7 +60,7 @@ def _topics(
 
 
 class _Topic:
-    """One topic while it is being cut: what is taken of it, and how many more each subscriber may get."""
+    """One topic while it is being cut: its assigned part, and how many more each subscriber may get."""
 
     def __init__(self, name: str, count: int, subscribers: _Subscribers, racks: list[frozenset[str]]) -> None:
         self.name = name
@@ -79,7 +79,7 @@ class _Topic:
         return rack is None or rack in self._racks[number]
 
     def room(self, member_id: str) -> int:
-        """How many more the member may get; while extras last, everybody is a candidate for one."""
+        """How many more the member may get; while extras last, every member is a candidate for one."""
         return max(0, self._fair + (self._extras > 0) - len(self.shares[member_id]))
 
     def give(self, member_id: str, numbers: Sequence[int]) -> None:

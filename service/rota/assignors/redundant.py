@@ -39,7 +39,7 @@ def redundant(
 
 
 def _former_holders(numbering: Numbering, members: Sequence[MemberSubscription]) -> list[list[int]]:
-    """Everybody who says it holds a partition, who says so of the latest generation first."""
+    """All claimants of a partition, those of the latest generation first."""
     former: list[list[int]] = [[] for _ in range(numbering.total)]
     for rank in sorted(range(len(members)), key=lambda rank: (-members[rank].claim_generation, rank)):
         for topic, partition in dict.fromkeys(members[rank].owned_partitions):

@@ -176,7 +176,7 @@ class UnknownAssignor(ValueError):
 
 
 def strategy(name: str) -> Strategy:
-    """What is registered for `name`, whose options do not matter here but have to be right; or `UnknownAssignor`."""
+    """The registered assignor of `name`; its options are not used here but must be valid. Or `UnknownAssignor`."""
     return _parsed(name)[0]
 
 
@@ -193,7 +193,7 @@ def assign(
     partition_racks: PartitionRacks | None = None,
     partition_weights: PartitionWeights | None = None,
 ) -> Shares:
-    """Who gets what by the assignor called `name`. The same input gives the same result, whatever the order of members.
+    """The assignment by the assignor `name`. The same input gives the same result, whatever the order of members.
 
     `cooperative-sticky` withholds what another member must give up first: the group rebalances once more after that.
     Racks, where they are given, are heeded by `rack-aware`, `range` and the sticky ones, weights by `weighted`.

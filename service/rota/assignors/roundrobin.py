@@ -22,7 +22,7 @@ def roundrobin(
         partitions = topic_partitions(topic, partitions_per_topic.get(topic, 0))
         if not partitions:
             continue
-        # Whoever is next in the circle of all members is also next in the smaller circle of this topic's subscribers.
+        # The next member in the circle of all members is also next in the smaller circle of this topic's subscribers.
         start = bisect_left(subscribers, turn)
         circle = [lists[seat] for seat in subscribers[start:] + subscribers[:start]]
         size = len(circle)

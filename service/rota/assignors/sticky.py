@@ -1,7 +1,7 @@
-"""`sticky` (KIP-54): as balanced as can be, and of the previous assignment as much as the balance allows.
+"""`sticky` (KIP-54): as balanced as possible, and as close to the previous assignment as the balance allows.
 
-The KIP's two alternatives are options: fair only (the previous assignment counts for nothing), and sticky first (what
-is owned never moves, only what nobody owns is dealt fairly).
+The KIP's two alternatives are options: fair only (the previous assignment counts for nothing), and sticky first (owned
+partitions never move, only those without an owner are distributed fairly).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Prefer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StickyPlan:
-    """Where every partition belongs, before anybody gave up anything. All lists are in the order of the member ids."""
+    """The target of every partition, before any member revokes one. All lists are in the order of the member ids."""
 
     numbering: Numbering
     members: Sequence[MemberSubscription]
@@ -79,10 +79,10 @@ def _moved_into_racks(
     racks: Racks,
     shares: list[list[int]],
 ) -> list[list[int]]:
-    """Take from the owners what is out of their racks, if more is in its rack once that has settled; else `shares`.
+    """Take partitions from owners outside of their racks, if that ends with more in their racks; else `shares`.
 
     Kafka takes it in every round, in the hope for better. A cooperative group could go round in circles by that, so
-    what comes after the owners gave it up is worked out first.
+    the assignment after the owners' revocation is computed first.
     """
     moved = _shares(numbering, members, _without_mismatches(claims, racks), racks)
     settled = _shares(numbering, members, claims.after(moved), racks)

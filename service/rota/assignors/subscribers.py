@@ -1,4 +1,4 @@
-"""Who subscribes to which topic, by rank."""
+"""The subscribers of each topic, by rank."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def assign_unevenly(
 ) -> list[list[int]]:
     """The partition numbers of each member, by rank. `members` are in the order of their ids.
 
-    Without `move_owned` only what nobody owns finds its place, and the rest stays as unbalanced as it is.
+    Without `move_owned` only partitions without an owner are assigned, and the rest stays as unbalanced as before.
     """
     subscribers = subscribers_of_topics(numbering, members)
     topics = sorted(numbering.numbers, key=lambda topic: (len(subscribers[topic]), topic))
@@ -46,12 +46,12 @@ def assign_unevenly(
     for topic in topics:
         _deal([number for number in fresh[topic] if holders[number] == NOBODY], subscribers[topic], holders, loads)
     balance = _Balance(subscribers, holders, loads, _second_choices(members, claims))
-    # What nobody owned moves for free, so that is tried before anything is taken from its owner.
+    # Partitions without an owner move for free, so they are tried before any is taken from its owner.
     balance.improve({topic: numbers for topic, numbers in fresh.items() if numbers})
     everything = {topic: numbering.numbers[topic] for topic in topics}
     if move_owned:
         balance.improve(everything)
-        # Who goes home may leave somebody else room to improve, so the two take turns.
+        # A partition that returns home may leave another one room to improve, so the two alternate.
         while balance.return_home(everything, homes):
             balance.improve(everything)
     shares: list[list[int]] = [[] for _ in members]
@@ -91,8 +91,8 @@ def _deal_within_racks(
 def _deal(free: Sequence[int], subscribers: Sequence[int], holders: list[int], loads: list[int]) -> None:
     """Each partition to the subscriber with the least load, of equals the first.
 
-    Done level by level, like water that fills a vessel: all who stand at the lowest level get one each, in order, and
-    then stand one higher together with those who were there before.
+    Done level by level, like water that fills a vessel: all subscribers at the lowest level get one each, in order, and
+    then are one level higher, with those that were there before.
     """
     waiting = sorted(subscribers, key=loads.__getitem__, reverse=True)
     lowest: list[int] = []
@@ -174,7 +174,7 @@ class _Balance:
         moved = False
         for number in numbers:
             holder = holders[number]
-            # The lowest load of a topic never sinks during a pass: who gives keeps more than the lowest has.
+            # The lowest load of a topic never sinks during a pass: the giver keeps more than the lowest has.
             if loads[holder] <= floor + 1:
                 continue
             target = least.first()

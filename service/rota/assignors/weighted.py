@@ -19,11 +19,11 @@ def weighted(
     *,
     max_moves: int | None = None,
 ) -> Shares:
-    """Level the members' loads over their capacities, keeping what is owned where that is level enough.
+    """Level the members' loads over their capacities, keeping owned partitions where that is level enough.
 
-    A partition weighs 1 where nobody says otherwise. `max_moves` is the churn budget: how many partitions may be taken
-    from an owner that is still there and subscribed, so that a group comes to balance in several small rebalances. What
-    nobody holds is always given. Cooperative clients need no second round for what nobody held.
+    The default weight of a partition is 1. `max_moves` is the churn budget: how many partitions may be taken
+    from an owner that is still there and subscribed, so that a group comes to balance in several small rebalances.
+    Partitions without an owner are always assigned. Cooperative clients need no second round for them.
     """
     ordered = sorted(members, key=lambda member: member.member_id)
     numbering = Numbering.of(partitions_per_topic, ordered)

@@ -1,7 +1,7 @@
-"""Connectors and tasks, handed out incrementally (KIP-415): nobody stops what it keeps, and who is away is waited for.
+"""Connectors and tasks, assigned incrementally (KIP-415): kept work is not stopped, and absent workers are waited for.
 
-A departed worker's work is held back for a while, because most come back: a rolling restart then moves nothing. What
-has to move is revoked first and given out in the next round, when nobody says any more that it runs it.
+A departed worker's work is held back for a while, because most return: a rolling restart then moves nothing. Work that
+must move is revoked first and assigned in the next round, when no worker runs it any more.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class WorkShare:
-    """What one worker is told: run this, stop that, and join again within `delay_ms` (0: no need to).
+    """The instructions for one worker: run this, stop that, and join again within `delay_ms` (0: no need to).
 
-    Who is told to stop something joins again as soon as it has: only then somebody else is given it.
+    A worker that must stop something joins again as soon as it has: only then another worker gets it.
     """
 
     run: tuple[WorkItem, ...] = ()
@@ -47,7 +47,7 @@ class WorkShare:
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """The work of somebody who is away, and how long it is kept for it."""
+    """The work of an absent worker, and how long it is kept for it."""
 
     work: frozenset[WorkItem]
     until_ms: int
@@ -58,7 +58,7 @@ class Memory:
     """What a leader remembers from one round to the next. A new leader has none, so it holds nothing back."""
 
     given: Mapping[str, frozenset[WorkItem]] = field(default_factory=dict)
-    """By identity what was given last."""
+    """The last assignment by identity."""
     away: Mapping[str, HeldBack] = field(default_factory=dict)
     """By identity what waits for its return."""
 
@@ -92,7 +92,7 @@ def assign_work(
 
 
 def _away(hands: _Hands, memory: Memory, now_ms: int, max_delay_ms: int) -> dict[str, HeldBack]:
-    """What waits for somebody: as long as it is not over, is still configured, and nobody runs it after all."""
+    """The held back work: as long as its time is not over, it is still configured, and no worker runs it."""
     away = dict(memory.away)
     for identity, work in memory.given.items():
         away.setdefault(identity, HeldBack(work, now_ms + max_delay_ms))
@@ -105,14 +105,14 @@ def _away(hands: _Hands, memory: Memory, now_ms: int, max_delay_ms: int) -> dict
 
 
 def _returned(worker: Worker, memory: Memory) -> frozenset[WorkItem]:
-    """What was kept for this worker, or what it was given before a restart that nobody noticed."""
+    """The work kept for this worker, or its last assignment before a restart that went unnoticed."""
     if worker.identity in memory.away:
         return memory.away[worker.identity].work
     return memory.given.get(worker.identity, frozenset())
 
 
 class _Hands:
-    """Who runs what while a round is decided. `free` is what is configured and nobody says it runs."""
+    """The running work while a round is decided. `free` is configured work that no worker runs."""
 
     def __init__(
         self, configured: frozenset[WorkItem], workers: Sequence[Worker], weights: Mapping[WorkItem, float]
@@ -122,7 +122,7 @@ class _Hands:
         self._running = {worker.member_id: frozenset(worker.running) for worker in self.workers}
         claims = Counter(work for worker in self.workers for work in set(worker.running))
         self.free = configured - claims.keys()
-        # What two say they run is stopped by both: which of them is the zombie is not for us to guess.
+        # Work that two workers claim is stopped by both: it is not known which of them is the zombie.
         self._run = {
             worker.member_id: {work for work in worker.running if work in configured and claims[work] == 1}
             for worker in self.workers

@@ -1,4 +1,4 @@
-"""`rota auth`: what an access file says of somebody, before a server goes by it, and what a server says of who asks."""
+"""`rota auth`: the permissions of a subject by an access file that no server uses yet, or of the caller by a server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rota.access.actions import Action
     from rota.access.document import AccessDocument
 
-app = typer.Typer(no_args_is_help=True, help="Rules: who may do what, and which rule says so.")
+app = typer.Typer(no_args_is_help=True, help="Permissions, and the rules that decide them.")
 
 AccessFile = Annotated[
     Path, typer.Option("--access-file", envvar="ROTA_ACCESS_FILE", help="The rules, as `rota serve` takes them.")
@@ -34,7 +34,7 @@ def can_i(
     subject: Annotated[
         str | None,
         typer.Option(
-            "--as", help="Of whom to ask a file: token:ci, user:alice, sa:team-a/worker, corp:user:al, cn:…, anonymous."
+            "--as", help="Subject to check: token:ci, user:alice, sa:team-a/worker, corp:user:al, cn:…, anonymous."
         ),
     ] = None,
     access_file: Annotated[
@@ -49,7 +49,7 @@ def can_i(
 ) -> None:
     """Say whether the rules allow it, and which rule decides; ends with 4 where they do not.
 
-    Of you by the server, which knows you by your token or certificate; with --as of anybody by an access file.
+    The server answers for your own token or certificate; with --as an access file answers for any subject.
     """
     from rota.access.actions import Action
 
@@ -59,10 +59,10 @@ def can_i(
     options = shared(context, url=url, output=output)
     if subject is None:
         if of_group or _is_typed(context, "access_file"):
-            raise CommandFailed("say with --as of whom to ask the access file", Exit.USAGE)
+            raise CommandFailed("--access-file requires --as SUBJECT", Exit.USAGE)
         item = _ask(options, {"action": action, **place})
     elif access_file is None or url is not None:
-        raise CommandFailed("--as asks an access file (--access-file): a server says it only of who asks", Exit.USAGE)
+        raise CommandFailed("--as requires --access-file: a server answers only for the caller itself", Exit.USAGE)
     else:
         item = _look_up(access_file, subject, of_group or [], Action(action), place)
     print_item(item, Output.TABLE if options.output is Output.NAME else options.output, name="rule")
@@ -72,7 +72,7 @@ def can_i(
 
 @app.command("whoami")
 def whoami(context: typer.Context, url: Url = None, output: OutputFormat = None) -> None:
-    """Say who you are to the server, and the rules that speak of you; ends with 4 where your token proves nothing."""
+    """Print your identity at the server, and the rules that apply to you; ends with 4 if your token is invalid."""
     options = shared(context, url=url, output=output)
     with Server(options) as server:
         told = server.exchange("GET", "/v1/whoami")
@@ -86,7 +86,7 @@ def whoami(context: typer.Context, url: Url = None, output: OutputFormat = None)
 
 @app.command("check")
 def check(access_file: AccessFile) -> None:
-    """Read an access file as a server would, and say what is wrong with it; ends with 1 if anything is."""
+    """Read an access file as a server would, and print its errors; ends with 1 if there are any."""
     document = _read(access_file)
     tell(f"{len(document.rules)} rules, {len(document.quotas)} quotas, {len(document.issuers)} issuers")
 

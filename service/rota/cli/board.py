@@ -1,4 +1,4 @@
-"""What `rota top` shows: a row a group, with who is waited for."""
+"""The table of `rota top`: a row per group, with the members that it waits for."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def show_live(server: Server, count: int, interval_s: float) -> None:
-    """Look again and again until the reader has seen enough; a server that goes away is waited for."""
+    """Refresh until the reader stops it; a server that stops answering is waited for."""
     with Live(screen=True, auto_refresh=False) as screen:
         while True:
             try:
@@ -77,7 +77,7 @@ def _row(server: Server, group_id: str) -> Row | None:
 
 
 def _told(group: DescribeReply, told: Explanation) -> str:
-    """Who is waited for while somebody is, otherwise what the last rebalance was for."""
+    """The members that the group waits for, if any; otherwise the reason of its last rebalance."""
     about = next((point.text for point in told.points if point.about in ("waits for", "silent")), "")
     return about or (group.rebalance_reason if group.state == "Stable" else told.headline)
 
@@ -90,7 +90,7 @@ def _table(server: Server, found: list[Row]) -> RenderableType:
     for row in found:
         state = Text(str(row["state"]), _STYLES[Mood(row["mood"])])
         cells = {**row, "state": state}
-        # As they are: rich would take brackets in somebody's reason for its markup.
+        # Unchanged: rich would take brackets in a member's reason for its markup.
         table.add_row(*(value if isinstance(value := cells[name], Text) else _plain(value) for name in COLUMNS))
     return table
 

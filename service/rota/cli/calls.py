@@ -114,7 +114,7 @@ class Server:
         return self._http.get(path)
 
     def group_path(self, group_id: str, *more: str) -> str:
-        """The path of a group, or of what is below it."""
+        """The path of a group, or of a resource below it."""
         check_group_id(group_id)
         below = (quote(part, safe="") for part in ("groups", group_id, *more))
         return "/".join((PREFIX.format(namespace=self.namespace), *below))

@@ -76,15 +76,20 @@ def rota(
     ] = None,
     output: OutputFormat = None,
     token_file: Annotated[
-        Path | None, typer.Option(envvar="ROTA_TOKEN_FILE", help="Who you are: an API token, or a JWT.")
+        Path | None, typer.Option(envvar="ROTA_TOKEN_FILE", help="File with the API token or JWT to authenticate with.")
     ] = None,
     ca_file: Annotated[
-        Path | None, typer.Option(envvar="ROTA_CA_FILE", help="Who signs servers' certificates [the system's].")
+        Path | None,
+        typer.Option(
+            envvar="ROTA_CA_FILE", help="Authorities that sign the server's certificate; default: the system's."
+        ),
     ] = None,
     cert_file: Annotated[
-        Path | None, typer.Option(envvar="ROTA_CERT_FILE", help="Who you are: a certificate chain in PEM.")
+        Path | None, typer.Option(envvar="ROTA_CERT_FILE", help="Client certificate chain in PEM to authenticate with.")
     ] = None,
-    key_file: Annotated[Path | None, typer.Option(envvar="ROTA_KEY_FILE", help="Its private key.")] = None,
+    key_file: Annotated[
+        Path | None, typer.Option(envvar="ROTA_KEY_FILE", help="Private key of the client certificate.")
+    ] = None,
     use_context: Annotated[
         str | None,
         typer.Option("--context", envvar="ROTA_CONTEXT", metavar="NAME", help="A server of `rota context list`."),
@@ -95,8 +100,8 @@ def rota(
 ) -> None:
     """Rota: processes join a group, agree on one generation, split the work, and take over from those that die.
 
-    `rota demo` shows it, `rota serve` starts a server. Results go to standard output, all else to standard error. A
-    token may also be in ROTA_TOKEN; there is no option for it, because other users of a machine see those.
+    `rota demo` shows it, `rota serve` starts a server. Results go to standard output, messages to standard error. A
+    token may also be in ROTA_TOKEN; there is no option for it, because other users of the machine can see options.
     """
     context.obj = connection(context, url, namespace, output, token_file, ca_file, cert_file, key_file, use_context)
 
@@ -141,6 +146,6 @@ def version() -> None:
 
 @cache
 def command() -> Callable[[], Any]:
-    """The command line with everything that the functions above say of it: built once, as that takes a while."""
+    """The command line with the options of the functions above: built once, as that takes a while."""
     built: Callable[[], Any] = typer.main.get_command(app)
     return built

@@ -29,9 +29,9 @@ RaiseBy = Annotated[
         max=MAX_GENERATION,
         metavar="N",
         help=(
-            "How far generations jump above the highest that is known. Must be more than a group has opened since the "
-            "copy was made, for those numbers were granted. The default is one generation each second for 11 days; "
-            "the 32-bit numbers have room for 2,000 such jumps."
+            "Distance by which generations jump above the highest known one. It must exceed the number that a group "
+            "has opened since the copy: those were granted. The default is one generation per second for 11 days; "
+            "the 32-bit numbers allow 2,000 such jumps."
         ),
     ),
 ]
@@ -40,8 +40,8 @@ Force = Annotated[
     typer.Option(
         "--force",
         help=(
-            "Also while a server seems to run (Postgres). A server that does run may answer from its memory, with "
-            "tokens of the former state, until its next renewal is refused."
+            "Continue although a server seems to run (Postgres). A running server may answer from its memory, with "
+            "tokens of the former state, until its next lease renewal is rejected."
         ),
     ),
 ]
@@ -100,7 +100,7 @@ def restore(
     force: Force = False,
     output: OutputFormat = None,
 ) -> None:
-    """Put a backup in the store's place. All servers must be stopped.
+    """Replace the store by a backup. All servers must be stopped.
 
     The backup is read to its end and checked before anything is replaced, and brought up to this release. The store
     that was there is kept under another name: a file beside, a schema `rota_before_…`. No fencing token is granted
@@ -116,7 +116,7 @@ def restore(
     if done.kept_as:
         tell(f"the store that was there is kept as {done.kept_as}")
     if done.unreadable:
-        tell(f"the store that was there cannot be read, so nothing is known about what is lost: {done.unreadable}")
+        tell(f"the former store cannot be read, so it is not known which changes are lost: {done.unreadable}")
     _print(done.restored, shared(context, output=output).output, kept_as=done.kept_as)
 
 
@@ -129,7 +129,7 @@ def restored(
         typer.Option(
             metavar="URL",
             help="The store as it was, if it can still be read (the former primary, a damaged file that was copied): "
-            "generations jump above its own, and what is lost is listed.",
+            "generations jump above its own, and the losses are listed.",
             show_default=False,
         ),
     ] = None,
@@ -153,7 +153,7 @@ def _print(done: Restored, output: Output, **more: Any) -> None:
     floors = [shard.generation_floor for shard in done.shards]
     tell(f"incarnation {done.incarnation}; generations go on above {max(floors, default=0):,}")
     if done.lost is None:
-        tell("what was written after each shard's last line is lost; the store as it was is not known (--former)")
+        tell("changes after each shard's last event are lost; pass the former store with --former to list them")
     else:
         _tell_lost(done.lost)
     if output is Output.JSON:

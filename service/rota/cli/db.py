@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 WAIT_POLL_S = 0.5
 
-app = typer.Typer(no_args_is_help=True, help="Look after a store: its schema, its journal, and copies of it.")
+app = typer.Typer(no_args_is_help=True, help="Manage a store: its schema, its journal, and copies of it.")
 app.command()(copies.backup)
 app.command()(copies.restore)
 app.command()(copies.restored)
@@ -42,7 +42,7 @@ def upgrade(store: Store = None) -> None:
 
 @app.command()
 def check(context: typer.Context, store: Store = None, output: OutputFormat = None) -> None:
-    """Say where the store's schema stands; ends with 1 if it must be upgraded first. Changes nothing."""
+    """Print the version of the store's schema; ends with 1 if it must be upgraded first. Changes nothing."""
     from rota.storage.migrate import check as check_store
 
     status = asyncio.run(check_store(store_url(store)))
@@ -55,13 +55,13 @@ def check(context: typer.Context, store: Store = None, output: OutputFormat = No
 @app.command()
 def wait(
     store: Store = None,
-    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to wait at most.")] = STORE_WAIT_MS
+    timeout: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Maximum time to wait.")] = STORE_WAIT_MS
     / 1000,
 ) -> None:
-    """Wait until somebody else has brought the store up to this release, then end with 0; with 69 if nobody has.
+    """Wait until another process has upgraded the store to this release, then end with 0; with 69 after the timeout.
 
-    Beside a job that runs `rota db upgrade`: what starts after this command finds a schema that it can use. A store
-    that cannot be reached yet is waited for, too. Changes nothing.
+    For use beside a job that runs `rota db upgrade`: a program that starts after this command finds a usable schema. A
+    store that cannot be reached yet is waited for, too. Changes nothing.
     """
     current = asyncio.run(_until_usable(store_url(store), monotonic() + timeout))
     tell(f"the schema is at {current}")
@@ -81,7 +81,7 @@ async def _until_usable(url: str, give_up_at: float) -> str | None:
                 return status.current
             missing = f"the schema is at {status.current}, not at {status.head}"
         if monotonic() > give_up_at:
-            raise CommandFailed(f"nobody ran `rota db upgrade` in time: {missing}", Exit.UNAVAILABLE)
+            raise CommandFailed(f"`rota db upgrade` was not run in time: {missing}", Exit.UNAVAILABLE)
         await asyncio.sleep(WAIT_POLL_S)
 
 
@@ -90,8 +90,8 @@ def verify(context: typer.Context, store: Store = None, output: OutputFormat = N
     """Fold the whole journal and compare the result with the rows; ends with 1 on any difference.
 
     Checks that no line is missing, that epochs never go back, that no generation is opened twice, and that the groups,
-    members, offsets and topics of the store are exactly what the journal tells. Only reads; a server may be running.
-    Of a shard whose first lines were pruned only the lines that are there are checked.
+    members, offsets and topics of the store match the journal exactly. Only reads; a server may be running.
+    In a shard with pruned events only the remaining ones are checked.
     """
     reports = asyncio.run(_verify(store_url(store)))
     differences = [(report.shard_id, difference) for report in reports for difference in report.differences]

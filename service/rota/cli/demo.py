@@ -22,15 +22,17 @@ def demo(
             metavar="DIR",
             exists=True,
             file_okay=False,
-            help="Count the words of all files below this folder. [the project's README and sources]",
+            help="Count the words of all files below this folder; default: the project's README and sources.",
             show_default=False,
         ),
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, max=100, help="How many processes share the work.")] = 3,
-    partitions: Annotated[int, typer.Option(min=1, max=1_000, help="Into how many parts the work is cut.")] = 12,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each file is counted: more makes it last longer.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, max=100, help="Number of processes that share the work.")] = 3,
+    partitions: Annotated[int, typer.Option(min=1, max=1_000, help="Number of partitions of the work.")] = 12,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Number of times that each file is counted: more makes it last longer.")
+    ] = 2,
     session_timeout_ms: Annotated[
-        int, typer.Option(min=1_000, help="How long a worker may be silent before its share goes to the others.")
+        int, typer.Option(min=1_000, help="Time without a heartbeat before a worker's share moves to the others.")
     ] = DEMO_SESSION_TIMEOUT_MS,
     kill: Annotated[bool, typer.Option(help="Kill a worker in the middle of its work.")] = True,
     url: Url = None,
@@ -46,7 +48,7 @@ def demo(
     from rota.demo.story import Options, run_demo
 
     if kill and workers < 2:
-        raise CommandFailed("somebody must be left to carry on: --workers 2 or more, or --no-kill", Exit.USAGE)
+        raise CommandFailed("--kill needs a second worker to take over: --workers 2 or more, or --no-kill", Exit.USAGE)
     options = shared(context, url, namespace)
     check_connection(options)
     chosen = Options(options.url, options.namespace, folder, workers, partitions, rounds, session_timeout_ms, kill)

@@ -1,4 +1,4 @@
-"""`rota doctor`: is a server well, and the groups on it?"""
+"""`rota doctor`: checks of a server, and of the groups on it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rota.cli.output import print_items
 
 
 def doctor(context: typer.Context, url: Url = None, namespace: Namespace = None, output: OutputFormat = None) -> None:
-    """Say whether a server is well: can it take part, its store, Redis, shards, clock and certificates, and groups.
+    """Check the health of a server: readiness, store, Redis, shards, clock, certificates and groups.
 
-    Ends with 1 if something is not. Runbooks: docs/runbooks.
+    Ends with 1 if a check fails. Runbooks: docs/runbooks.
     """
     from rota.cli.calls import Server
     from rota.cli.examination import examine

@@ -1,4 +1,4 @@
-"""Is a server well, and the groups on it? Each check says what it found and, if that is bad, what to do."""
+"""Checks of a server, and of the groups on it. A failed check says what it found and what to do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Checked:
 
 
 class Unwell(Exception):
-    """What a check found is not good; the message says what, and what to do."""
+    """A check has failed; the message says why, and what to do."""
 
 
 def examine(server: Server) -> Iterator[Checked]:
@@ -69,7 +69,7 @@ def _try(name: str, check: Callable[[], str]) -> Checked:
         return Checked(name, False, str(bad))
 
 
-# --- what is asked of the server -------------------------------------------------------------------
+# --- requests to the server ------------------------------------------------------------------------
 
 
 def _get(server: Server, path: str) -> httpx.Response:
@@ -84,7 +84,7 @@ def _reached(server: Server) -> str:
     """By the quickest of a few answers: the first pays for the connection, and any may meet a busy machine."""
     took_s = min(_seconds_to_answer(server) for _ in range(_TRIES))
     if took_s > _SLOW_S:
-        raise Unwell(f"it took {duration(round(took_s * 1_000))} to say that it lives: is the machine overloaded?")
+        raise Unwell(f"it took {duration(round(took_s * 1_000))} to answer /healthz: is the machine overloaded?")
     return f"{server.url} answers within {duration(round(took_s * 1_000))}"
 
 
@@ -102,21 +102,21 @@ def _ready(server: Server) -> str:
     answer = _get(server, "/readyz")
     if answer.status_code != httpx.codes.OK:
         raise Unwell(f"{answer.json().get('detail', 'not ready')}; see docs/runbooks/RotaReplicaNotReady.md")
-    return "it can take part"
+    return "yes"
 
 
 def _clock(server: Server) -> str:
-    """To the second, as HTTP has it: members' deadlines do not depend on it, but what people read does."""
+    """To the second, as in HTTP: members' deadlines do not depend on it, but printed times do."""
     date = _get(server, "/healthz").headers.get("date")
     if date is None:
-        return "the server does not tell the time"
+        return "unknown: the server sends no Date header"
     ahead_s = parsedate_to_datetime(date).timestamp() - time.time()
     if abs(ahead_s) > _SKEW_S:
         which = "ahead of" if ahead_s > 0 else "behind"
         raise Unwell(
-            f"{duration(round(abs(ahead_s) * 1_000))} {which} this machine's: what is said below is off by that"
+            f"{duration(round(abs(ahead_s) * 1_000))} {which} this machine's clock: times below are off by that"
         )
-    return "as this machine's"
+    return "in sync with this machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +168,13 @@ def _redis(metrics: _Metrics) -> str:
     if not up:
         return "not configured"
     if not all(value for _, value in up):
-        raise Unwell("it does not answer: nobody is lost by that; see docs/runbooks/RotaLivenessDown.md")
+        raise Unwell("it does not answer: no member expires because of that; see docs/runbooks/RotaLivenessDown.md")
     return f"answers, and failed {metrics.total('rota_liveness_failures_total'):.0f} times since the start"
 
 
 def _shards(metrics: _Metrics) -> str:
     owned, due = metrics.total("rota_shards_owned"), metrics.total("rota_shards_due")
-    told = f"{owned:.0f} of {metrics.total('rota_shards'):.0f} are this replica's, {due:.0f} are due to it"
+    told = f"this replica owns {owned:.0f} of {metrics.total('rota_shards'):.0f}, {due:.0f} are assigned to it"
     if owned < due:
         raise Unwell(f"{told}; see docs/runbooks/RotaShardsUnowned.md")
     return told
@@ -191,18 +191,18 @@ def _certificates(metrics: _Metrics, now_s: float) -> str:
     """As the alert has it: a week is short for those that live for months, a quarter of the time for others."""
     begins = dict(metrics.samples("rota_certificate_not_before_timestamp_seconds"))
     ends = metrics.samples("rota_certificate_not_after_timestamp_seconds")
-    told = "; ".join(f"that for {label.split('=')[1]} {_left(end_s - now_s)}" for label, end_s in ends)
+    told = "; ".join(f"the one for {label.split('=')[1]} {_left(end_s - now_s)}" for label, end_s in ends)
     if any(end_s - now_s < min(_WEEK_S, (end_s - begins[label]) / 4) for label, end_s in ends):
         raise Unwell(f"{told}; see docs/runbooks/RotaCertificateEnds.md")
-    return told or "it shows none: without TLS, or it ends at a proxy"
+    return told or "none: the server has no TLS, or a proxy terminates it"
 
 
 def _left(seconds: float) -> str:
-    return f"is good for {seconds / 86_400:.1f} more days" if seconds > 0 else "is over"
+    return f"expires in {seconds / 86_400:.1f} days" if seconds > 0 else "has expired"
 
 
 def _groups(server: Server) -> str:
-    """Look closely at the groups that rebalance; those that are Stable are as they should be."""
+    """Check the groups that rebalance; Stable ones are healthy."""
     moving = server.call(ListGroups(server.namespace, ("PreparingRebalance", "CompletingRebalance")), ListReply).groups
     hanging: list[str] = []
     for listed in moving[:50]:
@@ -210,7 +210,5 @@ def _groups(server: Server) -> str:
         if explain(group, int(time.time() * 1_000)).mood is Mood.WAITING:
             hanging.append(listed.group_id)
     if hanging:
-        raise Unwell(
-            f"{', '.join(hanging)} wait for members that are silent: `rota groups why {hanging[0]}` says for whom"
-        )
+        raise Unwell(f"{', '.join(hanging)} wait for silent members: `rota groups why {hanging[0]}` names them")
     return f"{len(moving)} are rebalancing in namespace {server.namespace}, none of them hangs"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Command = Annotated[
     list[str],
     typer.Argument(
-        metavar="-- COMMAND...", help="What to run, without a shell; sh -c '…' brings one.", show_default=False
+        metavar="-- COMMAND...", help="Command to run, without a shell; use sh -c '…' for one.", show_default=False
     ),
 ]
 SessionTimeout = Annotated[
@@ -39,7 +39,7 @@ SessionTimeout = Annotated[
         min=1_000,
         max=LONGEST_MS,
         envvar="ROTA_SESSION_TIMEOUT_MS",
-        help="Silence after which others take over.",
+        help="Time without a heartbeat before others take over.",
     ),
 ]
 Grace = Annotated[
@@ -47,7 +47,7 @@ Grace = Annotated[
     typer.Option(
         "--grace-ms",
         min=0,
-        help="From TERM to KILL; at most a quarter of the session. [a fifth of it]",
+        help="Time from TERM to KILL; at most a quarter of the session timeout; default: a fifth of it.",
         show_default=False,
     ),
 ]
@@ -58,7 +58,7 @@ Wait = Annotated[
         min=0,
         max=LONGEST_MS / 1000,
         metavar="SECONDS",
-        help="Give up with 75 when nothing is granted by then. [never]",
+        help="Exit with 75 if nothing is granted within this time; default: wait forever.",
         show_default=False,
     ),
 ]
@@ -67,7 +67,7 @@ InstanceId = Annotated[
     typer.Option(
         "--instance-id",
         envvar="ROTA_GROUP_INSTANCE_ID",
-        help="A name that survives restarts: a static member.",
+        help="Static name that survives restarts: a static member.",
         show_default=False,
     ),
 ]
@@ -80,7 +80,7 @@ PassedOn = Annotated[
         show_default=False,
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but what goes wrong.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 
 
 def lead(
@@ -136,7 +136,14 @@ def hold(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The lock: a group of the type permits.")],
     command: Command,
     permits: Annotated[
-        int, typer.Option("--permits", "-n", min=1, max=1_000_000, help="How many may hold one at a time; 1 is a lock.")
+        int,
+        typer.Option(
+            "--permits",
+            "-n",
+            min=1,
+            max=1_000_000,
+            help="Number of permits, which is the maximum of holders; 1 is a lock.",
+        ),
     ] = 1,
     session_timeout_ms: SessionTimeout = SESSION_TIMEOUT_MS,
     grace_ms: Grace = None,
@@ -182,17 +189,17 @@ def work(
     group: Annotated[str, typer.Argument(metavar="GROUP", help="The group that shares the work.")],
     command: Command,
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", help="What to take partitions of; repeat for several.")
+        list[str] | None, typer.Option("--topic", "-t", help="Topic whose partitions to share; repeat for several.")
     ] = None,
     topic_regex: TopicRegex = None,
     topics_debounce_ms: TopicsDebounce = 0,
     strategy: Annotated[
-        str, typer.Option(help="How partitions are dealt; the same for all members.")
+        str, typer.Option(help="Assignment strategy; the same for all members.")
     ] = "cooperative-sticky",
     session_timeout_ms: SessionTimeout = SESSION_TIMEOUT_MS,
     grace_ms: Grace = None,
     drain_ms: Annotated[
-        int, typer.Option("--drain-ms", min=0, max=LONGEST_MS, help="From TERM to KILL where a share changes in order.")
+        int, typer.Option("--drain-ms", min=0, max=LONGEST_MS, help="Time from TERM to KILL when a share changes.")
     ] = COMMAND_DRAIN_MS,
     wait: Wait = None,
     instance_id: InstanceId = None,
@@ -243,5 +250,5 @@ def _ms(seconds: float | None) -> int | None:
 
 
 def _place(options: Shared) -> dict[str, str]:
-    """Where the command finds the coordinator, for what it has to ask it itself."""
+    """The coordinator's address for the command, for requests of its own."""
     return {"ROTA_URL": options.url, "ROTA_NAMESPACE": options.namespace}

@@ -44,7 +44,7 @@ def foreseen() -> Iterator[None]:
 
 
 def failure_of(error: BaseException) -> CommandFailed | None:
-    """What ends the command because of `error`; None where nobody foresaw it, which is a bug of ours."""
+    """The exit for `error`; None for an unforeseen error, which is a bug of Rota."""
     match error:
         case CommandFailed():
             return error

@@ -1,4 +1,4 @@
-"""`rota groups`: what the groups are, who is in them, and why they last rebalanced."""
+"""`rota groups`: the groups, their members, and the reasons of their rebalances."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from rota.protocol.messages import DescribedMember, DescribeReply
 
 _BY_TOPIC = ("topics", "run", "partitions")
-"""What a decoded assignment calls its partitions by topic, or its tasks by connector."""
+"""The fields of a decoded assignment that hold its partitions by topic, or its tasks by connector."""
 
 Kinds = Annotated[
     list[str] | None,
     typer.Option("--kind", metavar="KIND", help="Only events of this kind, as rebalance_started; repeatable."),
 ]
 
-app = typer.Typer(no_args_is_help=True, help="Groups: who is in them, what they hold, why they rebalanced.")
+app = typer.Typer(no_args_is_help=True, help="Groups: their members, assignments and rebalances.")
 
 
 @app.command("list")
@@ -80,7 +80,7 @@ def list_groups(
 def describe_group(
     context: typer.Context, group: Group, url: Url = None, namespace: Namespace = None, output: OutputFormat = None
 ) -> None:
-    """Show a group: its state, generation and leader, its members and what they hold, and its last rebalance."""
+    """Show a group: its state, generation and leader, its members with their assignments, and its last rebalance."""
     from rota.cli.calls import Server
     from rota.protocol.messages import DescribeGroup, DescribeReply
     from rota.wire.replies import encode_reply
@@ -98,7 +98,7 @@ def describe_group(
 def why_group(
     context: typer.Context, group: Group, url: Url = None, namespace: Namespace = None, output: OutputFormat = None
 ) -> None:
-    """Say in words why a group is as it is: who is waited for and until when, why it rebalanced last, and who leads."""
+    """Explain the state of a group: the members that it waits for and until when, its last rebalance, its leader."""
     from rota.cli.calls import Server
     from rota.cli.history import recent_events
     from rota.observability.explanation import explain
@@ -134,10 +134,10 @@ def watch_group(
     namespace: Namespace = None,
     output: OutputFormat = None,
 ) -> None:
-    """Follow a group live: every event with its reason, one a line.
+    """Follow a group live: every event with its reason, one per line.
 
-    At a terminal the lines are for people, otherwise each is a JSON object (or as -o says: table, ndjson).
-    Goes on where it was when the server restarts.
+    At a terminal the lines are text, otherwise each is a JSON object; -o chooses table or ndjson.
+    Resumes without a gap when the server restarts.
     """
     from rota.cli.calls import Server
     from rota.cli.watch import group_events
@@ -225,7 +225,7 @@ def delete_group(
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
-    """Delete a group that has no members, and its offsets. Its generations go on counting if it comes back."""
+    """Delete a group that has no members, and its offsets. If it is created again, its generations continue."""
     from rota.cli.calls import Server
     from rota.protocol.messages import DeleteGroup, DeleteGroupReply
 
@@ -245,7 +245,7 @@ def rebalance_group(
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
-    """Have the members of a group agree anew: nobody is removed, and everybody is told at once."""
+    """Start a rebalance of a group: no member is removed, and all members are notified at once."""
     from rota.cli.calls import Server
     from rota.protocol.messages import RebalanceGroup, RebalanceReply
 
@@ -301,7 +301,7 @@ def remove_member(
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
-    """Remove a member: what it holds goes to the others at once, and its next call is refused."""
+    """Remove a member: its share moves to the others at once, and its next call is rejected."""
     from rota.cli.calls import Server
     from rota.protocol.messages import LeaveGroup, LeaveReply, LeavingMember
 
@@ -342,7 +342,7 @@ def _held(member: DescribedMember) -> str:
 
 
 def _partitions(by_topic: dict[str, Any]) -> str:
-    """`orders/0,1 words/3`; what is no list of numbers stays as it is."""
+    """`orders/0,1 words/3`; a value that is not a list of numbers stays unchanged."""
     names = sorted(topic for topic in by_topic if by_topic[topic])
     return " ".join(f"{topic}/{_numbers(by_topic[topic])}" for topic in names) or "-"
 

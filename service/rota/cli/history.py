@@ -14,7 +14,7 @@ _PAGE = 1_000
 
 
 def recent_events(server: Server, group_id: str) -> list[dict[str, Any]]:
-    """What the last few thousand lines of the group's shard tell of the group, the oldest first.
+    """The group's events among the last few thousand of its shard, the oldest first.
 
     Empty where we may not read the journal, which is of all namespaces.
     """

@@ -1,4 +1,4 @@
-"""`rota journal`: who reads the journal, and deleting what everybody has read."""
+"""`rota journal`: the readers of the journal, and deletion of events that all of them have read."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from rota.cli.times import ago
 if TYPE_CHECKING:
     from rota.storage.readers import Reader
 
-app = typer.Typer(no_args_is_help=True, help="Look after a store's journal: who reads it, and how long it is kept.")
+app = typer.Typer(no_args_is_help=True, help="Manage a store's journal: its readers and its retention.")
 
 
 @app.command()
 def readers(
     context: typer.Context,
     store: Store = None,
-    add: Annotated[list[str] | None, typer.Option(metavar="READER", help="Let pruning wait for one more.")] = None,
-    remove: Annotated[list[str] | None, typer.Option(metavar="READER", help="Do not wait for it any more.")] = None,
+    add: Annotated[
+        list[str] | None, typer.Option(metavar="READER", help="Add a reader that pruning waits for.")
+    ] = None,
+    remove: Annotated[list[str] | None, typer.Option(metavar="READER", help="Remove a reader.")] = None,
     output: OutputFormat = None,
 ) -> None:
-    """List who reads the journal, and how many lines each has not read yet. `rota pipeline` adds itself.
+    """List the readers of the journal, and the number of events that each has yet to read. `rota pipeline` adds
+    itself.
 
     Without a reader everything that is old enough is pruned.
     """
@@ -38,7 +41,7 @@ def readers(
         tell(f"{name} was added" if asyncio.run(register_reader(url, name)) else f"{name} is there already")
     for name in remove or ():
         if not asyncio.run(forget_reader(url, name)):
-            raise CommandFailed(f"nobody who reads the journal is named {name}", Exit.NOT_FOUND)
+            raise CommandFailed(f"the journal has no reader named {name}", Exit.NOT_FOUND)
     found = asyncio.run(list_readers(url))
     columns = ("reader", "unread", "read")
     print_items([_item(each) for each in found], shared(context, output=output).output, columns=columns, name="reader")
@@ -58,12 +61,12 @@ def _item(reader: Reader) -> dict[str, object]:
 def prune(
     keep_days: Annotated[int, typer.Option(min=1, max=36_500, help="Whole days (UTC) before today that stay.")],
     store: Store = None,
-    dry_run: Annotated[bool, typer.Option(help="Only say what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option(help="Only print what would be deleted.")] = False,
     yes: Yes = False,
 ) -> None:
     """Delete the journal's old lines, but none that a reader has yet to read. Servers may be running.
 
-    Today's state (groups, members, offsets) is not touched. `rota db verify` can then check only what is left. Run it
+    Today's state (groups, members, offsets) is not touched. `rota db verify` can then check only the rest. Run it
     once a day. On Postgres it takes the login that owns the tables.
     """
     from rota.storage.pruning import prune as delete_old_lines

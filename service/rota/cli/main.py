@@ -47,7 +47,7 @@ def _run() -> int:
 
 
 def _is_flushed() -> bool:
-    """Write what is still buffered; whether that worked. A reader that has closed the pipe wants nothing more."""
+    """Flush the output; False if that failed. A reader that has closed the pipe wants nothing more."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -60,5 +60,5 @@ def _is_flushed() -> bool:
 
 
 def _discard_output() -> None:
-    """What is still buffered must not fail again when the interpreter ends."""
+    """Buffered output must not fail again when the interpreter ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -13,10 +13,10 @@ from rota.credentials import Credentials
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
-Url = Annotated[str | None, typer.Option("--url", help="Where the server is.", show_default=False)]
-Namespace = Annotated[str | None, typer.Option("--namespace", help="Whose groups.", show_default=False)]
+Url = Annotated[str | None, typer.Option("--url", help="URL of the server.", show_default=False)]
+Namespace = Annotated[str | None, typer.Option("--namespace", help="Namespace of the groups.", show_default=False)]
 OutputFormat = Annotated[
-    Output | None, typer.Option("--output", "-o", help="How results are printed.", show_default=False)
+    Output | None, typer.Option("--output", "-o", help="Format of the results.", show_default=False)
 ]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.", autocompletion=complete_group)]
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topic)]

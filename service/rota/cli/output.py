@@ -53,5 +53,5 @@ def as_line(item: Item) -> str:
 
 
 def tell(message: str) -> None:
-    """What is said to the person at the terminal: it goes to standard error, for standard output is data."""
+    """Print a message for the person at the terminal: to standard error, because standard output is data."""
     print(message, file=sys.stderr, flush=True)

@@ -15,24 +15,26 @@ from rota.cli.output import print_items, tell
 if TYPE_CHECKING:
     pass
 
-app = typer.Typer(no_args_is_help=True, help="Make tables, reports and advice of the journal, with Spark.")
+app = typer.Typer(no_args_is_help=True, help="Build tables, reports and advice from the journal, with Spark.")
 
 Folder = Annotated[
     Path, typer.Option("--lake", envvar="ROTA_LAKE", metavar="DIR", help="The folder of the tables.", file_okay=False)
 ]
 Master = Annotated[
-    str, typer.Option("--master", envvar="ROTA_SPARK_MASTER", help="Where Spark runs; under spark-submit it knows.")
+    str, typer.Option("--master", envvar="ROTA_SPARK_MASTER", help="Spark master; under spark-submit it is known.")
 ]
-Memory = Annotated[str, typer.Option("--memory", help="How much memory a local Spark may take.")]
+Memory = Annotated[str, typer.Option("--memory", help="Memory of a local Spark.")]
 Decode = Annotated[
     str,
-    typer.Option(metavar="MODULE:FUNCTION", help="Reads assignments of a type of your own: bytes to names of units."),
+    typer.Option(
+        metavar="MODULE:FUNCTION", help="Function that decodes assignments of a custom type: bytes to names of units."
+    ),
 ]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the report goes.", file_okay=False)]
-Days = Annotated[float, typer.Option(min=0.01, help="How far back the report looks.")]
-Format = Annotated[str, typer.Option("--format", help="Of new tables: delta, or parquet for plain files.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the report.", file_okay=False)]
+Days = Annotated[float, typer.Option(min=0.01, help="Days that the report covers.")]
+Format = Annotated[str, typer.Option("--format", help="Format of new tables: delta, or parquet for plain files.")]
 Reader = Annotated[
-    str, typer.Option(help="Our name among the journal's readers: pruning stays behind us. Empty leaves no bookmark.")
+    str, typer.Option(help="Name among the journal's readers: pruning waits for it. Empty registers none.")
 ]
 KeepDays = Annotated[
     float, typer.Option(min=0, help="Compaction drops lines of bronze that are older, once folded; 0 keeps all.")
@@ -68,7 +70,7 @@ def run(
     skip_pruned: SkipPruned = False,
     decoder: Decode = "",
 ) -> None:
-    """Everything at once: read what is new, fold it, ask the advisor, and write the report."""
+    """Run all steps: ingest new events, fold them, run the advisor, and write the report."""
     with steps.failures():
         how, incarnation = steps.checked(steps.hand_over(store_url(store)), lake, format_, skip_pruned=skip_pruned)
         with steps.spark_session(master, memory) as spark:
@@ -83,8 +85,10 @@ def run(
 def ingest(
     store: Store = None,
     lake: Folder = LAKE,
-    follow: Annotated[bool, typer.Option("--follow/--once", help="Go on, and keep the facts up to date.")] = False,
-    every_s: Annotated[float, typer.Option("--every", min=0.1, help="With --follow: seconds between two looks.")] = 5.0,
+    follow: Annotated[
+        bool, typer.Option("--follow/--once", help="Keep running, and keep the facts up to date.")
+    ] = False,
+    every_s: Annotated[float, typer.Option("--every", min=0.1, help="With --follow: seconds between two reads.")] = 5.0,
     refresh_every_s: Annotated[
         float, typer.Option("--refresh-every", min=0.1, help="With --follow: seconds between two refreshes.")
     ] = 60.0,
@@ -99,7 +103,7 @@ def ingest(
     reader: Reader = "pipeline",
     decoder: Decode = "",
 ) -> None:
-    """Copy what is new in the journal. Killed at any moment, it neither loses nor doubles a line."""
+    """Copy the journal's new events. If killed at any moment, it neither loses nor duplicates an event."""
     with steps.failures():
         how, incarnation = steps.checked(steps.hand_over(store_url(store)), lake, format_, skip_pruned=skip_pruned)
         with steps.workers_when_needed(master, memory) as workers:
@@ -124,7 +128,7 @@ def ingest(
 
 @app.command()
 def refresh(lake: Folder = LAKE, master: Master = "", memory: Memory = "2g", decoder: Decode = "") -> None:
-    """Fold what was ingested since the last refresh into the facts."""
+    """Fold the events ingested since the last refresh into the facts."""
     with steps.failures():
         tables = steps.existing(lake)
         with steps.workers_when_needed(master, memory) as workers:
@@ -254,7 +258,7 @@ def compact(
     keep_days: KeepDays = 0,
     vacuum_hours: Annotated[float, typer.Option(min=0, help="Delete files that no table has used for so long.")] = 168,
 ) -> None:
-    """Make few files of many, drop what is old, and delete what no table uses. Needs no Spark."""
+    """Merge small files, drop old events, and delete files that no table uses. Needs no Spark."""
     with steps.failures():
         from rota.pipeline.upkeep import compact_lake
 
@@ -283,7 +287,7 @@ def submit(
 
     packed = shlex.quote(archive)
     common = shlex.join(["--master", master, "--archives", f"{archive}#environment"])
-    # Whoever plans looks for Python where executors have it: below the folder that it runs in.
+    # The driver looks for Python where executors have it: below the folder that it runs in.
     print(f"mkdir -p environment && tar --extract --gzip --file {packed} --directory environment")
     print("export PYSPARK_PYTHON=./environment/bin/python")
     for step in commands or ["ingest --once", "refresh"]:

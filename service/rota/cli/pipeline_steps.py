@@ -133,7 +133,7 @@ def failures() -> Iterator[None]:
     """What stops a pipeline becomes a line, also where a Spark task has raised it."""
     try:
         from rota.pipeline.failures import JournalUnreachable, PipelineFailed
-        from rota.pipeline.spark_errors import told_by_spark
+        from rota.pipeline.spark_errors import message_of_spark
     except ModuleNotFoundError as error:
         raise CommandFailed(f"{error.name} is missing: pip install 'rota[pipeline]'") from error
     try:
@@ -145,7 +145,7 @@ def failures() -> Iterator[None]:
     except PipelineFailed as failed:
         raise CommandFailed(str(failed)) from failed
     except Exception as error:
-        message = told_by_spark(error)
+        message = message_of_spark(error)
         if message is None:
             raise
         raise CommandFailed(message) from error

@@ -72,7 +72,7 @@ def _run(given: dict[str, Any]) -> None:
     from rota.server.settings import Settings
     from rota.server.workers import run_workers
 
-    # What is written here, by SQLite as well, is for its owner alone.
+    # Files that are written here, by SQLite as well, are readable for their owner only.
     os.umask(0o077)
     if "log_format" not in given and sys.stderr.isatty():
         given["log_format"] = "text"

@@ -1,4 +1,4 @@
-"""`rota sidecar`: a member beside a program in any language, which asks over HTTP or is told by hooks."""
+"""`rota sidecar`: a member beside a program in any language, which polls over HTTP or is notified by hooks."""
 
 from __future__ import annotations
 
@@ -35,18 +35,26 @@ if TYPE_CHECKING:
 def sidecar(
     context: typer.Context,
     lead: Annotated[
-        str | None, typer.Option("--lead", envvar="ROTA_LEAD", metavar="NAME", help="Be a candidate in this election.")
+        str | None,
+        typer.Option("--lead", envvar="ROTA_LEAD", metavar="NAME", help="Join this election as a candidate."),
     ] = None,
     work: Annotated[
-        str | None, typer.Option("--work", envvar="ROTA_WORK", metavar="GROUP", help="Be a worker of this group.")
+        str | None, typer.Option("--work", envvar="ROTA_WORK", metavar="GROUP", help="Join this group as a worker.")
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", envvar="ROTA_TOPICS", help="What to take partitions of, with --work."),
+        typer.Option(
+            "--topic",
+            "-t",
+            envvar="ROTA_TOPICS",
+            help="Topic whose partitions to share, with --work; repeat for several.",
+        ),
     ] = None,
     topic_regex: TopicRegex = None,
     topics_debounce_ms: TopicsDebounce = 0,
-    strategy: Annotated[str, typer.Option(help="How partitions are dealt; the same for all.")] = "cooperative-sticky",
+    strategy: Annotated[
+        str, typer.Option(help="Assignment strategy; the same for all members.")
+    ] = "cooperative-sticky",
     http: Annotated[
         str,
         typer.Option(
@@ -54,12 +62,14 @@ def sidecar(
             "--listen",
             envvar="ROTA_SIDECAR_HTTP",
             metavar="HOST:PORT|unix:PATH",
-            help="Address of the program's API, or a Unix socket that this user alone may open.",
+            help="Address of the program's API, or a Unix socket that only this user may open.",
         ),
     ] = "127.0.0.1:4040",
     http_token_file: Annotated[
         Path | None,
-        typer.Option(envvar="ROTA_SIDECAR_HTTP_TOKEN_FILE", help="Programs must show this file's token as a bearer."),
+        typer.Option(
+            envvar="ROTA_SIDECAR_HTTP_TOKEN_FILE", help="Programs must send this file's token as a bearer token."
+        ),
     ] = None,
     allow_host: Annotated[
         str,
@@ -72,18 +82,23 @@ def sidecar(
     probes: Annotated[
         str,
         typer.Option(
-            envvar="ROTA_SIDECAR_PROBES", metavar="HOST:PORT", help="Where the kubelet asks; `off` for nowhere."
+            envvar="ROTA_SIDECAR_PROBES", metavar="HOST:PORT", help="Address of the kubelet's probes; `off` for none."
         ),
     ] = "0.0.0.0:4041",
     session_timeout_ms: Annotated[
         int,
         typer.Option(
-            min=1_000, max=LONGEST_MS, envvar="ROTA_SESSION_TIMEOUT_MS", help="Silence after which others take over."
+            min=1_000,
+            max=LONGEST_MS,
+            envvar="ROTA_SESSION_TIMEOUT_MS",
+            help="Time without a heartbeat before others take over.",
         ),
     ] = SESSION_TIMEOUT_MS,
     instance_id: Annotated[
         str | None,
-        typer.Option(envvar="ROTA_GROUP_INSTANCE_ID", help="A name that survives restarts. [POD_NAME, if that is set]"),
+        typer.Option(
+            envvar="ROTA_GROUP_INSTANCE_ID", help="Static name that survives restarts; default: POD_NAME, if set."
+        ),
     ] = None,
     priority: Priority = 0,
     preempt_after: PreemptAfter = PREEMPT_AFTER_S,
@@ -97,7 +112,7 @@ def sidecar(
             min=1,
             max=LONGEST_MS,
             envvar="ROTA_PROGRESS_TIMEOUT_MS",
-            help="Give up what is held without POST /progress for so long.",
+            help="Release the share after this long without POST /progress.",
         ),
     ] = None,
     revoke_timeout_ms: Annotated[
@@ -106,7 +121,7 @@ def sidecar(
             min=0,
             max=LONGEST_MS,
             envvar="ROTA_REVOKE_TIMEOUT_MS",
-            help="How long hooks may take to stop work in order.",
+            help="Maximum time for hooks to stop their work.",
         ),
     ] = HOOKS_TIMEOUT_MS,
     file: Annotated[
@@ -117,7 +132,7 @@ def sidecar(
     ] = None,
     webhook_secret_file: Annotated[
         Path | None,
-        typer.Option(envvar="ROTA_WEBHOOK_SECRET_FILE", help="Sign what is posted with this file's secret."),
+        typer.Option(envvar="ROTA_WEBHOOK_SECRET_FILE", help="Sign webhook requests with this file's secret."),
     ] = None,
     command: Annotated[
         str | None,
@@ -125,7 +140,7 @@ def sidecar(
             "--exec",
             envvar="ROTA_EXEC",
             metavar="COMMAND",
-            help="Run this at every change, without a shell; its kind is added.",
+            help="Run this command at every change, without a shell; the kind of the change is its last argument.",
         ),
     ] = None,
     pass_env: Annotated[
@@ -139,14 +154,14 @@ def sidecar(
     ] = None,
     pod_label: Annotated[
         str | None,
-        typer.Option(envvar="ROTA_POD_LABEL", metavar="KEY", help="Keep this label of the pod at the state."),
+        typer.Option(envvar="ROTA_POD_LABEL", metavar="KEY", help="Set this label of the pod to the current state."),
     ] = None,
     url: Url = None,
     namespace: Namespace = None,
 ) -> None:
-    """Be a member beside a program, which asks on loopback what it holds. Until SIGTERM.
+    """Run as a sidecar: join a group on behalf of a local program, until SIGTERM.
 
-    GET / has the leader's name, as the old Kubernetes leader-elector told it, never a stale one; /leader is 200 or 503;
+    GET / returns the leader's name, as the old Kubernetes leader-elector did, never a stale one; /leader is 200 or 503;
     /assignments, /events (server-sent), /wait?for=leader&timeout=30; POST /progress, /resign, /drain. Probes are
     /healthz, /startupz and /readyz. Every answer says in expires_in_ms how long it holds.
     """

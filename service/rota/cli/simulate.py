@@ -1,4 +1,4 @@
-"""`rota simulate`: histories that never were."""
+"""`rota simulate`: synthetic histories."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import typer
 
 from rota.cli.output import tell
 
-app = typer.Typer(no_args_is_help=True, help="Make histories that never were, for trying things out.")
+app = typer.Typer(no_args_is_help=True, help="Generate synthetic journals for testing.")
 
 
 @app.callback()
 def simulate() -> None:
-    """Make histories that never were, for trying things out."""
+    """Generate synthetic journals for testing."""
 
 
 @app.command()
@@ -22,16 +22,18 @@ def journal(
     store: Annotated[
         str, typer.Option("--store", metavar="URL", help="A new store: sqlite:///PATH or postgresql://….")
     ],
-    groups: Annotated[int, typer.Option(min=1, help="How many groups the fleet has.")] = 50,
-    days: Annotated[float, typer.Option(min=0.01, max=36_500, help="How long its history is; it ends now.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same fleet and the same troubles.")] = 1,
-    shards: Annotated[int, typer.Option(min=1, max=1024, help="Into how many shards the store is cut.")] = 64,
-    processes: Annotated[int, typer.Option(min=0, help="How many work at it; 0 is one a core.")] = 0,
+    groups: Annotated[int, typer.Option(min=1, help="Number of groups in the fleet.")] = 50,
+    days: Annotated[
+        float, typer.Option(min=0.01, max=36_500, help="Length of the history in days; it ends now.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same fleet and the same faults.")] = 1,
+    shards: Annotated[int, typer.Option(min=1, max=1024, help="Number of shards of the store.")] = 64,
+    processes: Annotated[int, typer.Option(min=0, help="Number of processes; 0 is one per core.")] = 0,
 ) -> None:
     """Fill a new store with the history of a fleet: deployments, crashes, pauses, flapping groups, progress.
 
-    The service's own core decides every line, in virtual time, with the real strategies: `rota db verify` finds nothing
-    to complain about. Roughly 6,000 lines a group and day, some 15,000 lines a second and core.
+    The service's own core decides every event, in virtual time, with the real strategies: `rota db verify` finds no
+    differences. Roughly 6,000 events per group and day, about 15,000 events per second and core.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -1,4 +1,4 @@
-"""`rota token`: API tokens of a store or of a file. What is printed once is never to be had again."""
+"""`rota token`: API tokens of a store or of a file. A token is printed once and is not stored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LONGEST_LIFE_MS = 36_500 * 86_400 * 1_000
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
-app = typer.Typer(no_args_is_help=True, help="API tokens: who may call, by a secret that is shown once.")
+app = typer.Typer(no_args_is_help=True, help="API tokens: secrets that authenticate callers, each shown once.")
 
 File = Annotated[
     Path | None,
@@ -40,7 +40,7 @@ Why = Annotated[str, typer.Option("--note", help="Why; kept in the store's journ
 
 @app.command("create")
 def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Who will use it; rules know it as token:NAME.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of its user; rules know it as token:NAME.")],
     allow: Annotated[
         list[str] | None,
         typer.Option("--allow", help="An action or a role (viewer, member, operator, admin) of its scope; repeatable."),
@@ -54,14 +54,14 @@ def create(
     topic: Annotated[list[str] | None, typer.Option("--topic", help="Which topics, likewise. [all]")] = None,
     expires_in: Annotated[str | None, typer.Option(metavar="TIME", help="30d, 12h, 15m, 90s. [90d]")] = None,
     never_expires: Annotated[bool, typer.Option("--never-expires", help="It is good until it is revoked.")] = False,
-    note: Annotated[str, typer.Option(help="What it is for, for people.")] = "",
+    note: Annotated[str, typer.Option(help="Note on its purpose, for people.")] = "",
     out: Annotated[
         Path | None, typer.Option("--out", help="Write it to this file, for its owner alone, and do not print it.")
     ] = None,
     store: Store = None,
     file: File = None,
 ) -> None:
-    """Make a token and print it, this once. Only its digest is kept. It expires after 90 days by default.
+    """Create a token and print it, this once. Only its digest is kept. It expires after 90 days by default.
 
     With --out a file takes the token, which no other user of the machine can read, whatever the umask says; a file
     that is there is replaced.
@@ -90,12 +90,12 @@ def create(
         _run(_vault(store, file).add(record, _act(note)))
         ends = "never expires" if record.expires_at_ms is None else f"expires {until(record.expires_at_ms)}"
         where = "this is the only time that it is shown" if out is None else f"it is in {out}"
-        tell(f"token {record.token_id} for {name} is made and {ends}; {where}")
+        tell(f"created token {record.token_id} for {name}; it {ends}; {where}")
 
 
 @app.command("list")
 def list_tokens(context: typer.Context, store: Store = None, file: File = None, output: OutputFormat = None) -> None:
-    """List tokens by id and name, with what they may do and whether they are good. Shows no secrets: none are kept.
+    """List tokens by id and name, with their permissions and validity. Shows no secrets: none are kept.
 
     Tokens that expire within 14 days are named on stderr. When a token was last used is kept to within five minutes, of
     those in a store.
@@ -121,7 +121,7 @@ def list_tokens(context: typer.Context, store: Store = None, file: File = None, 
 
 @app.command("revoke")
 def revoke(token: Token, store: Store = None, file: File = None, note: Why = "", yes: Yes = False) -> None:
-    """Refuse a token from now on. Servers notice within seconds, also on streams that are open."""
+    """Reject a token from now on. Servers notice within seconds, also on open streams."""
     vault = _vault(store, file)
     found = _found(vault, token)
     named = ", ".join(f"{record.token_id} ({record.name})" for record in found)
@@ -152,10 +152,11 @@ def history(
     limit: Annotated[int, typer.Option(min=1, help="How many of the latest lines to look at.")] = 1_000,
     output: OutputFormat = None,
 ) -> None:
-    """Tell from the journal who made, revoked or forgot tokens, when, from where and why; the latest first.
+    """List from the journal the creation, revocation and removal of tokens: time, author, origin and note; latest
+    first.
 
-    Who did it by the console is known by what they showed, `token:alice`. Who did it by this command had the store's
-    own credentials: `shell:alice` is only what their machine said of them.
+    An author in the console is known by the credentials shown, `token:alice`. An author with this command had the
+    store's own credentials: `shell:alice` is only the user name on that machine.
     """
     from rota.storage.token_table import TokenTable
 
@@ -221,7 +222,7 @@ def _act_item(told: TokenAct) -> dict[str, Any]:
 
 
 def _act(note: str) -> Act:
-    """Whoever runs this command, as the machine knows them."""
+    """The user of this command, as the machine knows it."""
     import getpass
     import os
     import socket

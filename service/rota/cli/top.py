@@ -1,4 +1,4 @@
-"""`rota top`: the groups of a namespace, live, those first that somebody should look at."""
+"""`rota top`: the groups of a namespace, live, those first that need attention."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rota.cli.output import print_items
 def top(
     context: typer.Context,
     count: Annotated[int, typer.Option("--rows", "-n", min=1, max=200, help="How many groups to show.")] = 20,
-    interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Look again this often.")] = 1.0,
+    interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds between two refreshes.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print once and end; so it is without a terminal.")] = False,
     url: Url = None,
     namespace: Namespace = None,
     output: OutputFormat = None,
 ) -> None:
-    """Show the groups of a namespace live, with who is waited for: first those that rebalance, then the largest."""
+    """Show the groups of a namespace live, with the members they wait for: rebalancing ones first, then the largest."""
     from rota.cli.board import COLUMNS, rows, show_live
     from rota.cli.calls import Server
 

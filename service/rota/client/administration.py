@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Literal
 
-from rota.client.calls import Caller, patience_ms
+from rota.client.calls import Caller, retry_delay_ms
 from rota.client.errors import (
     CoordinatorUnreachable,
     RevisionOutOfRange,
@@ -63,7 +63,12 @@ class Administration:
     """The groups, offsets and topics of one namespace."""
 
     def __init__(
-        self, transport: Transport, namespace: str, *, patience_ms: int, jitter: Callable[[], float] = random.random
+        self,
+        transport: Transport,
+        namespace: str,
+        *,
+        retry_timeout_ms: int,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         with typed_errors():
             check_namespace(namespace)
@@ -71,7 +76,7 @@ class Administration:
         self._transport = transport
         self.stats: ClientStats = ClientStats(namespace)
         """What this client and its members have counted: `rota.adapters.prometheus` and `.opentelemetry` export it."""
-        self._caller = Caller(transport, patience_ms=patience_ms, jitter=jitter, stats=self.stats.calls)
+        self._caller = Caller(transport, retry_timeout_ms=retry_timeout_ms, jitter=jitter, stats=self.stats.calls)
 
     # --- groups -------------------------------------------------------------------------------
 
@@ -193,7 +198,7 @@ class Administration:
                 lasting += isinstance(error, CoordinatorUnreachable) and error.is_lasting
                 if lasting > 1:
                     raise
-                pause_s = max(_WATCH_PAUSE_S, patience_ms(error.code, error.retry_after_ms) / 1000)
+                pause_s = max(_WATCH_PAUSE_S, retry_delay_ms(error.code, error.retry_after_ms) / 1000)
                 await asyncio.sleep(pause_s)
 
     # --- topics -------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ AnyReply = TypeVar("AnyReply", bound=Reply)
 _BUSY = frozenset({ErrorCode.THROTTLED, ErrorCode.GROUP_MAX_SIZE_REACHED})
 
 
-def patience_ms(code: ErrorCode, retry_after_ms: int) -> int:
+def retry_delay_ms(code: ErrorCode, retry_after_ms: int) -> int:
     """How long to leave the coordinator alone: as it says (`Retry-After`), where it has too much to do.
 
     That it is not available asks for the same, in whole seconds; but there another replica may be in milliseconds.
@@ -30,13 +30,13 @@ def patience_ms(code: ErrorCode, retry_after_ms: int) -> int:
 
 
 class Caller:
-    """Sends requests that do no harm when they arrive twice, and tries for `patience_ms` before it gives up."""
+    """Sends requests that do no harm when they arrive twice, and tries for `retry_timeout_ms` before it gives up."""
 
     def __init__(
         self,
         transport: Transport,
         *,
-        patience_ms: int = RETRY_TIMEOUT_MS,
+        retry_timeout_ms: int = RETRY_TIMEOUT_MS,
         jitter: Callable[[], float] = random.random,
         stats: CallStats | None = None,
         check: Callable[[], None] | None = None,
@@ -44,7 +44,7 @@ class Caller:
         """`stats` counts the calls, if it is given; `check` raises before each attempt that must not be made."""
         self._transport = transport
         self._stats = stats or CallStats(Counts())
-        self._patience_ms = patience_ms
+        self._retry_timeout_ms = retry_timeout_ms
         self._jitter = jitter
         self.check: Callable[[], None] = check or (lambda: None)
 
@@ -54,7 +54,7 @@ class Caller:
         An answer of another program that will not change, such as a 404, is asked for once more and then raised.
         """
         loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + self._patience_ms / 1000
+        give_up_at = loop.time() + self._retry_timeout_ms / 1000
         backoff = Backoff(CALL_BACKOFF_FIRST_MS, CALL_BACKOFF_CAP_MS)
         lasting = 0
         while True:
@@ -62,7 +62,7 @@ class Caller:
             try:
                 return await self._ask_once(request, reply_type)
             except CoordinatorError as error:
-                pause_s = max(backoff.next_ms(self._jitter()), patience_ms(error.code, error.retry_after_ms)) / 1000
+                pause_s = max(backoff.next_ms(self._jitter()), retry_delay_ms(error.code, error.retry_after_ms)) / 1000
                 lasting += isinstance(error, CoordinatorUnreachable) and error.is_lasting
                 if not error.retriable or lasting > 1 or loop.time() + pause_s >= give_up_at:
                     raise

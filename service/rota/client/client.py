@@ -59,7 +59,7 @@ def connect(
     client_id: str | None = None,
     headers: Mapping[str, str] | None = None,
     credentials: Credentials | None = None,
-    patience_ms: int = RETRY_TIMEOUT_MS,
+    retry_timeout_ms: int = RETRY_TIMEOUT_MS,
     heartbeat_thread: bool = False,
     direct: bool = False,
 ) -> Client:
@@ -79,7 +79,7 @@ def connect(
         headers: Sent with every request.
         credentials: A token and certificates, or the files that hold them; what is not given comes from `ROTA_TOKEN`,
             `ROTA_TOKEN_FILE`, `ROTA_CA_FILE`, `ROTA_CERT_FILE` and `ROTA_KEY_FILE`.
-        patience_ms: How long calls other than a member's are repeated while nobody answers.
+        retry_timeout_ms: How long calls other than a member's are repeated while nobody answers.
         heartbeat_thread: Keep members alive from a thread of its own while the event loop is blocked. What they hold
             is then as good as their heartbeats: `max_processing_interval_ms` is what notices that nothing gets done.
         direct: Go straight to the owner of a group also where it is none of these addresses but can be reached at what
@@ -94,7 +94,7 @@ def connect(
     transport = transport_to(urls, headers, shown, direct=direct)
     beside = partial(transport_to, [_unary(each) for each in urls], headers, shown, direct=direct)
     pulse = Pulse(beside) if heartbeat_thread else None
-    return Client(transport, namespace, client_id=client_id, patience_ms=patience_ms, pulse=pulse)
+    return Client(transport, namespace, client_id=client_id, retry_timeout_ms=retry_timeout_ms, pulse=pulse)
 
 
 def _unary(url: str) -> str:
@@ -117,17 +117,21 @@ class Client(Administration):
         namespace: str = "default",
         *,
         client_id: str | None = None,
-        patience_ms: int = RETRY_TIMEOUT_MS,
+        retry_timeout_ms: int = RETRY_TIMEOUT_MS,
         pulse: Pulse | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """`jitter` gives random numbers from 0 to 1, by which the members of a fleet spread their calls."""
-        super().__init__(transport, namespace, patience_ms=patience_ms, jitter=jitter)
+        super().__init__(transport, namespace, retry_timeout_ms=retry_timeout_ms, jitter=jitter)
         self._context = ClientContext(transport, jitter, pulse, stats=self.stats)
         self._members_caller = self._caller
         """As `_caller`, for members, which end in their own order."""
         self._caller = Caller(
-            transport, patience_ms=patience_ms, jitter=jitter, stats=self.stats.calls, check=self._context.check_usable
+            transport,
+            retry_timeout_ms=retry_timeout_ms,
+            jitter=jitter,
+            stats=self.stats.calls,
+            check=self._context.check_usable,
         )
         self.lag: LoopLag = LoopLag(on_resume=self._context.check_deadlines)
         """How late this client's event loop is: one that is blocked sends no heartbeats."""

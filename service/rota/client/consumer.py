@@ -114,7 +114,7 @@ class Consumer(Member[Partitions]):
 
     async def _before_joining(self) -> None:
         """Resolve a pattern, for as long as it takes to reach a coordinator."""
-        caller = Caller(self._context.transport, patience_ms=0, jitter=self._jitter)
+        caller = Caller(self._context.transport, retry_timeout_ms=0, jitter=self._jitter)
         registered, backoff = RegisteredTopics(caller, self.namespace), Backoff(BACKOFF_FIRST_MS, BACKOFF_CAP_MS)
         subject, began_s, troubles = f"group {self.group_id}", self._now_ms() / 1000, self._context.troubles
         while True:

@@ -32,7 +32,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from rota.client.calls import patience_ms
+from rota.client.calls import retry_delay_ms
 from rota.client.clock import SessionClock
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.pulse import Beat
@@ -222,7 +222,7 @@ class Driver:
             cause, was_sent = str(outcome), outcome.was_sent
             self.react(self._machine.on_failure(request, sent_at_ms, now_ms, jitter, cause, was_sent=was_sent))
         else:
-            waits_ms = patience_ms(outcome.reply.error, outcome.retry_after_ms)
+            waits_ms = retry_delay_ms(outcome.reply.error, outcome.retry_after_ms)
             self.react(self._machine.on_reply(request, outcome.reply, sent_at_ms, now_ms, jitter, waits_ms))
         self._on_outcome()
 

@@ -81,7 +81,7 @@ def connect(
     client_id: str | None = None,
     headers: Mapping[str, str] | None = None,
     credentials: Credentials | None = None,
-    patience_ms: int = RETRY_TIMEOUT_MS,
+    retry_timeout_ms: int = RETRY_TIMEOUT_MS,
     heartbeat_thread: bool = False,
     direct: bool = False,
 ) -> Client:
@@ -101,7 +101,7 @@ def connect(
         headers: Sent with every request.
         credentials: A token and certificates, or the files that hold them; what is not given comes from `ROTA_TOKEN`,
             `ROTA_TOKEN_FILE`, `ROTA_CA_FILE`, `ROTA_CERT_FILE` and `ROTA_KEY_FILE`.
-        patience_ms: How long calls other than a member's are repeated while nobody answers.
+        retry_timeout_ms: How long calls other than a member's are repeated while nobody answers.
         heartbeat_thread: Keep members alive from a thread of its own while the event loop is blocked. What they hold
             is then as good as their heartbeats: `max_processing_interval_ms` is what notices that nothing gets done.
         direct: Go straight to the owner of a group also where it is none of these addresses but can be reached at what

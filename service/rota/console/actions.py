@@ -1,4 +1,4 @@
-"""Guarded actions: each says what it does, wants the group's name typed and a note, and goes the way of every call."""
+"""Guarded actions: each describes its effect, requires the group's name and a note, and is an ordinary call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTE_MAX_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """`effect` is told before it is done, `done` after it."""
+    """`effect` is shown before the action, `done` after it."""
 
     name: str
     title: str
@@ -33,12 +33,12 @@ ACTIONS: Mapping[str, Action] = {
             "rebalance",
             "Force a rebalance",
             "Rebalance now",
-            "Every member is told at once, and joins again. Nobody is removed; work stops until all have their share.",
+            "All members are notified at once and join again. No member is removed; work stops until all have a share.",
             "The rebalance is under way.",
         ),
         Action(
             "step-down",
-            "Have the leader step down",
+            "Step down the leader",
             "Step down",
             "The group rebalances, and the next member in line leads. The old leader stays a member, its token ends.",
             "The leader was asked to step down.",
@@ -47,15 +47,15 @@ ACTIONS: Mapping[str, Action] = {
             "evict",
             "Evict a member",
             "Evict",
-            "The member is removed and its next call refused; what it holds goes to the others. A process that still "
-            "runs joins again as a newcomer.",
+            "The member is removed and its next call rejected; its share moves to the others. A process that still "
+            "runs joins again as a new member.",
             "The member is removed.",
         ),
         Action(
             "delete",
             "Delete the group",
             "Delete",
-            "The group and its offsets are forgotten. Its generations go on counting if it ever comes back.",
+            "The group and its offsets are deleted. If it is created again, its generations continue.",
             "The group is deleted.",
         ),
     )
@@ -64,7 +64,7 @@ ACTIONS: Mapping[str, Action] = {
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What somebody typed."""
+    """The values that the user typed."""
 
     typed: str = ""
     note: str = ""
@@ -76,7 +76,7 @@ class Form:
         return cls(fields.get("typed", "").strip(), note, fields.get("member", ""))
 
     def complaint(self, name: str, *, of: str = "group") -> str:
-        """What is missing; empty if all is there."""
+        """The missing input; empty if complete."""
         if self.typed != name:
             return f"Type the {of}'s name, {name}, to say that you mean it."
         if not self.note:

@@ -1,4 +1,4 @@
-"""The console's routes: find out what is asked for, ask the desk, render."""
+"""The console's routes: parse the request, call the desk, render."""
 
 from __future__ import annotations
 
@@ -137,8 +137,8 @@ class Console:
 
     async def _group(self, http: Request) -> Response:
         done = ACTIONS.get(http.query_params.get("done", ""))
-        everybody = "everybody" in http.query_params
-        values = await group_page(self._desk, *_named(http), _base_url(http), everybody=everybody)
+        show_all = "show_all" in http.query_params
+        values = await group_page(self._desk, *_named(http), _base_url(http), show_all=show_all)
         return self._page(http, "group.html", {**values, "done": done})
 
     async def _leader(self, http: Request) -> Response:
@@ -157,7 +157,7 @@ class Console:
         return Response(dump_document(document), media_type="application/json", headers={**PAGE_HEADERS, **named})
 
     async def _live(self, http: Request) -> ASGIApp:
-        """Who may not look at the group is refused before the stream begins."""
+        """A caller that may not read the group is rejected before the stream begins."""
         namespace, group_id = _named(http)
         await self._desk.describe(namespace, group_id)
         changes = self._desk.changes(namespace, group_id)
@@ -225,13 +225,13 @@ class Console:
     # --- answers -----------------------------------------------------------------------------------
 
     def _page(self, http: Request, template: str, values: Mapping[str, Any], status: int = 200) -> Response:
-        """The whole page, or what is inside of it where a page that is open asks for what has changed."""
+        """The whole page, or only its content where an open page requests an update."""
         here = http.url.path + (f"?{http.url.query}" if http.url.query else "")
         shared = {
             "layout": "part.html" if http.headers.get("hx-request") else "layout.html",
             "path": http.url.path,
             "here": here,
-            "who": self._entrance.who,
+            "user": self._entrance.user,
             "guarded": self._entrance.guard is not None,
         }
         body = render(template, {**shared, **values})

@@ -1,4 +1,4 @@
-"""What a browser may do with our pages, and which of its requests were really meant by who sits in front of it."""
+"""Restrictions on browsers, and the check that a request was made by the user and not by another site."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rota.protocol.errors import ErrorCode, RejectedRequest
 
 _FORM_MAX_BYTES = 16_384
 PAGE_HEADERS = {
-    # Nothing inline, nothing from elsewhere: what somebody smuggles into a page does not run.
+    # Nothing inline, nothing from elsewhere: a script that is injected into a page does not run.
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"

@@ -23,7 +23,7 @@ def commands_of(base_url: str, namespace: str, group_id: str) -> list[tuple[str,
 
 
 def revoke_commands(token_id: str) -> list[tuple[str, str]]:
-    """The command that revokes a token. It works on the store, which it is told of by its own options."""
+    """The command that revokes a token. It works on the store, which its own options name."""
     return [("CLI", f"rota token revoke {quote(token_id)}")]
 
 

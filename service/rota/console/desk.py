@@ -1,6 +1,6 @@
 """The one seam between pages and the service: every page and action asks here, and here asks the coordinator first.
 
-So whoever guards the coordinator guards the console. What is read from the store directly is a group's journal, after
+So the guard of the coordinator also guards the console. Only a group's journal is read from the store directly, after
 the coordinator has described that group to the same caller, and what says nothing of any group; of tokens and quotas
 the page has asked the guard before.
 """
@@ -53,7 +53,7 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Groups of a namespace; `whole` unless there are more than one may want to look at."""
+    """Groups of a namespace; `whole` unless there are more than a page reads."""
 
     groups: tuple[ListedGroup, ...]
     whole: bool = True
@@ -69,7 +69,7 @@ class History:
 
 
 class Desk:
-    """Asks for pages; what is refused raises `RejectedRequest`."""
+    """Calls the coordinator for pages; a rejected call raises `RejectedRequest`."""
 
     def __init__(self, coordinator: ServedCoordinator, store: ConsoleStore) -> None:
         self._coordinator = coordinator
@@ -132,7 +132,7 @@ class Desk:
     async def history(self, described: Described, lines: int) -> History:
         """The group's latest lines of the journal, `lines` or more where there are so many, the oldest first.
 
-        A shard's journal is read forward only, so ever larger pieces of its end are looked at, up to a bound.
+        A shard's journal is read forward only, so ever larger pieces of its end are read, up to a bound.
         """
         namespace, group_id = described.namespace, described.group.group_id
         shard_id = shard_of(namespace, group_id, self.shard_count)
@@ -164,7 +164,7 @@ class Desk:
         return await self._store.read_stored(namespace, counts_bytes=counts_bytes)
 
     async def tokens(self) -> list[TokenRecord]:
-        """All of the store's. Who may see them is for the page to ask first."""
+        """All tokens of the store. The page must check the caller's permission first."""
         return await self._store.read_tokens()
 
     async def token_acts(self, limit: int) -> list[TokenAct]:

@@ -64,7 +64,7 @@ class Drawing:
 
 
 def draw(drawn: ShareMap) -> Drawing | None:
-    """None where there is too much of it to be looked at."""
+    """None where it is too large to draw."""
     units, members = len(drawn.units), len(drawn.rows)
     if units > _MOST_UNITS or members > _MOST_ROWS:
         return None

@@ -27,7 +27,7 @@ TOKEN_MAX_CHARS = 8_192
 
 @dataclass(frozen=True, slots=True)
 class Entrance:
-    """Without a guard everybody is let in, and there is nothing to sign in to."""
+    """Without a guard every user is let in, and there is no sign-in."""
 
     guard: Guard | None
     sessions: Sessions | None
@@ -66,29 +66,29 @@ class Entrance:
             await self.sessions.close(http.cookies.get(_cookie_name(http), ""))
 
     async def refusal_of(self, token: str) -> str:
-        """Why this token lets nobody in; empty if it does."""
+        """The reason why this token is rejected; empty if it is accepted."""
         if self.guard is None:
-            return "There is nothing to sign in to: this server lets everybody do everything."
+            return "There is no sign-in: this server lets every caller do everything."
         if not token or len(token) > TOKEN_MAX_CHARS or not token.isascii() or not token.isprintable():
             return "That is no token."
         identity = await self.guard.enter(bearer(token))
-        return identity.proof_refused() or ("That token names nobody." if identity.caller.is_anonymous else "")
+        return identity.proof_refused() or ("That token identifies no caller." if identity.caller.is_anonymous else "")
 
     @property
-    def who(self) -> str:
-        """The subject that is signed in; empty where nobody is."""
+    def user(self) -> str:
+        """The subject that is signed in; empty without one."""
         if self.guard is None:
             return ""
         caller = self.guard.current().caller
         return "" if caller.is_anonymous else caller.subject
 
     def act(self) -> Act:
-        """Whose act this is, with the note that was given; only where somebody is asked who they are."""
+        """The author of the action, with the given note; only where callers authenticate."""
         assert self.guard is not None
         return self.guard.act()
 
     def may_see_server(self) -> bool:
-        """Replicas and shards are shown to who may look at the server, as its metrics are."""
+        """Replicas and shards are shown to callers that may read the server's metrics."""
         try:
             self.check_server()
         except RejectedRequest:
@@ -101,15 +101,15 @@ class Entrance:
             self.guard.admit_to_server(SCRAPE)
 
     def check_tokens(self) -> None:
-        """Raises `RejectedRequest`, also where tokens count for nothing: then anybody could revoke them."""
+        """Raises `RejectedRequest`, also where tokens are not used: then any caller could revoke them."""
         if self.guard is None:
-            detail = "this server asks nobody who they are, so it shows no tokens"
+            detail = "this server authenticates no callers, so it shows no tokens"
             raise RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, detail)
         self.guard.admit_to_server(KEEP_TOKENS)
 
 
 def place_to_go(wanted: str) -> str:
-    """Where to go after signing in: a page of ours, and never one of somebody else."""
+    """The page to open after signing in: one of this console, never one of another site."""
     parts = urlsplit(wanted)
     is_ours = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and not (parts.scheme or parts.netloc)
     return wanted if is_ours and wanted.isprintable() else "/"

@@ -1,4 +1,4 @@
-"""One group: why it is so, its state, its members, who holds what, how it came to that, and who leads."""
+"""One group: its explanation, state, members, assignment, rebalance history, and leaders."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """A generation with what only the one before it tells: how much moved."""
+    """A generation with the number of moves since the previous one."""
 
     generation: Generation
     moved: int | None
@@ -55,7 +55,7 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True)
 class Reign:
-    """A leader's time: from the generation in which it began to lead to the one in which somebody else did."""
+    """A leader's time: from the generation in which it began to lead to the one in which another member did."""
 
     leader_id: str
     first_generation: int
@@ -66,7 +66,7 @@ class Reign:
 
 
 async def group_page(
-    desk: Desk, namespace: str, group_id: str, base_url: str, *, everybody: bool = False
+    desk: Desk, namespace: str, group_id: str, base_url: str, *, show_all: bool = False
 ) -> dict[str, Any]:
     described = await desk.describe(namespace, group_id)
     events = (await desk.history(described, _LINES)).events
@@ -78,7 +78,7 @@ async def group_page(
     return {
         **_common(desk, described, now_ms, base_url),
         "told": explain(group, now_ms, events, utc),
-        "seats": [_seat(group, member, now_ms) for member in _seated(group, everybody=everybody)],
+        "seats": [_seat(group, member, now_ms) for member in _seated(group, show_all=show_all)],
         "map": drawn,
         "drawing": draw(drawn) if drawn is not None and drawn.units else None,
         "in_words": in_words,
@@ -131,7 +131,7 @@ def chapters(protocol_type: str, story: Sequence[Generation], now_ms: int) -> li
 
 
 def reigns(story: Sequence[Generation]) -> list[Reign]:
-    """Who led, the latest first; generations without a leader end a reign."""
+    """The leaders, the latest first; a generation without a leader ends a reign."""
     found: list[Reign] = []
     for generation in story:
         if generation.completed_at_ms is None:
@@ -174,18 +174,18 @@ def _common(desk: Desk, described: Described, now_ms: int, base_url: str) -> dic
 def refusals(group: DescribeReply) -> dict[str, str]:
     """Why an action cannot be done now; empty where it can. The coordinator has the last word."""
     empty = "it has no members" if not group.members else ""
-    leaderless = empty or ("" if group.leader_id else "nobody leads it now")
+    leaderless = empty or ("" if group.leader_id else "it has no leader now")
     return {
         "rebalance": empty,
-        "step-down": leaderless or ("nobody else could lead" if len(group.members) < 2 else ""),
+        "step-down": leaderless or ("no other member could lead" if len(group.members) < 2 else ""),
         "evict": empty,
         "delete": "" if group.state == "Empty" else f"it has {count(len(group.members), 'member')}: it must be empty",
     }
 
 
-def _seated(group: DescribeReply, *, everybody: bool) -> Sequence[DescribedMember]:
-    """As they joined; of very many the leader and those whom one would look for: awaited, or silent for longest."""
-    if everybody or len(group.members) <= MOST_SEATS:
+def _seated(group: DescribeReply, *, show_all: bool) -> Sequence[DescribedMember]:
+    """In the order in which they joined; of very many only the leader and those that are awaited or silent longest."""
+    if show_all or len(group.members) <= MOST_SEATS:
         return group.members
 
     def urgency(member: DescribedMember) -> tuple[bool, bool, int]:
@@ -219,7 +219,7 @@ def _holds(group: DescribeReply, member: DescribedMember) -> str:
 
 
 def _latest_shares(group: DescribeReply, story: Sequence[Generation]) -> tuple[dict[str, bytes], Mapping[str, bytes]]:
-    """Of a Stable group what it says; of another one what it had last. And what was before that."""
+    """The assignment of a Stable group, or the last one of any other; and the one before that."""
     assigned = [one for one in story if one.assignments]
     if group.state == "Stable":
         before = [one for one in assigned if one.generation_id < group.generation_id]
@@ -230,6 +230,6 @@ def _latest_shares(group: DescribeReply, story: Sequence[Generation]) -> tuple[d
 
 
 def as_lines(events: Sequence[Event]) -> list[Event]:
-    """Journal lines as `/v1/events` shows them, for who takes them home."""
+    """Journal events in the form of `/v1/events`, for the download."""
     keys = ("revision", "epoch", "at_ms", "namespace", "group_id", "generation_id", "kind", "reason", "payload")
     return [{key: event[key] for key in keys} for event in events]

@@ -56,7 +56,7 @@ class View:
         )
 
     def url(self, **changes: Any) -> str:
-        """The list's URL with some of it changed; a change of what is shown begins with the first page."""
+        """The list's URL with some parameters changed; another filter begins with the first page."""
         view = replace(self, **{"page": 1, **changes})
         sort = f"{'-' if view.descending else ''}{view.sort}"
         return "/groups" + query(

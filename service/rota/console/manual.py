@@ -67,7 +67,7 @@ def _parameter(parameter: Document) -> Field:
 
 
 def _body_fields(schema: Document, schemas: Document) -> Iterator[Field]:
-    """Of all the forms that a body may have; a field of several is told of once."""
+    """Of all the forms that a body may have; a field of several forms is listed once."""
     seen: set[str] = set()
     for form in schema.get("anyOf", (schema,)):
         found = schemas[form["$ref"].rpartition("/")[2]] if "$ref" in form else form

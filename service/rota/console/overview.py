@@ -1,4 +1,4 @@
-"""The first page: how everything is, and which groups somebody should look at."""
+"""The first page: a summary, and the groups that need attention."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NamespaceCount:
 
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """A group that somebody should look at, and why."""
+    """A group that needs attention, and why."""
 
     namespace: str
     group: DescribeReply
@@ -40,7 +40,7 @@ class Concern:
 
 
 async def overview(desk: Desk, *, sees_server: bool) -> dict[str, Any]:
-    """What the template needs. Replicas are None for who may not look at the server."""
+    """The template's values. Replicas are None for callers that may not read the server's metrics."""
     listed = await _listed(desk)
     counts = [_count(name, groups) for name, groups in listed.items()]
     totals: Counter[str] = Counter()
@@ -68,7 +68,7 @@ async def overview(desk: Desk, *, sees_server: bool) -> dict[str, Any]:
 async def _listed(desk: Desk) -> dict[str, Sequence[ListedGroup]]:
     found: dict[str, Sequence[ListedGroup]] = {}
     refused: RejectedRequest | None = None
-    # Who may look at nothing is told so, also where there is nothing yet.
+    # A caller without any permission gets an error, also while there are no groups yet.
     for name in (await desk.namespaces())[:_NAMESPACES] or ["default"]:
         try:
             groups = (await desk.list_groups(name)).groups
@@ -89,9 +89,9 @@ def _count(name: str, groups: Sequence[ListedGroup]) -> NamespaceCount:
 
 
 async def _concerns(desk: Desk, listed: dict[str, Sequence[ListedGroup]]) -> tuple[list[Concern], int]:
-    """Groups that rebalance, and Stable ones with somebody who has not been heard of for long; the worst first.
+    """Groups that rebalance, and Stable ones with a member that has sent no heartbeat for long; the worst first.
 
-    And how many were looked at: in a large namespace not every Stable one.
+    And the number of groups that were checked: in a large namespace not every Stable one.
     """
     found: list[Concern] = []
     looked_at = 0

@@ -12,7 +12,7 @@ from rota.replica.ports import ShardOwner
 
 @dataclass(frozen=True, slots=True)
 class ReplicaShards:
-    """A replica with what it holds; an empty id stands for nobody."""
+    """A replica with its shards; an empty id stands for shards without an owner."""
 
     replica_id: str
     address: str
@@ -20,7 +20,7 @@ class ReplicaShards:
 
 
 def owners_by_replica(owners: Sequence[ShardOwner], shard_count: int) -> list[ReplicaShards]:
-    """By replica, the one with the most shards first; shards that nobody holds come last, under no name."""
+    """By replica, the one with the most shards first; shards without an owner come last, under no name."""
     held = [owner for owner in owners if owner.replica_id and owner.lease_left_ms > 0]
     by_replica: dict[tuple[str, str], list[ShardOwner]] = {}
     for owner in held:

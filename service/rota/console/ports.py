@@ -1,4 +1,4 @@
-"""What the console needs of the store, beside the coordinator: what no call of the protocol tells."""
+"""The console's port to the store, for data that no call of the protocol returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ConsoleStore(Protocol):
         """The namespaces that have groups, ordered by name."""
 
     async def owners(self) -> Sequence[ShardOwner]:
-        """Every shard that was ever claimed, and who holds it."""
+        """Every shard that was ever claimed, with its owner."""
 
     async def read_events(
         self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
@@ -33,7 +33,7 @@ class ConsoleStore(Protocol):
         """Every API token that the store keeps, as a record without its secret."""
 
     async def read_token_acts(self, limit: int) -> list[TokenAct]:
-        """What was done to tokens, the newest first."""
+        """Events of tokens, the newest first."""
 
     async def revoke_token(self, token_id: str, at_ms: int, act: Act) -> bool:
         """Refuse a token from now on; False if there is none of that id that is not revoked."""

@@ -21,7 +21,7 @@ _ALWAYS = ("groups", "members", "parked", "requests", "bytes")
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How much of one thing is taken, of how much. `told` says what the limit is, where it is not `most` itself."""
+    """The usage of one quota. `told` describes the limit, where it is not `most` itself."""
 
     name: str
     used: int
@@ -39,7 +39,7 @@ class NamespaceUse:
 
 
 async def quotas_page(desk: Desk, guard: Guard | None) -> dict[str, Any]:
-    """The namespaces that the caller may look at as a whole: what one takes is about all of its groups."""
+    """The namespaces that the caller may read completely: usage covers all groups of a namespace."""
     lines = [] if guard is None else [await _line(desk, guard, name) for name in await _visible(desk, guard)]
     quotas = {} if guard is None else guard.authenticator.policy.document.quotas
     return {
@@ -55,7 +55,7 @@ async def _visible(desk: Desk, guard: Guard) -> list[str]:
     known = sorted({*await desk.namespaces(), *named})[:_NAMESPACES]
     visible: list[str] = []
     refused: RejectedRequest | None = None
-    # Who may look at nothing is told so, also where there is nothing yet.
+    # A caller without any permission gets an error, also while there are no groups yet.
     for name in known or ["default"]:
         try:
             guard.admit_to(SEE_QUOTA, name, ANY)

@@ -23,7 +23,7 @@ STATE_MEANINGS = {
     "Empty": "no members",
     "PreparingRebalance": "members join the next generation",
     "CompletingRebalance": "the leader assigns the work",
-    "Stable": "everybody has its share",
+    "Stable": "every member has its share",
     "Dead": "deleted",
 }
 TONES = {
@@ -34,14 +34,14 @@ TONES = {
     "Dead": "empty",
 }
 MOST_NAMED = 20
-"""Of those who came or went in one generation; the rest is told as a number, and stands in the journal."""
+"""Of the members that joined or left in one generation; the rest is shown as a number, and is in the journal."""
 _STATIC = files("rota.console") / "static"
 _MEDIA_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 _TEXT = "text/plain; charset=utf-8"
 _HEX = "[0-9a-f]"
 _QUOTED = re.compile("`([^`]+)`")
 _MEMBER_ID = re.compile(rf"[^\s,;/]*?-({_HEX}{{8}})-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}")
-"""As the coordinator draws them: the client's name, and a UUID of which eight digits are enough to be told apart."""
+"""As the coordinator creates them: the client's name, and a UUID whose first eight digits distinguish them."""
 
 
 @cache
@@ -91,7 +91,7 @@ def iso(at_ms: int) -> str:
 
 
 def short(name: str, most: int = 30) -> str:
-    """A member's id as people tell it apart; of other long names the beginning and the end."""
+    """A member's id in the form that distinguishes it; of other long names the beginning and the end."""
     name = _MEMBER_ID.sub(_shortened, name)
     if len(name) <= most:
         return name
@@ -100,7 +100,7 @@ def short(name: str, most: int = 30) -> str:
 
 
 def named(text: str) -> Markup:
-    """Words in which members' ids are short, and whole for who points at them."""
+    """Words in which members' ids are short, and complete in the tooltip."""
     return Markup(_MEMBER_ID.sub(_marked, str(escape(text))))
 
 
@@ -115,7 +115,7 @@ def segment(name: str) -> str:
 
 
 def query(**values: Any) -> str:
-    """A query string of what is given; empty where nothing is."""
+    """A query string of the given values; empty without any."""
     given = {name: value for name, value in values.items() if value not in (None, "", [], ())}
     return "?" + urlencode(given, doseq=True) if given else ""
 

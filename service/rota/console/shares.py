@@ -1,4 +1,4 @@
-"""Who holds what, as a map: members × units of work, what moved since the generation before, and how even it is."""
+"""The assignment as a map: members × units of work, the moves since the previous generation, and the skew."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rota.types.permits import PROTOCOL_TYPE as PERMITS
 from rota.types.registry import readable_assignment
 
 _BY_TOPIC = ("topics", "run", "partitions")
-"""Under which of these our protocol types tell numbers by topic (or connector)."""
+"""The fields under which our protocol types list numbers by topic (or connector)."""
 _PERMIT = "permit"
 _NUMBERS = re.compile(r"(\d+)")
 
@@ -25,7 +25,7 @@ class Row:
     member_id: str
     held: tuple[int, ...]
     gained: frozenset[int]
-    """What it did not hold in the generation before."""
+    """The units that it did not hold in the previous generation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def moves(protocol_type: str, shares: Mapping[str, bytes], former: Mapping[str, 
 
 
 def holders(protocol_type: str, shares: Mapping[str, bytes]) -> dict[Unit, set[str]]:
-    """Who holds each unit: several where the strategy is redundant."""
+    """The holders of each unit: several where the strategy is redundant."""
     found: dict[Unit, set[str]] = {}
     for member_id, share in shares.items():
         for unit in units_of(protocol_type, share) or ():

@@ -1,4 +1,4 @@
-"""API tokens of the store: who has one, what it may do, until when; and taking one back."""
+"""API tokens of the store: their names, permissions and expiry; and revoking one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import Act
 
 _ACTS = 50
-"""Of what was done to tokens, so many lines are shown."""
+"""Number of events of the tokens' history on the page."""
 _ORDER = {"good": 0, "expired": 1, "revoked": 2}
 
 

@@ -1,4 +1,4 @@
-"""The state of the demo as its journal tells it: who holds which partition, how far each is, who was lost."""
+"""The state of the demo by its journal: the holder and progress of each partition, and the lost workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Line:
 
 @dataclass
 class Loss:
-    """A worker that was killed: when, in which generation, and what it had not finished."""
+    """A worker that was killed: when, in which generation, and its unfinished work."""
 
     worker: str
     member_id: str
@@ -38,7 +38,7 @@ class Loss:
     handed_over: float | None = None
     """How many seconds after the kill the others had been given its partitions."""
     taken_over: dict[int, tuple[str, float]] = field(default_factory=dict)
-    """By partition, who went on with it and how many seconds after the kill."""
+    """By partition, the worker that continued it and how many seconds after the kill."""
     late_commits: list[int] = field(default_factory=list)
     """Revisions of its commits that landed after it was expired: there must be none."""
 

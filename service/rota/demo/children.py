@@ -17,7 +17,7 @@ _POLL_S = 0.02
 
 
 class ChildFailed(Exception):
-    """A process of the demo ended by itself; the message has the end of what it printed."""
+    """A process of the demo ended by itself; the message has the end of its output."""
 
 
 class Child:

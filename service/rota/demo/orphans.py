@@ -7,7 +7,7 @@ import sys
 
 
 def set_when_orphaned(stopped: asyncio.Event) -> None:
-    """Set the event when standard input ends: it is a pipe, and whoever held its other end has ended."""
+    """Set the event when standard input ends: it is a pipe, and the process at its other end has ended."""
     loop = asyncio.get_running_loop()
     descriptor = sys.stdin.fileno()
 

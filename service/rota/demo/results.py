@@ -18,14 +18,14 @@ _SCHEMA = """
 
 
 class Fenced(Exception):
-    """A later generation has this partition: whoever gets this must stop."""
+    """A later generation has this partition: the caller must stop."""
 
 
 class Results:
-    """One row for each file of each round. A partition accepts only whoever brings its highest generation so far.
+    """One row for each file of each round. A partition accepts only its highest generation so far.
 
     The check and the write are one transaction. That is all it takes: of members without an instance id,
-    the generation tells each holder from the one before.
+    the generation distinguishes each holder from the previous one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,7 +50,7 @@ class Results:
         self._database.close()
 
     def take(self, partition: int, generation: int) -> int:
-        """Raise the partition's fence, which shuts out all who had it before; returns how many files are done."""
+        """Raise the partition's fence, which shuts out all previous holders; returns how many files are done."""
         with self._fenced(partition, generation):
             return self._done(partition)
 

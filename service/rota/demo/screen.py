@@ -51,7 +51,7 @@ class Screen:
 
 
 def partition_table(board: Board) -> Table:
-    """Who holds each partition, and how far it is."""
+    """The holder and progress of each partition."""
     table = Table("partition", "held by", "files", "progress", title=f"generation {board.generation_id}")
     for partition, done in enumerate(board.done):
         end = board.work.end(partition)

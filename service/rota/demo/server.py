@@ -1,4 +1,4 @@
-"""The demo's own server, a process of its own that ends with whoever started it."""
+"""The demo's own server, a separate process that ends with its parent."""
 
 from __future__ import annotations
 

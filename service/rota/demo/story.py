@@ -1,4 +1,4 @@
-"""The demo from start to end: start everything, kill somebody in the middle, wait until all is done, check."""
+"""The demo from start to end: start everything, kill a worker in the middle, wait until all is done, check."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class _Demo:
         return loss is None or loss.expired_revision is not None
 
     async def _watch_workers(self, workers: dict[str, Child]) -> None:
-        """Raise if a worker that nobody killed is gone, or nothing happens any more."""
+        """Raise if a worker has ended without the kill, or there is no progress any more."""
         while True:
             for name, worker in workers.items():
                 loss = self._board.loss
@@ -178,7 +178,7 @@ class _Demo:
             return []
         loss = self._board.loss
         if loss is None:
-            return [Check("somebody was killed (there was too little work for that: raise --rounds)", holds=False)]
+            return [Check("a worker was killed (there was too little work for that: raise --rounds)", holds=False)]
         options = self._options
         return await check_loss(loss, self._board, results, url, options.namespace, self._group_id)
 

@@ -20,7 +20,7 @@ Share = tuple[TopicPartition, ...]
 
 @dataclass
 class Worker:
-    """Works on what it holds. One task at a time; `stop` lets it finish its file, `abandon` does not."""
+    """Works on its share. One task at a time; `stop` lets it finish its file, `abandon` does not."""
 
     name: str
     work: Work
@@ -42,7 +42,7 @@ class Worker:
             await self._task
 
     def abandon(self, _share: Share) -> None:
-        """The share may be somebody else's already: nothing more is written."""
+        """Another worker may hold the share already: nothing more is written."""
         if self._task is not None:
             self._task.cancel()
 
@@ -56,7 +56,7 @@ class Worker:
                     position += 1
                     await self._commit(partition, position)
         except (Fenced, CoordinatorError) as fenced:
-            # The member learns the same from its next heartbeat, and comes back with what it then holds.
+            # The member learns the same from its next heartbeat, and comes back with its new share.
             print(f"{self.name} stops in generation {generation_id}: {fenced}", file=sys.stderr, flush=True)
 
     def _count(self, partition: int, position: int, generation_id: int) -> None:
@@ -70,7 +70,7 @@ class Worker:
 
 
 async def run(options: argparse.Namespace) -> None:
-    """Be a member until SIGTERM, or until whoever started us is gone."""
+    """Be a member until SIGTERM, or until the parent process has ended."""
     stopped = _stop_signal()
     work = Work.load(options.work)
     with Results(options.results) as results:
@@ -91,7 +91,7 @@ async def run(options: argparse.Namespace) -> None:
 
 
 def _stop_signal() -> asyncio.Event:
-    """Set by SIGTERM, and by the end of standard input: nobody who started us is left to stop us."""
+    """Set by SIGTERM, and by the end of standard input: the parent process has ended and cannot stop us."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     set_when_orphaned(stopped)
@@ -100,7 +100,7 @@ def _stop_signal() -> asyncio.Event:
 
 def main() -> None:
     """The process that `rota demo` starts for each worker."""
-    # Ctrl-C goes to all processes of a terminal; who started us decides what it means.
+    # Ctrl-C goes to all processes of a terminal; the parent process decides how to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", required=True)

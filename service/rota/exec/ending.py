@@ -9,7 +9,7 @@ UNKNOWN_TOPIC: Final = 3
 UNAVAILABLE: Final = 69
 """EX_UNAVAILABLE: the coordinator does not serve this member: it is not known whether another holds the grant."""
 GUARDIAN_LOST: Final = 70
-"""EX_SOFTWARE: somebody killed the guardian; everything it ran was killed with it."""
+"""EX_SOFTWARE: the guardian was killed; everything it ran was killed with it."""
 GRANT_LOST: Final = 74
 """EX_IOERR: the grant was lost, so the command was stopped, or killed."""
 NOT_GRANTED: Final = 75

@@ -1,13 +1,13 @@
-"""The guardian of one run: the parent of the command, which holds its deadline and outlives nobody's mistakes.
+"""The guardian of one run: the parent of the command, which ends it at its deadline, even if the wrapper hangs or dies.
 
 A process of its own, `python -m rota.exec.guardian FD`, so small that there is little in it to go wrong: no event loop,
 no threads, nothing but the standard library. It ends the run, all of it,
 
-- when the deadline that it was told last comes near, though the wrapper is paused or starved;
+- when the last deadline that it received comes near, though the wrapper is paused or starved;
 - when the socket to the wrapper ends: the wrapper is gone, even by `kill -9`;
-- when it is told to, and when the command itself ends: what it left behind may not go on without the grant.
+- when the wrapper requests it, and when the command itself ends: processes that it left behind must end with the grant.
 
-Signals that it gets itself it passes on, as the wrapper does.
+It passes signals on, as the wrapper does.
 
 If the guardian is killed, the kernel kills the command with it (PR_SET_PDEATHSIG), and the wrapper, which has adopted
 the rest, kills that. If the guardian is merely stopped, the wrapper kills everything at a later moment, still before
@@ -175,7 +175,7 @@ class Guardian:
         except BlockingIOError:
             return
         except BrokenPipeError:
-            self._unsent = b""  # Nobody wants to know.
+            self._unsent = b""  # No reader is left.
 
     def _close_lost_pipe(self) -> None:
         self._unsent = b""
@@ -187,7 +187,7 @@ class Guardian:
 def _become(
     command: list[str], environment: dict[str, str], lost_pipe: int, guardian: int, unblocked: Iterable[int]
 ) -> NoReturn:
-    """What is left of the fork: everything as a program expects to find it, then the program. No shell."""
+    """The child after the fork: restore the state that a program expects, then run the program. No shell."""
     try:
         os.setpgid(0, 0)
         tree.die_with_parent(guardian)
@@ -214,7 +214,7 @@ def main() -> None:
     """Guard one run; started by `rota.exec.run`."""
     tree.adopt_orphans()
     for number in (signal.SIGCHLD, *_PASSED_ON):
-        # What is ignored stays ignored, by the command, too: that is what nohup is for.
+        # Ignored signals stay ignored, by the command, too: nohup relies on it.
         if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: None)  # The wake-up socket tells which; a handler does nothing.
     to_wrapper = socket.socket(fileno=int(sys.argv[1]))

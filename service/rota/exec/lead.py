@@ -73,7 +73,7 @@ def _candidacy(client: Client, name: str, options: LeadOptions) -> Election:
         group_instance_id=options.group_instance_id,
         priority=options.priority,
         preempt_after_ms=options.preempt_after_ms,
-        # Also where it is static: its command has ended, so that nobody has to wait for its session.
+        # Also where it is static: its command has ended, so no other candidate has to wait for its session.
         leave_on_close=True,
     )
 
@@ -111,7 +111,8 @@ class _Leading:
             if not self._options.again:
                 return GRANT_LOST
             if term.is_valid:
-                # Ended for its deadline, which was put off at the last moment. Nothing runs here, so somebody else may.
+                # Ended for its deadline, which was put off at the last moment. Nothing runs here, so another candidate
+                # may.
                 await election.resign("its command had to be ended")
 
     def _not_elected(self, election: Election) -> int:

@@ -1,4 +1,4 @@
-"""What the wrapper and its guardian tell each other: JSON lines over a socket whose end tells most of all."""
+"""Messages between the wrapper and its guardian: JSON lines over a socket, which ends when either of them does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Lines:
         return self._socket.fileno()
 
     def tell(self, **message: Any) -> None:
-        """Send a message. Who does not read for half a second is as good as gone, and is to take us for gone, too."""
+        """Send a message. A peer that does not read for half a second counts as gone, and is to see us as gone, too."""
         try:
             self._socket.settimeout(_PATIENCE_S)
             self._socket.sendall(json.dumps(message).encode() + b"\n")
@@ -53,7 +53,7 @@ class Lines:
             self._socket.setblocking(False)
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
-            return  # It has ended; what it said last is still to be read.
+            return  # It has ended; its last messages are still to be read.
 
     def read(self) -> list[dict[str, Any]]:
         """The messages that have come since."""

@@ -26,7 +26,7 @@ _PATIENCE_S = 2.0
 _SHORT_PATIENCE_MS = 50
 """The same where the grant is lost already."""
 _LONGEST_VARIABLE = 100_000
-"""Linux takes no environment variable beyond 128 KiB; what is longer is on the pipe only."""
+"""Linux accepts no environment variable beyond 128 KiB; a longer value is on the pipe only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class Ended:
 
 @contextlib.asynccontextmanager
 async def beside(coroutine: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run it for as long as the block lasts. What it raises is raised after the block.
+    """Run it for as long as the block lasts. Its exception is raised after the block.
 
-    Who awaits a task that it has cancelled cannot tell that from its own cancellation, so the task is gathered.
+    Awaiting a cancelled task looks like the caller's own cancellation, so the task is gathered.
     """
     task = asyncio.create_task(coroutine)
     try:
@@ -146,7 +146,7 @@ class Run:
             self._news.set()
 
     def lose(self, reason: str) -> None:
-        """The grant is somebody else's already: KILL, without any grace."""
+        """Another member may have the grant already: KILL, without any grace."""
         if not self._lost:
             self._lost = reason
             self._late_at_ms = now_ms() + _SHORT_PATIENCE_MS
@@ -185,7 +185,7 @@ class Run:
                     return Ended(code, "" if reason == COMMAND_ENDED else reason)
         if self._lines.is_over:
             self._kill_all()
-            raise GuardianLost("the guardian was killed, and with it what it ran")
+            raise GuardianLost("the guardian was killed, and with it the command")
         if self._late_in_s() <= 0:
             self._kill_all()
             return Ended(128 + signal.SIGKILL, self._lost or "the guardian did not move")

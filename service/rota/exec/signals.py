@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# What is about this process itself: its faults, its children, its pipes and its place at the terminal.
+# Signals for this process itself: its faults, its children, its pipes and its place at the terminal.
 _OWN = {
     signal.SIGKILL,
     signal.SIGSTOP,
@@ -33,7 +33,7 @@ def caught(handle: Callable[[int], None]) -> Iterator[None]:
     numbers = [
         number
         for number in signal.valid_signals()
-        # What is ignored stays ignored, by the command, too: that is what nohup is for.
+        # Ignored signals stay ignored, by the command, too: nohup relies on it.
         if number not in _OWN and signal.getsignal(number) is not signal.SIG_IGN
     ]
     for number in numbers:

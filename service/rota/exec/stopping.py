@@ -27,8 +27,8 @@ class StopTimes:
     def for_session(cls, session_timeout_ms: int, grace_ms: int | None = None) -> StopTimes:
         """The times that fit into a session.
 
-        A member whose heartbeats are answered always has more than two fifths of its session left, so that grace and
-        margin together must stay below that: otherwise a healthy leader would be told to stop between two heartbeats.
+        A member with answered heartbeats always has more than two fifths of its session left, so that grace and
+        margin together must stay below that: otherwise a healthy leader would have to stop between two heartbeats.
 
         Raises:
             ValueError: The grace is longer than a quarter of the session.
@@ -55,7 +55,7 @@ class StopTimes:
 
 
 class Step(StrEnum):
-    """What is due."""
+    """The next step."""
 
     NOTHING = "nothing"
     TERM = "term"
@@ -84,7 +84,7 @@ class Stopping:
             self._stop_by_ms = now_ms + (self._times.grace_ms if grace_ms is None else grace_ms)
 
     def lose(self, now_ms: int, reason: str) -> None:
-        """The grant is somebody else's already: nothing may run for a moment longer."""
+        """Another member may have the grant already: nothing may run any longer."""
         self.reason = reason
         self._stop_by_ms = now_ms
 

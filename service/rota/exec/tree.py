@@ -1,8 +1,8 @@
-"""A process and all that it has started: found, told and killed, also what tried to get away.
+"""A process and all that it has started: found, signalled and killed, also processes that detached themselves.
 
-On Linux whoever calls `adopt_orphans` becomes the parent of every descendant whose own parent ends, however it
-detached itself (`setsid`, double fork, `nohup`). So "my descendants" is complete, and the kernel keeps the list. What
-remains out of reach is what another process starts on request: a container engine, systemd, cron, at.
+On Linux a process that calls `adopt_orphans` becomes the parent of every orphaned descendant, however it
+detached itself (`setsid`, double fork, `nohup`). So "my descendants" is complete, and the kernel keeps the list. Only
+processes that another program starts on request remain out of reach: by a container engine, systemd, cron, at.
 
 Elsewhere only the process group is known: a grandchild that leaves it is lost sight of.
 """
@@ -46,7 +46,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """All descendants, parents before their children, with those whose end nobody has taken notice of yet.
+    """All descendants, parents before their children, including zombies.
 
     Empty where the kernel cannot tell. Ended ones are not left out, for they may have threads that run on.
     """

@@ -77,7 +77,7 @@ async def work(client: Client, group_id: str, options: WorkOptions) -> int:
 
 
 class _Working:
-    """Follows what is held with what runs: `_wanted` is what should run, `_share` what does."""
+    """Keeps the command in step with the share: `_wanted` should run, `_share` does."""
 
     def __init__(self, client: Client, group_id: str, options: WorkOptions) -> None:
         self._client = client
@@ -106,7 +106,7 @@ class _Working:
         self._changed.set()
 
     async def on_revoked(self, removed: Share) -> None:
-        """Nobody else is given what was removed before this has returned."""
+        """No other member gets the removed partitions before this has returned."""
         self._wanted = tuple(place for place in self._wanted if place not in removed)
         if set(removed).intersection(self._share) and self._run is not None:
             self._run.stop("its share was taken back", self._options.drain_ms / 1000)

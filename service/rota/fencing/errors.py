@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class FenceRefused(Exception):
-    """What was to be written must not be; the message says why."""
+    """The write is rejected; the message says why."""
 
 
 class InvalidToken(FenceRefused):

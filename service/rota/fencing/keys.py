@@ -19,7 +19,7 @@ PublicKeys = Mapping[str, Ed25519PublicKey]
 
 
 class InvalidKeys(ValueError):
-    """A key file or a key set is not what it should be."""
+    """A key file or a key set is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class KeyRing:
 def read_keys(paths: Sequence[Path]) -> KeyRing:
     """The keys in PEM files, private (PKCS #8) or public: the first signs, all are published. Raises `InvalidKeys`.
 
-    To rotate: add the new key at the end; once everybody has fetched it, put it first; drop the old one when its last
-    token has run out.
+    To rotate: add the new key at the end; once all verifiers have fetched it, put it first; drop the old one when its
+    last token has run out.
     """
     keys = [_read_key(path) for path in paths]
     if not keys or not isinstance(keys[0], Ed25519PrivateKey):

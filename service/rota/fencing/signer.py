@@ -1,4 +1,4 @@
-"""Signing on the server: the token goes to whoever the fence has just been found to hold for."""
+"""Signing on the server: a member gets the token right after the check that its fence holds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Signer:
     clock: Callable[[], float] = time.time
 
     def jwks(self) -> dict[str, Any]:
-        """The public keys, for whoever checks tokens."""
+        """The public keys, for verifiers of tokens."""
         return self.keys().jwks()
 
     def __call__(self, request: VerifyFence, reply: FenceReply) -> FenceReply:

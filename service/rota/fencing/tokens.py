@@ -1,7 +1,8 @@
-"""Signed fencing tokens: who holds a group's generation, in a form that any service checks without asking anybody.
+"""Signed fencing tokens: proofs of a group's generation that any service verifies offline.
 
 A token is a JWT signed with Ed25519 (`EdDSA`), so that every JWT library reads it. A signature proves that the holder
-*had* the generation when it was signed. That no newer one has been seen is for whoever is written to: `Fence` does it.
+*had* the generation when it was signed. The receiver of the write must check that no newer one was seen: `Fence` does
+it.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def verify(text: str, keys: PublicKeys, *, now: float | None = None, leeway_s: f
 
 
 class Fence:
-    """Admits writes whose token is valid, and neither of an older generation nor of a static member that was replaced.
+    """Admits writes with a valid token, neither of an older generation nor of a static member that was replaced.
 
     `highest` is the fence: keep it with the data, where that outlives this process. Under `namespace/group_id` it has
     the first fencing token of the newest generation seen. Members of one generation write side by side, so a takeover
@@ -114,7 +115,7 @@ class Fence:
         self._clock = clock
 
     def admit(self, text: str, *, group_id: str | None = None, namespace: str | None = None) -> FencingToken:
-        """The token, where it may write; raises `FenceRefused`. Give the group that owns what is written to."""
+        """The token, where it may write; raises `FenceRefused`. Give the group that owns the target."""
         token = verify(text, self._keys(), now=self._clock())
         if group_id not in (None, token.group_id) or namespace not in (None, token.namespace):
             raise InvalidToken(f"a token of {token.namespace}/{token.group_id}, which this does not belong to")

@@ -49,7 +49,7 @@ class Membership(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds which generation of which group."""
+    """A member and its generation of a group."""
 
     namespace: str
     group_id: str
@@ -92,7 +92,7 @@ def fenced(
     """Call the function with a session, first of all, in a fenced transaction that is committed when it has returned.
 
     Repeated from the start where Postgres asks for that, so it should do nothing but work on the session. `holder` is
-    asked once: all attempts are in the name of who began.
+    called once: all attempts act for the same holder.
 
     Raises:
         StaleTransaction: The generation is over. Nothing was committed.

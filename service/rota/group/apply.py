@@ -70,7 +70,7 @@ def _note_trigger(group: Group, record: RebalanceStarted | GroupEmptied) -> None
 
 def _member_joined(group: Group, record: MemberJoined, _at_ms: int) -> None:
     if group.state is EMPTY:
-        # An Empty group forgets its old type as soon as somebody is in it.
+        # An Empty group forgets its old type as soon as it has a member.
         group.protocol_type = record.protocol_type
     group.admit(record.member)
 
@@ -92,7 +92,7 @@ def _member_gone(group: Group, record: MemberGone, at_ms: int) -> None:
         group.last_gone = record
     if member.settled is not None:
         group.dirty_members[record.member_id] = None
-        # It is gone for good, so whoever loads the group must let the others agree anew.
+        # It is gone for good, so an owner that loads the group must start a rebalance.
         group.settle(PREPARING_REBALANCE)
         if record.cause and not any(other.settled for other in group.members.values()):
             # A new owner finds no member, only the row: it must say how the last one went.
@@ -121,7 +121,7 @@ def _generation_completed(group: Group, record: GenerationCompleted, at_ms: int)
     group.leader_id = group.generation_leader_id = record.leader_id
     group.initial = False
     group.fenced_reported.clear()
-    assert tuple(group.members) == record.member_ids, "the journal and the group disagree about who is in it"
+    assert tuple(group.members) == record.member_ids, "the journal and the group disagree about the members"
     for member in group.members.values():
         group.settle_member(member)
     group.settle(COMPLETING_REBALANCE)

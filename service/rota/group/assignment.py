@@ -151,7 +151,7 @@ def generation_of(group: Group) -> Generation:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentJob:
-    """A generation that waits for the server's assignment, or whose topics may have changed since it had one."""
+    """A generation that waits for the server's assignment, or for a new one because its topics may have changed."""
 
     namespace: str
     group_id: str

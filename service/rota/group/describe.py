@@ -64,7 +64,7 @@ def list_groups(groups: Iterable[Group], request: ListGroups) -> ListReply:
 
 
 def get_leader(group: Group | None, _request: GetLeader) -> LeaderReply:
-    """Who leads the current generation. In a join phase it is that of the last one, as long as it is there."""
+    """The leader of the current generation; in a join phase that of the last one, while it is a member."""
     if group is None:
         return LeaderReply(ErrorCode.GROUP_ID_NOT_FOUND)
     leader = group.members.get(group.generation_leader_id or "")

@@ -70,7 +70,7 @@ def _on_pending_timer(result: Result, group: Group, timer: Timer) -> None:
 
 
 def _on_sync_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None:
-    """The rebalance timeout ran out since the join phase ended: who has not synced is removed, static or not."""
+    """The rebalance timeout after the join phase ran out: members that have not synced are removed, static or not."""
     if group.sync_deadline_ms != timer.at_ms:
         return
     group.sync_deadline_ms = None

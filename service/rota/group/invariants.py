@@ -49,7 +49,7 @@ def check_join_phase(group: Group) -> Iterator[str]:
 
 
 def check_sync_phase(group: Group) -> Iterator[str]:
-    """L3: a generation whose leader has synced has its assignment, whichever members have not synced yet."""
+    """L3: after its leader's sync a generation has its assignment, whichever members have not synced yet."""
     leader = group.members.get(group.leader_id or "")
     awaits = group.state is COMPLETING_REBALANCE and server_side_of(group) is None
     if awaits and leader is not None and leader.sync_call is not None:

@@ -1,4 +1,4 @@
-"""JoinGroup: who is admitted, who is parked, who is told the current generation (protocol.md §3)."""
+"""JoinGroup: admits members, parks their calls, or answers with the current generation (protocol.md §3)."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _returning_static(group: Group, request: JoinGroup) -> bool:
 
 
 def _has_room(group: Group, member_id: str, limits: Limits) -> bool:
-    """In the join phase those who have joined count, because the others may not come back."""
+    """In the join phase only members that have joined count, because the others may not come back."""
     if group.state is EMPTY:
         return True
     member = group.members.get(member_id)
@@ -248,7 +248,7 @@ def _keeps_others(group: Group, member: Member, request: JoinGroup) -> bool:
 
 
 def _keeps_protocol(group: Group, member: Member, request: JoinGroup) -> bool:
-    """Would a Stable group choose the same protocol again if `member` listed what it now brings?"""
+    """Would a Stable group choose the same protocol again with the new protocols of `member`?"""
     former = member.image
     if [p.name for p in request.protocols] == [p.name for p in former.protocols]:
         # Its vote is the same. The others need not be asked, however many return in a rolling restart.

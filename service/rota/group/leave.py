@@ -53,7 +53,7 @@ def _leave(result: Result, group: Group, leaving: LeavingMember, *, by_admin: bo
 
 
 def _check_silent(member: Member, since_ms: int) -> ErrorCode:
-    """Its session was renewed when it was last heard of; a parked call is somebody who waits for its answer."""
+    """Its last heartbeat renewed the session; with a parked call it waits for an answer, and so is alive."""
     if member.session_deadline_ms is None or member.heartbeat_call is not None:
         return ErrorCode.INVALID_REQUEST
     heard_ms = member.session_deadline_ms - member.image.session_timeout_ms

@@ -86,7 +86,7 @@ def fetch_offsets(group: Group | None, request: FetchOffsets) -> FetchReply:
 
 
 def delete_offsets(result: Result, group: Group, request: DeleteOffsets, call: int) -> None:
-    """Forget progress, of topics that nobody in the group is subscribed to."""
+    """Delete offsets, of topics without a subscriber in the group."""
     if group.state is not EMPTY and group.protocol_type != "consumer":
         result.reply(call, DeleteOffsetsReply(ErrorCode.NON_EMPTY_GROUP))
         return
@@ -105,7 +105,7 @@ def delete_offsets(result: Result, group: Group, request: DeleteOffsets, call: i
 
 
 def is_subscribed(group: Group, topic: str) -> bool:
-    """Does anybody in the group read this topic? Where a subscription cannot be read, it may."""
+    """Does a member of the group read this topic? Where a subscription cannot be parsed, it may."""
     topics = group_topics(group)
     if topics is None:
         return group.protocol_type == "consumer" and group.state is not EMPTY
@@ -126,7 +126,7 @@ def group_topics(group: Group) -> frozenset[str] | None:
 
 
 def expired_offsets(group: Group, now_ms: int, limits: Limits) -> tuple[list[tuple[str, int]], bool]:
-    """The offsets whose retention is over, and whether none is left after them.
+    """The expired offsets, and whether none is left after them.
 
     The server's retention counts, of a group without a type, from each offset's own commit; of one that has had
     members, from when it became Empty. An offset whose commit named a retention expires when that is over instead.

@@ -111,7 +111,7 @@ class _Planner:
         return topics
 
     def _add_unregistered(self, topics: dict[str, TopicFacts]) -> None:
-        """A leader of the group may count partitions by itself: what it has assigned exists."""
+        """A leader may count partitions without the registry: partitions that it has assigned exist."""
         highest: dict[str, int] = {}
         for topic, partition in chain.from_iterable(self._before.values()):
             highest[topic] = max(highest.get(topic, 0), partition + 1)

@@ -40,11 +40,11 @@ from rota.protocol.messages import HeartbeatReply, JoinedMember, JoinReply, Reba
 
 REBALANCE_IN_PROGRESS = ErrorCode.REBALANCE_IN_PROGRESS
 LEADERLESS_WAIT_MS = 100
-"""How often a group that nobody can lead is looked at, at most: its members may have joined with no timeout at all."""
+"""Minimum wait in a group without a possible leader: its members may have joined with no timeout at all."""
 
 
 def rebalance_or_complete(result: Result, group: Group, limits: Limits, trigger: Trigger) -> None:
-    """After somebody joined or went: start a join phase, or see whether the running one is over."""
+    """After a member joined or left: start a join phase, or complete the running one if all have joined."""
     if group.state is PREPARING_REBALANCE:
         maybe_complete_join(result, group)
     else:
@@ -145,7 +145,7 @@ def raise_generation(
 
 
 def maybe_complete_join(result: Result, group: Group) -> None:
-    """The join phase is over when everybody is here, except that the initial delay always runs out."""
+    """The join phase is over when all members have joined, except that the initial delay always runs out."""
     if group.state is PREPARING_REBALANCE and not group.initial and group.all_joined():
         complete_join(result, group)
 
@@ -162,7 +162,7 @@ def on_join_timer(result: Result, group: Group, limits: Limits, at_ms: int) -> N
 
 
 def complete_join(result: Result, group: Group) -> None:
-    """End the join phase: whoever joined is the next generation.
+    """End the join phase: the members that joined are the next generation.
 
     Dynamic members that did not rejoin are removed; static ones stay until their session is over.
     """
@@ -236,12 +236,12 @@ def drop_parked(result: Result, member: Member, error: ErrorCode, member_id: str
 
 
 def fail_parked_syncs(result: Result, group: Group, reply: SyncReply) -> None:
-    """Interrupting the sync phase answers those who wait in it; their sessions start afresh."""
+    """Interrupting the sync phase answers its waiting members; their sessions start again."""
     for member in group.members.values():
         if member.sync_call is not None:
             result.reply(member.sync_call, reply)
             member.sync_call = None
-            # Whoever moved on to join again before this answer came is parked, and so alive, already.
+            # A member that joined again before this answer arrived is parked, and so alive, already.
             if member.join_call is None:
                 start_session(result, group, member)
 
@@ -295,7 +295,7 @@ def _complete_generation(result: Result, group: Group, leader_id: str, protocol_
 
 
 def _answer_joins(result: Result, group: Group) -> None:
-    """Everybody is answered in one go, and every session starts afresh, also of those who were not here."""
+    """All joins are answered at once, and every session starts again, also of members that did not join."""
     group.joined_count = 0
     group.passed_over = None
     for member in group.members.values():

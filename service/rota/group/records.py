@@ -14,7 +14,7 @@ from rota.group.rows import MemberImage
 
 @dataclass(frozen=True, slots=True)
 class RebalanceStarted:
-    """A join phase began. `by` is the member that caused it, empty where nobody did."""
+    """A join phase began. `by` is the member that caused it, empty if none did."""
 
     kind: ClassVar[str] = "rebalance_started"
     reason: str
@@ -69,7 +69,7 @@ class MemberExpired:
 
 @dataclass(frozen=True, slots=True)
 class MemberRemoved:
-    """Somebody else removed it: an administrator, or the group was full."""
+    """It was removed: by an administrator, or because the group was full."""
 
     kind: ClassVar[str] = "member_removed"
     member_id: str
@@ -110,7 +110,7 @@ class GenerationCompleted:
 
 @dataclass(frozen=True, slots=True)
 class LeaderChanged:
-    """The new generation has another leader than the one before, whose id is empty if it has gone.
+    """The new generation has another leader than the previous one; the former id is empty if it was removed.
 
     Says why; changes nothing by itself.
     """
@@ -180,7 +180,7 @@ class OffsetsDeleted:
 
 @dataclass(frozen=True, slots=True)
 class RequestFenced:
-    """A request of somebody who is no longer who it says it is was refused. Changes nothing by itself.
+    """A request of a replaced or removed member was rejected. Changes nothing by itself.
 
     Written once for a member, operation and generation, so that a zombie cannot fill the journal.
     """

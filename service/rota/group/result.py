@@ -16,7 +16,7 @@ class TimerKind(StrEnum):
     JOIN = "join"
     """The initial delay or the rebalance timeout of a join phase."""
     SYNC = "sync"
-    """The rebalance timeout, counted from the completed join phase: who has not synced is removed."""
+    """The rebalance timeout, counted from the completed join phase: members that have not synced are removed."""
     PENDING = "pending"
     """A pending id was not used in time."""
     PREEMPT = "preempt"
@@ -39,9 +39,9 @@ class Result:
     """The outcome of one command or timer: a plain record, which the rules write to.
 
     `records` are already folded into the group that decided them; no other process may learn of them before the
-    store has them. `reason` says in words what happened, empty where nothing did. `seen` collects the members whose
-    session began or stopped, where replicas share that (else None); it outlives the result. `warning` is for the log
-    of the process, empty where there is none.
+    store has them. `reason` describes the change, empty without one. `seen` collects the members with a
+    session that began or stopped, where replicas share that (else None); it outlives the result. `warning` is for the
+    log of the process, empty where there is none.
     """
 
     __slots__ = ("now_ms", "reason", "records", "replies", "seen", "timers", "warning")

@@ -75,7 +75,7 @@ def session_is_over(group: Group, timer: Timer, now_ms: int) -> bool:
 
 
 def member_to_expire(result: Result, group: Group, timer: Timer) -> Member | None:
-    """The member whose session is over. A timer that is out of date does nothing; one that is early is set again."""
+    """The member with the expired session. A stale timer does nothing; an early one is set again."""
     member = group.members.get(timer.member_id)
     if member is None or member.session_armed_ms != timer.at_ms:
         return None
@@ -155,7 +155,7 @@ def report_gaps(result: Result, group: Group, members: Iterable[Member]) -> None
 
 
 def due_gaps(group: Group, now_ms: int, interval_ms: int) -> list[Member]:
-    """The members whose gaps were counted for so long; none where the interval is 0."""
+    """The members with gaps counted for this long; none where the interval is 0."""
     if not interval_ms:
         return []
     return [m for m in group.members.values() if m.gaps is not None and now_ms - m.gaps.since_ms >= interval_ms]

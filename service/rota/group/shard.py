@@ -110,7 +110,7 @@ class Shard(ShardState):
         self.generation_floor = 0
         """No group grants this generation or an earlier one."""
         self.heard: dict[Member, Group] | None = None
-        """Whose session began or stopped since somebody last took this; None where nobody takes it."""
+        """Members with a session that began or stopped since this was last taken; None where it is not used."""
 
     # --- commands -----------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class Shard(ShardState):
     def take_in(self, commits: Sequence[SideCommit], now_ms: int) -> Result:
         """Learn what users' own transactions have committed.
 
-        To be called while none of this shard's writes is on its way: then what is not waiting to be written stands
+        To be called while none of this shard's writes is in flight: then everything that does not wait to be written is
         in the store as memory says, or was overwritten there by one of `commits`.
         """
         result = Result(now_ms, self.heard)
@@ -265,11 +265,11 @@ class Shard(ShardState):
         return self.on_timer(timer, now_ms)
 
     def hear_of_all(self) -> None:
-        """Count everybody as heard since `heard` was last taken."""
+        """Mark all members as seen since `heard` was last taken."""
         self.heard = {member: group for group in self.groups.values() for member in group.members.values()}
 
     def take_heard(self) -> dict[MemberName, int | None]:
-        """By whose name a session last began, and when; None while a parked call proves that the member lives."""
+        """The time of each member's last session start; None while a parked call proves that the member is alive."""
         heard, self.heard = self.heard or {}, {}
         return last_seen(heard)
 
@@ -277,7 +277,7 @@ class Shard(ShardState):
 
     @classmethod
     def load(cls, image: ShardImage, limits: Limits, now_ms: int) -> tuple[Shard, Result]:
-        """A shard as the store knows it. Nobody is parked, and every session starts afresh.
+        """A shard as the store has it. No call is parked, and every session starts again.
 
         Kafka does the same when a coordinator loads a partition; where the liveness store knows less time is
         left, the runtime shortens it. The result holds the timers to set.
@@ -443,7 +443,7 @@ class Shard(ShardState):
         result.records.append(Entry(namespace, "", 0, result.now_ms, record))
 
     def _audit(self, result: Result, request: Request, act: Act) -> None:
-        """Note whose act the result is, which has changed something. The generation of a deleted group is its last."""
+        """Record the author of a result that changed something. The generation of a deleted group is its last."""
         group, group_id = self._group(request), request.group_id if isinstance(request, GroupRequest) else ""
         former = self.tombstones.get((request.namespace, group_id), 0)
         generation_id = group.generation_id if group is not None else former
@@ -486,7 +486,7 @@ def _missing_group(request: DeleteGroup | DeleteOffsets | RebalanceGroup) -> Err
 
 
 def _parked_member(group: Group, request: Request, call: int) -> Member | None:
-    """Whose call this is: that of the member the request names, or of the static newcomer that it made one."""
+    """The caller: the member that the request names, or the static newcomer that it made one."""
     if not isinstance(request, JoinGroup | SyncGroup | Heartbeat):
         return None
     member_id = request.member_id or group.static_members.get(request.group_instance_id or "", "")
@@ -522,6 +522,6 @@ def _resume(result: Result, group: Group) -> None:
         result.set_timer(TimerKind.SYNC, group, "", group.sync_deadline_ms)
         ask_for_assignment(result, group)
     elif group.state is STABLE:
-        # Its topics may have changed while nobody owned it.
+        # Its topics may have changed while it had no owner.
         ask_for_assignment(result, group)
         watch_candidates(result, group)

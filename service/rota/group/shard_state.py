@@ -1,6 +1,6 @@
 """What a shard knows: its groups and topics, folded from rows or journal lines, and which rows have to follow.
 
-Nothing is decided here. Who only follows a journal, as `rota db verify` does, needs no more than this.
+Nothing is decided here. A reader that only follows a journal, as `rota db verify` does, needs no more than this.
 """
 
 from __future__ import annotations

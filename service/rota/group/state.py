@@ -1,4 +1,4 @@
-"""What a group is: its states, the table of moves between them, its members, and how its state is kept.
+"""A group: its states, the table of transitions between them, its members, and how its state is kept.
 
 Theory of operation
 ===================
@@ -8,20 +8,20 @@ A `Group` holds two kinds of state, and it matters which is which.
 *Facts* change only through records (`records.py`), which `apply.py` folds into the group and the store
 keeps in its journal. Folding a journal gives the facts again, bit by bit.
 
-*Soft state* is what a restart may forget: who is parked, when a session ends, which ids are pending.
-Handlers change it directly; a new owner starts without it and gives everybody a full session.
+*Soft state* may be lost in a restart: parked calls, session deadlines, pending ids.
+Handlers change it directly; a new owner starts without it and gives every member a full session.
 
 Of the facts, those of a join phase under way do not survive a restart either (protocol.md §5: "before the
-generation is durable, members join again, nothing happened"). So a group has a *settled* side, which is what
-the rows in the store say: `Group.settled`, and each member's `settled` image, None for a newcomer that has not
+generation is durable, members join again, nothing happened"). So a group has a *settled* side, which is the state that
+the rows in the store have: `Group.settled`, and each member's `settled` image, None for a newcomer that has not
 been in a completed generation yet. `forget_unsettled()` falls back to it, and
 
     load(rows of a group)  ==  fold(journal of a group), then forget_unsettled()
 
-is checked by the simulator after every step and by `rota db verify` on a live store. What was acknowledged is
+is checked by the simulator after every step and by `rota db verify` on a live store. Acknowledged changes are
 settled at once: a leave, an expiry, a replaced static member, an offset, a generation, an assignment.
 
-Who may move a group where is one table, `TRANSITIONS`; `Group.move_to` refuses anything else.
+The allowed transitions are one table, `TRANSITIONS`; `Group.move_to` rejects any other.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class GroupState(StrEnum):
                           the old generation may still commit.
     COMPLETING_REBALANCE  the sync phase. Syncs park until the leader's, heartbeats are ok, commits are
                           REBALANCE_IN_PROGRESS.
-    STABLE                everybody can have its assignment. Syncs and heartbeats are answered at once.
+    STABLE                every member can get its assignment. Syncs and heartbeats are answered at once.
     DEAD                  deleted; only its generation is remembered.
     """
 
@@ -66,7 +66,7 @@ DEAD = GroupState.DEAD
 TRANSITIONS: dict[tuple[GroupState, GroupState], str] = {
     (EMPTY, PREPARING_REBALANCE): "first join",
     (PREPARING_REBALANCE, COMPLETING_REBALANCE): "every member has joined, or the rebalance timeout ran out",
-    (PREPARING_REBALANCE, EMPTY): "nobody left",
+    (PREPARING_REBALANCE, EMPTY): "no member rejoined",
     (COMPLETING_REBALANCE, STABLE): "leader's sync",
     (COMPLETING_REBALANCE, PREPARING_REBALANCE): "join, changed metadata, leave, expiry, or the leader's error",
     (COMPLETING_REBALANCE, EMPTY): "last member gone",
@@ -94,7 +94,7 @@ class StepsDown(NamedTuple):
 
 
 class Member:
-    """One member: what it said of itself, and where it stands in the running phase."""
+    """One member: the data it joined with, and its progress in the running phase."""
 
     __slots__ = (
         "assignment",
@@ -198,9 +198,9 @@ class Group:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.generation_leader_id: str | None = None
-        """Who leads the generation, None once it has gone: nobody else is ever named as its leader."""
+        """The leader of the generation, None once it is removed: no other member becomes its leader."""
         self.leader_id: str | None = None
-        """Who will lead the next generation if it joins: mostly the same, the earliest member once that has gone."""
+        """The leader of the next generation if it joins: mostly the same, or the earliest member after its removal."""
         self.state_since_ms = 0
         self.rebalance_reason = ""
         self.rebalance_by = ""
@@ -233,7 +233,7 @@ class Group:
         self.join_remaining_ms = 0
         self.sync_deadline_ms: int | None = None
         self.passed_over: str | None = None
-        """A leader that was asked to step down: whoever else joins leads."""
+        """A leader that was asked to step down: any other member that joins leads."""
         self.departed: list[Departed] = []
         """Members of the last assignment that are gone since."""
         self.asked_ms = 0

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader hands out the assignment, everybody fetches a share (protocol.md §3)."""
+"""SyncGroup: the leader sends the assignment, every member fetches its share (protocol.md §3)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def sync_group(result: Result, group: Group, request: SyncGroup, call: int, limi
         )
         return
     member = group.members[request.member_id]
-    # Where the server assigns, the leader is like everybody else.
+    # Where the server assigns, the leader is an ordinary member.
     leads = group.is_leader(member.member_id) and server_side_of(group) is None
     match group.state:
         case GroupState.PREPARING_REBALANCE:
@@ -114,7 +114,7 @@ def _mark_synced(group: Group, member: Member) -> None:
 
 
 def _store_assignment(result: Result, group: Group, request: SyncGroup) -> None:
-    """The generation is Stable once the store has this; then everybody who waits is answered."""
+    """The generation is Stable once the store has this; then all waiting members are answered."""
     assert group.leader_id is not None
     record(result, group, _synced(group, request, group.generation_id, resync=False))
     result.reason = f"leader {group.leader_id} assigned generation {group.generation_id}"
@@ -122,7 +122,7 @@ def _store_assignment(result: Result, group: Group, request: SyncGroup) -> None:
 
 
 def answer_syncs(result: Result, group: Group) -> None:
-    """Everybody who waits for its share gets it."""
+    """All waiting members get their shares."""
     for member in group.members.values():
         if member.sync_call is not None:
             result.reply(member.sync_call, sync_reply(group, member))
@@ -131,7 +131,7 @@ def answer_syncs(result: Result, group: Group) -> None:
 
 
 def _fail_assignment(result: Result, group: Group, leader: Member, error: str, call: int, limits: Limits) -> None:
-    """The leader cannot assign: the generation fails for everybody who has synced, with the leader's words."""
+    """The leader cannot assign: the generation fails for all members that have synced, with the leader's message."""
     record(result, group, AssignmentFailed(group.generation_id, leader.member_id, error))
     reply = SyncReply(ErrorCode.ASSIGNMENT_FAILED, detail=error)
     result.reply(call, reply)
@@ -156,7 +156,7 @@ def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, ca
         result.reply(call, sync_reply(group, leader))
         return
     # It assigns to an id that a static member has given up since: the one that came back would lose its share.
-    # So they agree anew, and the leader learns who is who.
+    # So the group rebalances, and the leader learns the new ids.
     if stranger := next((m for m, a in given.items() if a and m not in group.members), None):
         reason = f"leader {leader.member_id} assigned to {stranger}, which is no member any more"
         result.reply(call, SyncReply(REBALANCE_IN_PROGRESS, detail=reason))
@@ -170,7 +170,7 @@ def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, ca
 
 
 def _synced(group: Group, request: SyncGroup, generation_id: int, *, resync: bool, told: str = "") -> AssignmentSynced:
-    """What the leader sent, less what it sent for strangers. Members it left out get nothing, without an error."""
+    """The leader's assignment without non-members. Members that it left out get nothing, without an error."""
     assignments = tuple((m, a) for m, a in dict(request.assignments).items() if m in group.members)
     return AssignmentSynced(
         generation_id=generation_id,
@@ -189,7 +189,7 @@ def finish_job(
 ) -> None:
     """Take in the assignments, or why there are none. They count only for the group that they were computed for.
 
-    A Stable group whose topics have changed is resynced: the generation goes up, and members fetch their new shares.
+    A Stable group with changed topics is resynced: the generation is raised, and members fetch their new shares.
     Where a member would lose a partition it rebalances instead, because another one that is given it would begin before
     that member had stopped. Where no assignment could be computed, members keep theirs.
     """

@@ -1,1 +1,1 @@
-"""Who was heard when, shared by the replicas of a store: in Redis or Valkey, and the twin in memory."""
+"""The members' last heartbeats, shared by the replicas of a store: in Redis or Valkey, and in memory."""

@@ -24,9 +24,9 @@ from rota.replica.ports import Heard, LivenessUnavailable, ShardNews
 TIMEOUT_S = 0.2
 CONNECTIONS = 16
 CHUNK = 1_000
-"""Members in one script: it holds up everybody else for about a millisecond."""
+"""Members in one script: it blocks all other commands for about a millisecond."""
 REMEMBER_MS = 24 * 3_600_000
-"""Far above any session. What nobody needs any more does not stay for ever, and nothing relies on when it goes."""
+"""Far above any session. Stale entries expire at last, and nothing relies on when."""
 CLOCK_BACK_MS = 2_000
 """A time further in the future than this is from a clock that has gone back since, and says nothing."""
 
@@ -38,7 +38,7 @@ Command = tuple[str, str, Sequence[str | int]]
 class RedisLiveness:
     """Keys are `rota:{INCARNATION-SHARD}:heard`: stores do not mix, and each key is in one slot of a cluster.
 
-    A command whose caller goes away or whose time is over ends with its connection, which is never used again:
+    A command that is cancelled or times out ends with its connection, which is never used again:
     otherwise the next caller would get the answer to this one's question (redis-py#2624).
     """
 
@@ -46,14 +46,14 @@ class RedisLiveness:
         self._incarnation = incarnation
         self._timeout_s = timeout_s
         self._told: dict[int, int] = {}
-        """When each shard was last told of from here, by Redis's clock."""
+        """Time of each shard's last update from here, by Redis's clock."""
         pool = BlockingConnectionPool(
             **connection_options(url),
             max_connections=CONNECTIONS,
             timeout=timeout_s,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
-            # A second try belongs to the caller, who knows what else there is to do.
+            # Retries belong to the caller, which knows the alternatives.
             retry=Retry(NoBackoff(), 0),
             client_name="rota",
         )

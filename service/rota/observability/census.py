@@ -1,4 +1,4 @@
-"""What is counted when somebody asks, not when it happens: the groups that a server holds, and whether it is ready."""
+"""Metrics that are computed for each scrape: the groups of a server, and whether it is ready."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Census:
     groups: Mapping[str, int]
     members: int
     oldest_rebalance_ms: int
-    """How long the group that has been rebalancing for longest has done so; 0 where none is."""
+    """Duration of the longest rebalance in progress; 0 without one."""
 
 
 NOBODY = Census(is_ready=False, shards=0, shards_due=0, groups={}, members=0, oldest_rebalance_ms=0)
@@ -34,9 +34,9 @@ class CensusCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         census = self.take()
-        yield _gauge("rota_ready", "1 where the server can take part, as /readyz says.", census.is_ready)
+        yield _gauge("rota_ready", "1 if the server is ready, as /readyz says.", census.is_ready)
         yield _gauge("rota_shards", "Shards of the store, over all replicas.", census.shards)
-        yield _gauge("rota_shards_due", "Shards that this replica should own.", census.shards_due)
+        yield _gauge("rota_shards_due", "Shards that are assigned to this replica.", census.shards_due)
         groups = GaugeMetricFamily("rota_groups", "Groups of this replica's shards.", labels=("state",))
         for state, count in census.groups.items():
             groups.add_metric((state,), count)
@@ -44,7 +44,7 @@ class CensusCollector(Collector):
         yield _gauge("rota_members", "Members of this replica's groups: sessions that it watches.", census.members)
         yield _gauge(
             "rota_oldest_rebalance_seconds",
-            "For how long the group that has been rebalancing for longest has done so.",
+            "Duration of the longest rebalance in progress.",
             census.oldest_rebalance_ms / 1000,
         )
 

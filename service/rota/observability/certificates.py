@@ -21,7 +21,7 @@ class Validity:
 
 
 class CertificateCollector(Collector):
-    """The validity of each chain, by what it is used for: `clients` or `peers`."""
+    """The validity of each chain, by its use: `clients` or `peers`."""
 
     _labelnames = _LABELS
 
@@ -31,12 +31,12 @@ class CertificateCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         begin = GaugeMetricFamily(
             "rota_certificate_not_before_timestamp_seconds",
-            "From when the certificate is good that is shown to clients or peers.",
+            "Start of the validity of the certificate chain that is presented to clients or peers.",
             labels=_LABELS,
         )
         end = GaugeMetricFamily(
             "rota_certificate_not_after_timestamp_seconds",
-            "Until when it is good, with those between it and the authority.",
+            "Expiry of the certificate chain that is presented to clients or peers.",
             labels=_LABELS,
         )
         for use, look in self.shown.items():

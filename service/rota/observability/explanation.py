@@ -1,7 +1,7 @@
-"""Why a group is as it is, in words: its state, who is waited for and until when, why it rebalanced, who leads.
+"""Explains a group in words: its state, the members that it waits for and until when, its last rebalance, its leader.
 
-Pure: of a description, the time, and as much of the group's journal as is at hand. The command line and the console
-say the same.
+Pure: from a description, the time, and the available part of the group's journal. The command line and the console
+show the same.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from rota.protocol.messages import DescribedMember, DescribeReply
 
 LATELY_MS = 600_000
 STORM = 12
-"""So many rebalances lately are not a rollout any more."""
+"""This many recent rebalances are more than a rollout causes."""
 TROUBLE = 3
-"""So many of these are worth a look, however few the others are."""
+"""This many of these need attention, even if other rebalances are few."""
 _TROUBLES = frozenset({Cause.MEMBER_EXPIRED, Cause.SYNC_TIMEOUT, Cause.ASSIGNMENT_FAILED, Cause.ASSIGNMENT_OUTDATED})
 _NAMED = 3
 _LEADER = "leader"
@@ -30,19 +30,19 @@ _PERMITS = "permits"
 
 
 class Mood(StrEnum):
-    """How a group is, at a glance."""
+    """The health of a group."""
 
     CALM = "calm"
     BUSY = "busy"
-    """A rebalance is under way, and goes its way."""
+    """A rebalance makes progress."""
     WAITING = "waiting"
-    """It waits for members that have not been heard of, or keeps rebalancing."""
+    """It waits for members that send no heartbeats, or keeps rebalancing."""
     EMPTY = "empty"
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One thing worth knowing, under a word that says what it is about."""
+    """One fact, under a word for its subject."""
 
     about: str
     text: str
@@ -50,7 +50,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The headline is one sentence; the points follow in the order in which one asks."""
+    """The headline is one sentence; the points follow in the order of the usual questions."""
 
     mood: Mood
     headline: str
@@ -63,13 +63,13 @@ def explain(
     history: Iterable[Event] = (),
     clock: Callable[[int], str] = clock_time,
 ) -> Explanation:
-    """Say in words how the group stands at `now_ms`. `clock` writes a moment down."""
+    """Explain the group's state at `now_ms`. `clock` formats a time."""
     story = generations(history)
     return _Explainer(group, now_ms, story, clock).explain()
 
 
 def duration(ms: int) -> str:
-    """How long, in the two units that matter: `250 ms`, `4.2 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`."""
+    """A duration in its two largest units: `250 ms`, `4.2 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`."""
     if ms < 1_000:
         return f"{max(ms, 0)} ms"
     seconds = ms / 1_000
@@ -92,11 +92,11 @@ def listed(names: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b, c and 4 others`."""
     if len(names) > _NAMED + 1:
         return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} others"
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else "nobody"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else "no member"
 
 
 def heard_ms_ago(member: DescribedMember, now_ms: int) -> int | None:
-    """How long a member has been silent; None while a call of it waits, which proves that it is there."""
+    """Time since a member's last heartbeat; None while a call of it waits, which proves that it is alive."""
     if member.session_deadline_ms is None:
         return None
     return max(0, now_ms - (member.session_deadline_ms - member.session_timeout_ms))
@@ -130,7 +130,7 @@ class _Explainer:
     def _stable(self) -> tuple[Mood, str, list[Point]]:
         headline = (
             f"Stable for {self._in_state()}: {count(len(self.group.members), 'member')} "
-            f"in generation {self.group.generation_id}, nobody is waited for."
+            f"in generation {self.group.generation_id}, none is waited for."
         )
         late = [member for member in self.group.members if self._is_late(member)]
         points = [Point("silent", self._silence(member)) for member in late[:_NAMED]]
@@ -148,10 +148,10 @@ class _Explainer:
             who.append(f"{count(self.group.pending_members, 'newcomer')} to come back with the id given to it")
         joined = f"{here} of {count(len(self.group.members), 'member')} joined"
         headline = f"{since}: {joined}, waiting for {', and for '.join(who)}."
-        points = self._until("then it goes on without those who are missing", awaited)
+        points = self._until("then it continues without the missing members", awaited)
         points += [Point("waits for", self._waited_for(member, "join again")) for member in awaited[:_NAMED]]
         commit = f"Members of generation {self.group.generation_id} may still commit."
-        points.append(Point("blocked", f"Nobody gets a new share before that. {commit}"))
+        points.append(Point("blocked", f"No member gets a new share before that. {commit}"))
         return self._mood_of(awaited), headline, points
 
     def _assigning(self) -> tuple[Mood, str, list[Point]]:
@@ -161,17 +161,17 @@ class _Explainer:
         if leader is not None:
             headline = f"{since}: {leader.member_id} leads, and has not assigned yet."
         elif awaited:
-            headline = f"{since}: {listed([one.member_id for one in awaited])} did not ask for a share yet."
+            headline = f"{since}: {listed([one.member_id for one in awaited])} did not request a share yet."
         else:
-            headline = f"{since}: everybody asked for a share, the server is assigning."
-        points = self._until("then those who have not synced are removed", awaited)
+            headline = f"{since}: all members requested a share, the server is assigning."
+        points = self._until("then members that have not synced are removed", awaited)
         points += [Point("waits for", self._waited_for(member, "sync")) for member in awaited[:_NAMED]]
         parked = len(self.group.members) - len(awaited)
-        points.append(Point("blocked", f"{count(parked, 'member')} wait for a share. Commits are refused until then."))
+        points.append(Point("blocked", f"{count(parked, 'member')} wait for a share. Commits are rejected until then."))
         return self._mood_of([leader] if leader else awaited), headline, points
 
     def _empty(self) -> tuple[Mood, str, list[Point]]:
-        headline = f"Empty for {self._in_state()}: it has no members. Whoever joins starts a new generation."
+        headline = f"Empty for {self._in_state()}: it has no members. The next member to join starts a new generation."
         return Mood.EMPTY, headline, []
 
     # --- points ------------------------------------------------------------------------------------
@@ -190,16 +190,16 @@ class _Explainer:
     def _waited_for(self, member: DescribedMember, to_do: str) -> str:
         silent_ms = heard_ms_ago(member, self.now_ms)
         if silent_ms is None:
-            return f"{_named(member)} has a call waiting here, and must {to_do} once it is answered."
+            return f"{_named(member)} has a call waiting here, and must {to_do} after its answer."
         if silent_ms * 2 > member.session_timeout_ms:
             return self._silence(member)
-        return f"{_named(member)} lives (heard {duration(silent_ms)} ago) but did not {to_do} yet."
+        return f"{_named(member)} is alive (last heartbeat {duration(silent_ms)} ago) but did not {to_do} yet."
 
     def _silence(self, member: DescribedMember) -> str:
         silent_ms = heard_ms_ago(member, self.now_ms) or 0
         deadline_ms = member.session_deadline_ms or self.now_ms
-        removed = f"it is removed at {self.clock(deadline_ms)}, {duration(deadline_ms - self.now_ms)} from now"
-        return f"{_named(member)} was not heard for {duration(silent_ms)}; {removed}, unless it is heard before."
+        removed = f"it expires at {self.clock(deadline_ms)}, {duration(deadline_ms - self.now_ms)} from now"
+        return f"{_named(member)} sent no heartbeat for {duration(silent_ms)}; {removed}, unless it sends one before."
 
     def _leader(self) -> list[Point]:
         group = self.group
@@ -207,7 +207,7 @@ class _Explainer:
             return []
         leader = next((member for member in group.members if member.member_id == group.leader_id), None)
         if leader is None:
-            return [Point("leader", "Nobody leads until the next generation names somebody.")]
+            return [Point("leader", "There is no leader until the next generation names one.")]
         token = f"its fencing token is {leader.fencing_token}, of generation {group.generation_id}"
         ends = ", which ends with this rebalance" if group.state == "PreparingRebalance" else ""
         return [Point("leader", f"{_named(leader)} leads; {token}{ends}.")]
@@ -233,7 +233,7 @@ class _Explainer:
         return [*points, Point("priorities", f"{told}{' (the highest)' if len(ranks) > _NAMED else ''}.")]
 
     def _permits(self) -> list[Point]:
-        """Which members have permits, and which one gets the next."""
+        """The members that hold permits, and the one that gets the next."""
         if self.group.protocol_type != _PERMITS or not self.group.members:
             return []
         read = [(_named(member), member.assignment_decoded or {}) for member in self.group.members]
@@ -281,7 +281,7 @@ class _Explainer:
         told = ", ".join(f"{times} × {cause}" for cause, times in causes.most_common())
         return [Point("lately", f"{count(number, 'rebalance')} within {duration(LATELY_MS)}: {told}.")]
 
-    # --- what these are made of ----------------------------------------------------------------------
+    # --- parts ---------------------------------------------------------------------------------------
 
     def _recent(self) -> list[Generation]:
         since_ms = self.now_ms - LATELY_MS
@@ -306,5 +306,5 @@ class _Explainer:
 
 
 def _named(member: DescribedMember) -> str:
-    """The id, with where it runs."""
+    """The id, with its host."""
     return f"{member.member_id} at {member.host}" if member.host else member.member_id

@@ -1,4 +1,4 @@
-"""The journal of a group as a story of generations: why each began, how long it took, who came, went and got what."""
+"""The journal of a group by generations: cause and duration of each, members that joined and left, assignments."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Generation:
     protocol_name: str = ""
     member_ids: tuple[str, ...] = ()
     joined: tuple[str, ...] = ()
-    """Who was not in the generation before."""
+    """Members that were not in the previous generation."""
     departed: tuple[Departure, ...] = ()
     assignments: Mapping[str, bytes] = field(default_factory=dict)
     revision: int = 0
@@ -72,7 +72,7 @@ class _Reader:
     def __init__(self) -> None:
         self._told: list[Generation] = []
         self._members: tuple[str, ...] | None = None
-        """Who was in the last generation; None where the lines begin later."""
+        """The members of the last generation; None where the events begin later."""
         self._running: Generation | None = None
         self._departed: list[Departure] = []
         self._last_gone = ""

@@ -16,7 +16,7 @@ LogFormat = Literal["text", "json"]
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
 _CHATTY = ("alembic", "asyncio", "uvicorn.error")
-"""Libraries whose informative lines say nothing that ours do not."""
+"""Libraries that log at level INFO only what Rota logs itself."""
 
 
 class JsonFormatter(logging.Formatter):

@@ -89,36 +89,36 @@ class Metrics:
         self._streams = Gauge("rota_event_streams", "Event streams that are open now.", registry=self.registry)
         self._lag = Histogram(
             "rota_event_loop_lag_seconds",
-            "How late the event loop runs what is due.",
+            "Delay between the due time of a callback and its execution on the event loop.",
             buckets=_LAG_SECONDS,
             registry=self.registry,
         )
         self._commit_seconds = Histogram(
             "rota_commit_duration_seconds",
-            "A transaction of the journal.",
+            "Duration of the journal's transactions.",
             buckets=_COMMIT_SECONDS,
             registry=self.registry,
         )
         self._commit_batch = Histogram(
             "rota_commit_batch_events",
-            "Journal lines that shared a transaction.",
+            "Journal events per transaction.",
             buckets=_BATCH_SIZES,
             registry=self.registry,
         )
         self._timer_lateness = Histogram(
             "rota_timer_lateness_seconds",
-            "How late timers rang after the event loop was held up.",
+            "Delay of timers after the event loop was blocked.",
             buckets=_LAG_SECONDS,
             registry=self.registry,
         )
-        self._liveness_told = Counter(
-            "rota_liveness_told_total", "Members that Redis was told of.", registry=self.registry
+        self._liveness_updates = Counter(
+            "rota_liveness_updates_total", "Heartbeat times of members written to Redis.", registry=self.registry
         )
         self._liveness_failures = Counter(
-            "rota_liveness_failures_total", "Calls that Redis did not answer.", ["operation"], registry=self.registry
+            "rota_liveness_failures_total", "Failed calls to Redis.", ["operation"], registry=self.registry
         )
         self._events = Counter(
-            "rota_journal_events_total", "Journal lines that became durable.", ["kind"], registry=self.registry
+            "rota_journal_events_total", "Journal events that became durable.", ["kind"], registry=self.registry
         )
         self._shards_owned = Gauge("rota_shards_owned", "Shards this replica owns.", registry=self.registry)
         self._draining = Gauge("rota_draining", "1 while the server is draining.", registry=self.registry)
@@ -133,47 +133,47 @@ class Metrics:
         )
         self._rebalance_seconds = Histogram(
             "rota_rebalance_duration_seconds",
-            "How long rebalances took: to join, and then to have the leader's assignment.",
+            "Duration of rebalances by phase: join, then sync with the leader's assignment.",
             ["phase"],
             buckets=_REBALANCE_SECONDS,
             registry=self.registry,
         )
         self._expiry_lateness = Histogram(
             "rota_expiry_lateness_seconds",
-            "How long after its deadline a member was expired.",
+            "Delay between a member's deadline and its expiry.",
             buckets=_LAG_SECONDS,
             registry=self.registry,
         )
         self._forwarded = Counter(
-            "rota_forwarded_calls_total", "Calls that a peer was asked to answer.", ["code"], registry=self.registry
+            "rota_forwarded_calls_total", "Calls that were forwarded to a peer.", ["code"], registry=self.registry
         )
         self._shards_dropped = Counter(
             "rota_shards_dropped_total", "Shards this replica stopped owning.", ["cause"], registry=self.registry
         )
         self._shard_load_seconds = Histogram(
             "rota_shard_load_duration_seconds",
-            "Loading a shard from the store.",
+            "Duration of loading a shard from the store.",
             buckets=_COMMIT_SECONDS,
             registry=self.registry,
         )
         self._store_failures = Counter(
-            "rota_store_failures_total", "Calls that the store did not answer.", ["operation"], registry=self.registry
+            "rota_store_failures_total", "Failed calls to the store.", ["operation"], registry=self.registry
         )
         self._store_went_back = Counter(
             "rota_store_went_back_total",
-            "Shards of which the store had lost lines: it went back to an earlier state.",
+            "Shards that lost events because the store went back to an earlier state.",
             registry=self.registry,
         )
         self._gate_sessions = Counter(
             "rota_gate_sessions_terminated_total",
-            "Sessions on Postgres that kept the gate of a shard from its owner, and were terminated.",
+            "Postgres sessions that were terminated because they blocked the gate of a shard.",
             ["role"],
             registry=self.registry,
         )
-        # Without a Redis there is nothing to say about it: the label keeps the sample away until there is.
+        # Without Redis there is no sample: the label keeps it away until there is one.
         self._liveness_up = Gauge(
             "rota_liveness_up",
-            "1 where Redis answered last time, 0 where it did not.",
+            "1 if Redis answered the last call, 0 if it did not.",
             ["store"],
             registry=self.registry,
         )
@@ -184,13 +184,13 @@ class Metrics:
         self.registry.register(self._certificates)
 
     def serves(self, version: str, take_census: Callable[[], Census]) -> None:
-        """These are the metrics of a server process, which is looked at for each scrape."""
+        """These are the metrics of a server process, which is read for each scrape."""
         self._build.labels(version).set(1)
         self._census.take = take_census
         ProcessCollector(registry=self.registry)
 
     def certificate_shown(self, use: str, look: Callable[[], Validity]) -> None:
-        """The server shows a certificate to `clients` or `peers`, which is looked at for each scrape."""
+        """The server presents a certificate to `clients` or `peers`; it is read for each scrape."""
         self._certificates.shown[use] = look
 
     def request_answered(self, operation: str, code: str) -> None:
@@ -244,8 +244,8 @@ class Metrics:
     def timer_late(self, lateness_seconds: float) -> None:
         self._timer_lateness.observe(lateness_seconds)
 
-    def liveness_told(self, members: int) -> None:
-        self._liveness_told.inc(members)
+    def liveness_updates(self, members: int) -> None:
+        self._liveness_updates.inc(members)
         self.liveness_answered()
 
     def liveness_failed(self, operation: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    r"""The text on one line, and harmless: what is not printable stands there as an escape, such as `\n` or `\x1b`.
+    r"""The text on one line, and harmless: unprintable characters become escapes, such as `\n` or `\x1b`.
 
     A reason is free text. It must not begin a line of its own, nor tell a terminal what to do.
     """

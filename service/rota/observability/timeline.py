@@ -1,4 +1,4 @@
-"""The journal as people read it: one line an event, with its reason."""
+"""The journal for people: one line per event, with its reason."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Event = Mapping[str, Any]
 
 
 def timeline_line(event: Event) -> str:
-    """`12:00:00.123  generation 3  what happened and why`."""
+    """`12:00:00.123  generation 3  event and reason`."""
     return f"{clock_time(event['at_ms'])}  generation {event['generation_id']:<3}  {what_happened(event)}"
 
 
 def what_happened(event: Event) -> str:
-    """An event in words. Kinds that this release does not know are named as they are."""
+    """An event in words. Kinds that this release does not know are printed unchanged."""
     payload = event["payload"]
     told = _told(event["kind"], payload)
     because = why(event["reason"], payload.get("by", ""))
@@ -70,8 +70,8 @@ def _told_of_data(kind: str, payload: Mapping[str, Any]) -> str:
         case "offsets_deleted":
             return "offsets deleted of " + ", ".join(f"{topic}/{number}" for topic, number in payload["partitions"])
         case "request_fenced":
-            whose = f"{payload['operation']} of {payload['member_id']} with generation"
-            return f"{whose} {payload['request_generation_id']} refused, {payload['error']}"
+            request = f"{payload['operation']} of {payload['member_id']} with generation"
+            return f"{request} {payload['request_generation_id']} refused, {payload['error']}"
         case "generation_raised":
             return f"the generation is raised from {payload['former_generation_id']} to {payload['generation_id']}"
         case "group_emptied":

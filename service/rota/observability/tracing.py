@@ -22,13 +22,13 @@ class Kind(Enum):
 
 
 class Span(Protocol):
-    """What is under way."""
+    """The operation in progress."""
 
     def note(self, name: str, value: Value) -> None:
         """Say something about it that is neither a secret nor a member's metadata."""
 
     def failed(self, code: str) -> None:
-        """It did not do what it was asked for, because of us."""
+        """It failed because of the server."""
 
 
 class Spans(Protocol):
@@ -47,7 +47,7 @@ class Spans(Protocol):
 
 
 spans: Spans | None = None
-"""None until `install`: nobody traces."""
+"""None until `install`: there is no tracing."""
 
 
 def install(made: Spans | None) -> None:
@@ -64,9 +64,9 @@ def adopt(spans: Spans, carrier: Iterable[tuple[Any, Any]]) -> None:
 
 
 def traceparent() -> str | None:
-    """The active span for whoever is called next, also in programs that trace by themselves.
+    """The active span for the next call, also in programs with tracing of their own.
 
-    None where nobody traces, or where the active span has ended: tasks in the background still have the one in which
+    None without tracing, or where the active span has ended: tasks in the background still have the one in which
     they were started, and are no part of it.
     """
     api = sys.modules.get("opentelemetry.trace")

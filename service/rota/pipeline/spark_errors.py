@@ -20,7 +20,7 @@ def failure_of(error: Exception) -> failures.PipelineFailed | None:
     return None
 
 
-def told_by_spark(error: Exception) -> str | None:
+def message_of_spark(error: Exception) -> str | None:
     """The message of that failure."""
     failure = failure_of(error)
     return None if failure is None else str(failure)

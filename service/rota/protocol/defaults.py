@@ -198,7 +198,7 @@ DEFAULTS: Final = (
     Default(
         "RETRY_TIMEOUT_MS",
         RETRY_TIMEOUT_MS,
-        "`patience_ms` of `connect()`: calls that are not a member's (topics, offsets, descriptions)",
+        "`retry_timeout_ms` of `connect()`: calls that are not a member's (topics, offsets, descriptions)",
         "Covers the restart of a replica and the takeover of its shards. A member retries for as long as it lives.",
     ),
     Default(

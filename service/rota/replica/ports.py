@@ -106,11 +106,11 @@ class ShardOwner:
     epoch: int
     lease_left_ms: int
     last_seq: int = 0
-    told_by: str = ""
+    reported_by: str = ""
     """The replica that says so, where one was asked."""
     grpc_address: str = ""
-    own_http_port: int = 0
-    own_grpc_port: int = 0
+    worker_http_port: int = 0
+    worker_grpc_port: int = 0
     """The owner's alone, at the host that was asked: its other ports it shares with who says so. 0 is none."""
     lease_until_ms: int = 0
     """When the lease ends, as the store's clock shows it; `RELEASED`, also where the store was not asked."""
@@ -133,8 +133,8 @@ class Replica:
     address: str
     peer_address: str = ""
     grpc_address: str = ""
-    own_http_port: int = 0
-    own_grpc_port: int = 0
+    worker_http_port: int = 0
+    worker_grpc_port: int = 0
 
 
 class ShardStore(Protocol):

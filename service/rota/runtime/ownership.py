@@ -150,7 +150,7 @@ class Ownership:
             return self._with_ways(self._owned(host), self.leases.replica)
         peer, known = self.directory.peer_of(shard_id), self.directory.owners.get(shard_id)
         if peer is None or known is None:
-            return ShardOwner(shard_id, "", "", 0, 0, told_by=self.leases.replica.replica_id)
+            return ShardOwner(shard_id, "", "", 0, 0, reported_by=self.leases.replica.replica_id)
         return self._with_ways(known, peer)
 
     def owned(self) -> list[ShardOwner]:
@@ -164,10 +164,10 @@ class Ownership:
     def _with_ways(self, owner: ShardOwner, replica: Replica) -> ShardOwner:
         """With the addresses and ports that only the registry has."""
         here = self.leases.replica
-        owner = replace(owner, told_by=here.replica_id, grpc_address=replica.grpc_address)
+        owner = replace(owner, reported_by=here.replica_id, grpc_address=replica.grpc_address)
         if replica.address != here.address:
             return owner
-        return replace(owner, own_http_port=replica.own_http_port, own_grpc_port=replica.own_grpc_port)
+        return replace(owner, worker_http_port=replica.worker_http_port, worker_grpc_port=replica.worker_grpc_port)
 
     # --- steps -------------------------------------------------------------------------------------
 

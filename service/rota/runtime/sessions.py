@@ -104,7 +104,7 @@ class SharedSessions:
                 return None
             case step.Publish(updates):
                 lost = await self._liveness.tell(updates)
-                self._telemetry.on_liveness_told(sum(len(some.heard_ms_ago) for some in updates))
+                self._telemetry.on_liveness_updates(sum(len(some.heard_ms_ago) for some in updates))
                 return lost
             case step.ReadShard(shard_id):
                 return await self._liveness.read(shard_id)

@@ -23,7 +23,7 @@ class Telemetry:
     def on_shard_dropped(self, shard_id: int, epoch: int, reason: str) -> None:
         """This replica stopped answering for the shard."""
 
-    def on_liveness_told(self, members: int) -> None:
+    def on_liveness_updates(self, members: int) -> None:
         """The liveness store was told of so many members."""
 
     def on_liveness_failed(self, operation: str) -> None:

@@ -69,7 +69,7 @@ async def open_services(
 
     The embedded store is brought up to this release first. A shared one is not, because replicas of another
     release may be running on it: `StoreRefused` names the command. `url` is where others reach this replica,
-    `peer_secret` what it shares with those beside it where the settings name no secrets.
+    `peer_secret` the secret that it shares with the workers beside it where the settings name none.
     """
     load_plugins()
     metrics = Metrics()
@@ -149,8 +149,8 @@ def _tell_ways(
     """Ways for clients to this replica and past it, beside the URL of HTTP."""
     coordinator.reached_at(
         grpc_address=reached_over_grpc_at(grpc, settings, tls) if grpc is not None else "",
-        own_http_port=own.http.port if own.http is not None else 0,
-        own_grpc_port=own.grpc.port if own.grpc is not None else 0,
+        worker_http_port=own.http.port if own.http is not None else 0,
+        worker_grpc_port=own.grpc.port if own.grpc is not None else 0,
     )
 
 
@@ -176,9 +176,9 @@ def _peer_tls(settings: Settings) -> ServerTls | None:
 
 
 def _peer_secrets(settings: Settings, shared: str) -> Secrets | None:
-    """Those of the file. None where whoever reaches the peers' port may ask.
+    """The secrets of the file. None where every caller that reaches the peers' port may call it.
 
-    Where there are rules that is nobody, for a peer is above them: a replica without a file answers those alone that it
+    With rules no caller may do so, because rules do not bind peers: a replica without a file answers only those that it
     shares a secret with, or no others at all.
     """
     path = settings.peer_secret_file
@@ -228,7 +228,7 @@ async def _peers(secrets: Secrets, tls: ServerTls | None, *, embedded: bool) -> 
 
 @asynccontextmanager
 async def _liveness(settings: Settings, store: SqlStore, metrics: Metrics) -> AsyncIterator[Liveness | None]:
-    """Where replicas tell each other whom they heard. It need not be there, neither now nor later."""
+    """The shared store of the members' last heartbeats. It may be missing at the start or fail later."""
     if settings.redis is None:
         yield None
         return

@@ -114,9 +114,9 @@ class GuardedHttpProtocol(BoundedHttpProtocol):
 
 
 class _HeadWithBody:
-    """A transport for one answer: what is written first, its head, goes out with what is written next.
+    """A transport for one answer: its head, the first write, is sent with the second write.
 
-    uvloop writes at once, so that each write is a system call, and wakes who reads.
+    uvloop writes at once, so that each write is a system call, and wakes the reader.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:

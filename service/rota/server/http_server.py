@@ -56,7 +56,7 @@ def url_of(bound: socket.socket, scheme: str = "http") -> str:
 
 
 class HttpServer(uvicorn.Server):
-    """Runs until `stop()`, then answers what it has begun. Signals are the lifecycle's."""
+    """Runs until `stop()`, then answers open requests. The lifecycle handles signals."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class HttpServer(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
-            # Who trusts which proxy is a matter of security settings, not of a default: `TrustedProxies`.
+            # Trust in proxies is a security setting, not a default: `TrustedProxies`.
             proxy_headers=False,
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class ServerFailed(Exception):
-    """The server could not start, or had to end; the message is for whoever started it."""
+    """The server could not start, or had to end; the message is for its operator."""
 
 
 def run(settings: Settings, serving: Callable[[Settings], Coroutine[Any, Any, None]] | None = None) -> int:
@@ -115,7 +115,7 @@ async def _serve_until(
     async with asyncio.TaskGroup() as tasks:
         stopped = tasks.create_task(stop.wait())
         serving = [tasks.create_task(server.run_until_stopped()) for server in servers]
-        # A server whose timers or commits have ended would look alive and do nothing.
+        # A server without timers or commits would look alive and do nothing.
         running = tasks.create_task(services.coordinator.watch_over())
         upkeep = [
             tasks.create_task(watch_loop_lag(services.metrics)),
@@ -139,7 +139,7 @@ async def _serve_until(
 
 
 async def _drain(services: Services, settings: Settings) -> None:
-    """Say no to new traffic, then answer everybody who waits, and only then let the listener go.
+    """Reject new traffic, then answer all waiting callers, and only then close the listener.
 
     uvicorn waits for open requests before it tells the application anything, so parked calls that are not
     answered first would hold the process up for their whole wait.
@@ -160,9 +160,9 @@ async def _tell_ready(services: Services) -> None:
 
 
 def _spare_the_collector() -> None:
-    """Leave what is imported by now out of garbage collections, and make them rare.
+    """Exclude imported modules from garbage collections, and make them rare.
 
-    The libraries are some hundred thousand objects that stay; looking at them again and again took a
+    The libraries are some hundred thousand objects that stay; scanning them repeatedly took a
     sixth of the server's time under heartbeats, and stopped the event loop for milliseconds.
     """
     gc.collect()

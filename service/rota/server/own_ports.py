@@ -31,5 +31,5 @@ def _own_port(settings: Settings, shared: Address | None, offset: int) -> Addres
         return None
     if settings.worker_ports is not None:
         return Address(shared.host, settings.worker_ports + offset)
-    # Beyond loopback nobody wants ports to be open that nobody has named.
+    # Beyond loopback the operator must choose each open port.
     return Address(shared.host, 0) if shared.is_loopback else None

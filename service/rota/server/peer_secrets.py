@@ -9,12 +9,12 @@ MIN_CHARACTERS = 16
 
 
 def new_peer_secret() -> str:
-    """One that nobody knows yet, for replicas that are started together."""
+    """A new random one, for replicas that are started together."""
     return secrets.token_urlsafe(32)
 
 
 def read_peer_secrets(path: Path) -> list[str]:
-    """One secret a line; raises ValueError, whose text quotes nothing of them.
+    """One secret per line; raises ValueError, which quotes nothing of them.
 
     The first is shown to others, any of them is accepted. So a new one is brought in by two rolling restarts: as the
     second line everywhere, then as the first.

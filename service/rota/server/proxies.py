@@ -14,7 +14,7 @@ _SCHEMES = frozenset({b"http", b"https"})
 class TrustedProxies:
     """Gives requests the scheme by which their proxy was reached, and the address of the client that reached it.
 
-    So cookies and links are made for that scheme, and members are known by where they are. Anybody can send the
+    So cookies and links are made for that scheme, and members are known by their address. Any client can send the
     headers. They count for nothing from elsewhere; nor does a scheme that was sent twice.
     """
 

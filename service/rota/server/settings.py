@@ -170,7 +170,7 @@ class Settings(BaseSettings):
     )
     trusted_proxies: _Networks = Field(
         default=(),
-        description="Addresses and networks, `A,B`, of proxies whose `X-Forwarded-Proto` and `-For` are believed.",
+        description="Addresses and networks, `A,B`, of trusted proxies: their `X-Forwarded-Proto` and `-For` count.",
     )
     allow_host: _Names = Field(
         default=(),
@@ -179,7 +179,7 @@ class Settings(BaseSettings):
     )
     allow_origin: _Origins = Field(
         default=(),
-        description="Origins, `https://A,https://B`, beside its own whose pages may send requests: where browsers know "
+        description="Other origins, `https://A,https://B`, with pages that may send requests: where browsers know "
         "this server by a proxy's URL, and the proxy changes Host.",
     )
     peer_tls_cert_file: _File | None = Field(
@@ -255,7 +255,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _guard_peers(self) -> Self:
-        """Who reaches that port can speak for every client, so it takes more than reaching it."""
+        """A caller at that port can act for every client, so it must authenticate."""
         _all_or_none(self, "peer_tls_cert_file", "peer_tls_key_file", "peer_tls_ca_file")
         if not self.peer.is_loopback and self.peer_secret_file is None and self.peer_tls_ca_file is None:
             raise ValueError("peer beyond loopback needs peer_secret_file or peer_tls_…")
@@ -263,19 +263,19 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _guard_clients(self) -> Self:
-        """A service that lets everybody in must be meant to."""
+        """A service without access control must be intended."""
         _all_or_none(self, "tls_cert_file", "tls_key_file")
         if self.tls_client_ca_file is not None and self.tls_cert_file is None:
             raise ValueError("tls_client_ca_file needs tls_cert_file and tls_key_file")
         if self.tls_client_optional and (self.tls_client_ca_file is None or self.access_file is None):
             raise ValueError("tls_client_optional needs tls_client_ca_file and access_file")
-        if self.lets_everybody_in and not self.allow_anonymous:
+        if self.is_open_to_all and not self.allow_anonymous:
             raise ValueError("beyond loopback needs access_file or tls_client_ca_file, or allow_anonymous")
         return self
 
     @property
-    def lets_everybody_in(self) -> bool:
-        """Whoever reaches it from another machine may do everything."""
+    def is_open_to_all(self) -> bool:
+        """Every caller from another machine may do everything."""
         reached = [address for address in (self.http, self.grpc) if address is not None and not address.is_loopback]
         return bool(reached) and not self.is_guarded
 
@@ -288,7 +288,7 @@ class Settings(BaseSettings):
 
     @property
     def is_guarded(self) -> bool:
-        """Not everybody who reaches it may do everything."""
+        """There is access control."""
         return self.access_file is not None or self.tls_client_ca_file is not None
 
 

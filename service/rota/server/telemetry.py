@@ -37,7 +37,7 @@ class ServerTelemetry(Telemetry):
         self._transitions = TransitionLog()
         self._owned: set[int] = set()
         self._awaited_since_ms: dict[int, dict[tuple[str, str], int]] = {}
-        """By shard and group, when a generation was complete whose assignment is still awaited."""
+        """By shard and group, when a generation without an assignment yet was complete."""
 
     def on_events(self, shard_id: int, events: Sequence[JournalEvent]) -> None:
         self._transitions.tell(shard_id, events)
@@ -48,7 +48,7 @@ class ServerTelemetry(Telemetry):
             match event.kind:
                 case "rebalance_started":
                     self._metrics.rebalance_started(event.payload["cause"])
-                    # It had completed a generation that nobody assigned.
+                    # It had completed a generation that got no assignment.
                     awaited.pop(group, None)
                 case "generation_completed":
                     self._metrics.rebalance_phase_ended("join", event.at_ms - event.payload["started_at_ms"])
@@ -79,8 +79,8 @@ class ServerTelemetry(Telemetry):
         self._metrics.shards_owned(len(self._owned))
         self._metrics.shard_dropped(reason)
 
-    def on_liveness_told(self, members: int) -> None:
-        self._metrics.liveness_told(members)
+    def on_liveness_updates(self, members: int) -> None:
+        self._metrics.liveness_updates(members)
 
     def on_liveness_failed(self, operation: str) -> None:
         self._metrics.liveness_failed(operation)

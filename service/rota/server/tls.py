@@ -23,7 +23,7 @@ class UnusableCertificate(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where a certificate chain and its key are, and who signs the certificates of those who connect."""
+    """The files of a certificate chain and its key, and of the authorities for clients' certificates."""
 
     cert: Path
     key: Path
@@ -59,7 +59,7 @@ class ServerTls:
         return self._loaded.content.validity
 
     def context(self) -> ssl.SSLContext:
-        """For asyncio. Each connection is made with what the files hold by then, also whom it trusts.
+        """For asyncio. Each connection uses the current content of the files, trusted authorities included.
 
         To change the context of a connection that has begun, as `sni_callback` may, would come too late for a client
         that goes on with an earlier session: that was looked up by then, and its certificate is not judged anew.
@@ -85,7 +85,7 @@ class ServerTls:
         return grpc.dynamic_ssl_server_credentials(_grpc_configuration(seen[0]), newest, insists)
 
     def channel_credentials(self) -> tuple[object, grpc.ChannelCredentials]:
-        """For calling a peer: shows our certificate and trusts whom the CA signed. The first part changes with it."""
+        """For calling a peer: presents our certificate and trusts the CA's. The first part changes with it."""
         import grpc
 
         loaded = self._loaded.content

@@ -38,7 +38,7 @@ class TlsListener:
         self._listen()
 
     def close(self) -> None:
-        """Accept no more connections. Those whose handshakes are under way are closed."""
+        """Accept no more connections. Connections with handshakes in progress are closed."""
         self._is_closed = True
         self._loop.remove_reader(self._bound)
         for task in self._opening:

@@ -1,8 +1,8 @@
 """`rota serve --workers N`: replicas on one machine behind one address, watched over and ended together.
 
 Each worker has sockets of its own that share the ports (SO_REUSEPORT), so that the kernel spreads connections evenly
-and those to a worker that died go to the others. The supervisor makes sure first that a port is nobody else's, and then
-keeps it: a second service that is started on it is refused, and a restarted worker finds it free.
+and those to a worker that died go to the others. The supervisor first makes sure that no other service has the port,
+and then keeps it: a second service that is started on it is refused, and a restarted worker finds it free.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rota.storage.urls import SqliteLocation, parse_store_url
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
 STEADY_S = 10.0
-"""Who lived for so long is started again without a pause worth the name."""
+"""Workers that ran at least this long restart without backoff."""
 STOP_SLACK_S = 10.0
 """Beyond its drain, a worker that was told to end is given this long before it is killed."""
 
@@ -79,9 +79,9 @@ async def _check_store(settings: Settings) -> None:
 
 @contextlib.contextmanager
 def _kept_port(scheme: str, address: Address) -> Iterator[Address]:
-    """A port that the workers can share and nobody else has; raises `CannotListen`."""
+    """A port that only the workers share; raises `CannotListen`."""
     try:
-        # Without sharing: this fails where anybody else has the port, whatever they allow.
+        # Without sharing: this fails where another process has the port, even if it allows sharing.
         with _bound(address, socket.SO_REUSEADDR) as alone:
             alone.listen()
         kept = _keep(address)
@@ -97,7 +97,7 @@ def _keep(address: Address) -> socket.socket:
         # Other services, which do set SO_REUSEADDR, are kept out by one that does not even before a worker listens.
         return _bound(address, socket.SO_REUSEPORT)
     except OSError:
-        # Nobody listens, so these are old connections of a server that did not share the port.
+        # No process listens, so these are old connections of a server that did not share the port.
         return _bound(address, socket.SO_REUSEPORT, socket.SO_REUSEADDR)
 
 
@@ -119,7 +119,7 @@ def _kept_if_wanted(scheme: str, address: Address | None) -> contextlib.Abstract
 
 @contextlib.contextmanager
 def _kept_own_ports(settings: Settings) -> Iterator[list[OwnPorts]]:
-    """Each worker's, kept like the shared ones, so that it finds them again and nobody else is there meanwhile."""
+    """Each worker's ports, kept like the shared ones, so that no other process takes them during a restart."""
     with contextlib.ExitStack() as kept:
         yield [
             OwnPorts(
@@ -131,7 +131,7 @@ def _kept_own_ports(settings: Settings) -> Iterator[list[OwnPorts]]:
 
 
 class _Worker:
-    """One of the processes. It gets its settings through its standard input, whose end tells it that we are gone."""
+    """One of the processes. It gets its settings through its standard input, which ends when we do."""
 
     def __init__(self, number: int, settings: Settings, own: OwnPorts, peer_secret: str, stop: asyncio.Event) -> None:
         peer = settings.peer

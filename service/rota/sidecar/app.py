@@ -1,4 +1,4 @@
-"""What a sidecar answers on loopback: the old leader-elector's `GET /`, who leads, what is held, and what changes."""
+"""The sidecar's API on loopback: the old leader-elector's `GET /`, the leader, the share, and events."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def probes(seat: Seat) -> Starlette:
 
 
 async def _as_sse(changes: AsyncIterator[Change]) -> AsyncIterator[str]:
-    """Server-sent events, and a comment now and then, for proxies close what is silent."""
+    """Server-sent events, with periodic comments, because proxies close silent connections."""
     coming = asyncio.ensure_future(anext(changes, None))
     try:
         while True:
@@ -176,7 +176,7 @@ async def _as_sse(changes: AsyncIterator[Change]) -> AsyncIterator[str]:
 
 
 def _knowing(names: Collection[str], handle: Handler) -> Handler:
-    """`handle`, for requests whose query parameters have these names; 400 for any other: it may be misspelt."""
+    """`handle`, for requests with only these query parameters; 400 for any other: it may be misspelt."""
 
     async def answer(request: Request) -> Response:
         for name in request.query_params:

@@ -1,4 +1,4 @@
-"""What has changed, in order: for those who listen, and for those who come back and ask what they missed."""
+"""The changes, in order: for listeners, and for listeners that return and request the missed ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Change:
 
 
 class News:
-    """Tells changes to everybody who listens. They are few, so that nobody is ever made to wait."""
+    """Publishes changes to all listeners. Changes are few, so that no listener has to wait."""
 
     def __init__(self, boot: str) -> None:
         self._boot = boot
@@ -49,7 +49,7 @@ class News:
         return self._remembered[-1] if self._remembered else None
 
     def tell(self, kind: str, status: Status, at_ms: int) -> Change:
-        """Tell of a change."""
+        """Publish a change."""
         self._number += 1
         change = Change(self._boot, self._number, kind, at_ms, status)
         self._remembered.append(change)
@@ -58,13 +58,13 @@ class News:
         return change
 
     def end(self) -> None:
-        """No more changes: who listens comes to its end."""
+        """No more changes: all listeners end."""
         self._is_over = True
         for queue in self._queues:
             queue.put_nowait(None)
 
     async def listen(self, last_event_id: str = "") -> AsyncGenerator[Change, None]:
-        """What was missed since that event, as far as it is remembered, or else the last change; then all that come."""
+        """The changes missed since that event, as far as they are kept, or else the last one; then all new ones."""
         queue: asyncio.Queue[Change | None] = asyncio.Queue()
         for missed in self._missed(last_event_id):
             queue.put_nowait(missed)

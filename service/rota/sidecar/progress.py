@@ -55,12 +55,12 @@ class Progress:
         if not self._seat.holds_something:
             self._watchdog.rest()
         elif self._watchdog.due_at_ms is None:
-            # What is held is new: its time begins now.
+            # The share is new: its time begins now.
             self._watchdog.progressed(now_ms)
         elif self._watchdog.is_over(now_ms):
             self._hangs = True
             self._watchdog.rest()
-            _log.error("no progress for %s ms: what is held is given up", self._timeout_ms)
+            _log.error("no progress for %s ms: the share is released", self._timeout_ms)
             await self._seat.resign("no progress")
 
     def _look_in_s(self) -> float:

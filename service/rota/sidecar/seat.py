@@ -1,4 +1,4 @@
-"""The sidecar's membership: what it holds, told as a `Status`, and given up in order only once the hooks have run."""
+"""The sidecar's membership: publishes its share as a `Status`, and releases it only after the hooks have run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Seat(ABC):
 
     @abstractmethod
     def _known(self) -> Status:
-        """What was known last, whether or not it is over."""
+        """The last known status, whether or not it has expired."""
 
     @property
     def has_joined(self) -> bool:
@@ -69,7 +69,7 @@ class Seat(ABC):
         return status.state is State.LEADER or bool(status.assignment)
 
     def status(self) -> Status:
-        """What is known at this moment, by the clock, and what is in the way."""
+        """The status at this moment, by the clock, with the trouble of the member."""
         return replace(self._timed_status(), trouble=self.member.trouble)
 
     def _timed_status(self) -> Status:
@@ -80,7 +80,7 @@ class Seat(ABC):
         return self._known().unless_over(None if valid_until is None else int((valid_until - now) * 1000))
 
     async def resign(self, reason: str) -> None:
-        """Give up what is held, in order, so that somebody else takes over; `come_back` ends that."""
+        """Release the share in order, so that another member takes over; `come_back` ends that."""
         await self.member.step_aside(reason)
         self._tell("unknown")
 

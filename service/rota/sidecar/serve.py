@@ -76,12 +76,12 @@ async def _take_part(
         chores = [tasks.create_task(seat.run()), tasks.create_task(progress.run())]
         file = None
         if settings.file is not None:
-            # Renewed so often that it expires only where nobody renews it.
+            # Renewed so often that it expires only if the renewal stops.
             file = StatusFile(settings.file, seat.status, settings.session_timeout_ms / 6_000)
             chores += [tasks.create_task(file.run()), tasks.create_task(_touch(file, news))]
         _log.info("listening on %s", url_of(http))
         await stop.wait()
-        # What is held is given up before anything else stops working.
+        # The share is released before anything else stops working.
         await seat.drain("the sidecar was told to end")
         if file is not None:
             file.write()

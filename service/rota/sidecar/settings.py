@@ -42,9 +42,9 @@ class SidecarSettings:
     name: str | None = None
     """How others see it; by default the name of the machine."""
     progress_timeout_ms: int | None = None
-    """How long the program may make no progress (`POST /progress`) before what it holds is given up."""
+    """How long the program may make no progress (`POST /progress`) before its share is released."""
     revoke_timeout_ms: int = HOOKS_TIMEOUT_MS
-    """How long hooks may take to stop work in order, before somebody else may begin."""
+    """How long hooks may take to stop work in order, before another member may begin."""
     leaves: bool = True
     """Leave the group at the end. Otherwise a static member keeps its place for its next start."""
     file: Path | None = None

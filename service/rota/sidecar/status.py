@@ -63,7 +63,7 @@ class Status:
         }
 
     def unless_over(self, left_ms: int | None) -> Status:
-        """The same with its expiry; what is left where it has passed is that nothing is known."""
+        """The same with its expiry; after it has passed, the state is unknown."""
         if self.state not in KNOWING:
             return self
         if left_ms is None or left_ms <= 0:

@@ -37,7 +37,7 @@ class Replicas:
 def _register(dialect: str) -> Executable:
     engine = postgresql if dialect == "postgresql" else sqlite
     until = store_clock_ms() + bindparam("ttl_ms", type_=BigInteger())
-    mine = {column.name: bindparam(f"my_{column.name}", type_=column.type) for column in _COLUMNS}
+    mine = {column.key: bindparam(f"my_{column.key}", type_=column.type) for column in _COLUMNS}
     insert = engine.insert(replicas).values(**mine, seen_until_ms=until)
     changing = {name: insert.excluded[name] for name in (*mine, "seen_until_ms") if name != "replica_id"}
     upsert: Executable = insert.on_conflict_do_update(index_elements=[replicas.c.replica_id], set_=changing)

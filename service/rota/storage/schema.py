@@ -175,8 +175,22 @@ replicas = Table(
     Column("address", Text, nullable=False, comment="where clients reach it"),
     Column("peer_address", Text, nullable=False, comment="where other replicas reach it"),
     Column("grpc_address", Text, nullable=False, server_default="", comment="where clients reach it over gRPC"),
-    Column("own_http_port", Integer, nullable=False, server_default="0", comment="shared with no worker beside it"),
-    Column("own_grpc_port", Integer, nullable=False, server_default="0", comment="shared with no worker beside it"),
+    Column(
+        "own_http_port",
+        Integer,
+        key="worker_http_port",
+        nullable=False,
+        server_default="0",
+        comment="shared with no worker beside it",
+    ),
+    Column(
+        "own_grpc_port",
+        Integer,
+        key="worker_grpc_port",
+        nullable=False,
+        server_default="0",
+        comment="shared with no worker beside it",
+    ),
     Column("seen_until_ms", BigInteger, nullable=False, comment="by this store's clock"),
 )
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AccessStub:
-    """Anybody may ask. Credentials that prove nothing are answered UNAUTHENTICATED, which says why.
+    """Open to all callers. Invalid credentials are answered UNAUTHENTICATED with the reason.
     """
 
     def __init__(self, channel):
@@ -48,11 +48,11 @@ class AccessStub:
 
 
 class AccessServicer:
-    """Anybody may ask. Credentials that prove nothing are answered UNAUTHENTICATED, which says why.
+    """Open to all callers. Invalid credentials are answered UNAUTHENTICATED with the reason.
     """
 
     def WhoAmI(self, request, context):
-        """Who calls, by what proof, and the rules that speak of them.
+        """The caller's identity, its proof, and the rules that apply to it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -87,7 +87,7 @@ def add_AccessServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Access:
-    """Anybody may ask. Credentials that prove nothing are answered UNAUTHENTICATED, which says why.
+    """Open to all callers. Invalid credentials are answered UNAUTHENTICATED with the reason.
     """
 
     @staticmethod

@@ -137,7 +137,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RemoveMembers(self, request, context):
-        """Remove members in somebody else's name; answered per member.
+        """Remove members as an operator; answered per member.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

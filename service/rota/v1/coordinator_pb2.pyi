@@ -431,31 +431,31 @@ class FindCoordinatorRequest(_message.Message):
     def __init__(self, namespace: _Optional[str] = ..., group_id: _Optional[str] = ...) -> None: ...
 
 class FindCoordinatorResponse(_message.Message):
-    __slots__ = ("shard_id", "replica_id", "address", "lease_left_ms", "told_by", "grpc_address", "own_http_port", "own_grpc_port", "revision", "epoch")
+    __slots__ = ("shard_id", "replica_id", "address", "lease_left_ms", "reported_by", "grpc_address", "worker_http_port", "worker_grpc_port", "revision", "epoch")
     SHARD_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     LEASE_LEFT_MS_FIELD_NUMBER: _ClassVar[int]
-    TOLD_BY_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_BY_FIELD_NUMBER: _ClassVar[int]
     GRPC_ADDRESS_FIELD_NUMBER: _ClassVar[int]
-    OWN_HTTP_PORT_FIELD_NUMBER: _ClassVar[int]
-    OWN_GRPC_PORT_FIELD_NUMBER: _ClassVar[int]
+    WORKER_HTTP_PORT_FIELD_NUMBER: _ClassVar[int]
+    WORKER_GRPC_PORT_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     shard_id: int
     replica_id: str
     address: str
     lease_left_ms: int
-    told_by: str
+    reported_by: str
     grpc_address: str
-    own_http_port: int
-    own_grpc_port: int
+    worker_http_port: int
+    worker_grpc_port: int
     revision: int
     epoch: int
-    def __init__(self, shard_id: _Optional[int] = ..., replica_id: _Optional[str] = ..., address: _Optional[str] = ..., lease_left_ms: _Optional[int] = ..., told_by: _Optional[str] = ..., grpc_address: _Optional[str] = ..., own_http_port: _Optional[int] = ..., own_grpc_port: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, shard_id: _Optional[int] = ..., replica_id: _Optional[str] = ..., address: _Optional[str] = ..., lease_left_ms: _Optional[int] = ..., reported_by: _Optional[str] = ..., grpc_address: _Optional[str] = ..., worker_http_port: _Optional[int] = ..., worker_grpc_port: _Optional[int] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ("call", "options", "join", "sync", "heartbeat", "leave", "commit", "cancel", "more")
+    __slots__ = ("call", "options", "join", "sync", "heartbeat", "leave", "commit", "cancel", "batch")
     CALL_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
@@ -464,7 +464,7 @@ class SessionRequest(_message.Message):
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
-    MORE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
     call: int
     options: SessionOptions
     join: JoinGroupRequest
@@ -473,16 +473,16 @@ class SessionRequest(_message.Message):
     leave: LeaveGroupRequest
     commit: CommitOffsetsRequest
     cancel: int
-    more: _containers.RepeatedCompositeFieldContainer[SessionRequest]
-    def __init__(self, call: _Optional[int] = ..., options: _Optional[_Union[SessionOptions, _Mapping]] = ..., join: _Optional[_Union[JoinGroupRequest, _Mapping]] = ..., sync: _Optional[_Union[SyncGroupRequest, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatManyRequest, _Mapping]] = ..., leave: _Optional[_Union[LeaveGroupRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitOffsetsRequest, _Mapping]] = ..., cancel: _Optional[int] = ..., more: _Optional[_Iterable[_Union[SessionRequest, _Mapping]]] = ...) -> None: ...
+    batch: _containers.RepeatedCompositeFieldContainer[SessionRequest]
+    def __init__(self, call: _Optional[int] = ..., options: _Optional[_Union[SessionOptions, _Mapping]] = ..., join: _Optional[_Union[JoinGroupRequest, _Mapping]] = ..., sync: _Optional[_Union[SyncGroupRequest, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatManyRequest, _Mapping]] = ..., leave: _Optional[_Union[LeaveGroupRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitOffsetsRequest, _Mapping]] = ..., cancel: _Optional[int] = ..., batch: _Optional[_Iterable[_Union[SessionRequest, _Mapping]]] = ...) -> None: ...
 
 class SessionOptions(_message.Message):
-    __slots__ = ("leave_after_ms", "together")
+    __slots__ = ("leave_after_ms", "batching")
     LEAVE_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
-    TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    BATCHING_FIELD_NUMBER: _ClassVar[int]
     leave_after_ms: int
-    together: bool
-    def __init__(self, leave_after_ms: _Optional[int] = ..., together: _Optional[bool] = ...) -> None: ...
+    batching: bool
+    def __init__(self, leave_after_ms: _Optional[int] = ..., batching: _Optional[bool] = ...) -> None: ...
 
 class SessionError(_message.Message):
     __slots__ = ("code", "detail", "member_id", "retry_after_ms", "owner", "revision", "epoch")
@@ -503,7 +503,7 @@ class SessionError(_message.Message):
     def __init__(self, code: _Optional[str] = ..., detail: _Optional[str] = ..., member_id: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., owner: _Optional[str] = ..., revision: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class SessionEvent(_message.Message):
-    __slots__ = ("call", "error", "joined", "synced", "heartbeat", "left", "committed", "options", "rebalance", "generation", "fenced", "drain", "more")
+    __slots__ = ("call", "error", "joined", "synced", "heartbeat", "left", "committed", "options", "rebalance", "generation", "fenced", "drain", "batch")
     CALL_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
@@ -516,7 +516,7 @@ class SessionEvent(_message.Message):
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
-    MORE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
     call: int
     error: SessionError
     joined: JoinGroupResponse
@@ -529,8 +529,8 @@ class SessionEvent(_message.Message):
     generation: Generation
     fenced: Fenced
     drain: Drain
-    more: _containers.RepeatedCompositeFieldContainer[SessionEvent]
-    def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[SessionError, _Mapping]] = ..., joined: _Optional[_Union[JoinGroupResponse, _Mapping]] = ..., synced: _Optional[_Union[SyncGroupResponse, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatManyResponse, _Mapping]] = ..., left: _Optional[_Union[LeaveGroupResponse, _Mapping]] = ..., committed: _Optional[_Union[CommitOffsetsResponse, _Mapping]] = ..., options: _Optional[_Union[SessionOptions, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., more: _Optional[_Iterable[_Union[SessionEvent, _Mapping]]] = ...) -> None: ...
+    batch: _containers.RepeatedCompositeFieldContainer[SessionEvent]
+    def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[SessionError, _Mapping]] = ..., joined: _Optional[_Union[JoinGroupResponse, _Mapping]] = ..., synced: _Optional[_Union[SyncGroupResponse, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatManyResponse, _Mapping]] = ..., left: _Optional[_Union[LeaveGroupResponse, _Mapping]] = ..., committed: _Optional[_Union[CommitOffsetsResponse, _Mapping]] = ..., options: _Optional[_Union[SessionOptions, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., generation: _Optional[_Union[Generation, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., batch: _Optional[_Iterable[_Union[SessionEvent, _Mapping]]] = ...) -> None: ...
 
 class Rebalance(_message.Message):
     __slots__ = ("namespace", "group_id", "member_ids", "generation_id", "reason", "by", "revision", "epoch")

@@ -110,7 +110,7 @@ class GroupCoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SyncGroup(self, request, context):
-        """Fetch this member's assignment; the leader brings everybody's.
+        """Fetch this member's assignment; the leader sends the assignments of all members.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -159,7 +159,7 @@ class GroupCoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetLeader(self, request, context):
-        """Who leads; may wait for a generation above a given one.
+        """The leader; may wait for a generation above a given one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -174,7 +174,7 @@ class GroupCoordinatorServicer:
 
     def Session(self, request_iterator, context):
         """Any number of members of one process on one stream: calls go in, their answers come out as they are
-        ready, and so does news about the members that a join, sync or heartbeat on this stream has named.
+        ready, and so do events about the members that a join, sync or heartbeat on this stream has named.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -29,7 +29,7 @@ from rota.wire.rpcs import RPCS
 _RPC = RPCS[Heartbeat]
 MAX_REMEMBERED = 10_000
 """Groups of one stream."""
-MAX_TOGETHER = 10_000
+MAX_HEARTBEATS = 10_000
 """Heartbeats of one message, where no single group may have more members."""
 
 
@@ -60,8 +60,8 @@ def check_size(message: HeartbeatManyRequest, limits: Limits) -> None:
     sizes = [len(group.members) for group in message.groups]
     if max(sizes, default=0) > limits.group_max_size:
         raise too_large(f"members must have at most {limits.group_max_size} items")
-    if sum(sizes) > max(MAX_TOGETHER, limits.group_max_size):
-        raise too_large(f"all groups together must have at most {MAX_TOGETHER} members: send several messages")
+    if sum(sizes) > max(MAX_HEARTBEATS, limits.group_max_size):
+        raise too_large(f"all groups together must have at most {MAX_HEARTBEATS} members: send several messages")
 
 
 def read_many(message: HeartbeatManyRequest, limits: Limits) -> list[HeartbeatMany]:

@@ -1,1 +1,1 @@
-"""The guard in front of the coordinator: one for all transports, with one table of who may do what."""
+"""The guard in front of the coordinator: one for all transports, with one table of permissions."""

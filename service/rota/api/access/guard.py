@@ -25,7 +25,7 @@ from rota.access.binding import wrong_with_pod
 from rota.access.known_members import Member
 from rota.access.own_name import in_name_of, is_anothers
 from rota.access.quotas import may_park, payer_of
-from rota.api.access.identity import CURRENT, NOTE, ORIGIN, Authenticator, Credentials, Identity, nobody
+from rota.api.access.identity import CURRENT, NOTE, ORIGIN, Authenticator, Credentials, Identity, unauthenticated
 from rota.api.access.meters import PARKED, STREAM, Asked, Meters
 from rota.api.access.meters import WATCH as A_WATCH
 from rota.api.access.open_work import Check, End, Ending, OpenWork
@@ -89,7 +89,7 @@ ADMIT_ALL = AdmitAll()
 
 
 class Guard:
-    """Says who calls, what they may do and how much of it. Shared by all transports of a server."""
+    """Authenticates and authorizes callers and applies quotas. Shared by all transports of a server."""
 
     def __init__(self, authenticator: Authenticator, limits: Limits) -> None:
         self.authenticator = authenticator
@@ -97,23 +97,23 @@ class Guard:
         self.open_work = OpenWork()
 
     async def enter(self, credentials: Credentials) -> Identity:
-        """Find out who calls. From here on, and in the tasks that are begun, the call is theirs. Raises nothing."""
+        """Authenticate the caller, and set the identity of this call and of tasks that it starts. Raises nothing."""
         identity = self.authenticator.known(credentials) or await self.authenticator.identify(credentials)
         CURRENT.set(identity)
         return identity
 
     def assume(self, identity: Identity) -> None:
-        """From here on the call is this identity's."""
+        """Set the identity of this call."""
         CURRENT.set(identity)
 
     def demand_proof(self, why: str) -> None:
         """Deny a caller without proof whatever rules allow `anonymous`: another site's page may have sent the call."""
         if self.current().caller.is_anonymous and not self.current().refusal:
-            CURRENT.set(nobody(self.authenticator.policy, why))
+            CURRENT.set(unauthenticated(self.authenticator.policy, why))
 
     def current(self) -> Identity:
-        """Whose call this is. What nobody has entered is nobody's."""
-        return CURRENT.get(None) or nobody(self.authenticator.policy)
+        """Identity of the current call; anonymous if none was set."""
+        return CURRENT.get(None) or unauthenticated(self.authenticator.policy)
 
     def admit(self, request: Request) -> None:
         """Raise `RejectedRequest` unless the caller may ask this, in the name that the request gives."""
@@ -176,7 +176,7 @@ class Guard:
         self.current().check(need, namespace, group_id)
 
     def admit_to_server(self, need: Need) -> None:
-        """The same for what is about the whole server."""
+        """Like `admit`, for operations on the whole server."""
         self.current().check(need, "", "")
 
     def payer(self) -> str:
@@ -196,7 +196,7 @@ class Guard:
             yield
 
     def act(self) -> Act:
-        """Who does what this call asks for, why and from where, for the audit trail."""
+        """The author, reason and origin of this call, for the audit trail."""
         return Act(self.current().caller.subject, NOTE.get(), ORIGIN.get())
 
     def admit_to_metrics(self) -> None:
@@ -353,7 +353,7 @@ class GuardedCoordinator:
             return Answer(refuse(request, rejected.code, rejected.detail))
 
     def _signed(self, request: Any) -> Request:
-        """With who does it, for the audit trail, which the owner of the shard writes wherever it is."""
+        """With its author, for the audit trail, which the shard's owner writes on any replica."""
         signed: Request = replace(request, act=self._guard.act())
         return signed
 
@@ -411,7 +411,7 @@ def _raise_throttled(why: str) -> None:
 
 
 def _page_after(page: ListGroups | ListTopics, last: str) -> ListGroups | ListTopics:
-    """The next page; what was waited for need not be waited for again."""
+    """The next page; it does not wait again."""
     return replace(page, after=last, wait_ms=0) if isinstance(page, ListTopics) else replace(page, after=last)
 
 

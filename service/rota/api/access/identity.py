@@ -1,4 +1,4 @@
-"""Who this call is from: set once by the transport, looked at by the guard wherever the call gets to."""
+"""Identity of the current call: set once by the transport, read by the guard in any task of the call."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from rota.protocol.errors import ErrorCode, RejectedRequest
 RENEWAL_S = 5.0
 """So long before its caller's proof expires a connection or stream ends in order: the next one shows the next proof."""
 FRESH_S = 0.25
-"""What was allowed stays so for this long, whatever happens to the token and the rules: heartbeats come often."""
+"""A permission is cached for this long, even if the token or the rules change: heartbeats are frequent."""
 REMEMBERED = 10_000
-"""Decisions that an identity keeps. Whoever asks for more things than that makes us look again."""
+"""Size of the per-identity cache of decisions; beyond it decisions are computed again."""
 
 _PROOFS = {CERTIFICATE: "certificate"}
 _Asked = tuple[Need, str, str]
-"""What is needed, and the namespace and name of what it is needed for."""
+"""A permission, and the namespace and name of its target."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a call brings: the `Authorization` header's value, and whom its connection's certificate names."""
+    """The credentials of a call: the `Authorization` header's value, and its connection's certificate."""
 
     authorization: bytes = b""
     certificate: Caller | None = None
@@ -52,7 +52,7 @@ class Policy(Protocol):
 
 
 class Authenticator(Protocol):
-    """Finds out who calls."""
+    """Authenticates callers."""
 
     @property
     def policy(self) -> Policy: ...
@@ -61,14 +61,14 @@ class Authenticator(Protocol):
         """The identity of credentials that were looked at before, without awaiting."""
 
     async def identify(self, credentials: Credentials) -> Identity:
-        """Whoever it is. Credentials that prove nothing give an identity that says why."""
+        """The caller's identity. Invalid credentials give an identity with the reason."""
 
 
 class Identity:
-    """A caller and what it may do. `refusal` says why nothing is proven; the caller is anonymous then.
+    """A caller and its permissions. `refusal` is the reason of failed authentication; the caller is anonymous then.
 
     It may live as long as a stream does. So whether the proof still holds (`still_refused`) and the rules are still the
-    same is looked at again and again, and decisions are remembered only until then.
+    same is checked repeatedly, and decisions are cached only until then.
     """
 
     __slots__ = (
@@ -105,7 +105,7 @@ class Identity:
         self._fresh_until = 0.0
 
     def proof_refused(self) -> str:
-        """Why who calls is not proven (any more); empty while it is."""
+        """Why the caller is not authenticated (any more); empty while it is."""
         if self.refusal:
             return self.refusal
         expires_at_ms = self.caller.expires_at_ms
@@ -127,7 +127,7 @@ class Identity:
         return decide(self._policy.document.rules, self.caller, action, resource)
 
     def check(self, need: Need, namespace: str, name: str) -> None:
-        """Raise `RejectedRequest` unless the caller may do this: UNAUTHENTICATED where it should say who it is."""
+        """Raise `RejectedRequest` unless the caller may do this: UNAUTHENTICATED where it should authenticate."""
         asked = (need, namespace, name)
         now = time.monotonic()
         if now < self._fresh_until and asked in self._allowed:
@@ -200,7 +200,7 @@ class Identity:
         raise RejectedRequest(self._code, decision.detail)
 
 
-def nobody(policy: Policy, refusal: str = "", code: ErrorCode = ErrorCode.UNAUTHENTICATED) -> Identity:
+def unauthenticated(policy: Policy, refusal: str = "", code: ErrorCode = ErrorCode.UNAUTHENTICATED) -> Identity:
     """A caller that has proven nothing, and is refused with this code where there is a reason for that."""
     return Identity(ANONYMOUS, policy, refusal=refusal, refusal_code=code)
 

@@ -1,4 +1,4 @@
-"""What callers may ask about themselves: who they are to this server, and what its rules let them do."""
+"""Answers callers about themselves: their identity at this server, and their permissions."""
 
 # ruff: noqa: ARG002 — every kind of value has the same signature, though not all need the limits.
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rota.wire.fields import Boolean, Integer, Schema, Text, invalid
 from rota.wire.records import Entry, ListOf, Record, given
 
 _OF_THE_SERVER = frozenset({Action.JOURNAL, Action.METRICS, Action.TOKENS})
-_NO_RULES = Decision(allowed=True, rule="", detail="this server has no rules: everybody may do everything")
+_NO_RULES = Decision(allowed=True, rule="", detail="this server has no rules: every caller may do everything")
 
 
 @dataclass(frozen=True, slots=True)
 class KnownRule:
-    """A rule that speaks of the caller. Whom else it speaks of is not told."""
+    """A rule that applies to the caller. Its other subjects are not returned."""
 
     name: str
     effect: str
@@ -71,7 +71,7 @@ class Question:
 
 
 def known_caller(guard: Guard | None) -> KnownCaller:
-    """Who calls; raises `RejectedRequest` for credentials that prove nothing, which is what they came to hear."""
+    """The caller's identity; raises `RejectedRequest` for invalid credentials, so that `whoami` reports them."""
     if guard is None:
         return KnownCaller("anonymous", "none", guarded=False)
     caller = _proven(guard).caller
@@ -86,7 +86,7 @@ def answer_to(question: Question, guard: Guard | None) -> Decision:
 
 
 def _proven(guard: Guard) -> Identity:
-    """Who calls, unless what they show is worth nothing. Who shows nothing is anonymous, and may hear that."""
+    """The caller's identity, unless its credentials are invalid. Without credentials it is anonymous."""
     identity = guard.current()
     refusal = identity.proof_refused()
     if refusal:
@@ -140,7 +140,7 @@ WHO_AM_I_REPLY = Record(
         Entry("method", _TEXT, doc="How it was proven."),
         Entry("groups", _PATTERNS, doc="The groups of people that its issuer counts it among."),
         Entry("expires_at_ms", Integer(), None, "When the proof runs out; null where that is not known."),
-        Entry("guarded", Boolean(), doc="Whether there are rules at all; otherwise everybody may do everything."),
+        Entry("guarded", Boolean(), doc="Whether there are rules at all; otherwise every caller may do everything."),
         Entry("rules", ListOf(_KNOWN_RULE, 2**31 - 1), doc="Those that speak of the caller."),
     ),
     complete=True,

@@ -40,8 +40,8 @@ class Asked(NamedTuple):
 class Meters:
     """One meter for each namespace and each caller with a quota, made anew when the quota changes.
 
-    A caller is named by `rota.access.quotas.payer_of`. The caller's own meter is asked first, so that what it refuses
-    takes nothing of the namespace. Refusals are texts; empty where the operation is let through.
+    A caller is named by `rota.access.quotas.payer_of`. The caller's own meter is asked first, so that calls that it
+    rejects take nothing of the namespace. Refusals are texts; empty where the operation is let through.
     """
 
     def __init__(self, policy: Policy, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
@@ -51,7 +51,7 @@ class Meters:
         self._known = KnownMembers(limits, self._now_ms())
         self._meters: dict[str, dict[str, Meter]] = {NAMESPACE: {}, CALLER: {}}
         self._namespaces: dict[str, None] = {}
-        """Those that callers with a quota for what is stored have asked for."""
+        """Those in which callers with a storage quota have made requests."""
         self._kept: dict[tuple[str, str], list[Asked]] = {}
         """The meters of a caller and a namespace, until any of them is made anew or forgotten."""
         self._look_at_ms = 0

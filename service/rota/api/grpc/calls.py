@@ -164,7 +164,7 @@ class Calls:
         return dump_heartbeat_reply(reply, answer.revision, answer.epoch)
 
     async def _heartbeat_many(self, context: Context) -> bytes:
-        """A group whose heartbeats cannot be taken says so in its own result; only the request itself can fail."""
+        """A group that cannot accept heartbeats has the error in its own result; only the request itself can fail."""
         response = HeartbeatManyResponse()
         data = await self.receive(context)
         message = parse(HeartbeatManyRequest, data)
@@ -187,10 +187,10 @@ class Calls:
                 replica_id=owner.replica_id,
                 address=owner.address,
                 lease_left_ms=owner.lease_left_ms,
-                told_by=owner.told_by,
+                reported_by=owner.reported_by,
                 grpc_address=owner.grpc_address,
-                own_http_port=owner.own_http_port,
-                own_grpc_port=owner.own_grpc_port,
+                worker_http_port=owner.worker_http_port,
+                worker_grpc_port=owner.worker_grpc_port,
                 revision=owner.last_seq,
                 epoch=owner.epoch,
             )

@@ -1,4 +1,4 @@
-"""What an rpc brings to prove who it is from."""
+"""The credentials of an rpc."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOTE_KEY = "rota-note"
 
 
 def credentials_of(context: grpc.aio.ServicerContext[Any, Any]) -> Credentials:
-    """The `authorization` metadata, and whom the connection's certificate names."""
+    """The `authorization` metadata, and the subject of the connection's certificate."""
     authorization = b""
     for key, value in context.invocation_metadata() or ():
         if key == "authorization":

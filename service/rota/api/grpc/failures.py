@@ -54,7 +54,7 @@ class CallFailed(Exception):
 
 
 def checked(answer: Answer) -> Answer:
-    """An answer whose reply carries no error; raises `CallFailed` otherwise."""
+    """An answer without an error; raises `CallFailed` otherwise."""
     reply = answer.reply
     if reply.error is ErrorCode.NONE:
         return answer
@@ -63,7 +63,7 @@ def checked(answer: Answer) -> Answer:
 
 
 async def outcome_of(work: Awaitable[Outcome], operation: str) -> Outcome | Failure:
-    """Await what comes of a call, or make a failure of what was raised instead."""
+    """Await the result of a call, or convert the exception to a failure."""
     spans = tracing.spans
     if spans is None:
         return await _awaited(work, operation)

@@ -1,7 +1,7 @@
-"""Which member is on which session stream, and what its stream is told when its group moves.
+"""Maps members to session streams, and pushes rebalance events to them.
 
-One listener a group serves all streams. A member has one seat: whoever named it last. So a stream that is lost takes
-along only those that have not shown up on another one since.
+One listener per group serves all streams. A member has one seat, on the last stream that named it. So a lost stream
+takes along only those that have not shown up on another one since.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Roster:
             self.seat(former.stream, key, former.member_id, former.group_instance_id)
 
     def hear(self, stream: Stream, request: HeartbeatMany, errors: Iterable[HeartbeatError]) -> None:
-        """Seat everybody whose heartbeat came over the stream, but those that are members no more."""
+        """Seat all members with a heartbeat on the stream, except those that were removed."""
         key = (request.namespace, request.group_id)
         seats = self.seats(key)
         gone = {each.member_id for each in errors if each.error is not ErrorCode.REBALANCE_IN_PROGRESS}
@@ -121,7 +121,7 @@ class Roster:
             task.add_done_callback(self._leaving.discard)
 
     async def stop(self) -> None:
-        """Forget all seats, and who was to leave: their sessions run out, if they do not come back."""
+        """Forget all seats and pending leaves: these members expire, if they do not come back."""
         tables, self._tables = self._tables, {}
         for table in tables.values():
             table.stop_listening()
@@ -133,7 +133,7 @@ class Roster:
     async def _leave(
         self, stream: Stream, key: GroupKey, member_ids: list[str], leave_after_ms: int, lost_s: float
     ) -> None:
-        """Only the coordinator knows whether they were heard of elsewhere since the loss, so it is asked to look."""
+        """Only the coordinator knows whether they sent heartbeats elsewhere since the loss, so it decides."""
         await asyncio.sleep(leave_after_ms / 1000)
         reason = f"its stream was lost {leave_after_ms} ms ago"
         seats = self.remove(stream, key, member_ids)
@@ -141,7 +141,7 @@ class Roster:
             return
         for pause_s in RETRY_LEAVE_S:
             await asyncio.sleep(pause_s)
-            # Not the grace: this loop may be late, and what was heard early in it would count for nothing.
+            # Not the grace: this loop may be late, and early heartbeats in it would count for nothing.
             silent_ms = int((_now_s() - lost_s) * 1000)
             leaving = tuple(LeavingMember(s.member_id, s.group_instance_id, reason, silent_ms) for s in seats)
             answer = await self._coordinator.call(LeaveGroup(*key, leaving))
@@ -180,7 +180,7 @@ class Roster:
                 )
 
     def _tell_generation(self, key: GroupKey, event: JournalEvent) -> None:
-        """A leader that opened it has it as its answer; one whose group the server assigns did not open it."""
+        """A leader that opened it gets it as its answer; where the server assigns, the leader did not open it."""
         leader_id, shares = event.payload["leader_id"], dict(event.payload["assignments"])
         for stream, seats in self._by_stream(key):
             told = [

@@ -153,7 +153,7 @@ class GrpcServer:
         await self._health.enter_graceful_shutdown()
 
     async def drain(self) -> None:
-        """Send everybody who is on a stream elsewhere. The coordinator's own drain answers what they wait for."""
+        """Send all clients on streams to other servers. The coordinator's own drain answers their parked calls."""
         self._drained.set()
         for session in tuple(self._sessions):
             session.drain()
@@ -177,7 +177,7 @@ class GrpcServer:
         return {service: self._receiver.handlers(handlers) for service, handlers in services.handlers.items()}
 
     def _handlers(self) -> dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]]:
-        """By service. Handlers take bytes: gRPC would answer what it cannot parse itself with INTERNAL."""
+        """By service. Handlers take bytes: gRPC would answer a message that it cannot parse with INTERNAL."""
         by_service: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {
             COORDINATOR: {},
             ADMIN: {},
@@ -193,7 +193,7 @@ class GrpcServer:
         return by_service
 
     def _entered(self, behaviour: Callable[[Context], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
-        """The behaviour, once it is known who calls. What comes of it is the guarded coordinator's to say.
+        """Authenticates the caller and runs the behaviour. The guarded coordinator authorizes it.
 
         To gRPC all rpcs are streams of requests, which `Receiver` receives.
         """

@@ -9,10 +9,10 @@ which it was queued.
   also the first moment at which an answer may reflect it. An answer takes some turns of the event loop more, as its
   task must run. So a push about a generation may come BEFORE the answer that would have brought that generation.
 
-A client therefore needs no order between them: a push names its generation, and a member for which that is not the
-current one ignores it. Pushes that a member's own call brought about are left out, since the answer says the same: a
-member that is joining gets no push to join (`Seat.joins`), and a leader whose sync opened a generation has its share
-in the answer (`Seat.syncs`). A push may be left out that would have been needed, where a rebalance begins in the
+A client therefore needs no order between them: a push names its generation, and a member with another
+one ignores it. Pushes that a member's own call brought about are left out, since the answer says the same: a
+member that is joining gets no push to join (`Seat.joins`), and a leader that opened a generation by its sync has its
+share in the answer (`Seat.syncs`). A push may be left out that would have been needed, where a rebalance begins in the
 turns between an answer and the end of its task. That costs time and nothing else: the next heartbeat is answered with
 REBALANCE_IN_PROGRESS. Pushes make members quick; heartbeats make them right.
 
@@ -49,12 +49,12 @@ from rota.protocol.messages import (
 )
 from rota.replica.ports import Answer
 from rota.v1.coordinator_pb2 import Drain, SessionError, SessionEvent, SessionOptions, SessionRequest
+from rota.wire.batching import MAX_BATCH, split_batch, take_batch
 from rota.wire.fields import invalid
 from rota.wire.heartbeats import HeartbeatReader, write_result
 from rota.wire.protobuf import parse
 from rota.wire.rpcs import RPCS, Rpc
 from rota.wire.status import STATUS
-from rota.wire.together import MAX_TOGETHER, apart, take_together
 
 OPERATION = "Session"
 HEARTBEAT = "HeartbeatMany"
@@ -106,7 +106,7 @@ class Session:
         self._unread: deque[SessionEvent] = deque()
         self._wake = asyncio.Event()
         self._leave_after_ms: int | None = None
-        self._together = False
+        self._batching = False
         self._draining = False
         self._closed = False
         self._rejection: Failure | None = None
@@ -138,7 +138,7 @@ class Session:
         self._wake.set()
 
     def drain(self) -> None:
-        """Say that the server stops. The stream ends once what is open is answered, and nobody leaves by that."""
+        """Announce that the server stops. The stream ends when open calls are answered; no member leaves by that."""
         if not self._draining:
             self._draining = True
             self.push(SessionEvent(drain=Drain(reason=DRAINING)))
@@ -174,7 +174,7 @@ class Session:
         while True:
             while self._unread:
                 await self._end_if_rejected()
-                event = take_together(self._unread) if self._together else self._unread.popleft()
+                event = take_batch(self._unread) if self._batching else self._unread.popleft()
                 await self._context.write(dump(event))
             if self._reading.done():
                 await self._end_if_broken()
@@ -191,7 +191,7 @@ class Session:
             await abort(self._context, self._rejection)
 
     async def _end_if_broken(self) -> None:
-        """What is no message of this protocol cannot be answered by its number, so it ends the stream."""
+        """A message that cannot be parsed has no call number to answer, so it ends the stream."""
         broken = NOT_READ if self._reading.cancelled() else self._reading.result()
         if broken is not None:
             self._calls.metrics.request_answered(OPERATION, broken.code)
@@ -260,8 +260,8 @@ class Session:
         if given and not 0 <= options.leave_after_ms <= MAX_LEAVE_AFTER_MS:
             raise invalid(f"leave_after_ms must be from 0 to {MAX_LEAVE_AFTER_MS}")
         self._leave_after_ms = options.leave_after_ms if given else None
-        self._together = options.together
-        return SessionEvent(options=SessionOptions(leave_after_ms=self._leave_after_ms, together=self._together))
+        self._batching = options.batching
+        return SessionEvent(options=SessionOptions(leave_after_ms=self._leave_after_ms, batching=self._batching))
 
     async def _refuse_unknown(self) -> SessionEvent:
         raise invalid("the call asks for nothing that this server knows")
@@ -271,7 +271,7 @@ class Session:
         self._calls.admit_unread(kind.rpc, message)
         limits = self._calls.limits
         request = await read_large(message.ByteSize(), lambda: kind.rpc.read_request(message, limits, **unsaid))
-        # Before anybody is seated: who is on the stream is told of the group.
+        # Before any member is seated: members on the stream get events of the group.
         self._calls.admission.admit(request)
         if isinstance(request, JoinGroup | SyncGroup):
             self._groups.add((request.namespace, request.group_id))
@@ -284,7 +284,7 @@ class Session:
 
     @contextmanager
     def _under_way(self, request: Request) -> Iterator[None]:
-        """Who joins is on the stream from then on, but is not told to join; who leaves is not on it any more."""
+        """Bind a joining member to this stream (without rebalance pushes while it joins); unbind a leaving one."""
         if isinstance(request, LeaveGroup):
             key = (request.namespace, request.group_id)
             self._roster.remove(self, key, [member.member_id for member in request.members])
@@ -370,10 +370,10 @@ class Session:
 
 def _requests_in(data: bytes) -> Sequence[SessionRequest]:
     message: SessionRequest = parse(SessionRequest, data)
-    requests: Sequence[SessionRequest] = apart(message)
-    if len(requests) > MAX_TOGETHER:
-        raise invalid(f"at most {MAX_TOGETHER} requests go into one message")
-    if message.more and (message.call or any(request.more for request in requests)):
+    requests: Sequence[SessionRequest] = split_batch(message)
+    if len(requests) > MAX_BATCH:
+        raise invalid(f"at most {MAX_BATCH} requests go into one message")
+    if message.batch and (message.call or any(request.batch for request in requests)):
         raise invalid("a message with more requests holds nothing else, and none of them more")
     return requests
 

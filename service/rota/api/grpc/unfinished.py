@@ -48,9 +48,9 @@ class Unfinished:
         self._reading: dict[_Reading, None] = {}
         """The oldest first."""
         self._taken: Counter[str] = Counter()
-        """Turns by source: those that read, and those whose turn has come."""
+        """Turns by source: those that read, and those that may begin."""
         self._queues: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-        """Of each source that waits. The first source is the next one whose turn comes."""
+        """Of each source that waits. The first source has the next turn."""
         self._sweeping: asyncio.TimerHandle | None = None
 
     async def receive(self, source: str, read: Callable[[], Awaitable[Message]]) -> Message:

@@ -201,7 +201,7 @@ def create_app(
 ) -> HttpApi:
     """The HTTP API of a coordinator, as an ASGI application without a lifespan of its own.
 
-    Who runs it starts the coordinator first, and before stopping the server calls `begin_drain()` and the
+    The caller starts the coordinator first, and before stopping the server calls `begin_drain()` and the
     coordinator's `drain()`, in this order (`rota.server.lifecycle` does). Without a `guard` every caller may do
     everything. Without a `site` it answers to names of loopback, and to any name where a guard demands proof.
     """

@@ -57,13 +57,13 @@ def check_framing(scope: Scope) -> int:
 
 
 def check_no_query(scope: Scope) -> None:
-    """Refuse parameters in the query string of a call whose fields are in its body, or that has none."""
+    """Reject query parameters of a call that has its fields in the body, or has none."""
     if query := scope.get("query_string"):
         NO_QUERY.from_query(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
 
 
 def _check_head(scope: Scope) -> int:
-    """The declared length; refuses what is not plain JSON.
+    """The declared length; rejects content that is not plain JSON.
 
     A browser may send text, forms and untyped bytes across origins without asking, so any web page could otherwise
     talk to a server on its visitor's machine.

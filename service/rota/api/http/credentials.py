@@ -1,4 +1,4 @@
-"""What an HTTP request brings to prove who it is from."""
+"""The credentials of an HTTP request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTE_HEADER = b"rota-note"
 
 
 def credentials_of(scope: Scope) -> Credentials:
-    """The `Authorization` header, and whom the connection's certificate names."""
+    """The `Authorization` header, and the subject of the connection's certificate."""
     client = scope.get("client")
     if client:
         ORIGIN.set(client[0])

@@ -42,7 +42,7 @@ class Part(Enum):
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """Closes connections whose requests do not arrive in time, or whose framing never ends, and drops all trailers.
+    """Closes connections with late requests or endless framing, and drops all trailers.
 
     uvicorn stops its keep-alive timer at the first byte of a request and sets none for the rest of its head, so that a
     client that drips would hold a connection for ever. It appends trailers to the headers, without a bound: a client
@@ -186,7 +186,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.send_400_response("Invalid HTTP request received.")
 
     def _count_rest(self, size: int) -> None:
-        """Bound what is neither head nor body. Bytes with the end of a head among them are not counted."""
+        """Bound the bytes outside of head and body. Bytes with the end of a head among them are not counted."""
         self._clear_deadline()
         if self._has_begun:
             self._body_bytes = 0

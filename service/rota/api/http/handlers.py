@@ -62,7 +62,7 @@ class Handlers:
     async def call_with_body(
         self, scope: Scope, receive: Receive, route: Route, operation: str, path: Mapping[str, str]
     ) -> Rendered:
-        """The same, where what is asked for is in the body."""
+        """The same, for requests with a body."""
         check_no_query(scope)
         names = decode_path(path)
         self.admission.admit_unread(route.request, names["namespace"], names.get("group_id") or names.get("topic", ""))
@@ -122,7 +122,7 @@ class Handlers:
         return render_document(CAN_I_REPLY.encode(answer_to(question, self.guard)))
 
     async def publish_keys(self, _http: HttpRequest) -> Rendered:
-        """The public halves, for whoever checks fencing tokens."""
+        """The public keys, for verifying fencing tokens."""
         return Rendered(200, JWKS_HEADERS, json.dumps(self.fence_keys()).encode())
 
     async def healthz(self, _http: HttpRequest) -> Rendered:

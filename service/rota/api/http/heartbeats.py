@@ -28,7 +28,7 @@ from rota.wire.routes import decode_path
 
 OPERATION = "heartbeat"
 MAX_WAITING = 256
-"""Members of one message that wait for news: each of them is parked by itself."""
+"""Members of one message that wait for a change: each of them is parked separately."""
 _NO_MEMBERS = Answer(HeartbeatManyReply())
 
 
@@ -93,7 +93,7 @@ class HeartbeatEndpoint:
         return self._coordinator.try_heartbeat(request) or await self._coordinator.call(request)
 
     async def _at_first_news(self, request: HeartbeatMany, wait_ms: int, receive: Receive) -> Answer:
-        """Park all; as soon as one is answered, ask again for where everybody stands.
+        """Park all; as soon as one is answered, read the state of all members again.
 
         Each member is parked for its own time (a third of its session), so the shortest one ends the wait.
         """

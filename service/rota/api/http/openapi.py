@@ -21,7 +21,7 @@ from rota.wire.routes import ROUTES, Carrier, Route, encode_request
 Json = dict[str, Any]
 
 _DESCRIPTION = """\
-Kafka's classic group protocol for everybody: join a group, agree on a generation, get your share, keep heartbeating.
+Kafka's classic group protocol over HTTP: join a group, agree on a generation, get your share, keep heartbeating.
 
 Each grant has a `fencing_token`: what you write to refuses lower ones.
 
@@ -30,7 +30,7 @@ Bytes are standard base64, times are integers that end in `_ms`. Calls with `wai
 
 
 def build_openapi(limits: Limits, *, guarded: bool = True) -> Json:
-    """The whole document for a server with these limits. `guarded`: it asks callers who they are."""
+    """The whole document for a server with these limits. `guarded`: callers must authenticate."""
     paths: dict[str, Json] = defaultdict(dict)
     for operation in OPERATIONS:
         route = ROUTES[type(operation.request)]
@@ -38,7 +38,7 @@ def build_openapi(limits: Limits, *, guarded: bool = True) -> Json:
     for path, methods in special_paths(limits).items():
         paths[path] |= methods
     for described in (described for methods in paths.values() for described in methods.values()):
-        # Whoever adds a route that anybody may call says so there.
+        # A new route that is open to all callers must be listed there.
         described.setdefault("security", parts.security(guarded=guarded))
     request_shapes = [route.shape for route in ROUTES.values() if route.carrier is Carrier.BODY]
     return {

@@ -70,7 +70,7 @@ _PATH_PARAMETERS: dict[str, Json] = {
 
 
 def security(*, guarded: bool) -> list[Json]:
-    """How a caller says who it is: one of these. Where nobody is asked, it may also say nothing."""
+    """How a caller authenticates: one of these. Without rules it may also send nothing."""
     proofs: list[Json] = [{name: []} for name in SECURITY_SCHEMES]
     return proofs if guarded else [*proofs, {}]
 

@@ -1,4 +1,4 @@
-"""The OpenAPI description of what is no call of the protocol: streams, the journal, owners of shards, probes."""
+"""The OpenAPI description of routes outside of the protocol: streams, the journal, owners of shards, probes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _REFUSALS = (ErrorCode.UNAUTHENTICATED, ErrorCode.GROUP_AUTHORIZATION_FAILED)
 _UNAVAILABLE = (ErrorCode.COORDINATOR_NOT_AVAILABLE,)
 
 _OPEN: Json = {"security": []}
-"""Anybody may: it tells nothing of anybody's groups."""
+"""Open to all callers: it reveals nothing about groups."""
 _WHOEVER: Json = {"security": parts.security(guarded=False)}
-"""Anybody may ask, but it is about what they show."""
+"""Open to all callers, but the answer is about the credentials that they show."""
 
 _EVENT_EXAMPLE = {
     "revision": 42,
@@ -68,7 +68,7 @@ def special_paths(limits: Limits) -> dict[str, Json]:
         "/.well-known/jwks.json": {"get": _fence_keys()},
         "/healthz": {"get": _probe("healthz", "The process is up.", "ok", ready=False)},
         "/readyz": {
-            "get": _probe("readyz", "This replica can take part; no matter what it leads.", "ready", ready=True)
+            "get": _probe("readyz", "This replica is ready, whether or not it leads a group.", "ready", ready=True)
         },
         "/metrics": {"get": _metrics()},
     }
@@ -116,10 +116,10 @@ def _find_coordinator() -> Json:
         "epoch": 3,
         "lease_left_ms": 4_200,
         "revision": 42,
-        "told_by": "rota-1",
+        "reported_by": "rota-1",
         "grpc_address": "grpc://10.0.0.7:9090",
-        "own_http_port": 0,
-        "own_grpc_port": 0,
+        "worker_http_port": 0,
+        "worker_grpc_port": 0,
     }
     codes = (ErrorCode.INVALID_GROUP_ID, *parts.COORDINATOR_ERRORS)
     return _described(
@@ -182,7 +182,7 @@ def _who_am_i() -> Json:
         "rules": [rule],
     }
     errors = _kept(parts.error_responses(_REFUSALS, reads_body=False), "401", "500")
-    summary = "Who calls, by what proof, and the rules that speak of them."
+    summary = "The caller's identity, its proof, and the rules that apply to it."
     return _described("whoAmI", ACCESS, summary, [], _json(WHO_AM_I_REPLY.title, example) | errors) | _WHOEVER
 
 

@@ -23,11 +23,11 @@ SERVER = "server"
 TAGS = {
     MEMBERSHIP: "Join a group, agree on a generation, fetch your share, stay alive, leave.",
     OFFSETS: "Progress per topic and partition, fenced by the generation.",
-    FENCES: "Who leads, and whether a token is still current.",
+    FENCES: "The leader, and whether a fencing token is still current.",
     GROUPS: "Look at groups and administer them.",
     TOPICS: "Named things with a number of partitions.",
-    EVENTS: "The journal: what happened, why, and who caused it.",
-    ACCESS: "Who one is to this server, and what its rules let one do.",
+    EVENTS: "The journal: each change of a group, its reason, and its cause.",
+    ACCESS: "The caller's identity and permissions.",
     SERVER: "Is the process up, can it take part, how is it doing.",
 }
 
@@ -77,7 +77,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "groupsSync",
         MEMBERSHIP,
-        "Fetch this member's assignment; the leader brings everybody's. Parks until the leader has synced.",
+        "Fetch this member's assignment; the leader sends those of all members. Parks until the leader has synced.",
         m.SyncGroup(*_G, _MEMBER, 7, assignments=((_MEMBER, b"documents:0-5"), (_OTHER, b"documents:6-11"))),
         m.SyncReply(
             generation_id=7,
@@ -180,7 +180,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "groupsRebalance",
         GROUPS,
-        "Have the members agree anew; with step_down by another leader. Nobody is removed by it.",
+        "Start a rebalance; with step_down under another leader. No member is removed.",
         m.RebalanceGroup(*_G, "the leader's machine is going away", step_down=True),
         m.RebalanceReply(generation_id=7),
         _GROUP_ERRORS,

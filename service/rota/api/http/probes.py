@@ -1,4 +1,4 @@
-"""What may be asked in the clear by whoever cannot show what the API asks for, such as a kubelet."""
+"""Probes in plain HTTP for callers without credentials, such as a kubelet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROBES = frozenset({"/healthz", "/readyz"})
 
 
 class ProbesOnly:
-    """The API's probes and nothing else of it: they tell of nobody's groups. Metrics are not for everybody."""
+    """The API's probes and nothing else: they reveal nothing about groups. Metrics need permission."""
 
     def __init__(self, api: ASGIApp) -> None:
         self._api = api

@@ -38,7 +38,7 @@ class HttpRefusal(RejectedRequest):
 
 
 class CallerGone(Exception):
-    """The caller hung up; nobody is there to be answered."""
+    """The caller disconnected; an answer has no recipient."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from rota.wire.requests import REASON
 _TEXT = Text(2**31)
 _NUMBER = Integer()
 _PORT = Integer(0, 65_535)
-_OWN_PORT = "The owner's alone, at the host that was asked, where it shares others with who answers, or 0:"
+_OWN_PORT = "The owner's port that no other worker shares, at the host that was called, or 0:"
 MAX_EVENTS = 1_000
 _PLACE = (
     Entry("revision", _NUMBER, doc="The shard's last journal entry that this answer reflects."),
@@ -71,7 +71,7 @@ WATCH_QUERY = given(
 JOURNAL_QUERY = given(
     dict,
     (
-        Entry("shard", Integer(NO_SHARD, 2**31 - 1), doc="Which shard's journal; -1: what was done to API tokens."),
+        Entry("shard", Integer(NO_SHARD, 2**31 - 1), doc="The shard of the journal; -1: changes of API tokens."),
         Entry("after", _After(), 0, f"Lines with a higher revision; {_EARLIEST}"),
         Entry("limit", Integer(1, MAX_EVENTS), 100, "Most lines to answer."),
     ),
@@ -84,12 +84,12 @@ COORDINATOR = Record(
         Entry("replica_id", _TEXT),
         Entry("address", _TEXT, doc="Where the owner can be reached."),
         Entry("epoch", _NUMBER, doc="Counts the owners that the shard has had."),
-        Entry("lease_left_ms", Integer(-MAX_SAFE_INTEGER), doc="0 or less: the lease is over, nobody owns the shard."),
+        Entry("lease_left_ms", Integer(-MAX_SAFE_INTEGER), doc="0 or less: the lease is over, no replica owns it."),
         Entry("revision", _NUMBER, doc="The end of the shard's journal.", attribute="last_seq"),
-        Entry("told_by", _TEXT, "", "The replica that answers: the owner itself where that is the same."),
+        Entry("reported_by", _TEXT, "", "The replica that answers: the owner itself where that is the same."),
         Entry("grpc_address", _TEXT, "", "Where it can be reached over gRPC; empty where it cannot."),
-        Entry("own_http_port", _PORT, 0, f"{_OWN_PORT} for HTTP."),
-        Entry("own_grpc_port", _PORT, 0, f"{_OWN_PORT} for gRPC."),
+        Entry("worker_http_port", _PORT, 0, f"{_OWN_PORT} for HTTP."),
+        Entry("worker_grpc_port", _PORT, 0, f"{_OWN_PORT} for gRPC."),
     ),
     complete=True,
     title="Coordinator",

@@ -19,7 +19,7 @@ async def call_while_there(
 ) -> Answer:
     """Call the coordinator; a call that may park is cancelled when its caller disconnects (`CallerGone`).
 
-    The request's body must have been read, for `receive` to tell of nothing but the disconnect.
+    The request's body must have been read, so that `receive` reports nothing but the disconnect.
     """
     if not parks(request):
         return await coordinator.call(request)

@@ -41,7 +41,7 @@ class GrpcPeers:
     """One persistent channel for each peer, opened when it is first needed. Calls show the first of the secrets.
 
     With `credentials` the channels are mutual TLS. When those change, new channels are opened; the old ones stay until
-    the end, for what is under way on them.
+    the end, for calls in progress.
     """
 
     def __init__(

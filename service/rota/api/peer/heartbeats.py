@@ -17,7 +17,7 @@ from rota.wire.envelopes import MalformedEnvelope
 from rota.wire.peer_heartbeats import AnyHeartbeat, Told, pack_heartbeats, unpack_told
 
 MESSAGES_UNDER_WAY = 2
-"""What comes while so many are unanswered waits for the next. Not one: a commit at the peer would hold up everybody."""
+"""While this many messages are unanswered, heartbeats wait. Not one: a commit at the peer would delay all."""
 HEARTBEATS_IN_A_MESSAGE = 2_000
 
 MOST_LINKS = 100
@@ -31,14 +31,14 @@ def may_be_collected(request: Request) -> bool:
 
 
 class CollectedHeartbeats:
-    """Sent once the event loop has carried out what else is due, so that who comes in the same moment goes along."""
+    """Sent after the event loop's other due callbacks, so that heartbeats of the same moment go in one message."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._unsent: list[tuple[AnyHeartbeat, asyncio.Future[Answer]]] = []
         self._senders: set[asyncio.Task[None]] = set()
         self._links: list[Any] = []
-        """The spans of those who wait for the next message, where somebody traces."""
+        """The spans of calls that wait for the next message, if there is tracing."""
 
     async def ask(self, request: AnyHeartbeat) -> Answer:
         """The peer's answer; raises `PeerUnreachable`."""
@@ -56,7 +56,7 @@ class CollectedHeartbeats:
         return await answer
 
     async def close(self) -> None:
-        """Who still waits is told that the peer does not answer."""
+        """Fail the waiting calls: the peer does not answer."""
         senders = tuple(self._senders)
         for sender in senders:
             sender.cancel()

@@ -87,7 +87,7 @@ def unpack_watch(data: bytes) -> tuple[str, str, int | None]:
 
 
 def unpack_namespaces(data: bytes) -> list[str]:
-    """The namespaces whose topics have changed; raises `MalformedEnvelope`."""
+    """The namespaces with changed topics; raises `MalformedEnvelope`."""
     namespaces = _unpack_document(data).get("namespaces")
     if type(namespaces) is not list or not all(type(each) is str for each in namespaces):
         raise MalformedEnvelope("not a list of namespaces")

@@ -1,4 +1,4 @@
-"""The secret that replicas show each other: nobody else may ask what no client could be asked for."""
+"""The secret that replicas send each other: only peers may make these calls, which no client may."""
 
 from __future__ import annotations
 

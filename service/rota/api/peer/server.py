@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 class PeerServer:
     """Listens for the other replicas, and answers those that show one of the secrets, where these are required.
 
-    `credentials` for mutual TLS: then only those are answered who show a certificate, too.
+    `credentials` for mutual TLS: then callers must show a certificate, too.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from rota.observability import tracing
 
 
 def forwarded(context: grpc.aio.ServicerContext[Any, Any], name: str) -> AbstractContextManager[object]:
-    """A span in the trace that the call's metadata names, where somebody traces."""
+    """A span in the trace that the call's metadata names, if there is tracing."""
     spans = tracing.spans
     if spans is None:
         return nullcontext()

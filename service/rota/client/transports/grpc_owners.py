@@ -28,6 +28,6 @@ def asking_over_grpc(channels: Channels) -> Ask:
             # Nothing depends on this call: whatever it fails with, requests go to the listed addresses.
             raise OwnerOutOfReach(str(error)) from error
         replica_id = found.replica_id if found.lease_left_ms > 0 else ""
-        return Told(replica_id, found.told_by, found.epoch, found.grpc_address, found.own_grpc_port)
+        return Told(replica_id, found.reported_by, found.epoch, found.grpc_address, found.worker_grpc_port)
 
     return ask

@@ -19,11 +19,11 @@ _COORDINATOR = Record(
     dict,
     (
         Entry("replica_id", _TEXT),
-        Entry("told_by", _TEXT, ""),
+        Entry("reported_by", _TEXT, ""),
         Entry("epoch", Integer()),
         Entry("lease_left_ms", Integer(-MAX_SAFE_INTEGER)),
         Entry("address", _TEXT),
-        Entry("own_http_port", Integer(0, 65_535), 0),
+        Entry("worker_http_port", Integer(0, 65_535), 0),
     ),
 )
 
@@ -42,10 +42,10 @@ def asking_over_http(http: httpx.AsyncClient) -> Ask:
         is_owned = found["lease_left_ms"] > 0
         return Told(
             found["replica_id"] if is_owned else "",
-            found["told_by"],
+            found["reported_by"],
             found["epoch"],
             found["address"].rstrip("/"),
-            found["own_http_port"],
+            found["worker_http_port"],
         )
 
     return ask

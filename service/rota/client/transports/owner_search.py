@@ -18,7 +18,7 @@ class Told:
 
     replica_id: str
     """Empty where nobody owns the group just now."""
-    told_by: str
+    reported_by: str
     epoch: int
     address: str
     """What the owner advertises, if anything."""
@@ -80,9 +80,9 @@ class OwnerSearch:
         """The same, once it is known what is told there."""
         own = _with_port(url, told.own_port) if told.own_port else url
         if own == url:
-            return url if told.told_by == told.replica_id else ""
+            return url if told.reported_by == told.replica_id else ""
         with suppress(OwnerOutOfReach):
-            if (await self._ask(group, own)).told_by == told.replica_id:
+            if (await self._ask(group, own)).reported_by == told.replica_id:
                 return own
         # A firewall in between, perhaps: whoever is behind the shared port is the owner's neighbour, if not itself.
         return url
@@ -90,7 +90,7 @@ class OwnerSearch:
     async def _ask(self, group: Group, url: str) -> Told:
         self._replicas.pop(url, None)
         told = await self._ask_at(group, url)
-        self._replicas[url] = told.told_by
+        self._replicas[url] = told.reported_by
         return told
 
 

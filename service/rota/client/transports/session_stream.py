@@ -14,8 +14,8 @@ from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.causes import broken, closed, foreign
 from rota.client.transports.rpc import Channels, problem_in
 from rota.v1.coordinator_pb2 import SessionEvent, SessionOptions, SessionRequest
+from rota.wire.batching import split_batch, take_batch
 from rota.wire.rpcs import COORDINATOR
-from rota.wire.together import apart, take_together
 
 _PATH = f"/{COORDINATOR}/Session"
 _NEWS = ("rebalance", "generation", "fenced", "drain")
@@ -47,9 +47,9 @@ class SessionStream:
         self._idle = asyncio.Event()
         self.is_draining = False
         """The server has asked to go elsewhere: what is open is still answered."""
-        self._together = False
+        self._batching = False
         """Does the server take several requests in one message? Set once it has said so."""
-        self._send(self._next_number(), options=SessionOptions(leave_after_ms=leave_after_ms, together=True))
+        self._send(self._next_number(), options=SessionOptions(leave_after_ms=leave_after_ms, batching=True))
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
     @property
@@ -108,7 +108,7 @@ class SessionStream:
         try:
             while True:
                 while self._unsent:
-                    request = take_together(self._unsent) if self._together else self._unsent.popleft()
+                    request = take_batch(self._unsent) if self._batching else self._unsent.popleft()
                     await self._stream.write(request.SerializeToString())
                 self._wake.clear()
                 await self._wake.wait()
@@ -120,7 +120,7 @@ class SessionStream:
         failure = broken(self._url, "the server ended the stream")
         try:
             while isinstance(data := await self._stream.read(), bytes):
-                for event in apart(SessionEvent.FromString(data)):
+                for event in split_batch(SessionEvent.FromString(data)):
                     self._take(event)
         except DecodeError:
             failure = foreign(f"what the stream from {self._url} brought is no message of Rota's")
@@ -140,7 +140,7 @@ class SessionStream:
         if answer is not None and not answer.done():
             answer.set_result(event)
         elif event.HasField("options"):
-            self._together = event.options.together
+            self._batching = event.options.batching
         elif event.WhichOneof("event") in _NEWS:
             self.is_draining = self.is_draining or event.HasField("drain")
             self._on_news(event)

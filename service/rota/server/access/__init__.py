@@ -1,1 +1,1 @@
-"""How a server finds out who calls: its files and tables, issuers' keys, certificates, all reread when they change."""
+"""Authentication of callers: files and tables, issuers' keys, certificates, all reloaded when they change."""

@@ -1,4 +1,4 @@
-"""Who calls: by certificate, API token, JWT or a review, the first that is shown; verified once, then remembered."""
+"""Authenticates callers by certificate, API token, JWT or review, whichever is shown first; cached once verified."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rota.access.caller import Caller
 from rota.access.claims import Issuer
 from rota.access.sources import source_of
 from rota.access.tokens import MalformedToken, Presented, TokenRecord, is_ours, parse, refusal_of
-from rota.api.access.identity import NO_CREDENTIALS, ORIGIN, Credentials, Identity, Policy, nobody
+from rota.api.access.identity import NO_CREDENTIALS, ORIGIN, Credentials, Identity, Policy, unauthenticated
 from rota.observability.refusals import log_refusal
 from rota.protocol.errors import ErrorCode
 
@@ -35,7 +35,7 @@ class Refused(Exception):
 
 
 class Unanswered(Refused):
-    """Nobody can say whether they do: who should know does not answer."""
+    """It is not known whether they do: the authority does not answer."""
 
 
 class Overloaded(Unanswered):
@@ -50,14 +50,14 @@ class Tokens(Protocol):
     async def look_again(self, token_id: str) -> None: ...
 
     def used(self, token_id: str, at_ms: int) -> None:
-        """Somebody calls with this token."""
+        """A call with this token has arrived."""
 
 
 class Bearers(Protocol):
     """Issuers' tokens."""
 
     async def caller_of(self, token: str) -> Caller:
-        """Who a JWT names; raises `Refused`, and `Unanswered` where nobody can say."""
+        """The caller that a JWT identifies; raises `Refused`, and `Unanswered` where the issuer does not answer."""
 
     async def close(self) -> None:
         """Close the connections to issuers."""
@@ -70,7 +70,7 @@ class ServerAuthenticator:
         self.policy = policy
         self._tokens = tuple(tokens)
         self._bearers = bearers
-        self._nobody = nobody(policy)
+        self._unauthenticated = unauthenticated(policy)
         self._known = _Identities()
         self._refused = _Identities()
         """Apart from those, so that invented credentials push no others out."""
@@ -85,7 +85,7 @@ class ServerAuthenticator:
 
     def known(self, credentials: Credentials) -> Identity | None:
         if credentials is NO_CREDENTIALS:
-            return self._nobody
+            return self._unauthenticated
         key, issuers = _key(credentials), self.policy.document.issuers
         return self._known.find(key, issuers) or self._refused.find(key, issuers)
 
@@ -102,19 +102,19 @@ class ServerAuthenticator:
     def _refuse(self, credentials: Credentials, refused: Refused, issuers: tuple[Issuer, ...]) -> Identity:
         log_refusal(_log, "credentials were refused", source_of(ORIGIN.get()), detail=str(refused))
         if isinstance(refused, Overloaded):
-            return nobody(self.policy, str(refused), ErrorCode.THROTTLED)
-        identity = nobody(self.policy, str(refused))
+            return unauthenticated(self.policy, str(refused), ErrorCode.THROTTLED)
+        identity = unauthenticated(self.policy, str(refused))
         self._known.forget(_key(credentials))
         self._refused.keep(_key(credentials), issuers, identity, BAD_FOR_S)
         return identity
 
     async def _verify(self, credentials: Credentials) -> Identity:
-        """A header wins over a certificate: whoever takes the trouble to show a token means it."""
+        """A header wins over a certificate: a client sends a token on purpose."""
         if credentials.authorization:
             return await self._verify_bearer(_bearer(credentials.authorization))
         if credentials.certificate is not None:
             return Identity(credentials.certificate, self.policy)
-        return self._nobody
+        return self._unauthenticated
 
     async def _verify_bearer(self, token: str) -> Identity:
         if is_ours(token):
@@ -153,7 +153,7 @@ class ServerAuthenticator:
 
 
 class _Again:
-    """An issuer's token that is used for longer than what was found out of it is good for, as by a stream.
+    """Verifies a JWT again that outlives its cached verification, such as on a long-lived stream.
 
     It is verified again in the background, at once where the access file has other issuers, and the next use gets the
     result. While no issuer answers, it stays as it was.

@@ -62,7 +62,7 @@ class IssuedTokens:
             raise Refused(_reason(error)) from error
 
     def _read(self, token: str) -> tuple[dict[str, Any], dict[str, Any], Issuer]:
-        """What the token says of itself, of which nothing is believed: it only chooses who is asked."""
+        """The token's unverified claims: they only choose its verifier."""
         try:
             header = jwt.get_unverified_header(token)
             claims = jwt.decode(token, options={"verify_signature": False})

@@ -15,7 +15,7 @@ Content = TypeVar("Content")
 
 
 class Reread(Generic[Content]):
-    """What is in files, as it is now. While changed ones are unusable (half written, say), what was in them before."""
+    """The current content of files. While changed ones are unusable (half written, say), their previous content."""
 
     def __init__(
         self,

@@ -127,7 +127,7 @@ def _json_object(data: bytes) -> Mapping[str, Any]:
 
 
 def _read_keys(document: Mapping[str, Any]) -> dict[str, PyJWK]:
-    """Keys of a kind that is not known here are left out: they may be for somebody else."""
+    """Keys of an unknown kind are left out: they may be for another purpose."""
     keys: dict[str, PyJWK] = {}
     for number, jwk in enumerate(document.get("keys") or ()):
         try:

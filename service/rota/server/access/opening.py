@@ -27,9 +27,9 @@ _log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def open_guard(settings: Settings, store: SqlStore, metrics: Metrics) -> AsyncIterator[Guard | None]:
-    """The guard that the settings ask for; none where everybody may do everything. Raises `CannotListen`."""
-    if settings.lets_everybody_in:
-        _log.warning("everybody who reaches this server may do everything: no access_file is set")
+    """The guard that the settings require; None where every caller may do everything. Raises `CannotListen`."""
+    if settings.is_open_to_all:
+        _log.warning("every caller that reaches this server may do everything: no access_file is set")
     if settings.access_file is None:
         yield None
         return
@@ -76,7 +76,7 @@ class _NoIssuers:
 
 
 async def _keep_counting(guard: Guard, store: SqlStore) -> None:
-    """Look into the store for the namespaces whose quota is about what is there."""
+    """Read the store's usage for the namespaces with a storage quota."""
     while True:
         for namespace, counts_bytes in guard.meters.to_look_at().items():
             try:

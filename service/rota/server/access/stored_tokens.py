@@ -17,7 +17,7 @@ LOOK_EVERY_S = 1.0
 LEAST_PAUSE_S = 0.25
 """Between looks that unknown tokens cause: all that come in this time share one, so they do not load the store."""
 NOTE_USE_EVERY_MS = 300_000
-"""What is kept of a token's last use is no finer than this: that is one write for a token, not one for each replica."""
+"""Resolution of a token's stored last use: so there is one write for a token, not one for each replica."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class StoredTokens:
         return self._records.get(token_id)
 
     def used(self, token_id: str, at_ms: int) -> None:
-        """Remembered; who looks at the table every few seconds writes it there, so that no call waits for that."""
+        """Remember the use; the poll of the table writes it every few seconds, so that no call waits for that."""
         self._used_at_ms[token_id] = at_ms
 
     async def look_again(self, token_id: str) -> None:

@@ -1,4 +1,4 @@
-"""API tokens in a file: their digests and scopes as JSON, for who has no store that others can write to."""
+"""API tokens in a file: their digests and scopes as JSON, for servers without a store that others can write to."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from rota.server.access.token_files import read_tokens, write_tokens
 
 
 class TokenVault(Protocol):
-    """Tokens' records, to be changed one at a time. What has a journal says there whose act each change was."""
+    """Tokens' records, to be changed one at a time. With a journal, it records the author of each change."""
 
     async def read(self) -> list[TokenRecord]: ...
 
@@ -24,7 +24,7 @@ class TokenVault(Protocol):
 
 
 class FileVault:
-    """A file of tokens, written anew with each change. Whose act that was is for whoever keeps the file to remember."""
+    """A file of tokens, written anew with each change. It does not record the author."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

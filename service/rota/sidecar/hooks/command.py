@@ -16,7 +16,7 @@ from rota.sidecar.status import environment
 
 
 class CommandHook:
-    """The change's kind is its last argument. It is not run again when it fails: who runs twice may do twice."""
+    """The change's kind is its last argument. It is not run again when it fails: its effect might happen twice."""
 
     name = "command"
 
@@ -33,7 +33,7 @@ class CommandHook:
         except TimeoutError:
             raise HookFailed(f"still ran after {self._timeout_s:g} s and was killed", again=False) from None
         finally:
-            # Also what it has left behind: the next change may contradict it.
+            # Also processes that it has left behind: the next change may contradict them.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()

@@ -1,4 +1,4 @@
-"""Keeps a file that says what is held and until when, replaced as a whole, so that nobody reads half of it."""
+"""Keeps a file with the share and its expiry, replaced as a whole, so that no reader sees half of it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StatusFile:
                     await self._changed.wait()
 
     def write(self) -> None:
-        """Write what is known now. That it cannot be written is logged: the old one expires."""
+        """Write the current status. A failed write is logged: the old status expires."""
         status = self._status()
         at_ms = time.time_ns() // 1_000_000
         document = {**status.document(), "at_ms": at_ms, "expires_at_ms": at_ms + status.expires_in_ms}

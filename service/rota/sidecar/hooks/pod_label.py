@@ -1,7 +1,8 @@
-"""Keeps a label of this pod in step with what it holds, so that a Service can select the leader.
+"""Sets a label of this pod to its state, so that a Service can select the leader.
 
-Needs no more than `patch` on pods. The label says what was so when it was written: Kubernetes knows no expiry, so a
-Service may point to a former leader for a while. What it writes to must check the fencing token all the same.
+Needs no more than `patch` on pods. The label is the state at the time of the write: Kubernetes knows no expiry, so a
+Service may point to a former leader for a while. The systems that it writes to must check the fencing token all the
+same.
 """
 
 from __future__ import annotations

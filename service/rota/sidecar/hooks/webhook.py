@@ -1,4 +1,4 @@
-"""Tells a URL, signed so that it knows who tells, and numbered so that it can refuse what is old."""
+"""Notifies a URL. Requests are signed, and numbered so that the receiver can reject old ones."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from rota.v1.coordinator_pb2 import JoinGroupRequest, SessionRequest
-from rota.wire.together import MAX_TOGETHER, MAX_TOGETHER_BYTES, apart, take_together
+from rota.wire.batching import MAX_BATCH, MAX_BATCH_BYTES, split_batch, take_batch
 
 
 def sizes(count: int, of_bytes: int = 0) -> list[int]:
@@ -14,9 +14,9 @@ def sizes(count: int, of_bytes: int = 0) -> list[int]:
     queue = deque(sent)
     messages = []
     while queue:
-        messages.append(SessionRequest.FromString(take_together(queue).SerializeToString()))
-    assert [each for message in messages for each in apart(message)] == sent
-    return [len(message.more) for message in messages]
+        messages.append(SessionRequest.FromString(take_batch(queue).SerializeToString()))
+    assert [each for message in messages for each in split_batch(message)] == sent
+    return [len(message.batch) for message in messages]
 
 
 def test_one_alone_goes_as_itself() -> None:
@@ -25,9 +25,9 @@ def test_one_alone_goes_as_itself() -> None:
 
 def test_all_that_wait_go_together_up_to_a_number() -> None:
     assert sizes(3) == [3]
-    assert sizes(MAX_TOGETHER + 2) == [MAX_TOGETHER, 2]
+    assert sizes(MAX_BATCH + 2) == [MAX_BATCH, 2]
 
 
 def test_large_ones_do_not_make_one_that_nobody_takes() -> None:
-    assert sizes(5, MAX_TOGETHER_BYTES // 2 - 100) == [2, 2, 0]
-    assert sizes(2, MAX_TOGETHER_BYTES) == [1, 0]
+    assert sizes(5, MAX_BATCH_BYTES // 2 - 100) == [2, 2, 0]
+    assert sizes(2, MAX_BATCH_BYTES) == [1, 0]

@@ -6,26 +6,26 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-MAX_TOGETHER = 1_000
-MAX_TOGETHER_BYTES = 256 * 1024
+MAX_BATCH = 1_000
+MAX_BATCH_BYTES = 256 * 1024
 """Far below what either side takes. One that is larger by itself goes alone."""
 
 
-def take_together(queue: deque[Any]) -> Any:
+def take_batch(queue: deque[Any]) -> Any:
     """The next message to send, of at least one that is queued: alone, or as many as go into one."""
     first = queue.popleft()
     if not queue:
         return first
     size = first.ByteSize()
-    message = type(first)(more=[first])
-    while queue and len(message.more) < MAX_TOGETHER:
+    message = type(first)(batch=[first])
+    while queue and len(message.batch) < MAX_BATCH:
         size += queue[0].ByteSize()
-        if size > MAX_TOGETHER_BYTES:
+        if size > MAX_BATCH_BYTES:
             break
-        message.more.append(queue.popleft())
+        message.batch.append(queue.popleft())
     return message
 
 
-def apart(message: Any) -> Sequence[Any]:
+def split_batch(message: Any) -> Sequence[Any]:
     """The messages that came as one; a single one is itself."""
-    return message.more or (message,)
+    return message.batch or (message,)

@@ -1,0 +1,172 @@
+"""Plain English, measured. What is above the aim today stands in a list, and may only come down.
+
+Lower a number here when a change has lowered the count, and remove a row that has reached the aim.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.support.english import (
+    MARKS,
+    banned_verbs,
+    identifiers,
+    measured,
+    modules,
+    names_of_tests,
+    packages,
+    prose_of_python,
+)
+
+AIM = 1.0
+"""Marks per 1,000 words. The codebases that we compare with have 0.0 to 0.8."""
+CEILINGS: dict[str, tuple[float, float, float]] = {
+    "ARCHITECTURE.md": (6.5, 2.0, 3.9),
+    "CHANGELOG.md": (4.8, 1.0, 1.3),
+    "CONTRIBUTING.md": (1.0, 1.0, 2.6),
+    "README.md": (5.3, 1.0, 3.1),
+    "bench": (2.5, 3.8, 2.0),
+    "docs/adr": (3.4, 1.9, 1.7),
+    "docs/explanation": (1.0, 1.0, 2.0),
+    "docs/fencing.md": (1.6, 3.8, 2.3),
+    "docs/how-to": (2.2, 1.6, 2.3),
+    "docs/model": (1.0, 1.0, 1.8),
+    "docs/protocol.md": (1.3, 1.3, 1.0),
+    "docs/tutorials": (4.1, 2.7, 4.1),
+    "examples": (1.0, 1.5, 3.7),
+    "helm": (3.2, 1.0, 1.0),
+    "migrations": (1.1, 1.0, 1.0),
+    "rota/adapters": (2.8, 1.7, 1.7),
+    "rota/client": (3.1, 1.7, 4.0),
+    "rota/membership": (2.8, 3.1, 6.1),
+    "rota/pipeline": (3.5, 1.1, 4.2),
+    "rota/protocol": (1.7, 1.0, 1.0),
+    "rota/replica": (3.2, 1.0, 2.7),
+    "rota/runtime": (3.5, 2.8, 3.8),
+    "rota/storage": (4.0, 1.9, 3.7),
+    "rota/testing": (3.5, 1.9, 2.7),
+    "rota/types": (2.3, 1.2, 3.9),
+    "rota/wire": (1.3, 1.5, 3.0),
+    "rota/workload": (1.0, 2.8, 4.2),
+    "tests": (2.4, 1.0, 1.0),
+}
+"""Packages above the aim: `who`, `body` and `what is` per 1,000 words."""
+
+VERBS_LEFT = {
+    "bench": 4,
+    "rota/access": 2,
+    "rota/api": 15,
+    "rota/assignors": 5,
+    "rota/cli": 9,
+    "rota/client": 20,
+    "rota/console": 8,
+    "rota/demo": 1,
+    "rota/exec": 8,
+    "rota/group": 12,
+    "rota/liveness": 15,
+    "rota/membership": 4,
+    "rota/observability": 7,
+    "rota/pipeline": 8,
+    "rota/replica": 7,
+    "rota/runtime": 15,
+    "rota/server": 9,
+    "rota/sidecar": 5,
+    "rota/storage": 1,
+    "rota/testing": 16,
+    "rota/types": 10,
+    "rota/wire": 6,
+    "rota/workload": 4,
+    "tests": 260,
+}
+"""Distinct names with a banned verb that packages still have."""
+NO_VERBS = {"KeyRing"}
+"""Here the word is a noun."""
+
+TEST_NAME_MAX_CHARS = 60
+LONGER_TEST_NAMES_LEFT = 818
+
+
+def test_no_package_exceeds_its_ceiling_of_marks() -> None:
+    above = {}
+    for package, prose in packages().items():
+        for mark, ceiling in zip(MARKS, CEILINGS.get(package, (AIM, AIM, AIM)), strict=True):
+            if prose.exceeds(mark, ceiling):
+                above[f"{package}: {mark}"] = f"{prose.per_thousand(mark)} per 1,000 words, at most {ceiling}"
+
+    assert above == {}
+
+
+def test_no_ceiling_stands_for_a_package_that_is_gone() -> None:
+    assert CEILINGS.keys() - packages().keys() == set()
+
+
+def test_no_package_gets_another_name_with_a_banned_verb() -> None:
+    found: Counter[str] = Counter()
+    for package, text in [(folder, text) for folder in ("bench", "tests") for _, text in modules(folder)]:
+        found[package] += len(banned_verbs(identifiers(text)) - NO_VERBS)
+    for path, text in modules("service/rota"):
+        found[f"rota/{path.parts[path.parts.index('rota') + 1]}"] += len(banned_verbs(identifiers(text)) - NO_VERBS)
+
+    assert {package: count for package, count in found.items() if count > VERBS_LEFT.get(package, 0)} == {}
+
+
+def test_no_further_test_has_a_name_over_sixty_characters() -> None:
+    names = [name for _, text in modules("tests") for name in names_of_tests(text)]
+
+    assert sum(len(name) > TEST_NAME_MAX_CHARS for name in names) <= LONGER_TEST_NAMES_LEFT
+
+
+@pytest.mark.parametrize(
+    ("planted", "mark"),
+    [
+        ("Whoever joins is on the stream from then on.", "who"),
+        ("The member whose session ends is removed.", "who"),
+        ("Nobody of rota has been ready for a minute.", "body"),
+        ("Somebody asks\nanybody.", "body"),
+        ("Fold what was ingested since the last time.", "what is"),
+        ("What is due to it.", "what is"),
+    ],
+)
+def test_a_planted_mark_is_found(planted: str, mark: str) -> None:
+    prose = measured(f"{planted} {planted}")
+
+    assert [each for each in MARKS if prose.found[each]] == [mark]
+    assert prose.exceeds(mark, AIM)
+
+
+@pytest.mark.parametrize(
+    "harmless", ["`rota auth whoami` prints it.", "The whole body.", "what members notice", "No body is read."]
+)
+def test_a_word_that_only_looks_alike_is_no_mark(harmless: str) -> None:
+    assert not any(measured(harmless).found.values())
+
+
+def test_one_mark_alone_exceeds_no_ceiling() -> None:
+    assert not measured("Who calls.").exceeds("who", AIM)
+    assert measured("Who calls. Who asks.").exceeds("who", AIM)
+    assert not measured("word " * 1_998 + "who who").exceeds("who", AIM)
+
+
+def test_comments_docstrings_and_messages_of_a_module_are_prose() -> None:
+    text = '"""Docstring."""\nLIMIT = 1  # comment\n"""Attribute."""\nraise ValueError("a message here", "key")\n'
+
+    assert prose_of_python(text, messages=True).split("\n")[:1] == ["# comment"]
+    assert "a message here" in prose_of_python(text, messages=True)
+    assert prose_of_python(text, messages=False).split("\n") == ["# comment", "Docstring.", "Attribute."]
+
+
+@pytest.mark.parametrize(
+    "planted", ["def tell_all(): pass", "class Heard: pass", "def f(told_ms): pass", "x.was_told = 1"]
+)
+def test_a_planted_name_with_a_banned_verb_is_found(planted: str) -> None:
+    assert len(banned_verbs(identifiers(planted))) == 1
+
+
+def test_a_name_that_only_contains_the_letters_is_allowed() -> None:
+    assert banned_verbs(identifiers("def string_of(ideal, dealer, intelligent, bringUp): pass")) == set()
+
+
+def test_a_planted_test_is_counted_by_its_name() -> None:
+    assert list(names_of_tests("class A:\n    async def test_one(self): pass\ndef helper(): pass")) == ["test_one"]
