@@ -221,11 +221,11 @@ def metrics() -> str:
 def tables() -> str:
     """The tables that `rota pipeline` makes."""
     from rota.pipeline.facts.outcomes import OUTCOMES
-    from rota.pipeline.tables import BRONZE, CARRY, GOLD
+    from rota.pipeline.tables import BRONZE, CARRY, CURRENT, GOLD
     from rota.protocol.causes import CAUSES
 
     parts = []
-    for each in (BRONZE, *GOLD.values(), CARRY):
+    for each in (BRONZE, *GOLD.values(), *CURRENT.values(), CARRY):
         rows = ((f"`{column.name}`", str(column.type_), column.doc) for column in each.columns)
         sources = ", ".join(f"`{kind}`" for kind in each.sources)
         told = f"One row: {each.grain}."
@@ -239,7 +239,8 @@ def tables() -> str:
         parts += [f"## {heading.capitalize()}s of rebalances", table((heading, "meaning"), meanings)]
     opening = (
         "What `rota pipeline` makes of the journal. Times are UTC, names that end with `_ms` are milliseconds. "
-        "Rows are written when they are complete and never change after that. Whatever else they say of "
+        "Rows are written when they are complete and never change after that, but for those of `current_…` and "
+        "`carry`: they say how things stand as of the last refresh. Whatever else they say of "
         "their group (members, state, protocol) is known from all of its lines up to then."
     )
     return page("Tables of the pipeline", opening, *parts)

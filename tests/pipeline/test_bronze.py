@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rota.pipeline.bronze import COMMITS, Ingest, write_lines
+from rota.pipeline.bronze import Ingest, write_lines
+from rota.pipeline.committed import COMMITS
 from rota.pipeline.events import EVENTS, Line
 from rota.pipeline.journal import open_journal
 from rota.pipeline.lake import Lake
@@ -28,6 +30,15 @@ def test_committed_offsets_stand_apart_from_all_else_in_a_file_that_has_every_li
     numbers = zip(*(file.read()[name].to_pylist() for name in ("shard_id", "seq")), strict=True)
     assert sorted(numbers) == sorted((line.shard_id, line.seq) for line in lines)
     assert set(file.read()["ingest_batch"].to_pylist()) == {7}
+    written = file.read(["shard_id", "seq", "offsets"]).to_pylist()
+    assert {(x["shard_id"], x["seq"]): x["offsets"] for x in written if x["offsets"] is not None} == {
+        (line.shard_id, line.seq): [
+            {"topic": topic, "partition": partition, "offset": offset}
+            for topic, partition, offset, *_ in json.loads(line.payload)["offsets"]
+        ]
+        for line in lines
+        if line.kind == COMMITS
+    }
 
 
 def test_tasks_read_the_store_and_write_each_line_once_without_spark(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rota.pipeline.breakpoints import breakpoint_at
+from rota.pipeline.committed import COMMITS, typed_offsets
 from rota.pipeline.events import EVENTS
 from rota.pipeline.files import TableWriter, Written
 from rota.pipeline.journal import Journal, Wanted, journal_at
@@ -22,9 +23,6 @@ from rota.pipeline.tables import BRONZE
 from rota.pipeline.tasks import Task, Workers, run_tasks
 
 JOB = "ingest"
-
-COMMITS = "offsets_committed"
-"""The kind that most lines are of."""
 
 Tell = Callable[[int, int], None]
 """Hears how many lines of how many have been read."""
@@ -110,10 +108,14 @@ def write_lines(batches: Iterable[pa.RecordBatch], folder: str, batch: int) -> l
     """Write lines of the journal to one file of bronze."""
     lines = LinesWriter(folder, f"{batch:06}")
     for each in batches:
-        numbers = pa.array([batch] * each.num_rows, pa.int32())
+        numbers = pa.array(np.full(each.num_rows, batch, np.int32))
         arrays = [each.column(name).cast(EVENTS.field(name).type) for name in EVENTS.names]
-        lines.add(pa.RecordBatch.from_arrays([*arrays, numbers], schema=BRONZE.schema))
+        lines.add(pa.RecordBatch.from_arrays([*arrays, numbers], schema=_INGESTED))
     return lines.close()
+
+
+_INGESTED = pa.schema([*EVENTS, BRONZE.schema.field("ingest_batch")])
+"""Lines as they are read; their offsets become columns when they have been sorted."""
 
 
 class LinesWriter:
@@ -147,9 +149,20 @@ class LinesWriter:
         shard_ids = whole.column("shard_id").to_numpy()
         kinds = pc.equal(whole.column("kind"), COMMITS).to_numpy(zero_copy_only=False) * RANGES + ranges_of(shard_ids)
         whole = whole.take(np.lexsort((whole.column("seq").to_numpy(), shard_ids, kinds)))
+        whole = _with_offsets(whole, int((kinds < RANGES).sum()))
         ends = np.cumsum(np.bincount(kinds, minlength=2 * RANGES))
         for first, end in zip((0, *ends), ends, strict=False):
             if end > first:
                 self._writer.write("events", whole.slice(first, end - first))
         self._gathered.clear()
         self._rows = 0
+
+
+def _with_offsets(lines: pa.RecordBatch, others: int) -> pa.RecordBatch:
+    """The lines with the columns of bronze; the first `others` are no commits, the rest are."""
+    if "offsets" in lines.schema.names:
+        return lines.select(BRONZE.schema.names)
+    read = typed_offsets(lines.column("payload").slice(others))
+    offsets = pa.concat_arrays([pa.nulls(others, read.type), read])
+    columns = {**{name: lines.column(name) for name in lines.schema.names}, "offsets": offsets}
+    return pa.RecordBatch.from_arrays([columns[name] for name in BRONZE.schema.names], schema=BRONZE.schema)

@@ -16,7 +16,7 @@ from rota.pipeline.positions import Span, spans_between
 from rota.pipeline.schema_check import check_schema
 from rota.pipeline.session import cache_folder
 
-_PACKAGES = ("pyspark", "pyarrow", "pandas", "deltalake", "adbc-driver-postgresql")
+_PACKAGES = ("pyspark", "pyarrow", "pandas", "deltalake", "msgspec", "adbc-driver-postgresql")
 _NEEDED_MB = 3_000
 
 

@@ -9,7 +9,10 @@ import pyarrow as pa
 
 from rota.pipeline.tables import BRONZE
 
-EVENTS = pa.schema([(column.name, column.type_) for column in BRONZE.columns if column.name != "ingest_batch"])
+EVENTS = pa.schema(
+    [(column.name, column.type_) for column in BRONZE.columns if column.name not in ("offsets", "ingest_batch")]
+)
+"""The journal's own columns, which bronze adds to."""
 
 _SPARK_TYPES = {
     pa.int32(): "int",
@@ -53,4 +56,8 @@ def ddl(schema: pa.Schema) -> str:
 
 
 def _spark_type(type_: Any) -> str:
-    return f"array<{_spark_type(type_.value_type)}>" if pa.types.is_list(type_) else _SPARK_TYPES[type_]
+    if pa.types.is_list(type_):
+        return f"array<{_spark_type(type_.value_type)}>"
+    if pa.types.is_struct(type_):
+        return f"struct<{', '.join(f'`{field.name}`: {_spark_type(field.type)}' for field in type_)}>"
+    return _SPARK_TYPES[type_]

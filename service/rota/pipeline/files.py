@@ -137,7 +137,11 @@ class TableWriter:
         if table not in self._open:
             path = self._folder / table / f"part-{self._name}-{uuid.uuid4().hex}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._open[table] = _Open(pq.ParquetWriter(path, self._schemas[table], compression="zstd"), path)
+            # Payloads are hardly ever equal: to look for those that are takes longer than to write them all.
+            names = [name for name in self._schemas[table].names if name not in ("payload", "state", "offsets")]
+            names += ["offsets.list.element.topic"] if "offsets" in self._schemas[table].names else []
+            writer = pq.ParquetWriter(path, self._schemas[table], compression="zstd", use_dictionary=names)
+            self._open[table] = _Open(writer, path)
             self._stats[table] = _Stats(self._schemas[table])
         return self._open[table]
 

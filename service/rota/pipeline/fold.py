@@ -34,9 +34,15 @@ CARRIED = "carried"
 class GroupFold:
     """One group's facts, line by line. Lines of a shard or of topics belong to a group without an id."""
 
-    def __init__(self, namespace: str, group_id: str, *, decoder: Decoder | None = None) -> None:
+    def __init__(
+        self, namespace: str, group_id: str, *, decoder: Decoder | None = None, with_offsets: bool = True
+    ) -> None:
+        """Without offsets, `fold_offsets` makes their rows, and commits are left out that `telling_commits` does not
+        name.
+        """
         self._key = (namespace, group_id)
         self._decoder = decoder
+        self._with_offsets = with_offsets
         self._begin({"view": None, "facts": {}})
 
     @classmethod
@@ -61,6 +67,10 @@ class GroupFold:
         for fact in self._by_kind.get(event.kind, ()):
             yield from fact.add(event, self.view)
         self.view.take(event)
+
+    def seen(self, seq: int) -> None:
+        """Note the number of a line that says nothing of what is folded here."""
+        self.view.state["seq"] = max(seq, self.view.last_seq)
 
     def open_rows(self) -> Iterator[Row]:
         """What is still open, as far as it is known; `to_at`, `ended_at` and what follows of them are null."""
@@ -92,6 +102,8 @@ class GroupFold:
             "offsets": Offsets(states.get("offsets")),
             "fenced": FencedRequests(states.get("fenced")),
         }
+        if not self._with_offsets:
+            del self.facts["offsets"]
         if not group_id:
             self.facts = {"failovers": Failovers(states.get("failovers")), "topics": Topics(states.get("topics"))}
         self._by_kind: dict[str, list[Fact]] = {}

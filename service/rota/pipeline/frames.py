@@ -25,11 +25,18 @@ def closed(spark: SparkSession, lake: Lake | Moment, table: str) -> DataFrame:
 
 def opened(spark: SparkSession, lake: Lake | Moment, table: str) -> DataFrame:
     """What is under way: rows that have no end yet, made of the carried states."""
+    if table == "offsets":
+        return _open_offsets(spark, lake)
     uris, schema = lake.fact_files("carry"), GOLD[table].schema
     if not uris:
         return spark.createDataFrame([], ddl(schema))
     carried = spark.read.schema(ddl(CARRY.schema)).parquet(*uris)
     return carried.mapInArrow(_still_open(table), ddl(schema))
+
+
+def _open_offsets(spark: SparkSession, lake: Lake | Moment) -> DataFrame:
+    uris, schema = lake.fact_files("current_offsets"), ddl(GOLD["offsets"].schema)
+    return spark.read.schema(schema).parquet(*uris) if uris else spark.createDataFrame([], schema)
 
 
 def everything(spark: SparkSession, lake: Lake | Moment, table: str) -> DataFrame:

@@ -17,23 +17,29 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rota.pipeline.breakpoints import breakpoint_at
+from rota.pipeline.committed import COMMITS
 from rota.pipeline.events import EVENTS, ddl, lines_of
+from rota.pipeline.facts.offset_columns import COMMIT_COLUMNS, Ends, fold_offsets, telling_commits, with_offsets
 from rota.pipeline.facts.units import Decoder, load_decoder
 from rota.pipeline.failures import LakeRefused
 from rota.pipeline.files import TableWriter, Written
 from rota.pipeline.fold import GroupFold, Key
 from rota.pipeline.lake import FOLDS, Lake
 from rota.pipeline.slices import BUCKETS, Slice, bucket_of, in_order
-from rota.pipeline.tables import CARRY, FOLDED, GOLD
+from rota.pipeline.tables import CARRY, CURRENT, FOLDED, GOLD, OFFSETS
 from rota.pipeline.tasks import Task, Workers, run_tasks, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 GROUP = ("shard_id", "namespace", "group_id")
+
+Carried = Mapping[str, Mapping[int, str]]
+"""By table and bucket: the file of what is carried."""
 
 FEW_LINES = 50_000
 """So many are folded in this process, sooner than Spark has planned a job."""
@@ -123,11 +129,12 @@ def _was_begun(lake: Lake, fold: int) -> bool:
 
 def _fold_once(workers: Workers, lake: Lake, fold: int, plan: Mapping[str, Any]) -> dict[str, int]:
     lines = Slice.of(lake, plan["after_batch"], plan["to_batch"])
-    carried = {} if plan["anew"] else {_bucket(each.name): each.uri for each in lake.gold("carry").files(fold - 1)}
+    carried = {table: {} for table in (*CURRENT, "carry")} if plan["anew"] else _by_bucket(lake, fold - 1)
     workers = workers if lines.most_lines > FEW_LINES else None
     parts = _parts(lines.buckets, 1 if workers is None else _task_count(session_of(workers)))
     task = _folder(lines, carried, parts, str(lake.root / "gold"), fold, plan["decoder"])
     written = run_tasks(workers, len(parts), task)
+    changed = {_bucket(each.path) for each in written if each.table == "carry"}
     rows = {}
     for table in FOLDED:
         mine = [each for each in written if each.table == table]
@@ -135,13 +142,22 @@ def _fold_once(workers: Workers, lake: Lake, fold: int, plan: Mapping[str, Any])
             breakpoint_at("gold: before a table")
             lake.gold(table).commit(mine, fold, replace=plan["anew"])
         rows[table] = sum(each.rows for each in mine)
-    breakpoint_at("gold: before the carry")
-    states = [each for each in written if each.table == "carry"]
-    changed = {_bucket(each.path) for each in states}
-    former = [uri.rpartition("/")[2] for bucket, uri in carried.items() if bucket in changed]
-    lake.gold("carry").commit(states, fold, replace=plan["anew"], replaced=former)
+    for table in (*CURRENT, "carry"):
+        if table == "carry":
+            breakpoint_at("gold: before the carry")
+        mine = [each for each in written if each.table == table]
+        former = [uri.rpartition("/")[2] for bucket, uri in carried[table].items() if bucket in changed]
+        if mine or former or plan["anew"]:
+            lake.gold(table).commit(mine, fold, replace=plan["anew"], replaced=former)
     breakpoint_at("gold: after the carry")
     return rows
+
+
+def _by_bucket(lake: Lake, fold: int) -> dict[str, dict[int, str]]:
+    """By table and bucket: the file of what was carried after this fold."""
+    return {
+        table: {_bucket(each.name): each.uri for each in lake.gold(table).files(fold)} for table in (*CURRENT, "carry")
+    }
 
 
 def _parts(buckets: Sequence[int], count: int) -> list[list[int]]:
@@ -160,68 +176,124 @@ def _bucket(name: str) -> int:
 
 
 def _folder(
-    lines: Slice, carried: Mapping[int, str], parts: Sequence[Sequence[int]], folder: str, fold: int, decoder: str
+    lines: Slice, carried: Carried, parts: Sequence[Sequence[int]], folder: str, fold: int, decoder: str
 ) -> Task:
     """What each task does: fold the groups of its buckets, into one file a table and one a bucket for their states."""
 
     def run(number: int) -> list[Written]:
-        share = _Share(carried, load_decoder(decoder) if decoder else None)
+        share = _Share(carried, parts[number], load_decoder(decoder) if decoder else None)
         writer = TableWriter(folder, {table: GOLD[table].schema for table in FOLDED}, f"{fold:06}")
         for chunk in lines.chunks(_MOST_LINES):
-            for table, values in share.fold(chunk.read(parts[number], EVENTS.names)):
+            others = chunk.read(parts[number], EVENTS.names, commits=False)
+            commits = with_offsets(chunk.read(parts[number], COMMIT_COLUMNS, commits=True))
+            for table, values in share.fold(others, commits):
                 writer.add(table, values)
+            for batch in share.fold_offsets(others, commits).to_batches():
+                writer.write("offsets", batch)
         return [*writer.close(), *share.write(folder, f"{fold:06}")]
 
     return run
 
 
 class _Share:
-    """The groups of one task: those that have lines in the slice, and the carried states of their buckets."""
+    """The groups of one task: those that have lines in the slice, and what is carried of their buckets."""
 
-    def __init__(self, files: Mapping[int, str], decoder: Decoder | None) -> None:
+    def __init__(self, files: Carried, buckets: Sequence[int], decoder: Decoder | None) -> None:
         self._files = files
+        self._buckets = buckets
         self._decoder = decoder
         self._carried: dict[int, dict[Key, tuple[int, str]]] = {}
-        """By bucket: the number of the last line of each group, and its state after it."""
+        """By bucket that has changed: the number of the last line of each group, and its state after it."""
         self._groups: dict[Key, GroupFold] = {}
+        self._open_offsets: dict[int, pa.Table] = {}
+        """By bucket that has changed."""
 
-    def fold(self, lines: pa.Table) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """Take these lines in, which follow those before; gives the rows that they close."""
+    def fold(self, others: pa.Table, commits: pa.Table) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Take these lines in, which follow those before; gives the rows that they close, but those of offsets."""
+        telling = commits.filter(pa.array(telling_commits(others, commits)))
+        lines = pa.concat_tables([others.select(EVENTS.names), _as_lines(telling)])
         ordered = chain.from_iterable(map(lines_of, in_order(lines).to_batches()))
         for key, of_group in groupby(ordered, key=itemgetter(0, 4, 5)):
             group = self._groups.get(key) or self._resumed(key)
             for line in of_group:
                 yield from group.add(line)
+        last = commits.group_by(list(GROUP)).aggregate([("seq", "max")]).to_pylist()
+        for each in last:
+            self._groups[each["shard_id"], each["namespace"], each["group_id"]].seen(each["seq_max"])
+
+    def fold_offsets(self, others: pa.Table, commits: pa.Table) -> pa.Table:
+        """The rows about offsets that these lines close. After `fold`, by which the buckets are known that change."""
+        for bucket in self._carried.keys() - self._open_offsets.keys():
+            files = self._files["current_offsets"]
+            schema = CURRENT["current_offsets"].schema
+            self._open_offsets[bucket] = (
+                pq.read_table(files[bucket], schema=schema) if bucket in files else schema.empty_table()
+            )
+        if not self._open_offsets:
+            return OFFSETS.schema.empty_table()
+        closed, still_open = fold_offsets(commits, ends_of(others), pa.concat_tables(self._open_offsets.values()))
+        bucket = bucket_of(still_open.column("shard_id").to_numpy())
+        self._open_offsets = {each: still_open.filter(pa.array(bucket == each)) for each in self._open_offsets}
+        return closed
 
     def write(self, folder: str, name: str) -> list[Written]:
-        """The states of each bucket that has changed, those of its other groups with them."""
+        """What is carried of each bucket that has changed, that of its other groups with it."""
         written = []
         for bucket, states in sorted(self._carried.items()):
             changed = {key: group for key, group in self._groups.items() if bucket_of(key[0]) == bucket}
             states |= {key: (group.last_seq, group.dump()) for key, group in changed.items()}
-            writer = TableWriter(folder, {"carry": CARRY.schema}, f"{name}-b{bucket:02}")
+            schemas = {"carry": CARRY.schema, **{table: CURRENT[table].schema for table in CURRENT}}
+            writer = TableWriter(folder, schemas, f"{name}-b{bucket:02}")
             for key, state in sorted(states.items()):
                 writer.add("carry", (*key, *state))
+            for batch in self._open_offsets[bucket].combine_chunks().to_batches():
+                writer.write("current_offsets", batch)
             written += writer.close()
         return written
 
     def _resumed(self, key: Key) -> GroupFold:
         bucket = bucket_of(key[0])
         if bucket not in self._carried:
-            self._carried[bucket] = _states(self._files[bucket]) if bucket in self._files else {}
+            files = self._files["carry"]
+            self._carried[bucket] = _states(files[bucket]) if bucket in files else {}
         carried = self._carried[bucket].get(key)
-        group = GroupFold(key[1], key[2], decoder=self._decoder)
+        group = GroupFold(key[1], key[2], decoder=self._decoder, with_offsets=False)
         if carried is not None:
             group.resume(json.loads(carried[1]))
         self._groups[key] = group
         return group
 
 
+def _as_lines(commits: pa.Table) -> pa.Table:
+    """Commits as lines of which nothing but their place is looked at."""
+    given = {"kind": COMMITS, "reason": "", "payload": "{}"}
+    columns = [
+        pa.array([given[name]] * len(commits), pa.string()) if name in given else commits.column(name)
+        for name in EVENTS.names
+    ]
+    return pa.Table.from_arrays(columns, schema=EVENTS)
+
+
+def ends_of(others: pa.Table) -> Ends:
+    """The lines after which offsets are gone."""
+    ends = Ends([], [])
+    kinds = pa.array(["offsets_deleted", "group_deleted"])
+    lines = others.filter(pc.is_in(others.column("kind"), kinds)).select(
+        ["namespace", "group_id", "seq", "kind", "payload"]
+    )
+    for namespace, group_id, seq, kind, payload in zip(*(column.to_pylist() for column in lines.columns), strict=True):
+        if kind == "group_deleted":
+            ends.groups.append((namespace, group_id, seq))
+            continue
+        for topic, partition in json.loads(payload)["partitions"]:
+            ends.partitions.append((namespace, group_id, seq, topic, partition))
+    return ends
+
+
 def _states(uri: str) -> dict[Key, tuple[int, str]]:
-    columns = [column.to_pylist() for column in pq.read_table(uri, columns=CARRY.schema.names).columns]
-    return {
-        (shard, namespace, group): (seq, state) for shard, namespace, group, seq, state in zip(*columns, strict=True)
-    }
+    table = pq.read_table(uri)
+    rows = zip(*(table.column(name).to_pylist() for name in CARRY.schema.names), strict=True)
+    return {(shard_id, namespace, group_id): (seq, state) for shard_id, namespace, group_id, seq, state in rows}
 
 
 # --- the lines for Spark, for those who look at them in other ways ----------------------------------

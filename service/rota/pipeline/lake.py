@@ -28,10 +28,12 @@ from rota.pipeline.failures import LakeBusy, LakeRefused
 from rota.pipeline.files import Files
 from rota.pipeline.parquet import ParquetFiles
 from rota.pipeline.positions import Position
-from rota.pipeline.tables import BRONZE, CARRY, GOLD, UNFOLDED, Table
+from rota.pipeline.tables import BRONZE, CARRY, CURRENT, GOLD, UNFOLDED, Table
 
 LAKE_VERSION = 4
 """Goes up when tables or carried states change their form: older tables are then built anew from bronze."""
+
+_TABLES = {**GOLD, **CURRENT, "carry": CARRY}
 
 FORMATS = ("delta", "parquet")
 
@@ -101,7 +103,7 @@ class Lake:
 
     def gold(self, table: str) -> Files:
         """A table of facts, or `carry`."""
-        return self._files(self.root / "gold" / table, CARRY if table == "carry" else GOLD[table])
+        return self._files(self.root / "gold" / table, _TABLES[table])
 
     def _files(self, path: Path, table: Table) -> Files:
         # A Delta table that is known reads only what has been committed since.
@@ -118,7 +120,7 @@ class Lake:
         """All tables as of one complete fold, whatever is folded, compacted or made anew meanwhile."""
         while True:
             fold = self.gold("carry").batch
-            files = {table: self.gold(table).uris(None if table in UNFOLDED else fold) for table in (*GOLD, "carry")}
+            files = {table: self.gold(table).uris(None if table in UNFOLDED else fold) for table in _TABLES}
             if self.gold("carry").batch == fold:
                 return Moment(fold, files)
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from rota.pipeline.committed import COMMITS
 from rota.pipeline.files import File
 from rota.pipeline.lake import Lake
 from rota.pipeline.tables import BRONZE
@@ -68,11 +69,12 @@ class Slice:
         if after < self.to_batch:
             yield Slice(_reached(self.files, after, self.to_batch), after, self.to_batch)
 
-    def read(self, buckets: Collection[int], columns: Sequence[str]) -> pa.Table:
-        """The lines of these buckets, in no order."""
+    def read(self, buckets: Collection[int], columns: Sequence[str], *, commits: bool) -> pa.Table:
+        """The lines of these buckets, in no order: those of commits, or all others."""
         if not self.files:
             return BRONZE.schema.empty_table().select(list(columns))
         wanted = (ds.field("ingest_batch") > self.after_batch) & (ds.field("ingest_batch") <= self.to_batch)
+        wanted &= ds.field("kind") == COMMITS if commits else ds.field("kind") != COMMITS
         if len(buckets) < BUCKETS:
             wanted &= ds.field("shard_id").isin(self._shards(buckets))
         lines = ds.dataset([each.uri for each in self.files], schema=BRONZE.schema, format="parquet")

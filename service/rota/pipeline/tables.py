@@ -9,6 +9,7 @@ import pyarrow as pa
 INT, LONG, DOUBLE, TEXT, YES = pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.bool_()
 TIME = pa.timestamp("us", tz="UTC")
 LONGS = pa.list_(pa.int64())
+OFFSET_LISTS = pa.list_(pa.struct([("topic", TEXT), ("partition", INT), ("offset", LONG)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ BRONZE = Table(
         Column("kind", TEXT, "what happened"),
         Column("reason", TEXT, "why, in the coordinator's words"),
         Column("payload", TEXT, "what else belongs to it, as the JSON of rota.group.journal"),
+        Column("offsets", OFFSET_LISTS, "the offsets that it committed; null where it is no commit"),
         Column("ingest_batch", INT, "the number of the batch that brought it here"),
     ),
 )
@@ -398,6 +400,16 @@ GOLD: dict[str, Table] = {
 }
 UNFOLDED = ("advisor", "what_ifs")
 """Made when they are asked for."""
+CURRENT_OFFSETS = Table(
+    "current_offsets",
+    "one partition of a group, in the hour of its last commit: `offsets` has the hours before",
+    OFFSETS.sources,
+    (Column("shard_id", INT, "the group's shard"), *OFFSETS.columns),
+    OFFSETS.untold,
+)
+CURRENT = {table.name: table for table in (CURRENT_OFFSETS,)}
+"""How things stand as of the last refresh; each refresh writes the shards anew that it has lines of."""
+
 FOLDED = tuple(name for name in GOLD if name not in UNFOLDED)
 """Kept up to date by `refresh`."""
 
@@ -410,6 +422,6 @@ CARRY = Table(
         Column("namespace", TEXT, "whose group it is"),
         Column("group_id", TEXT, "the group; empty where that is the shard itself, or the topics of a namespace"),
         Column("seq", LONG, "the number of that line"),
-        Column("state", TEXT, "what is open in it, for every table: a few hundred bytes of JSON, whatever its history"),
+        Column("state", TEXT, "what is open in it, for each table but `offsets`: JSON, some thousand bytes"),
     ),
 )

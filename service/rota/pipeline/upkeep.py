@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from rota.pipeline.bronze import LinesWriter
 from rota.pipeline.files import File, Written
 from rota.pipeline.lake import Lake
-from rota.pipeline.tables import BRONZE, GOLD
+from rota.pipeline.tables import BRONZE, CURRENT, GOLD
 
 _SMALL_BYTES = 64 * 1024 * 1024
 _DAY = timedelta(days=1)
@@ -29,10 +29,10 @@ def compact_lake(
         yield f"bronze: {dropped:,} lines from before {before:%Y-%m-%d %H:%M} UTC were dropped"
     if files != after or deleted:
         yield f"bronze: {files} files became {after}, {deleted} unused ones were deleted"
-    for name in (*GOLD, "carry"):
+    for name in (*GOLD, *CURRENT, "carry"):
         table = lake.gold(name)
-        # Of the carried states there is one file a bucket, for each refresh replaces those that it changes.
-        files, after = (0, 0) if name == "carry" else table.compact()
+        # Of what is carried there is one file a bucket, for each refresh replaces those that it changes.
+        files, after = table.compact() if name in GOLD else (0, 0)
         deleted = table.vacuum(vacuum_hours)
         if files != after or deleted:
             yield f"{name}: {files} files became {after}, {deleted} unused ones were deleted"
