@@ -6,8 +6,10 @@ from typing import Any
 
 from rota.pipeline.advisor import STRATEGIES, replays
 from rota.pipeline.events import Line
+from rota.pipeline.facts.timeouts import Silences
 from rota.pipeline.fold import fold_lines
 from rota.pipeline.tables import GOLD
+from rota.pipeline.what_ifs import Known
 from rota.workload.fleet import SECOND_MS, GroupPlan
 from rota.workload.member import PlayedMember
 from rota.workload.shard import ShardWorld
@@ -75,7 +77,13 @@ class HandMade:
 
     def what_ifs(self) -> dict[str, Values]:
         """By the change, with what it changes to."""
-        rows = [as_dict(*made) for made in replays(self.lines, STRATEGIES) if made.table == "what_ifs"]
+        known = {}
+        for advice in self.rows("timeout_advice"):
+            late = dict(zip(advice["late_ms"], advice["late"], strict=True))
+            longest = advice["longest_kept_ms"], late, advice["longest_gap_ms"]
+            silences = Silences(advice["gaps"], *longest, advice["member_ms"])
+            known["default", "g"] = Known(advice["session_timeout_ms"], silences)
+        rows = [as_dict(*made) for made in replays(self.lines, STRATEGIES, known=known) if made.table == "what_ifs"]
         return {f"{row['change']} {row['value']}".rstrip(): row for row in rows}
 
     def rows(self, table: str) -> list[Values]:

@@ -62,11 +62,12 @@ def test_a_timeout_above_a_pause_saves_the_rebalances_there_and_back() -> None:
     found = HandMade(COOPERATIVE, 6).start(0, 1, 2).pause(1, 15).wait(30).what_ifs()
 
     # The join; the expiry, which moves 2 units; the return in two join phases, which moves 2 units. With a timeout of
-    # 20 s there is only the join, and the 2 units wait for the 15 s of the pause instead of the 10 s of the session.
+    # 25 s (half as much again as the silence) there is only the join, and the 2 units wait for the 15 s of the pause
+    # instead of the 10 s of the session.
     assert (counts(found[NO_CHANGE]), found[NO_CHANGE]["false_expiries"]) == ((3, 4, 4), 1)
-    assert (counts(found["session timeout 20000"]), found["session timeout 20000"]["false_expiries"]) == ((1, 1, 0), 0)
+    assert (counts(found["session timeout 25000"]), found["session timeout 25000"]["false_expiries"]) == ((1, 1, 0), 0)
     assert found[NO_CHANGE]["waiting_unit_ms"] == 20_000
-    assert found["session timeout 20000"]["waiting_unit_ms"] == pytest.approx(31_000, abs=1_000)
+    assert found["session timeout 25000"]["waiting_unit_ms"] == pytest.approx(31_000, abs=1_000)
 
 
 def test_a_timeout_below_gaps_that_were_kept_ends_sessions_for_nothing() -> None:

@@ -7,7 +7,7 @@ strategy took for that; a cooperative one takes a second round where units have 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +24,8 @@ from rota.pipeline.gold import by_group, sliced
 from rota.pipeline.lake import Lake
 from rota.pipeline.tables import ADVISOR, GOLD, UNFOLDED
 from rota.pipeline.tasks import told
-from rota.pipeline.what_ifs import NO_CHANGE, STATIC, STRATEGY, TIMEOUT, History
+from rota.pipeline.timeouts import known_silences
+from rota.pipeline.what_ifs import NO_CHANGE, STATIC, STRATEGY, TIMEOUT, History, Known
 from rota.pipeline.what_ifs import Step as HistoryStep
 from rota.pipeline.worlds import Outcome, World, counts_of, subscriptions
 
@@ -33,14 +34,18 @@ if TYPE_CHECKING:
 
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky")
 ACTUAL = "(actual)"
-_READ = "kind <> 'offsets_committed' AND group_id <> ''"
-"""The lines from which members, assignments and silences are known: few of all."""
+_READ = "kind <> 'offsets_committed' AND kind <> 'session_stats' AND group_id <> ''"
+"""The lines from which members and assignments are known: few of all."""
 
 
 def advise(spark: SparkSession, lake: Lake, *, strategies: Sequence[str] = STRATEGIES, decoder: str = "") -> int:
-    """Replay all that is in bronze, into the tables `advisor` and `what_ifs`; returns how many rows the first has."""
+    """Replay all that is in bronze, into the tables `advisor` and `what_ifs`; returns how many rows the first has.
+
+    Prices of session timeouts are by the facts as they were refreshed last.
+    """
     lines = sliced(spark, lake, 0, lake.bronze.batch).where(_READ)
-    run = _replayer(str(lake.gold("advisor").path.parent), tuple(strategies), decoder)
+    known = known_silences(spark, lake)
+    run = _replayer(str(lake.gold("advisor").path.parent), tuple(strategies), decoder, known)
     written = [Written(*each) for each in by_group(lines).mapInArrow(run, ddl(WRITTEN)).collect()]
     for name in UNFOLDED:
         table = lake.gold(name)
@@ -82,22 +87,30 @@ def changes(spark: SparkSession, lake: Lake, group_id: str = "") -> list[Change]
 
 
 def _replayer(
-    folder: str, strategies: Sequence[str], decoder: str
+    folder: str, strategies: Sequence[str], decoder: str, known: Mapping[tuple[str, str], Known]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decode = load_decoder(decoder) if decoder else None
         writer = TableWriter(folder, {name: GOLD[name].schema for name in UNFOLDED}, "advice")
-        for replayed in replays(chain.from_iterable(map(lines_of, batches)), strategies, decode):
+        for replayed in replays(chain.from_iterable(map(lines_of, batches)), strategies, decode, known):
             writer.add(*replayed)
         yield told(writer.close())
 
     return run
 
 
-def replays(lines: Iterable[Line], strategies: Sequence[str], decoder: Decoder | None = None) -> Iterator[Row]:
-    """The rows of `advisor` and `what_ifs` for these lines, which come group by group and ordered by number."""
+def replays(
+    lines: Iterable[Line],
+    strategies: Sequence[str],
+    decoder: Decoder | None = None,
+    known: Mapping[tuple[str, str], Known] | None = None,
+) -> Iterator[Row]:
+    """The rows of `advisor` and `what_ifs` for these lines, which come group by group and ordered by number.
+
+    `known` is what the facts say of the sessions of each group; a group without that gets no prices of timeouts.
+    """
     for key, of_group in groupby(lines, key=lambda line: (line.shard_id, line.namespace, line.group_id)):
-        replay = GroupReplay(key[1], key[2], strategies, decoder)
+        replay = GroupReplay(key[1], key[2], strategies, decoder, (known or {}).get(key[1:]))
         for line in of_group:
             yield from replay.add(line)
         yield from replay.finish()
@@ -119,14 +132,19 @@ class GroupReplay:
     """
 
     def __init__(
-        self, namespace: str, group_id: str, strategies: Sequence[str], decoder: Decoder | None = None
+        self,
+        namespace: str,
+        group_id: str,
+        strategies: Sequence[str],
+        decoder: Decoder | None = None,
+        known: Known | None = None,
     ) -> None:
         self._view = GroupView(namespace, group_id)
         self._actual = Holders()
         self._worlds = {name: World() for name in strategies}
         self._decoder = decoder
         self._step: _Step | None = None
-        self._history = History()
+        self._history = History(known)
         self._held_in = {ACTUAL: self._actual.held_by, **{name: w.held_by for name, w in self._worlds.items()}}
 
     def add(self, line: Line) -> list[Row]:
@@ -135,7 +153,7 @@ class GroupReplay:
         rows: list[Row] = []
         if self._view.state["epoch"] and event.epoch != self._view.state["epoch"]:
             self._view.forget_unsettled()
-        self._history.note(event, self._view, self._held_in, ACTUAL)
+        self._history.note(event, self._held_in, ACTUAL)
         if event.kind == "assignment_synced":
             rows = self._assigned(event)
         elif event.kind == "member_fenced":

@@ -354,7 +354,6 @@ WHAT_IFS = Table(
     (
         "assignment_synced",
         "rebalance_started",
-        "session_stats",
         "member_joined",
         "member_updated",
         "generation_completed",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rota.pipeline.facts.timeouts import ALLOWED_PER_DAY, Silences, recommend
 from rota.pipeline.frames import everything
 from rota.pipeline.lake import Lake
+from rota.pipeline.what_ifs import Known
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -34,7 +35,6 @@ LATEST = """SELECT last.* FROM (
 
 def advise_timeouts(spark: SparkSession, lake: Lake, allowed_per_day: float = ALLOWED_PER_DAY) -> list[GroupAdvice]:
     """For every group that there are statistics of, those first that expire members for nothing."""
-    everything(spark, lake.moment(), "timeout_advice").createOrReplaceTempView("all_timeout_advice")
     found = [
         GroupAdvice(
             namespace=row.namespace,
@@ -46,11 +46,21 @@ def advise_timeouts(spark: SparkSession, lake: Lake, allowed_per_day: float = AL
             # What is stored is for the default; the sums are there for any other.
             **recommend(_silences(row), row.session_timeout_ms, allowed_per_day)._asdict(),
         )
-        for row in spark.sql(LATEST.format(view="all_timeout_advice")).collect()
+        for row in _latest(spark, lake)
     ]
     return sorted(
         found, key=lambda a: (-a.false_expiries_per_day, -(a.detection_saved_ms or 0), a.namespace, a.group_id)
     )
+
+
+def known_silences(spark: SparkSession, lake: Lake) -> dict[tuple[str, str], Known]:
+    """By namespace and group what the facts say of it: for what-ifs."""
+    return {(r.namespace, r.group_id): Known(r.session_timeout_ms, _silences(r)) for r in _latest(spark, lake)}
+
+
+def _latest(spark: SparkSession, lake: Lake) -> list[Row]:
+    everything(spark, lake.moment(), "timeout_advice").createOrReplaceTempView("all_timeout_advice")
+    return spark.sql(LATEST.format(view="all_timeout_advice")).collect()
 
 
 def _silences(row: Row) -> Silences:

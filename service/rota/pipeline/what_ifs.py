@@ -10,19 +10,25 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Any
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
 
 from rota.assignors import UnknownAssignor, strategy
 from rota.pipeline.facts.fact import Event, Row, row, us
-from rota.pipeline.facts.timeouts import LEAST_MS, Timeouts, client_of, ended_by_silence, is_soon, recommend, round_up
-from rota.pipeline.facts.view import GroupView
+from rota.pipeline.facts.timeouts import LEAST_MS, Silences, client_of, ended_by_silence, is_soon, recommend, round_up
 from rota.pipeline.tables import WHAT_IFS
 from rota.pipeline.worlds import Members, Outcome, World
 
 NO_CHANGE, STRATEGY, STATIC, TIMEOUT = "none", "strategy", "static membership", "session timeout"
 LEFT, SILENT, OTHERWISE = "left", "silent", "otherwise"
 _SERVER = "server:"
+
+
+class Known(NamedTuple):
+    """What the facts say of a group's sessions."""
+
+    session_timeout_ms: int
+    silences: Silences
 
 
 @dataclass(slots=True)
@@ -117,19 +123,19 @@ class Fate:
 class History:
     """All that happened to one group, gathered line by line, and the prices of other histories."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Known | None = None) -> None:
         self.steps: list[Step] = []
         self.stays: list[Stay] = []
         self._here: dict[str, Stay] = {}
         self._renamed: dict[str, str] = {}
-        self._timeouts = Timeouts()
+        self._known = known
         self._began_ms: int | None = None
         self._waiting: Counter[str] = Counter()
         """By strategy the units of silent members, times their session timeouts."""
 
     # --- gathering ------------------------------------------------------------------------------
 
-    def note(self, event: Event, view: GroupView, held_in: Mapping[str, Callable[[str], int]], actual: str) -> None:
+    def note(self, event: Event, held_in: Mapping[str, Callable[[str], int]], actual: str) -> None:
         """Take a line in. `held_in` says for each world how many units a member has."""
         payload = event.payload
         match event.kind:
@@ -144,9 +150,6 @@ class History:
                 self._renamed[new_id] = self._renamed.get(old_id, old_id)
                 if old_id in self._here:
                     self._here[new_id] = self._here.pop(old_id)
-        if event.kind in Timeouts.table.sources:
-            for _ in self._timeouts.add(event, view):
-                pass  # Days are of no interest here.
 
     def begin(self, step: Step) -> None:
         self.steps.append(step)
@@ -222,16 +225,21 @@ class History:
             yield TIMEOUT, str(timeout_ms), self._with_timeout(timeout_ms, real, steps, known=known)
 
     def _timeouts_to_try(self) -> list[int]:
-        """Half of today's, twice that, and the one to recommend, if the statistics say enough."""
-        today_ms = int(self._timeouts.state["session_timeout_ms"])
-        if not today_ms:
+        """Half of today's and twice that; the recommended one stands for that of them on its side of today's."""
+        if self._known is None:
             return []
-        recommended_ms = recommend(self._timeouts.silences, today_ms).recommended_ms
-        tried = {round_up(max(LEAST_MS, today_ms // 2)), round_up(2 * today_ms), recommended_ms or today_ms}
-        return sorted(tried - {today_ms})
+        today_ms = self._known.session_timeout_ms
+        shorter_ms, longer_ms = round_up(max(LEAST_MS, today_ms // 2)), round_up(2 * today_ms)
+        recommended_ms = recommend(self._known.silences, today_ms).recommended_ms or today_ms
+        if recommended_ms < today_ms:
+            shorter_ms = recommended_ms
+        elif recommended_ms > today_ms:
+            longer_ms = recommended_ms
+        return sorted({shorter_ms, longer_ms} - {today_ms})
 
     def _with_timeout(self, timeout_ms: int, real: Price, steps: list[Step], *, known: bool) -> Price:
-        silences, today_ms = self._timeouts.silences, int(self._timeouts.state["session_timeout_ms"])
+        assert self._known is not None
+        today_ms, silences = self._known
         spared = [s for s in self.stays if s.was_late and s.away_ms < timeout_ms and timeout_ms > s.timeout_ms]
         if spared and known:
             price = self._replayed(lambda stay: _with_timeout_of(timeout_ms, stay))
@@ -267,19 +275,19 @@ class _Replay:
         """Those of the real group."""
         self._last: Step | None = None
         """The last real step that had members."""
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._events: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         for stay in sorted((s for s in stays if s.end), key=attrgetter("joined_ms")):
             self._part(stay, fate_of(stay))
         for step in steps:
             self._at(step.at_ms, 2, self._real, step)
 
     def price(self) -> Price:
-        for _, _, happen in sorted(self._events, key=lambda event: event[:2]):
-            happen()
+        for _, _, happen, args in sorted(self._events, key=itemgetter(0, 1)):
+            happen(*args)
         return self._price
 
     def _at(self, at_ms: int, order: int, happen: Callable[..., None], *args: Any) -> None:
-        self._events.append((at_ms, order, lambda: happen(*args)))
+        self._events.append((at_ms, order, happen, args))
 
     def _part(self, stay: Stay, fate: Fate) -> None:
         member = self._same.get(stay.member_id, stay.member_id)

@@ -83,14 +83,15 @@ class World:
         rounds = revoked = 0
         while True:
             after = Holding(assign(name, counts, subscriptions(counts, members, owned.shares)))
-            change = after.change_from(owned)
-            rounds, revoked = rounds + 1, revoked + change.revoked
-            if not cooperative or not change.revoked or rounds == MOST_ROUNDS:
+            rounds, lost = rounds + 1, after.revoked_from(owned) if cooperative else 0
+            revoked += lost
+            if not lost or rounds == MOST_ROUNDS:
                 break
             owned = after
-        if rounds > 1:
-            change = after.change_from(before)._replace(revoked=revoked)
-        return Outcome(after, after.size, change, rounds, cooperative)
+        change = after.change_from(before)
+        return Outcome(
+            after, after.size, change if rounds == 1 else change._replace(revoked=revoked), rounds, cooperative
+        )
 
 
 def subscriptions(

@@ -48,21 +48,24 @@ class Holding:
         """Compare with the assignment before: one look at each member."""
         if not (self.exclusive and before.exclusive):
             return self._change_of_copies(before)
-        new, gone = self.units - before.units, before.units - self.units
-        moved: list[Any] = []
-        revoked, kept = 0, []
-        orphaned = _NOTHING.union(*[had for member, had in before.held.items() if member not in self.held])
+        gone = _NOTHING if self.units == before.units else before.units - self.units
+        same, revoked, kept = 0, 0, []
+        held_before = before.held
         for member, share in self.held.items():
-            had = before.held.get(member, _NOTHING)
-            kept.append(len(had - gone))
-            if share != had:
-                moved += share - had - new
-                revoked += len(had - share)
-        return Change(
-            len(moved),
-            sum(map(orphaned.__contains__, moved)),
-            revoked,
-            len(before.units) - len(gone) - self._most_kept(kept),
+            had = held_before.get(member, _NOTHING)
+            both = len(had) if share == had else len(share & had)
+            same += both
+            revoked += len(had) - both
+            kept.append(len(had - gone) if gone else len(had))
+        # Each unit that is still there had one holder: one that stays, or one that has gone.
+        still = len(before.units) - len(gone)
+        return Change(still - same, still - sum(kept), revoked, still - self._most_kept(kept))
+
+    def revoked_from(self, before: Holding) -> int:
+        """How many units members that stay had in the assignment before, and not in this one."""
+        held_before = before.held
+        return sum(
+            [len(had - share) for member, share in self.held.items() if (had := held_before.get(member, _NOTHING))]
         )
 
     def _change_of_copies(self, before: Holding) -> Change:

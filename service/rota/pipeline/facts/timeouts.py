@@ -8,6 +8,7 @@ silence was longer than the timeout, and no longer than until it was back.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ SOON_MS = 10_000
 """A client that is back so soon after its expiry, or within its session timeout if that is longer, was only late."""
 _FEWEST_GAPS = 500
 """With fewer than that, the histogram says little about rare gaps."""
+_KEYS = tuple(map(str, range(CLASSES)))
+"""JSON's keys are text, so classes are text from the beginning."""
 _HEADROOM = 1.5
 """The longest gap of all has perhaps not been seen yet."""
 
@@ -62,7 +65,9 @@ class Silences(NamedTuple):
     def shortest(self, allowed: float) -> int:
         """The shortest timeout that ends no more than the allowed number of sessions for nothing."""
         ends = {min(class_end_ms(number), self.longest_kept_ms) for number, count in enumerate(self.gaps) if count}
-        return next((ms + 1 for ms in sorted(ends | self.late.keys()) if self.longer_than(ms) <= allowed), LEAST_MS)
+        lengths = sorted(ends | self.late.keys())
+        place = bisect_left(lengths, True, key=lambda ms: self.longer_than(ms) <= allowed)
+        return lengths[place] + 1 if place < len(lengths) else LEAST_MS
 
     def _part_above(self, number: int, timeout_ms: int) -> float:
         """The part of a class that is longer than the timeout; the class ends with the longest gap."""
@@ -140,7 +145,7 @@ class Timeouts(Fact):
     def silences(self) -> Silences:
         """All that were counted so far."""
         state = self.state
-        gaps = [state["gaps"].get(str(number), 0) for number in range(CLASSES)]
+        gaps = [state["gaps"].get(name, 0) for name in _KEYS]
         late = {int(ms): count for ms, count in state["late"].items()}
         longest_ms = max(state["longest_kept_ms"], state["longest_late_ms"])
         return Silences(gaps, state["longest_kept_ms"], late, longest_ms, state["member_ms"])
@@ -153,13 +158,14 @@ class Timeouts(Fact):
 
     def _count(self, event: Event) -> None:
         members, state = event.payload["members"], self.state
+        gaps = state["gaps"]
         state["session_timeout_ms"] = max(session_ms for _, _, session_ms, *_ in members)
         for _, _, _, from_ms, longest_gap_ms, counted in members:
             state["member_ms"] += apart_ms(from_ms, event.at_ms)
             state["longest_kept_ms"] = max(state["longest_kept_ms"], longest_gap_ms)
             for number, count in counted:
-                # JSON's keys are text, so they are text from the beginning.
-                state["gaps"][str(number)] = state["gaps"].get(str(number), 0) + count
+                name = _KEYS[number]
+                gaps[name] = gaps.get(name, 0) + count
 
     def _expire(self, event: Event, view: GroupView) -> None:
         image = view.members.get(event.payload["member_id"])
