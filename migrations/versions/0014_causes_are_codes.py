@@ -24,7 +24,7 @@ def upgrade() -> None:
             sa.Text(),
             nullable=False,
             server_default="",
-            comment="a code; empty: written without one",
+            comment="a code, and a checksum of its rebalance; empty: none",
         ),
         schema=schema(),
     )

@@ -9,6 +9,7 @@ import pytest
 from rota.group.rows import RowChanges, ShardImage, TopicsRevisionRow
 from rota.protocol.messages import Protocol
 from rota.replica.ports import ShardStore, StoreRefused
+from rota.storage import SqlStore
 from tests.contracts.builders import (
     A_MINUTE_MS,
     a_batch,
@@ -257,3 +258,19 @@ async def test_closing_twice_does_no_harm(backing: Backing) -> None:
 
     await store.close()
     await store.close()
+
+
+async def test_a_cause_is_of_the_rebalance_that_it_was_written_with(store: ShardStore) -> None:
+    """The release before this one writes what it knows of a row, and leaves the cause of an earlier rebalance there."""
+    if not isinstance(store, SqlStore):
+        return
+    claim = await claim_one(store)
+    rows = RowChanges(groups=[a_group("a", rebalance_cause="member_left"), a_group("b", rebalance_cause="member_left")])
+    await store.append([a_batch(claim, rows=rows)])
+    async with store._writing() as connection:
+        schema = "rota." if connection.dialect.name == "postgresql" else ""
+        await connection.exec_driver_sql(f"UPDATE {schema}groups SET rebalance_reason = 'b' WHERE group_id = 'b'")
+
+    image = await image_of(store, claim.shard_id)
+
+    assert [group.rebalance_cause for group in image.groups] == ["member_left", ""]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
+from zlib import crc32
 
 from sqlalchemy import ARRAY, Integer, Select, and_, any_, bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -157,12 +159,19 @@ def _group_values(shard_id: int, row: GroupRow) -> Row:
         row.rebalance_reason,
         row.rebalance_by,
         row.takeovers,
-        row.rebalance_cause,
+        f"{row.rebalance_cause}:{_mark(row)}" if row.rebalance_cause else "",
     )
 
 
 def _group_row(values: Sequence[Any]) -> GroupRow:
-    return GroupRow(*values[1:])
+    row = GroupRow(*values[1:])
+    cause, _, mark = row.rebalance_cause.partition(":")
+    return replace(row, rebalance_cause=cause if mark == _mark(row) else "")
+
+
+def _mark(row: GroupRow) -> str:
+    """Of which rebalance a cause is: the release before this one writes the other columns, and leaves the cause."""
+    return f"{crc32(f'{row.state_since_ms} {row.rebalance_by} {row.rebalance_reason}'.encode()):08x}"
 
 
 def _member_values(shard_id: int, row: MemberRow) -> Row:

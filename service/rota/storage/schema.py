@@ -212,7 +212,13 @@ groups = Table(
     Column("rebalance_reason", Text, nullable=False),
     Column("rebalance_by", Text, nullable=False),
     Column("takeovers", Integer, nullable=False, server_default="0", comment="of members, in this generation"),
-    Column("rebalance_cause", Text, nullable=False, server_default="", comment="a code; empty: written without one"),
+    Column(
+        "rebalance_cause",
+        Text,
+        nullable=False,
+        server_default="",
+        comment="a code, and a checksum of its rebalance; empty: none",
+    ),
     Index("groups_by_name", "namespace", "group_id"),
 )
 
