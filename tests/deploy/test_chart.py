@@ -168,7 +168,7 @@ def test_a_chart_above_this_one_may_have_globals_and_switch_it_off(tmp_path: Pat
     umbrella = tmp_path / "umbrella"
     (umbrella / "charts").mkdir(parents=True)
     (umbrella / "charts" / "rota").symlink_to(CHART)
-    dependency = "dependencies: [{name: rota, version: 0.1.0, condition: rota.enabled}]"
+    dependency = "dependencies: [{name: rota, version: 0.2.0, condition: rota.enabled}]"
     (umbrella / "Chart.yaml").write_text(f"apiVersion: v2\nname: umbrella\nversion: 1.0.0\n{dependency}\n")
     globals_ = {"global": {"imageRegistry": "registry.example", "imagePullSecrets": ["pull"], "ofSomebodyElse": 1}}
 
@@ -177,7 +177,7 @@ def test_a_chart_above_this_one_may_have_globals_and_switch_it_off(tmp_path: Pat
         off = render(values={**globals_, "rota": {"enabled": False}}, chart=umbrella, major=major)
 
         pod = find(on, "Deployment")["spec"]["template"]["spec"]
-        assert pod["containers"][0]["image"] == "registry.example/rota:0.1.0"
+        assert pod["containers"][0]["image"] == "registry.example/rota:0.2.0"
         assert pod["imagePullSecrets"] == [{"name": "pull"}]
         assert off == []
 
@@ -189,7 +189,7 @@ def test_what_the_readme_sets_is_enough() -> None:
 
     rendered = run_helm("template", release, REPOSITORY / chart, *options)
 
-    assert "image: REGISTRY/rota:0.1.0" in rendered
+    assert "image: REGISTRY/rota:0.2.0" in rendered
     made = set(re.findall(r"--from-literal=([\w-]+)=", readme))
     assert {VALUES["store"]["existingSecretKey"], VALUES["peer"]["existingSecretKey"]} == made
 

@@ -219,7 +219,7 @@ def test_a_job_of_the_next_release_of_the_chart_is_another_job(tmp_path: Path) -
     following = tmp_path / "rota"
     shutil.copytree(CHART, following)
     about = (following / "Chart.yaml").read_text()
-    (following / "Chart.yaml").write_text(about.replace("\nversion: 0.1.0\n", "\nversion: 0.1.1\n"))
+    (following / "Chart.yaml").write_text(about.replace("\nversion: 0.2.0\n", "\nversion: 0.2.1\n"))
     values: dict[str, Any] = {"migrations": {"mode": "job"}, "image": {"tag": "1.0.0"}}
 
     names = {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
+from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from tests.processes.server import Server
 
 pytestmark = [pytest.mark.processes, pytest.mark.thorough]
 
+SOURCES = "https://git.example/rota"
 MOST_PACKAGES = 10
 MOST_BYTES = 15_000_000
 PYTHON = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
@@ -24,7 +27,10 @@ PROGRAM = REPOSITORY / "tests" / "client" / "sync_program.py"
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    pip("wheel", "--no-deps", "--wheel-dir", folder, REPOSITORY)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("ROTA_REPOSITORY_URL", SOURCES)
+        patched.setenv("GITHUB_REF_NAME", "v1.2.3")
+        pip("wheel", "--no-deps", "--wheel-dir", folder, REPOSITORY)
     (built,) = folder.glob("rota-*.whl")
     return built
 
@@ -74,9 +80,25 @@ def test_the_command_names_its_extra_in_a_light_install(installed: Path) -> None
 def test_the_wheel_has_its_types_migrations_and_licences(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
-        said = Parser().parsestr(archive.read(metadata).decode())
+    said = metadata_of(wheel)
 
     assert {"rota/py.typed", "rota/client/sync.pyi", "rota/migrations/env.py", "pyspark_rota.py"} <= names
     assert {"cli", "server", "grpc", "postgres"} <= set(said.get_all("Provides-Extra") or ())
     assert said["License-Expression"] == "Apache-2.0"
+
+
+def test_the_wheel_names_its_repository_and_has_links_that_work_elsewhere(wheel: Path) -> None:
+    said = metadata_of(wheel)
+
+    urls = dict(line.split(", ") for line in said.get_all("Project-URL") or ())
+    links = re.findall(r"\]\(([^)]+)\)", str(said.get_payload()))
+    assert urls["Source"] == SOURCES
+    assert urls["Changelog"] == f"{SOURCES}/blob/v1.2.3/CHANGELOG.md"
+    assert len(links) > 10
+    assert [link for link in links if not link.startswith(("https://", "http://", "#"))] == []
+
+
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(archive.read(name).decode())

@@ -1,0 +1,121 @@
+"""What a tag publishes: one version in all places, notes from the changelog, and workflows whose steps exist."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.kubernetes import REPOSITORY
+
+GITHUB = REPOSITORY / ".github"
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yml"))
+VERSION: str = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
+release_notes: Any = importlib.import_module("requirements.release_notes")
+
+
+def check_schema(schema: str, *files: Path) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name("check-jsonschema")
+    command: list[str | Path] = [program, "--builtin-schema", f"vendor.{schema}", *files]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def commands_of(workflow: str) -> str:
+    """All that a workflow runs in shells, with what its matrix names."""
+    document = yaml.safe_load((GITHUB / "workflows" / workflow).read_text())
+    lines = []
+    for job in document["jobs"].values():
+        lines += [step["run"] for step in job["steps"] if "run" in step]
+        lines += [
+            each["command"]
+            for each in job.get("strategy", {}).get("matrix", {}).get("include", ())
+            if "command" in each
+        ]
+    return "\n".join(lines)
+
+
+def test_one_version_is_in_all_places_and_has_notes() -> None:
+    done = subprocess.run(
+        [sys.executable, "requirements/release_notes.py", f"v{VERSION}"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("### Added\n")
+
+
+def test_a_tag_of_another_version_is_refused() -> None:
+    with pytest.raises(SystemExit, match=r"v9\.9\.9 is not the version of"):
+        release_notes.main("v9.9.9")
+
+
+@pytest.mark.parametrize(
+    "changelog",
+    [
+        "## [Unreleased]\n\n### Added\n\n- x\n",
+        "## [1.2.3]\n\n### Added\n\n- x\n",
+        "## [1.2.3] - 2026-11-24\n\n## [1.2.2] - 2026-11-20\n\n- x\n",
+        "## [1.2.3] - 2026-11-24\n\n### Improved\n\n- x\n",
+    ],
+)
+def test_a_release_without_notes_is_refused(changelog: str) -> None:
+    with pytest.raises(ValueError, match=r"CHANGELOG\.md"):
+        release_notes.notes("1.2.3", changelog)
+
+
+def test_notes_end_where_the_next_version_begins() -> None:
+    text = "## [1.2.3] - 2026-11-24\n\n### Fixed\n\n- x\n\n## [1.2.2] - 2026-11-20\n\n- y\n"
+
+    assert release_notes.notes("1.2.3", text) == "### Fixed\n\n- x\n"
+
+
+def test_workflows_and_forms_are_valid() -> None:
+    forms = sorted((GITHUB / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
+    assert len(WORKFLOWS) >= 4
+    assert len(forms) == 2
+
+    checked = [
+        check_schema("github-workflows", *WORKFLOWS),
+        check_schema("github-issue-forms", *forms),
+        check_schema("github-issue-config", GITHUB / "ISSUE_TEMPLATE" / "config.yml"),
+    ]
+
+    assert [each.stdout for each in checked if each.returncode] == []
+
+
+def test_workflows_run_what_is_there() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    commands = "\n".join(commands_of(path.name) for path in WORKFLOWS)
+
+    made = set(re.findall(r"\bmake ([a-z-]+)", commands))
+    named = re.findall(r"\b(?:requirements|deploy|helm)/[\w./-]*[\w-]", commands)
+    assert made <= targets
+    assert {"test-all", "torture", "bench", "sim"} <= made
+    assert [name for name in named if not (REPOSITORY / name).exists()] == []
+
+
+def test_the_release_names_its_images_and_needs_no_token_of_the_index() -> None:
+    jobs = yaml.safe_load((GITHUB / "workflows" / "release.yml").read_text())["jobs"]
+
+    files = [each["file"] for each in jobs["images"]["strategy"]["matrix"]["include"]]
+    assert [file for file in files if not (REPOSITORY / file).exists()] == []
+    assert {"package", "charts"} <= set(jobs["publish"]["needs"])
+    assert jobs["publish"]["environment"] == "pypi"
+    assert "secrets." not in (GITHUB / "workflows" / "release.yml").read_text()
+
+
+def test_actions_are_pinned() -> None:
+    used = [use for path in WORKFLOWS for use in re.findall(r"uses: (\S+)", path.read_text())]
+
+    assert [use for use in used if not re.search(r"@(v\d+\.\d+\.\d+|[0-9a-f]{40})$", use)] == []
