@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 
 import pytest
+import trustme
 
 from tests.cli.conftest import Rota
 from tests.client.strange_servers import Serve, answering_404, answering_garbage, listening
@@ -213,6 +215,18 @@ async def test_another_program_at_the_servers_address_is_told_as_such(rota: Rota
 
     question = "is this a Rota server, or a proxy in front of it?"
     assert (failed.exit_code, failed.err) == (69, f"rota: {says.format(port=port)}; {question}\n")
+
+
+async def test_a_server_whose_certificate_is_not_trusted_is_there(rota: Rota) -> None:
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    async with listening(answering_404, context) as port:
+        failed = await asyncio.to_thread(rota, "groups", "list", "--url", f"https://127.0.0.1:{port}")
+
+    assert (failed.exit_code, failed.err.count("\n")) == (69, 1)
+    assert "certificate verify failed" in failed.err
+    assert "starts one" not in failed.err
 
 
 def test_what_the_parser_refuses_ends_with_2(rota: Rota) -> None:

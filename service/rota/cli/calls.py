@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -134,7 +135,8 @@ class Server:
         try:
             yield
         except httpx.TransportError as error:
-            message = f"no server answers at {self.url} ({str(error) or type(error).__name__}); `rota serve` starts one"
+            hint = "" if _is_about_tls(error) else "; `rota serve` starts one"
+            message = f"no server answers at {self.url} ({str(error) or type(error).__name__}){hint}"
             raise CommandFailed(message, Exit.UNAVAILABLE) from error
         except httpx.RequestError as error:
             # An answer in an encoding that it does not have, or redirects without end.
@@ -156,6 +158,13 @@ class Server:
             raise CommandFailed(message, Exit.UNAVAILABLE)
         detail = detail_at(problem, response.status_code, self.url)
         raise failure_in(replace(problem, detail=detail))
+
+
+def _is_about_tls(error: BaseException | None) -> bool:
+    """Whether a server was there, and only its certificate or its TLS was refused."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def failure_in(problem: Problem) -> CommandFailed:
