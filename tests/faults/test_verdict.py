@@ -7,6 +7,7 @@ import pytest
 from rota.group import records as r
 from rota.group.journal import encode_entry
 from rota.group.rows import MemberImage
+from rota.protocol.causes import Cause
 from rota.protocol.messages import CommitOffsets, CommitReply, Heartbeat, HeartbeatReply, OffsetToCommit, Protocol
 from rota.replica.ports import JournalEvent
 from rota.wire.replies import Received
@@ -72,7 +73,7 @@ def test_a_generation_that_comes_twice_is_repeated(record: Record) -> None:
 
 
 def test_a_member_whose_client_has_not_ended_was_evicted(record: Record) -> None:
-    expired = r.MemberExpired("m", None, "no heartbeat for 6000 ms")
+    expired = r.MemberExpired("m", None, "no heartbeat for 6000 ms", Cause.MEMBER_EXPIRED)
     journal = a_journal(*a_group_of_one(), expired, at_ms=record.clock.now_ms())
 
     assert [each.split(" ")[0] for each in found(record, journal)] == ["EVICTED"]
